@@ -6,7 +6,7 @@ import json
 import numpy as np
 from numpy.typing import NDArray
 
-from payloads.record import FloatArray, IntArray, Payload, PayloadError, array
+from payloads.record import BoolArray, FloatArray, IntArray, Payload, PayloadError, array
 
 # entry in the config of a site's reply: the reason why it cannot take part
 REFUSAL = "refusal"
@@ -26,23 +26,17 @@ class SiteReport(Payload):
     held_out_counts: IntArray | None = array(2, kind="int", optional=True)
     # shape of one sample's features
     shape: IntArray | None = array("k", kind="int", optional=True)
-    # names of a table's c features, see `encode_names`
+    # how the site's table is encoded: JSON of a `Preprocessing`, not yet fitted, whose inputs are the c numbers below
     columns: NDArray[np.uint8] | None = array("b", kind="bytes", optional=True)
     # label values in the site's own file: the negative ones, and those of positive-label, in the same form
     negative_labels: NDArray[np.uint8] | None = array("e", kind="bytes", optional=True)
     positive_labels: NDArray[np.uint8] | None = array("f", kind="bytes", optional=True)
-    # each column's mean and variance over the training rows, where a table is to be standardised
+    # cells of the training rows that are there, where a table is to be scaled or filled; 0 of too few to tell of
+    counts: IntArray | None = array("c", kind="int", optional=True)
+    # of these cells: mean and variance, and quantiles, those of one column after those of another; only what is needed
     means: FloatArray | None = array("c", optional=True)
     variances: FloatArray | None = array("c", optional=True)
-
-    @property
-    def column_names(self) -> tuple[str, ...]:
-        """Names of a table's features; () where they have none.
-
-        Raises:
-            PayloadError: the bytes are not names.
-        """
-        return () if self.columns is None else decode_names(self.columns)
+    quantiles: FloatArray | None = array("s", optional=True)
 
     @property
     def label_values(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -52,7 +46,7 @@ class SiteReport(Payload):
             PayloadError: they are missing, are not names, or are too many or too long.
         """
         labels = (self.negative_labels, self.positive_labels)
-        negative, positive = (() if values is None else decode_names(values, "labels") for values in labels)
+        negative, positive = (() if values is None else decode_names(values) for values in labels)
         both = negative + positive
         if not 1 <= len(both) <= MOST_LABELS:
             raise PayloadError(f"SiteReport.labels: {len(both)} values, allowed: 1 to {MOST_LABELS}")
@@ -74,27 +68,35 @@ def encode_names(names: tuple[str, ...]) -> NDArray[np.uint8]:
     return np.frombuffer(json.dumps(names).encode(), dtype=np.uint8)
 
 
-def decode_names(encoded: NDArray[np.uint8], field: str = "columns") -> tuple[str, ...]:
-    """The names that `encode_names` has encoded.
+def decode_names(encoded: NDArray[np.uint8]) -> tuple[str, ...]:
+    """The names of labels that `encode_names` has encoded.
 
     Raises:
-        PayloadError: the bytes are not a list of names; the error names ``field``.
+        PayloadError: the bytes are not a list of names.
     """
     try:
         names = json.loads(encoded.tobytes())
     except (ValueError, RecursionError):
         names = None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise PayloadError(f"SiteReport.{field}: not a list of names")
+        raise PayloadError("SiteReport.labels: not a list of names")
     return tuple(names)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scaling(Payload):
-    """How every site standardises its columns: by the means and deviations of all sites' training rows together.
+    """How every site scales and fills its columns: by what all sites' training rows together are like.
 
-    It travels in each message, since a site keeps nothing of a run. A deviation of 0 marks a constant column.
+    It travels in each message, since a site keeps nothing of a run. The c numbers, and the k raw columns that they come
+    from, are those of the sites' reports. A deviation of 0 marks a constant number.
     """
 
+    # of each number, after its transform
     means: FloatArray = array("c")
     deviations: FloatArray = array("c")
+    # what a missing cell is taken for, unless it is an error
+    fills: FloatArray | None = array("c", optional=True)
+    # q quantiles of each number, where it becomes its level among them
+    quantiles: FloatArray | None = array("c", "q", optional=True)
+    # which raw columns have a feature that tells of missing cells, where that is asked for
+    indicators: BoolArray | None = array("k", kind="bool", optional=True)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
 from apps.sites import resources
-from apps.sites.rows import columns_of, server_samples
+from apps.sites.rows import server_samples
 from methods.sgdm import SGDMSettings
 from payloads.record import FloatArray
 from problems.data import FederatedData, Samples
@@ -209,7 +209,7 @@ class RowEvaluation:
             evaluator = self.of_scores(
                 config, HeldOutEvaluator(config, model, ask) if test is None else ModelEvaluator(config, model, test)
             )
-        evaluator.columns = columns_of(schema)
+        evaluator.columns = schema.preprocessing
         return evaluator
 
     # Hooks for algorithms with metrics of their own.

@@ -16,7 +16,7 @@ from clients.parties import Party
 from payloads.handshake import Scaling, SiteReport
 from payloads.record import FloatArray
 from payloads.settings import PrivacySettings, Settings, TrainingSettings, kebab
-from problems.data import SPARSE_LOGISTIC, Columns, DataSpec
+from problems.data import SPARSE_LOGISTIC, DataSpec, Preprocessing
 from strategies.base import PayloadStrategy
 
 # the run-config table with the parameters of `SPARSE_LOGISTIC`
@@ -105,12 +105,12 @@ class Evaluator(ABC):
     Attributes:
         summary: what is trained, for the log.
         layout: names and shapes of the parts of the flat model, where it has parts.
-        columns: names and scaling of the model's features, where they come from a table.
+        columns: how the model's features are made of raw rows, where they come from a table.
     """
 
     summary: str
     layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    columns: Columns | None = None
+    columns: Preprocessing | None = None
 
     @abstractmethod
     def start(self) -> list[FloatArray]:

@@ -23,7 +23,7 @@ from apps.run_config.settings import SHOWING_KEYS, ConfigError, flatten
 from apps.run_directory.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from apps.sites.files import DiskFullError, flush, make_folder, room_for, write_atomic, write_tensors
 from payloads.record import FloatArray, Payload, PayloadError
-from problems.data import Columns
+from problems.data import Preprocessing
 from problems.errors import importable, install
 
 KEPT_CHECKPOINTS = 3
@@ -241,11 +241,9 @@ class RunDirectory:
         """Whether the run has left its result, or the reason why it has none."""
         return any((self.path / outcome).exists() for outcome in OUTCOMES)
 
-    def save_columns(self, columns: Columns) -> None:
-        """Write names and scaling of the model's features, in the order of its weights."""
-        scales = zip(columns.names, columns.means.tolist(), columns.deviations.tolist(), strict=True)
-        rows = [{"name": name, "mean": mean, "deviation": deviation} for name, mean, deviation in scales]
-        self._write_json("columns.json", rows)
+    def save_columns(self, columns: Preprocessing) -> None:
+        """Write how the model's features are made of raw rows."""
+        self._write_json("columns.json", columns.to_json())
 
     def save_model(self, named: Mapping[str, NDArray[Any]], view: str = "") -> None:
         """Write the final model, or another view, for loading into the plain PyTorch module.

@@ -16,6 +16,7 @@ from problems.data import DataError, DataSpec
 from problems.data.disturb import split_rows
 from problems.data.formats.inspection import check_columns, numeric_column
 from problems.data.formats.tables import PARQUET_ENDINGS, encode, read_table
+from problems.data.preprocessing import MARKS
 from problems.data.samples import Array, Rows, label_classes, positive_classes
 from problems.data.spec import Column
 
@@ -73,10 +74,10 @@ class PartyTable:
         frame.columns = frame.columns.map(str)
         columns = [Column(name) for name in frame.columns]
         check_columns(frame, columns, listable=False)
-        whole = encode(frame, columns, np.arange(len(frame)))
-        self.names = list(whole.names)
+        whole = encode(frame, columns, np.arange(len(frame)), spec)
+        self.names = list(whole.preprocessing.names)
         self._features = whole.values[order]  # (rows, columns), not scaled
-        self._scaled = whole.scaled
+        self._scaled = np.array([feature.kind not in MARKS for feature in whole.preprocessing.inputs])
         self.columns = len(self.names)
         self._test_fraction, self._validation_fraction = spec.test_fraction, spec.validation_fraction
         self._seed = spec.seed

@@ -2,12 +2,13 @@
 
 A node reports what the server must know of its file (`own_report`). The server may test on a file of its own."""
 
+import json
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +20,8 @@ from apps.run_config.settings import ConfigError
 from apps.sites.resources import device_of, dtype_of, get_trainee, site
 from clients.base import Site, Trained
 from payloads.handshake import LONGEST_LABEL, MOST_LABELS, Scaling, SiteReport, encode_names
-from problems.data import OWN, Columns, DataError, DataSpec, Samples, SiteRows, read_own
+from problems.data import OWN, DataError, DataSpec, Preprocessing, Samples, SiteRows, read_own
+from problems.data.agreement import Agreed
 from problems.data.spec import PAGE
 from strategies.rounds.schema import Schema
 
@@ -65,18 +67,23 @@ def own_report(rows: SiteRows, partition_id: int, num_partitions: int) -> SiteRe
         _check_labels(rows)
     except DataError as error:
         raise error.at(f"partition {partition_id}") from error
-    means, variances = statistics or (None, None)
+    names = ("counts", "means", "variances", "quantiles")
+    told = {} if statistics is None else {name: getattr(statistics, name) for name in names}
     return SiteReport(
         identity=np.array([partition_id, num_partitions]),
         class_counts=np.array(rows.class_counts(rows.train_rows)),
         held_out_counts=np.array(rows.class_counts(rows.test_rows)),
         shape=np.array(rows.shape, dtype=np.int64),
-        columns=encode_names(rows.columns) if rows.columns else None,
+        columns=None if rows.preprocessing is None else encode_columns(rows.preprocessing),
         negative_labels=encode_names(rows.label_values[0]),
         positive_labels=encode_names(rows.label_values[1]),
-        means=means,
-        variances=variances,
+        **told,
     )
+
+
+def encode_columns(preprocessing: Preprocessing) -> NDArray[np.uint8]:
+    """A preprocessing as bytes, in which it travels."""
+    return np.frombuffer(json.dumps(preprocessing.to_json()).encode(), dtype=np.uint8)
 
 
 def _check_labels(rows: SiteRows) -> None:
@@ -96,9 +103,12 @@ def server_samples(config: RunConfig, schema: Schema) -> Samples:
         DataError: the file cannot be used, lacks a class, or has other columns than the sites.
     """
     rows = _read(config.data.data_dir, config.data, None)
-    if rows.columns != schema.columns or rows.shape != schema.shape:
-        differing = ", ".join(map(repr, sorted(set(rows.columns) ^ set(schema.columns))[:8]))
-        what = f"columns {differing}" if differing else f"shapes: {rows.shape}, {schema.shape}"
+    here, there = (() if table is None else table.inputs for table in (rows.preprocessing, schema.preprocessing))
+    names = [tuple(feature.name for feature in features) for features in (here, there)]
+    shape = (len(there),) if there else schema.shape
+    if names[0] != names[1] or rows.shape != shape:
+        differing = ", ".join(map(repr, sorted(set(names[0]) ^ set(names[1]))[:8]))
+        what = f"columns {differing}" if differing else f"shapes: {rows.shape}, {shape}"
         got = f"{config.data.data_dir}, from which the sites' files differ in {what}"
         raise DataError("data-dir", got=got, allowed="the same", hint=f"see {PAGE}")
     for name, count in zip(("negative", "positive"), rows.class_counts(rows.test_rows), strict=True):
@@ -106,23 +116,17 @@ def server_samples(config: RunConfig, schema: Schema) -> Samples:
             got = f"{config.data.data_dir}, which has no {name} row"
             allowed = "both classes, since metrics need both"
             raise DataError("data-dir", got=got, allowed=allowed, hint="set positive-label")
-    return rows.samples(rows.test_rows, _arrays(schema.scaling))
+    return rows.samples(rows.test_rows, _find_scales(schema.scaling))
 
 
-def columns_of(schema: Schema) -> Columns | None:
-    """Return names and scaling of the sites' features.
-
-    Returns:
-        The columns, with means 0 and deviations 1 where the sites do not scale; None where they have no names.
-    """
-    if not schema.columns:
+def _find_scales(scaling: Scaling | None) -> Agreed | None:
+    """What a message says of scaling, in float64."""
+    if scaling is None:
         return None
-    count = len(schema.columns)
-    return Columns(schema.columns, *(_arrays(schema.scaling) or (np.zeros(count), np.ones(count))))
-
-
-def _arrays(scaling: Scaling | None) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    return None if scaling is None else (scaling.means.astype(np.float64), scaling.deviations.astype(np.float64))
+    arrays = scaling.arrays()
+    return Agreed(
+        **{name: array if array.dtype == bool else array.astype(np.float64) for name, array in arrays.items()}
+    )
 
 
 def _read(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
@@ -141,14 +145,23 @@ def _rows(path: str, changed: tuple[int, int], spec: DataSpec, partition_id: int
     return read_own(path, spec, partition_id)
 
 
-@lru_cache(maxsize=64)
-def _site(
-    rows: SiteRows, partition_id: int, scales: tuple[bytes, ...], dtype: torch.dtype, device: torch.device
-) -> Site:
-    scaling = (np.frombuffer(scales[0]), np.frombuffer(scales[1])) if scales else None
+class _Same(NamedTuple):
+    """What all clients' messages agree on, by its bytes: `Agreed` arrays are no keys of a cache."""
 
+    agreed: Agreed | None
+    content: tuple[tuple[str, bytes], ...]
+
+    def __hash__(self) -> int:
+        return hash(self.content)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.content == other.content
+
+
+@lru_cache(maxsize=64)
+def _site(rows: SiteRows, partition_id: int, same: _Same, dtype: torch.dtype, device: torch.device) -> Site:
     def part(places: NDArray[np.int64]) -> Site:
-        samples = rows.samples(places, scaling)
+        samples = rows.samples(places, same.agreed)
         return Site.from_arrays(partition_id, samples.features, samples.labels, dtype=dtype, device=device)
 
     held_out = part(rows.test_rows) if len(rows.test_rows) else None
@@ -162,10 +175,11 @@ class RowSites(Sites):
         partition_id, num_partitions = place
         if not reads_own(config):
             return site(config, num_partitions, partition_id)
-        rows, arrays = own_rows(config, context.node_config, partition_id), _arrays(scaling)
-        scales = () if arrays is None else (arrays[0].tobytes(), arrays[1].tobytes())
+        rows, agreed = own_rows(config, context.node_config, partition_id), _find_scales(scaling)
+        arrays = {} if scaling is None else scaling.arrays()
+        same = _Same(agreed, tuple((name, array.tobytes()) for name, array in arrays.items()))
         with _load_lock:
-            return _site(rows, partition_id, scales, dtype_of(config.training), device_of(config.training))
+            return _site(rows, partition_id, same, dtype_of(config.training), device_of(config.training))
 
     def report(self, config: RunConfig, context: Context, place: tuple[int, int]) -> SiteReport:
         """Return how many rows of each class a node holds; for a file of its own, `own_report`.

@@ -2,7 +2,8 @@
 
 from problems.data.federated import FederatedData, load
 from problems.data.own import SiteRows, read_own
-from problems.data.samples import Columns, Samples
+from problems.data.preprocessing import Preprocessing
+from problems.data.samples import Samples
 from problems.data.spec import DATASETS, GIVEN, OWN, PARTITIONS, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec
 from problems.data.validation import validate
 
@@ -13,10 +14,10 @@ __all__ = [
     "PARTITIONS",
     "SPARSE_LOGISTIC",
     "UNLABELLED",
-    "Columns",
     "DataError",
     "DataSpec",
     "FederatedData",
+    "Preprocessing",
     "Samples",
     "SiteRows",
     "load",

@@ -10,8 +10,8 @@ from problems.data.disturb import drop_positives, flip_labels, shift_client, spl
 from problems.data.formats.bundled import synthetic_pl, synthetic_sparse_logistic
 from problems.data.formats.readers import DEFAULT_POSITIVE, read
 from problems.data.partitions import partition
+from problems.data.preprocessing import Preprocessing
 from problems.data.samples import (
-    Columns,
     Samples,
     Source,
     as_float32,
@@ -30,14 +30,14 @@ class FederatedData:
     """Training samples of every client, the test samples of the server.
 
     Attributes:
-        columns: names and scaling of the features, if the data set is a table.
+        columns: how the features are made of raw rows, if the data set is a table.
         input_shape: shape of one sample's features.
         train: the union of the clients' samples, client by client, before the clients' shift.
         test: the test samples, undisturbed; with a ``validation_fraction``, the rows held out for validation instead.
     """
 
     def __init__(
-        self, train: Samples, test: Samples, sizes: Sequence[int], spec: DataSpec, columns: Columns | None = None
+        self, train: Samples, test: Samples, sizes: Sequence[int], spec: DataSpec, columns: Preprocessing | None = None
     ) -> None:
         self.columns = columns
         self.train = train
@@ -143,7 +143,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
         test=Samples(as_float32(features[test_rows]), labels[test_rows]),
         sizes=[len(part) for part in parts],
         spec=spec,
-        columns=columns,
+        columns=columns and columns.with_labels(np.array(source.classes)[marked].tolist()),
     )
 
 

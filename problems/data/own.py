@@ -4,24 +4,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float64, Int8, Int64, Shaped
+from jaxtyping import Int8, Int64, Shaped
 
+from problems.data.agreement import FEWEST_ROWS, Agreed, Encoded, Statistics, fit, measure
 from problems.data.disturb import hold_out, validation_split
 from problems.data.formats.readers import read_site
-from problems.data.samples import (
-    Encoded,
-    Samples,
-    as_float32,
-    check_finite,
-    positive_classes,
-    standardise,
-)
+from problems.data.preprocessing import Preprocessing
+from problems.data.samples import Samples, as_float32, check_finite, positive_classes
 from problems.data.spec import DataError, DataSpec, in_data_set
 from problems.data.validation import validate
 
-# Means and variances over fewer rows reveal single rows.
-FEWEST_ROWS = 10
-_MOST_DEVIATIONS = 1e6
 _UNSCALED = "set standardise=false with columns that are scaled already"
 
 
@@ -30,12 +22,11 @@ class SiteRows:
     """The rows of one file, not yet scaled.
 
     Attributes:
-        features: float, or uint8 pixels.
+        features: float, or uint8 pixels; of a table its numbers, NaN where a cell is missing.
         labels: 0 or 1.
         train_rows, test_rows: indices of the rows to train with and of those held out, ascending.
         label_values: the file's negative and its positive label values.
-        columns: names of the features, empty if they have none.
-        table: the features of a table that is to be standardised, else None.
+        preprocessing: of a table, not yet fitted, else None.
     """
 
     features: Shaped[np.ndarray, "n *shape"]
@@ -43,12 +34,11 @@ class SiteRows:
     train_rows: Int64[np.ndarray, "train"]
     test_rows: Int64[np.ndarray, "test"]
     label_values: tuple[tuple[str, ...], tuple[str, ...]]
-    columns: tuple[str, ...] = ()
-    table: Encoded | None = None
+    preprocessing: Preprocessing | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one sample's features."""
+        """Shape of one sample's features; a table has further ones where cells are missing, if these are told apart."""
         return tuple(self.features.shape[1:])
 
     def class_counts(self, rows: Int64[np.ndarray, "some"]) -> tuple[int, int]:
@@ -56,47 +46,45 @@ class SiteRows:
         positives = int(self.labels[rows].sum())
         return len(rows) - positives, positives
 
-    def statistics(self) -> tuple[Float64[np.ndarray, "f"], Float64[np.ndarray, "f"]] | None:
-        """The means and variances of the training rows' columns; None where nothing is standardised.
+    def statistics(self) -> Statistics | None:
+        """What the site tells of its training rows; None where nothing is scaled or filled.
 
         Raises:
             DataError: the rows are so few that their means would reveal single rows.
         """
-        if self.table is None:
+        if self.preprocessing is None:
             return None
-        if len(self.train_rows) < FEWEST_ROWS:
-            got = len(self.train_rows)
+        found = measure(self.preprocessing, self.features[self.train_rows])
+        if found is not None and found.rows < FEWEST_ROWS:
             allowed = f"{FEWEST_ROWS} or more, since the means of fewer would tell of single ones"
-            raise DataError("training rows", got=got, allowed=allowed, hint=f"bring more rows, or {_UNSCALED}")
-        return self.table.statistics(self.train_rows)
+            raise DataError("training rows", got=found.rows, allowed=allowed, hint=f"bring more rows, or {_UNSCALED}")
+        return found
 
-    def samples(
-        self,
-        rows: Int64[np.ndarray, "some"],
-        scaling: tuple[Float64[np.ndarray, "f"], Float64[np.ndarray, "f"]] | None,
-    ) -> Samples:
+    def samples(self, rows: Int64[np.ndarray, "some"], agreed: Agreed | None) -> Samples:
         """Some rows, scaled for training.
 
         Args:
             rows: their indices.
-            scaling: the columns' means and deviations over all sites, if the table is standardised.
+            agreed: what all sites scale and fill by, if they do.
 
         Raises:
-            DataError: features that are not finite, or a scaling that is missing or of another number of columns.
+            DataError: features that are not finite, or what was agreed on is missing or of another number of columns.
         """
         features = self.features[rows]
-        if self.table is not None:
-            if scaling is None or len(scaling[0]) != features.shape[1]:
-                got = "no means" if scaling is None else f"means of {len(scaling[0])} columns"
-                allowed = f"all sites' means of the {features.shape[1]} columns"
-                raise DataError("standardise", got=got, allowed=allowed, hint=_UNSCALED)
-            check_finite(features)
-            # No row is so many deviations away from the mean of all rows. Without the bound a server could find out by
-            # scalings of its own, under which a value does or does not overflow, what a row holds.
-            with np.errstate(over="ignore"):
-                features = np.clip(standardise(features, *scaling), -_MOST_DEVIATIONS, _MOST_DEVIATIONS)
+        if self.preprocessing is not None:
+            check_finite(np.nan_to_num(features, nan=0.0, posinf=np.inf, neginf=-np.inf))
+            features = _fit(self.preprocessing, agreed).apply(features)
         check_finite(features)
         return Samples(as_float32(features), self.labels[rows])
+
+
+def _fit(preprocessing: Preprocessing, agreed: Agreed | None) -> Preprocessing:
+    if agreed is not None:
+        return fit(preprocessing, agreed)
+    if preprocessing.scale != "none":
+        allowed = f"all sites' means of the {len(preprocessing.inputs)} columns"
+        raise DataError("standardise", got="no means", allowed=allowed, hint=_UNSCALED)
+    return preprocessing
 
 
 def read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
@@ -129,17 +117,14 @@ def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
     everything = np.concatenate((train_rows, test_rows))
     marked = positive_classes(source.classes, spec.positive_label, site=True)
     labels = marked[source.codes].astype(np.int8)
-    features = source.encode(everything)
-    table = features if isinstance(features, Encoded) else None
-    if table is not None:
-        features = table.values
+    encoded = source.encode(everything)
+    table = isinstance(encoded, Encoded)
+    features, preprocessing = (encoded.values, encoded.preprocessing) if table else (encoded, None)
     if partition_id is None:
         train_rows, test_rows = everything[:0], everything
     elif not spec.data_dir and source.train_count is None:
         train_rows, test_rows = hold_out(labels, spec.test_fraction, spec.seed, partition_id)
     if spec.validation_fraction and partition_id is not None:
         train_rows, test_rows = validation_split(labels, train_rows, spec.validation_fraction, spec.seed, partition_id)
-    columns = () if table is None else table.names
     negative, positive = (tuple(np.array(source.classes)[marked == side].tolist()) for side in (False, True))
-    scaled = table if spec.standardise else None
-    return SiteRows(features, labels, train_rows, test_rows, (negative, positive), columns, scaled)
+    return SiteRows(features, labels, train_rows, test_rows, (negative, positive), preprocessing)

@@ -9,78 +9,15 @@ import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int8, Int64, Shaped
 from numpy.typing import NDArray
 
+from problems.data.agreement import Encoded
+from problems.data.cells import as_text, is_number
+from problems.data.preprocessing import Preprocessing
 from problems.data.spec import DataError
 from problems.errors import NOTHING
 
 Rows = NDArray[np.int64]
 Array = NDArray[np.float64]
 Encoder = Callable[[Int64[np.ndarray, "train"]], Any]
-
-
-@dataclass(frozen=True, eq=False)
-class Columns:
-    """What the features of a table are, and what they were scaled by.
-
-    Attributes:
-        names: of the columns; ``sex=f`` for the value f of a text column sex.
-        means: 0 where a column is not scaled.
-        deviations: 1 where a column is not scaled, 0 where it is constant.
-    """
-
-    names: tuple[str, ...]
-    means: Float64[np.ndarray, "f"]
-    deviations: Float64[np.ndarray, "f"]
-
-
-@dataclass(frozen=True, eq=False)
-class Encoded:
-    """A table's features as numbers, not yet scaled.
-
-    Attributes:
-        values: of the columns.
-        names: as of `Columns`.
-        scaled: which columns to standardise.
-    """
-
-    values: Float64[np.ndarray, "n f"]
-    names: tuple[str, ...]
-    scaled: Bool[np.ndarray, "f"]
-
-    def statistics(self, rows: Int64[np.ndarray, "some"]) -> tuple[Float64[np.ndarray, "f"], Float64[np.ndarray, "f"]]:
-        """Return the columns' means and variances over some rows.
-
-        A constant column has exactly its value as mean and exactly 0 as variance.
-
-        Args:
-            rows: their indices, one at least.
-
-        Returns:
-            Means and variances; 0 and 1 for columns that are not scaled.
-        """
-        chosen = self.values[rows]
-        constant = chosen.max(axis=0) == chosen.min(axis=0)
-        means = np.where(constant, chosen[0], chosen.mean(axis=0))
-        variances = np.where(constant, 0.0, chosen.var(axis=0))
-        return np.where(self.scaled, means, 0.0), np.where(self.scaled, variances, 1.0)
-
-    def features(self, train_rows: Int64[np.ndarray, "train"]) -> tuple[Float32[np.ndarray, "n f"], Columns]:
-        """The values scaled by the training rows' statistics, and the scaling."""
-        means, variances = self.statistics(train_rows)
-        columns = Columns(self.names, means, np.sqrt(variances))
-        return standardise(self.values, means, columns.deviations).astype(np.float32), columns
-
-
-def standardise(
-    values: Float64[np.ndarray, "n f"], means: Float64[np.ndarray, "f"], deviations: Float64[np.ndarray, "f"]
-) -> Float64[np.ndarray, "n f"]:
-    """Scale the columns of a table.
-
-    Args:
-        values: of the columns.
-        means: what to subtract from each column.
-        deviations: what to divide each column by; one whose deviation is 0 becomes 0.
-    """
-    return np.where(deviations == 0.0, 0.0, (values - means) / np.where(deviations == 0.0, 1.0, deviations))
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +29,8 @@ class Source:
     codes: Int64[np.ndarray, "n"]
     """Each row's index into `classes`."""
     encode: Encoder
-    """Maps the training rows to the features of all rows, (n, *shape), float or uint8 pixels; or to an unscaled
-    `Encoded` for a table. Any statistics come from the training rows alone."""
+    """Maps the training rows to the features of all rows, (n, *shape), float or uint8 pixels; or to the `Encoded` rows
+    of a table. Any statistics come from the training rows alone."""
     train_count: int | None = None
     """Rows before the set's own test split; None when it has none."""
     sites: Int64[np.ndarray, "n"] | None = None
@@ -102,8 +39,8 @@ class Source:
     def __len__(self) -> int:
         return len(self.codes)
 
-    def features(self, train_rows: Int64[np.ndarray, "train"]) -> tuple[Any, Columns | None]:
-        """The features of all rows, scaled, and the `Columns` of a table, else None."""
+    def features(self, train_rows: Int64[np.ndarray, "train"]) -> tuple[Any, Preprocessing | None]:
+        """The features of all rows, and the `Preprocessing` of a table, fitted to the training rows, else None."""
         encoded = self.encode(train_rows)
         return encoded.features(train_rows) if isinstance(encoded, Encoded) else (encoded, None)
 
@@ -162,7 +99,7 @@ def label_classes(labels: NDArray[Any], what: str = "labels") -> tuple[tuple[str
         raise DataError(what, got=got, allowed="none", hint="fill them, or drop their rows")
     values, codes = np.unique(labels.astype(str) if labels.dtype.kind == "O" else labels, return_inverse=True)
     texts = [as_text(value) for value in values]
-    by_value = all(map(_is_number, texts))
+    by_value = all(map(is_number, texts))
     classes = sorted(set(texts), key=lambda text: (float(text) if by_value else 0.0, text))
     place = {text: index for index, text in enumerate(classes)}
     return tuple(classes), np.array([place[text] for text in texts], dtype=np.int64)[codes.reshape(-1)]
@@ -203,7 +140,7 @@ def positive_classes(classes: Sequence[str], wanted: str, *, site: bool = False)
 
     marked = np.zeros(len(classes), dtype=bool)
     for label in [wanted] if wanted in classes else [part.strip() for part in wanted.split(",")]:
-        match = label if label in classes else as_text(float(label)) if _is_number(label) else label
+        match = label if label in classes else as_text(float(label)) if is_number(label) else label
         if match in classes:
             marked[list(classes).index(match)] = True
         elif not site:
@@ -227,20 +164,6 @@ def check_both_classes(labels: Int8[np.ndarray, "n"], what: str, classes: Sequen
         got = f"one class only: {positives:,} positives and {len(labels) - positives:,} negatives"
         allowed = f"both classes; labels that occur: {', '.join(classes[:20])}"
         raise DataError(what, got=got, allowed=allowed, hint="set positive-label")
-
-
-def as_text(value: Any) -> str:
-    """A label or category as text: whole numbers without a decimal point."""
-    if isinstance(value, float | np.floating) and float(value).is_integer():
-        return str(int(value))
-    return str(value).strip()
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return bool(np.isfinite(float(text)))
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from apps.run_directory.artifacts import RunDirectory
 from apps.server_app import app as server_app
 from apps.sites import resources
 from apps.training import versions
-from problems.data import Columns
+from problems.data import Preprocessing
 from simulations.arguments import Stack, add_directory
 from simulations.engines.in_process import run_in_process
 from simulations.engines.stacked.messages import make_stacker
@@ -26,7 +26,7 @@ from simulations.results.records import RunRecord, read_run
 IN_PROCESS, CENTRALIZED, NONFEDERATED = "in-process", "centralized", "nonfederated"  # as result.json names them
 
 # the metrics of each evaluated round, the entries of the model file, and a table's columns
-_Trained = tuple[list[dict[str, float]], dict[str, object], Columns | None]
+_Trained = tuple[list[dict[str, float]], dict[str, object], Preprocessing | None]
 
 
 def launch(engine: str, clients: int, config: Mapping[str, Scalar], stack: Stack = 1) -> None:

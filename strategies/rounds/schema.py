@@ -1,8 +1,9 @@
 """What sites with files of their own must have in common (shapes, columns, labels), and what scales their columns."""
 
+import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging import WARNING
 
 import numpy as np
@@ -10,7 +11,9 @@ from flwr.common import log
 
 from payloads.handshake import Scaling, SiteReport
 from payloads.record import PayloadError
-from problems.models.vectors import pooled_moments
+from problems.data import DataError, Preprocessing
+from problems.data.agreement import Statistics, fit
+from problems.data.agreement import agree as agree_on
 from strategies.rounds.errors import SetupError
 
 _SHOWN = 8
@@ -23,12 +26,12 @@ class Schema:
 
     Attributes:
         shape: of one sample's features.
-        columns: names of the features; () where they have none.
-        scaling: what to standardise the columns by; None if they are not standardised.
+        preprocessing: how the features are made of raw rows; None if they do not come from tables.
+        scaling: what to scale and fill by; None if nothing is scaled or filled.
     """
 
     shape: tuple[int, ...]
-    columns: tuple[str, ...]
+    preprocessing: Preprocessing | None
     scaling: Scaling | None
 
 
@@ -38,7 +41,8 @@ def agree(reports: Sequence[SiteReport]) -> Schema | None:
     Warns of a site without a positive label, and of labels counted as negative that only one site has.
 
     Raises:
-        SetupError: a site differs from the first that reads a file, or sites without a positive label share no label.
+        SetupError: a site differs from the first that reads a file, sites without a positive label share no label, or
+            no site has cells enough in a column to scale or fill it by.
     """
     first = next((report for report in reports if report.shape is not None), None)
     if first is None:
@@ -49,19 +53,63 @@ def agree(reports: Sequence[SiteReport]) -> Schema | None:
             raise SetupError(f"handshake: partition {report.partition_id}: {key}", got=got, allowed=allowed, hint=hint)
     _compare_labels(reports)
     assert first.shape is not None
-    return Schema(tuple(first.shape.tolist()), first.column_names, pool(reports))
+    shape: tuple[int, ...] = tuple(first.shape.tolist())
+    tables = [table for table in map(read_columns, reports) if table is not None]
+    if not tables:
+        return Schema(shape, None, None)
+    table, scaling = _join(tables), None
+    told = [statistics for statistics in map(statistics_of, reports) if statistics is not None]
+    if told:
+        try:
+            agreed = agree_on(table, told)
+        except DataError as error:
+            raise SetupError.of(error, "handshake") from None
+        table, scaling = fit(table, agreed), Scaling(**vars(agreed))
+    positive = {value: None for report in reports for value in report.label_values[1]}
+    return Schema((len(table.outputs),), table.with_labels(sorted(positive)), scaling)
 
 
-def pool(reports: Sequence[SiteReport]) -> Scaling | None:
-    """Means and deviations of all sites' training rows together, exact for constant columns; None: not standardised."""
-    if reports[0].means is None:
+def read_columns(report: SiteReport) -> Preprocessing | None:
+    """A site's preprocessing, not yet fitted; None if it has no table.
+
+    Raises:
+        PayloadError: the bytes are no such thing.
+    """
+    if report.columns is None:
         return None
-    counts = np.array([report.class_counts for report in reports], dtype=np.float64).sum(axis=1)
-    means = np.array([report.means for report in reports], dtype=np.float64)
-    variances = np.array([report.variances for report in reports], dtype=np.float64)
-    constant = (means == means[0]).all(axis=0) & (variances == 0).all(axis=0)
-    mean, variance = pooled_moments(counts, means, variances)
-    return Scaling(means=np.where(constant, means[0], mean), deviations=np.where(constant, 0.0, np.sqrt(variance)))
+    try:
+        table = Preprocessing.from_json(json.loads(report.columns.tobytes()))
+    except (ValueError, RecursionError) as error:
+        why = str(error) if isinstance(error, DataError) else "no JSON"
+        raise PayloadError(f"SiteReport.columns: {why}") from None
+    if table.inputs != table.outputs:
+        raise PayloadError("SiteReport.columns: features of missing cells, before sites have agreed on them")
+    return table
+
+
+def statistics_of(report: SiteReport) -> Statistics | None:
+    """What a site has told of its columns; None if nothing."""
+    if report.counts is None:
+        return None
+    assert report.class_counts is not None
+    return Statistics(
+        int(report.class_counts.sum()),
+        report.counts.astype(np.int64),
+        *(
+            part if part is None else part.astype(np.float64)
+            for part in (report.means, report.variances, report.quantiles)
+        ),
+    )
+
+
+def _join(tables: Sequence[Preprocessing]) -> Preprocessing:
+    """The preprocessing of all sites, of which each may lack the cells that show a column's kind."""
+    features = []
+    for alike in zip(*(table.inputs for table in tables), strict=True):
+        kinds = {feature.kind for feature in alike} - {"empty"}
+        # numbers, where one site writes a column's 0 and 1 as false and true
+        features.append(replace(alike[0], kind=min(kinds, key=("number", *kinds).index, default="number")))
+    return replace(tables[0], outputs=tuple(features))
 
 
 def _compare_labels(reports: Sequence[SiteReport]) -> None:
@@ -99,9 +147,10 @@ def _difference(first: SiteReport, other: SiteReport) -> tuple[str, str, str, st
         return "data-path", got, "one at every site, or at none", "give every node a data-path, or none"
     assert first.shape is not None
     try:
-        here, there = other.column_names, first.column_names
+        table, theirs = read_columns(other), read_columns(first)
     except PayloadError as error:
-        return "columns", f"names that cannot be read: {error}", "a name for each column", _SAME_APP
+        return "columns", f"some that cannot be read: {error}", "those of a table", _SAME_APP
+    here, there = (() if one is None else tuple(feature.name for feature in one.inputs) for one in (table, theirs))
     if here != there:
         lacks = [name for name in there if name not in here]
         more = [name for name in here if name not in there]
@@ -117,13 +166,22 @@ def _difference(first: SiteReport, other: SiteReport) -> tuple[str, str, str, st
     own, shape = tuple(other.shape.tolist()), tuple(first.shape.tolist())
     if own != shape:
         return "samples", f"shape {own}", f"that of {than}, {shape}", "make them alike"
-    if (first.means is None) != (other.means is None):
+    if table is None or theirs is None:
+        return None
+    if own != (len(here),):
+        return "samples", f"shape {own}", f"({len(here)},), as many as there are columns", _SAME_APP
+    if replace(table, outputs=theirs.outputs) != theirs:
+        return "columns", f"other keys of the run config than {than}", "the same", _SAME_APP
+    for feature, known in zip(table.inputs, theirs.inputs, strict=True):
+        kinds = {feature.kind, known.kind} - {"empty"}
+        if len(kinds) > 1 and kinds != {"number", "boolean"}:
+            got, allowed = f"kind {feature.kind!r} in {feature.name!r}", f"kind {known.kind!r}, as at {than}"
+            return "columns", got, allowed, "write it alike at every site"
+    statistics = statistics_of(other)
+    if (statistics is None) != (statistics_of(first) is None):
         return "means", f"them from only one of this site and {than}", "from both or from neither", _SAME_APP
-    if other.means is not None and (other.variances is None or len(other.means) != len(here)):
-        return "means", "those of other columns", "a mean and a variance for each column", _SAME_APP
-    if other.variances is not None and (other.variances < 0).any():
-        return "variances", "one below 0", "0 or more", _SAME_APP
-    return None
+    fault = "" if statistics is None else statistics.find_fault(table)
+    return ("columns", fault, "what the site's rows are like", _SAME_APP) if fault else None
 
 
 def _join_names(names: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from apps.sites.rows import own_rows
 from payloads.held_out import BINS, SCORE_COUNTS, ScoreCounts, ScoreEdges
 from payloads.record import PayloadError
 from payloads.wire import METRICS, NUM_EXAMPLES, PAYLOAD, SCALING
+from problems.data import Preprocessing
 from problems.metrics import binary_metrics
 from strategies.method import EXCHANGES
 from tests.battery.federation import OF_ROWS, Exchange, Run, Wiretap, federate, patients
@@ -65,7 +66,8 @@ def rows_and_scores(run: Run, nodes: Sequence[Mapping[str, Scalar]]) -> tuple[np
     sites = [own_rows(config, node, place) for place, node in enumerate(nodes)]
     training = np.concatenate([rows.features[rows.train_rows] for rows in sites])
     features = np.concatenate([rows.features[rows.test_rows] for rows in sites])
-    text = np.array(["=" in name for name in sites[0].columns])
+    assert sites[0].preprocessing is not None
+    text = np.array(["=" in name for name in sites[0].preprocessing.names])
     scaled = np.where(text, features, (features - training.mean(axis=0)) / training.std(axis=0))
     model = resources.new_model(config, (len(text),)).module
     model.load_state_dict(load_file(run.path / "model.safetensors"))
@@ -124,15 +126,13 @@ def test_a_run_leaves_what_scores_new_rows(pooled: bool, standardise: bool, tmp_
         run, _ = federate(tmp_path / "run", {**CSV, **config, **data})
     else:
         run, _ = play(tmp_path / "run", nodes, {**config, "data-dir": str(tmp_path / "test.csv")})
-    columns = json.loads((run.path / "columns.json").read_text("utf-8"))
-    assert [column["name"] for column in columns] == ["weight", "sex=f", "sex=m", "age"]
-    raw = pd.get_dummies(test, columns=["sex"], prefix_sep="=")
-    scores = np.full(len(test), float(run.model["output.bias"][0]))
-    for column, weight in zip(columns, run.model["output.weight"][0], strict=True):
-        scores += weight * (raw[column["name"]] - column["mean"]) / column["deviation"]
-        scaled = standardise and "=" not in column["name"]
-        training = pd.concat(tables)[column["name"]] if scaled else np.array([-1.0, 1.0])
-        assert (column["mean"], column["deviation"]) == pytest.approx((training.mean(), np.std(training)))
+    columns = Preprocessing.from_json(json.loads((run.path / "columns.json").read_text("utf-8")))
+    assert columns.names == ("weight", "sex=f", "sex=m", "age")
+    assert (columns.label_column, columns.positive_labels) == ("ill", ("yes",))
+    for feature in columns.outputs:
+        training = pd.concat(tables)[feature.column] if standardise and feature.kind == "number" else [-1.0, 1.0]
+        assert (feature.mean, feature.deviation) == pytest.approx((np.mean(training), np.std(training)))
+    scores = columns.features(test) @ run.model["output.weight"][0] + run.model["output.bias"][0]
     metrics = binary_metrics((test["ill"] == "yes").to_numpy().astype(np.int8), scores.astype(np.float32))
     assert metrics["auc"] == pytest.approx(run.result["metrics"]["auc"], abs=1e-6)
 

@@ -18,7 +18,6 @@ from payloads.handshake import SiteReport
 from payloads.held_out import ScoreCounts
 from payloads.record import specs_of
 from payloads.wire import ARRAYS, CONFIG, METRICS, PAYLOAD, model_record
-from problems.data.samples import standardise
 from simulations.engines.in_process import InProcessGrid
 from tests.battery.federation import OF_ROWS, flat_config, patients, serve
 from tests.docs.markdown import PROJECT, codes, rows, section
@@ -72,11 +71,12 @@ def secrets(folder: Path) -> tuple[set[bytes], list[np.ndarray]]:
     config = parse_run_config({**CONFIG_OF_ALL, "strategy": "local-sgd"})
     sites = [own_rows(config, {"data-path": str(folder / f"{place}.csv")}, place) for place in range(SITES)]
     training = np.concatenate([site.features[site.train_rows] for site in sites])
-    numeric = [name for name, column in enumerate(sites[0].columns) if "=" not in column]
+    assert sites[0].preprocessing is not None
+    numeric = [place for place, name in enumerate(sites[0].preprocessing.names) if "=" not in name]
     means, deviations = training.mean(axis=0), training.std(axis=0)
     found = {ILL.encode(), WELL.encode(), b"patient "}
     for site in sites:
-        scaled = standardise(site.features, means, deviations)
+        scaled = (site.features - means) / deviations
         for values in (site.features[:, numeric], scaled[:, numeric]):
             for dtype in (np.float32, np.float64):
                 found |= {number.tobytes() for number in values.astype(dtype).ravel()}

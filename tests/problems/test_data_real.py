@@ -94,7 +94,8 @@ def test_heart_disease_is_flambys() -> None:
     assert data.columns is not None
     assert len(data.columns.names) == expected.shape[1] == 13
     where = [data.columns.names.index(name) for name in ("age", "cp=2", "restecg=2", "oldpeak")]
-    features = sites[0].features * data.columns.deviations + data.columns.means
+    scales = [(feature.deviation, feature.mean) for feature in data.columns.outputs]
+    features = sites[0].features * [deviation for deviation, _ in scales] + [mean for _, mean in scales]
     rows = {tuple(row) for row in expected[["X1", "X3_2.0", "X7_2.0", "X10"]].to_numpy().round(3)}
     assert {tuple(row) for row in features[:, where].round(3).tolist()} <= rows
     pooled = load(DataSpec(dataset="heart-disease", data_dir=str(REAL), seed=5), 7)

@@ -11,14 +11,17 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
 
+from apps.sites.rows import encode_columns
 from payloads.handshake import SiteReport, decode_names, encode_names
 from payloads.record import PayloadError
-from problems.data import OWN, DataError, DataSpec, load, read_own, validate
+from problems.data import OWN, DataError, DataSpec, Preprocessing, SiteRows, load, read_own, validate
+from problems.data.agreement import Agreed, measure
+from problems.data.agreement import agree as agree_on
 from problems.data.disturb import hold_out
-from problems.data.samples import Encoded
+from problems.data.preprocessing import Feature
 from problems.data.spec import Column, parse_columns
 from strategies.rounds.errors import StrategyError
-from strategies.rounds.schema import agree, pool
+from strategies.rounds.schema import agree
 
 
 def spec(dataset: str = "csv", **changes: Any) -> DataSpec:
@@ -36,6 +39,11 @@ def table(rows: int = 40, seed: int = 0) -> pd.DataFrame:
             "label": np.arange(rows) % 4 // 3,
         }
     )
+
+
+def names_of(rows: SiteRows) -> tuple[str, ...]:
+    assert rows.preprocessing is not None
+    return rows.preprocessing.names
 
 
 def written(frame: pd.DataFrame, path: Path) -> str:
@@ -71,7 +79,7 @@ def test_columns_that_cannot_be(text: str, told: str) -> None:
 def test_a_sites_table(dataset: str, name: str, tmp_path: Path) -> None:
     frame = table()
     rows = read_own(written(frame, tmp_path / name), spec(dataset, feature_columns="age,sex[f|m],weight"), 0)
-    assert rows.columns == ("age", "sex=f", "sex=m", "weight")
+    assert names_of(rows) == ("age", "sex=f", "sex=m", "weight")
     expected = [frame["age"], frame["sex"] == "f", frame["sex"] == "m", frame["weight"]]
     np.testing.assert_array_equal(rows.features, np.stack(expected, axis=1).astype(np.float64))
     np.testing.assert_array_equal(rows.labels, frame["label"])
@@ -82,7 +90,7 @@ def test_without_names_columns_go_by_theirs(tmp_path: Path) -> None:
     frame = table().drop(columns="sex")
     here = read_own(written(frame, tmp_path / "a.csv"), spec(), 0)
     there = read_own(written(frame[["label", "one", "weight", "age"]], tmp_path / "b.csv"), spec(), 0)
-    assert here.columns == there.columns == ("age", "one", "weight")
+    assert names_of(here) == names_of(there) == ("age", "one", "weight")
     np.testing.assert_array_equal(here.features, there.features)
 
 
@@ -124,7 +132,7 @@ def test_labels_a_site_may_lack(tmp_path: Path) -> None:
 def test_other_kinds_of_files(tmp_path: Path) -> None:
     np.savez(tmp_path / "s.npz", X=np.eye(20), y=np.arange(20) % 2, X_test=np.ones((3, 20)), y_test=[0, 1, 1])
     rows = read_own(str(tmp_path / "s.npz"), spec("npz"), 0)
-    assert (rows.shape, rows.columns, rows.statistics()) == ((20,), (), None)
+    assert (rows.shape, rows.preprocessing, rows.statistics()) == ((20,), None, None)
     assert (rows.train_rows.tolist(), rows.test_rows.tolist()) == ([*range(20)], [20, 21, 22])
     np.testing.assert_array_equal(rows.samples(rows.train_rows, None).features, np.eye(20))
 
@@ -217,19 +225,24 @@ def test_a_server_with_a_test_file_leaves_the_sites_all_rows(tmp_path: Path) -> 
 # Scaling by all sites' statistics.
 
 
+def columns(*names: str, **changes: Any) -> Preprocessing:
+    """Numbers, but for codes in the first column."""
+    first, *others = names
+    features = (Feature(first, "category", "1"), *(Feature(name, "number") for name in others))
+    return Preprocessing(features, **changes)
+
+
 def report(place: int, values: np.ndarray, **changes: Any) -> SiteReport:
-    names, rows = tuple(f"x{column}" for column in range(values.shape[1])), np.arange(len(values))
-    # the first column is one of codes, which are not scaled
-    means, variances = Encoded(values, names, np.arange(values.shape[1]) != 0).statistics(rows)
+    table = columns("x", "y", "z")
+    statistics = measure(table, values, fewest=1)
     fields: dict[str, Any] = {
         "identity": np.array([place, 3]),
         "class_counts": np.array([len(values) - 1, 1]),
-        "shape": np.array([values.shape[1]]),
-        "columns": encode_names(names),
+        "shape": np.array([len(table.inputs)]),
+        "columns": encode_columns(table),
         "negative_labels": encode_names(("no",)),
         "positive_labels": encode_names(("yes",)),
-        "means": means,
-        "variances": variances,
+        **{name: getattr(statistics, name) for name in ("counts", "means", "variances", "quantiles")},
     }
     return SiteReport(**{**fields, **changes})
 
@@ -245,8 +258,8 @@ def report(place: int, values: np.ndarray, **changes: Any) -> SiteReport:
 def test_pooled_statistics_are_those_of_the_union(drawn: tuple[list[int], np.ndarray]) -> None:
     sizes, values = drawn
     parts = np.split(values, np.cumsum(sizes)[:-1])
-    scaling = pool([report(place, part) for place, part in enumerate(parts)])
-    assert scaling is not None
+    told = [measure(columns("x", "y", "z"), part, fewest=1) for part in parts]
+    scaling = agree_on(columns("x", "y", "z"), [statistics for statistics in told if statistics is not None])
     constant, largest = np.ptp(values, axis=0) == 0, 1 + np.abs(values).max()
     expected, means = np.where(constant, 0, values.std(axis=0)), values.mean(axis=0)
     expected[0], means[0], constant[0] = 1.0, 0.0, False
@@ -262,10 +275,10 @@ def test_rows_are_scaled_by_all_sites_means_or_not_at_all(tmp_path: Path) -> Non
     rows = read_own(path, spec(feature_columns="age,weight"), 0)
     with pytest.raises(DataError, match="standardise: got no means, allowed: all sites' means of the 2 columns"):
         rows.samples(rows.train_rows, None)
-    with pytest.raises(DataError, match="got means of 1 columns"):
-        rows.samples(rows.train_rows, (np.zeros(1), np.ones(1)))
+    with pytest.raises(DataError, match="got numbers for 1 columns, allowed: all sites' numbers for 2"):
+        rows.samples(rows.train_rows, Agreed(np.zeros(1), np.ones(1)))
     # a scaling of a server's own must not find out by an overflow what a row holds
-    extreme = rows.samples(rows.train_rows, (np.zeros(2), np.full(2, 1e-308))).features
+    extreme = rows.samples(rows.train_rows, Agreed(np.zeros(2), np.full(2, 1e-308))).features
     assert np.abs(extreme).max() == 1e6
     with pytest.raises(DataError, match="training rows: got 8, allowed: 10 or more, since the means of fewer"):
         read_own(few, spec(feature_columns="age"), 0).statistics()
@@ -281,25 +294,37 @@ def test_rows_are_scaled_by_all_sites_means_or_not_at_all(tmp_path: Path) -> Non
 # What sites must agree on.
 
 VALUES = np.random.default_rng(0).normal(size=(12, 3))
+DATED = Preprocessing((*columns("x", "y").inputs, Feature("z", "date")))
+FITTED = Preprocessing((*columns("x", "y", "z").inputs, Feature("z", "missing")))
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
         (
-            {"columns": encode_names(("x0", "x1", "y"))},
-            "lacks 'x2' and has 'y' in addition, allowed: the columns of partition 0; make them alike",
+            {"columns": encode_columns(columns("x", "y", "v"))},
+            "lacks 'z' and has 'v' in addition, allowed: the columns of partition 0; make them alike",
         ),
-        ({"columns": encode_names(("x0", "x1"))}, "got a table that lacks 'x2', allowed: the columns of partition 0"),
         (
-            {"columns": encode_names(("x0", "x1", "x2", "x3"))},
-            "got a table that has 'x3' in addition, allowed: the columns of partition 0",
+            {"columns": encode_columns(columns("x", "y"))},
+            "got a table that lacks 'z', allowed: the columns of partition",
         ),
-        ({"columns": encode_names(("x1", "x0", "x2"))}, "columns: got another order than partition 0, allowed: the"),
         (
-            {"columns": np.frombuffer(b'["x0", 1]', np.uint8)},
-            "columns: got names that cannot be read: SiteReport.columns: not a list",
+            {"columns": encode_columns(columns("x", "y", "z", "v"))},
+            "got a table that has 'v' in addition, allowed: the columns of partition 0",
         ),
+        (
+            {"columns": encode_columns(columns("x", "z", "y"))},
+            "columns: got another order than partition 0, allowed: the",
+        ),
+        (
+            {"columns": np.frombuffer(b'["x", 1]', np.uint8)},
+            "columns: got some that cannot be read: SiteReport.columns",
+        ),
+        ({"columns": np.frombuffer(b"[" * 10**5, np.uint8)}, "SiteReport.columns: no JSON, allowed: those of a table"),
+        ({"columns": encode_columns(columns("x", "y", "z", scale="log"))}, "columns: got other keys of the run config"),
+        ({"columns": encode_columns(DATED)}, "got kind 'date' in 'z', allowed: kind 'number', as at partition 0"),
+        ({"columns": encode_columns(FITTED)}, "SiteReport.columns: features of missing cells, before sites have"),
         (
             {"negative_labels": None, "positive_labels": None},
             "labels: got values that cannot be read: SiteReport.labels: 0 values",
@@ -312,13 +337,13 @@ VALUES = np.random.default_rng(0).normal(size=(12, 3))
         ({"positive_labels": np.frombuffer(b"[1]", np.uint8)}, "SiteReport.labels: not a list of names"),
         ({"shape": np.array([4])}, "samples: got shape (4,), allowed: that of partition 0, (3,)"),
         ({"shape": None}, "data-path: got a file of its own at partition 0, none at 1, allowed: one at every site"),
-        (
-            {"means": None, "variances": None},
-            "means: got them from only one of this site and partition 0, allowed: from both",
-        ),
-        ({"variances": None}, "means: got those of other columns, allowed: a mean and a variance for each"),
-        ({"means": np.zeros(2), "variances": np.zeros(2)}, "means: got those of other columns, allowed: a mean and"),
-        ({"variances": -np.ones(3)}, "variances: got one below 0, allowed: 0 or more"),
+        ({"counts": None}, "means: got them from only one of this site and partition 0, allowed: from both"),
+        ({"variances": None}, "columns: got other statistics than the run config needs"),
+        ({"quantiles": np.zeros(1)}, "columns: got other statistics than the run config needs"),
+        (dict.fromkeys(("counts", "means", "variances"), np.zeros(2, int)), "columns: got statistics of other columns"),
+        ({"variances": -np.ones(3)}, "columns: got a variance below 0"),
+        ({"counts": np.array([12, 13, 12])}, "columns: got a count below 0 or above the 12 training rows"),
+        ({"counts": np.array([12, 12, -1])}, "columns: got a count below 0 or above the 12 training rows"),
     ],
 )
 def test_a_site_that_differs_is_named(changes: dict[str, Any], told: str) -> None:

@@ -6,7 +6,7 @@ from importlib.metadata import distribution
 import numpy as np
 from jaxtyping import Float32, Float64, Int8, Int64
 
-from problems.data.samples import Encoded, Source, make_source, standardise
+from problems.data.samples import Source, make_source
 from problems.data.spec import SPARSE_LOGISTIC
 from problems.randomness import stream
 
@@ -28,11 +28,10 @@ def digits() -> Source:
 def breast_cancer() -> Source:
     """Return scikit-learn's breast cancer set: 569 rows of 30 features, classes "benign" and "malignant"."""
     data, target = _read("breast_cancer.csv", header=1)
-    table = Encoded(data, (), np.ones(data.shape[1], dtype=bool))
 
     def encode(train_rows: Int64[np.ndarray, "train"]) -> Float64[np.ndarray, "n f"]:
-        means, variances = table.statistics(train_rows)
-        return standardise(data, means, np.sqrt(variances))
+        scaled: np.ndarray = (data - data[train_rows].mean(axis=0)) / np.sqrt(data[train_rows].var(axis=0))
+        return scaled
 
     return make_source(np.where(target == 0, "malignant", "benign"), encode)
 

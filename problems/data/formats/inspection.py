@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool, Float64
 
+from problems.data.cells import is_numeric, texts
 from problems.data.spec import Column, DataError
 
 if TYPE_CHECKING:
@@ -62,25 +63,6 @@ def check_columns(
         _log.warning(text, ", ".join(doubts))
 
 
-def is_numeric(column: "pd.Series[Any]") -> bool:
-    """Tell numbers (and booleans) from text.
-
-    Raises:
-        DataError: names a column that is neither, such as dates.
-    """
-    import pandas as pd
-
-    kinds = pd.api.types
-    if kinds.is_numeric_dtype(column.dtype) and not kinds.is_complex_dtype(column.dtype):
-        return True
-    text = kinds.is_string_dtype(column.dtype) or kinds.is_object_dtype(column.dtype)
-    if text or isinstance(column.dtype, pd.CategoricalDtype):
-        return False
-    raise DataError(
-        f"column {str(column.name)!r}", got=f"type {column.dtype}", allowed="numbers and text", hint="encode it as such"
-    )
-
-
 def numeric_column(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
     """Return a numeric column.
 
@@ -117,19 +99,25 @@ def _faults(values: "pd.Series[Any]", column: Column, site: bool, listing: str) 
     if len(places) < len(values):
         missing = f"{len(values) - len(places):,} of {len(values):,} values missing"
         yield fault(missing, "none", "fill or drop them")
+    if column.categories:
+        strange = np.flatnonzero(values.notna() & ~np.isin(texts(values)[0], column.categories))
+        if site and len(strange):
+            foreign = f"{len(strange):,} of {len(values):,} values that are none of those in feature-columns"
+            got, allowed = f"{foreign}, the first in row {strange[0] + 1:,}", ", ".join(column.categories)
+            yield fault(got, allowed, "list them in feature-columns")
     if column.categories or not len(places):
         return
-    texts = values.iloc[places].astype(str).str.strip()
-    different, numbers = texts.nunique(), _marks(texts)
-    if numbers.sum() >= MOSTLY * (~texts.isin(MARKERS)).sum() > 0:
+    words = values.iloc[places].astype(str).str.strip()
+    different, numbers = words.nunique(), _marks(words)
+    if numbers.sum() >= MOSTLY * (~words.isin(MARKERS)).sum() > 0:
         strays = places[~numbers]
         but = f" but for {len(strays):,} of {len(values):,}, the first in row {strays[0] + 1:,}" if len(strays) else ""
         yield fault(f"numbers as text{but}", "numbers alone", f"mend or drop these cells{listing}")
-    elif _marks(texts.str.replace(",", ".", regex=False)).mean() >= MOSTLY:
+    elif _marks(words.str.replace(",", ".", regex=False)).mean() >= MOSTLY:
         yield fault("numbers with decimal commas", "decimal points", "write them with points")
-    elif texts.str.fullmatch(_DATE).mean() >= MOSTLY:
+    elif words.str.fullmatch(_DATE).mean() >= MOSTLY:
         yield fault("dates", "numbers and text", "encode them as numbers, days for instance, or drop the column")
-    elif _ID_NAME.fullmatch(column.name) or (different > 2 and 2 * different > len(texts)):
+    elif _ID_NAME.fullmatch(column.name) or (different > 2 and 2 * different > len(words)):
         yield an_id
     elif different > MOST_VALUES:
         yield fault(f"text of {different:,} different values", f"{MOST_VALUES} at most", f"drop or encode it{listing}")

@@ -80,7 +80,7 @@ def read(spec: DataSpec) -> Source:
             return _folders(folder(spec.data_dir))
         case "csv" | "parquet" as kind:
             endings = tables.CSV_ENDINGS if kind == "csv" else tables.PARQUET_ENDINGS
-            return _table(*locate(kind, spec.data_dir, endings), spec)
+            return tables.table(*locate(kind, spec.data_dir, endings), spec)
         case name:
             return _image_set(name, spec.data_dir)
 
@@ -130,12 +130,7 @@ def read_site(path: Path, spec: DataSpec) -> Source:
         return arrays.npz(path, None)
     if spec.dataset == "svmlight":
         return arrays.svmlight(path, None, _width(spec), site=True)
-    return _table(path, None, spec, site=True)
-
-
-def _table(train: Path, test: Path | None, spec: DataSpec, *, site: bool = False) -> Source:
-    names = spec.label_column or "label", spec.site_column, spec.feature_columns
-    return tables.table(train, test, *names, scale=spec.standardise, site=site)
+    return tables.table(path, None, spec, site=True)
 
 
 def _width(spec: DataSpec) -> int | None:

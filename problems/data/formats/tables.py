@@ -1,4 +1,4 @@
-"""Tables, csv or parquet: numbers are standardised, text becomes one column per value."""
+"""Tables, csv or parquet: which columns are features, and what becomes of each."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
-from numpy.typing import NDArray
+from jaxtyping import Int64
 
-from problems.data.formats.inspection import check_columns, is_numeric, numeric_column
-from problems.data.samples import Encoded, Source, as_text, label_classes, make_source
-from problems.data.spec import Column, DataError, parse_columns
+from problems.data.agreement import Encoded
+from problems.data.cells import is_numeric, texts
+from problems.data.formats.inspection import check_columns
+from problems.data.preprocessing import Feature, Preprocessing
+from problems.data.samples import Source, label_classes, make_source
+from problems.data.spec import Column, DataError, DataSpec, parse_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,30 +50,17 @@ def read_table(path: Path, **options: Any) -> "pd.DataFrame":
     return frame
 
 
-def table(
-    train: Path,
-    test: Path | None,
-    label_column: str,
-    site_column: str = "",
-    feature_columns: str = "",
-    *,
-    scale: bool = True,
-    site: bool = False,
-) -> Source:
+def table(train: Path, test: Path | None, spec: DataSpec, *, site: bool = False) -> Source:
     """Return the rows of a training table and, if given, of its test table.
 
-    Numeric columns are standardised by the training rows, if they are to be scaled. A text column becomes one 0/1
-    column for each value in these rows, or for each that ``feature_columns`` lists; a value that only test rows have is
-    all zeros.
+    A text column becomes one 0/1 column for each value in the training rows, or for each that ``feature-columns``
+    lists; a value that only test rows have is all zeros.
 
     Args:
         train: the file of the training rows.
         test: the file of the test rows; None for none.
-        label_column: the name of the labels' column.
-        site_column: the name of the column with each row's site; "" for none.
-        feature_columns: as of `DataSpec`; "" for every column but the label's and the site's.
-        scale: whether numbers are standardised.
-        site: whether it is one site's file. Without ``feature_columns`` the columns are then in order of their names,
+        spec: its keys for columns.
+        site: whether it is one site's file. Without ``feature-columns`` the columns are then in order of their names,
             and text must be listed.
 
     Raises:
@@ -79,8 +68,8 @@ def table(
     """
     import pandas as pd
 
-    frame = read_table(train)
-    wanted = parse_columns(feature_columns)
+    frame, label_column = read_table(train), spec.label_column or "label"
+    wanted = parse_columns(spec.feature_columns)
     train_count = None
     if test is not None:
         other = read_table(test)
@@ -99,8 +88,8 @@ def table(
         return frame.pop(name)
 
     labels = take("label-column", label_column)
-    place = f"column {site_column!r}"
-    sites = label_classes(take("site-column", site_column).to_numpy(), place)[1] if site_column else None
+    place = f"column {spec.site_column!r}"
+    sites = label_classes(take("site-column", spec.site_column).to_numpy(), place)[1] if spec.site_column else None
     if not len(frame.columns):
         got = f"no column but {label_column!r}"
         raise DataError(train, got=got, allowed="one of features at least", hint="add columns of features")
@@ -118,84 +107,39 @@ def table(
         found = [DataError(f"column {label_column!r}", got=got, allowed="none", hint="fill or drop them")]
     check_columns(frame, wanted, found, site=site)
     return make_source(
-        labels.to_numpy(),
-        lambda train_rows: encode(frame, wanted, train_rows, scale=scale, site=site),
-        train_count,
-        sites,
+        labels.to_numpy(), lambda train_rows: encode(frame, wanted, train_rows, spec), train_count, sites
     )
 
 
 def encode(
-    frame: "pd.DataFrame",
-    columns: Sequence[Column],
-    train_rows: Int64[np.ndarray, "train"],
-    *,
-    scale: bool = True,
-    site: bool = False,
+    frame: "pd.DataFrame", columns: Sequence[Column], train_rows: Int64[np.ndarray, "train"], spec: DataSpec
 ) -> Encoded:
     """Return some columns of a table as numbers.
 
     Args:
         frame: the table.
         columns: which of its columns, in this order.
-        train_rows: whose values make the columns of a text column that lists none.
-        scale: as of `table`.
-        site: as of `table`.
+        train_rows: whose values make the features of a text column that lists none.
+        spec: says how numbers are to be scaled.
 
     Raises:
         DataError: a column holds what it must not hold.
     """
-    blocks, names, scaled = [], list[str](), list[bool]()
-    for column in columns:
-        values, categories = frame[column.name], column.categories
-        numeric = not categories and is_numeric(values)
-        if numeric:
-            block = numeric_column(values)[:, None]
-        elif categories:
-            block = one_column_each(values, categories, site=site)
-        else:
-            block, categories = one_hot(values, train_rows)
-        blocks.append(block)
-        names += [f"{column.name}={value}" for value in categories] or [column.name]
-        scaled += [scale and numeric] * block.shape[1]
-    return Encoded(np.concatenate(blocks, axis=1), tuple(names), np.array(scaled))
+    features = [feature for column in columns for feature in _features(frame[column.name], column, train_rows)]
+    preprocessing = Preprocessing(
+        tuple(features),
+        scale="standard" if spec.standardise else "none",
+        label_column=spec.label_column or "label",
+    )
+    return Encoded(preprocessing, preprocessing.encode(frame))
 
 
-def one_hot(
-    column: "pd.Series[Any]", train_rows: Int64[np.ndarray, "train"]
-) -> tuple[Float64[np.ndarray, "n values"], tuple[str, ...]]:
-    """Return one 0/1 column for each value that occurs in `train_rows`, and the values, sorted."""
-    values = _texts(column)
-    categories = np.unique(values[train_rows])
-    return (values[:, None] == categories).astype(np.float64), tuple(categories.tolist())
-
-
-def one_column_each(
-    column: "pd.Series[Any]", categories: Sequence[str], *, site: bool
-) -> Float64[np.ndarray, "n {len(categories)}"]:
-    """Return one 0/1 column for each of some values.
-
-    Args:
-        column: of text, or of numbers that are taken as text.
-        categories: the values.
-        site: whether it is one site's file.
-
-    Raises:
-        DataError: when a value of a site's file is not among them.
-    """
-    values = _texts(column)
-    strange = np.flatnonzero(~np.isin(values, categories))
-    if site and len(strange):
-        foreign = f"{len(strange):,} of {len(values):,} values that are none of those in feature-columns"
-        got, allowed = f"{foreign}, the first in row {strange[0] + 1:,}", ", ".join(categories)
-        raise DataError(f"column {str(column.name)!r}", got=got, allowed=allowed, hint="list them in feature-columns")
-    indicators: np.ndarray = (values[:, None] == np.array(categories)).astype(np.float64)
-    return indicators
-
-
-def _texts(column: "pd.Series[Any]") -> NDArray[np.str_]:
-    write = as_text if is_numeric(column) else str
-    return np.array([write(value) for value in column.to_numpy(dtype=object)], dtype=str)
+def _features(values: "pd.Series[Any]", column: Column, train_rows: Int64[np.ndarray, "train"]) -> list[Feature]:
+    """The features of one column."""
+    if not column.categories and is_numeric(values):
+        return [Feature(column.name, "number")]
+    categories = column.categories or np.unique(texts(values)[0][train_rows]).tolist()
+    return [Feature(column.name, "category", value) for value in categories]
 
 
 def _columns(frame: "pd.DataFrame") -> str:

@@ -15,9 +15,11 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int64
 
+from problems.data.agreement import Encoded
 from problems.data.formats.inspection import numeric_column
 from problems.data.formats.tables import read_table
-from problems.data.samples import Encoded, Source, make_source
+from problems.data.preprocessing import Feature, Preprocessing
+from problems.data.samples import Source, make_source
 from problems.data.spec import DataError
 
 CREDIT_FILES = ("UCI_Credit_Card.csv", "UCI_Credit_Card.csv.gz")
@@ -39,6 +41,7 @@ AMOUNTS = (
 )
 
 HEART_FILES = tuple(f"processed.{hospital}.data" for hospital in ("cleveland", "hungarian", "switzerland", "va"))
+DIAGNOSIS = "num"
 COLUMNS = ("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak")
 HEART_CODES: dict[str, tuple[int, ...]] = {"cp": (1, 2, 3, 4), "restecg": (0, 1, 2)}
 ALL_COLUMNS = 14  # with slope, ca and thal, which are left out, and the diagnosis
@@ -83,16 +86,24 @@ def heart_disease(paths: Sequence[Path]) -> Source:
     Raises:
         DataError: names a file that is not one of the published ones, or a code that those do not hold.
     """
+    import pandas as pd
+
     hospitals = [_read(path) for path in paths]
     splits = [_split(rows[:, -1] > 0) for rows in hospitals]
     train, test = ([rows[split[side]] for rows, split in zip(hospitals, splits, strict=True)] for side in (0, 1))
     patients = np.concatenate([*train, *test])  # (n, 11)
-    blocks, names = [], list[str]()
-    for place, name in enumerate(COLUMNS):
-        column, codes = patients[:, place, None], HEART_CODES.get(name, ())[1:]
-        blocks.append(column == codes if codes else column)
-        names += [f"{name}={code}" for code in codes] or [name]
-    encoded = Encoded(np.concatenate(blocks, axis=1), tuple(names), np.array(["=" not in name for name in names]))
+    features = [
+        feature
+        for name in COLUMNS
+        for feature in (
+            [Feature(name, "category", str(code)) for code in HEART_CODES[name][1:]]
+            if name in HEART_CODES
+            else [Feature(name, "number")]
+        )
+    ]
+    preprocessing = Preprocessing(tuple(features), label_column=DIAGNOSIS)
+    frame = pd.DataFrame(patients[:, :-1], columns=list(COLUMNS))
+    encoded = Encoded(preprocessing, preprocessing.encode(frame))
     sites = np.concatenate([np.repeat(np.arange(len(part)), list(map(len, part))) for part in (train, test)])
     return make_source(patients[:, -1], lambda rows: encoded, sum(map(len, train)), sites)
 

@@ -1,0 +1,337 @@
+"""What sites tell of the columns of their tables, and what they agree on from it.
+
+Whether the sites are those of a federation or one table that stands for all, `measure` and `agree` are the same.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Bool, Float32, Float64, Int64
+
+from problems.data.preprocessing import MARKS, Feature, Preprocessing, Transform, shape
+from problems.data.spec import DataError
+
+FEWEST_ROWS = 10
+"""Means and variances over fewer rows reveal single rows, and so do quantiles with fewer rows between them."""
+GROUPS = 64
+"""At most so many groups of equal size are told apart by a site's quantiles, and by the agreed ones."""
+LEVELS = np.arange(1, GROUPS) / GROUPS
+_UNIFORM = (0.5, 12**-0.5)
+"""Mean and deviation of a uniform level."""
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """What a site tells of its training rows, for the c numbers that `Preprocessing.inputs` names.
+
+    Attributes:
+        rows: how many there are.
+        counts: cells that are there; 0 where too few to tell of, which then count for nothing.
+        means, variances: of these cells, after the logarithm if there is one; 0 and 1 for marks, and 0 without cells.
+        quantiles: the `sketch` of each number that is no mark, one after another.
+    """
+
+    rows: int
+    counts: Int64[np.ndarray, "c"]
+    means: Float64[np.ndarray, "c"] | None = None
+    variances: Float64[np.ndarray, "c"] | None = None
+    quantiles: Float64[np.ndarray, "s"] | None = None
+
+    def find_fault(self, preprocessing: Preprocessing) -> str:
+        """Say what no site with this preprocessing can have told; "" if there is nothing."""
+        told = (self.means, self.variances, self.quantiles)
+        if [part is not None for part in told] != list(_needs(preprocessing)):
+            return "other statistics than the run config needs"
+        if len(self.counts) != len(preprocessing.inputs):
+            return "statistics of other columns"
+        if ((self.counts < 0) | (self.counts > self.rows)).any():
+            return f"a count below 0 or above the {self.rows:,} training rows"
+        if self.variances is not None and (self.variances < 0).any():
+            return "a variance below 0"
+        if self.quantiles is not None:
+            expected = self._sizes(preprocessing).sum()
+            if len(self.quantiles) != expected:
+                return f"{len(self.quantiles)} quantiles, where {expected} go with the counts"
+            if any((np.diff(part) < 0).any() for part in self.sketches(preprocessing)):
+                return "quantiles that descend"
+        return ""
+
+    def sketches(self, preprocessing: Preprocessing) -> list[Float64[np.ndarray, "_"]]:
+        """The `sketch` of each of the c numbers; those of marks are empty."""
+        assert self.quantiles is not None
+        return np.split(self.quantiles, np.cumsum(self._sizes(preprocessing))[:-1])
+
+    def _sizes(self, preprocessing: Preprocessing) -> Int64[np.ndarray, "c"]:
+        pairs = zip(preprocessing.inputs, self.counts.tolist(), strict=True)
+        return np.array([0 if feature.kind in MARKS else len(_cuts(count)) for feature, count in pairs], dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Agreed:
+    """What all sites scale and fill by, for the same c numbers.
+
+    Attributes:
+        means, deviations: as of `Feature`.
+        fills: as of `Feature`; None if missing cells are an error.
+        quantiles: as of `Feature`; None without.
+        indicators: which of the k raw columns have a feature for missing cells; None if none may have.
+    """
+
+    means: Float64[np.ndarray, "c"]
+    deviations: Float64[np.ndarray, "c"]
+    fills: Float64[np.ndarray, "c"] | None = None
+    quantiles: Float64[np.ndarray, "c q"] | None = None
+    indicators: Bool[np.ndarray, "k"] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """A table's rows as numbers, and how they become features once their statistics are known.
+
+    Attributes:
+        preprocessing: not yet fitted.
+        values: of its inputs; NaN where a cell is missing.
+    """
+
+    preprocessing: Preprocessing
+    values: Float64[np.ndarray, "n c"]
+
+    def features(self, train_rows: Int64[np.ndarray, "train"]) -> tuple[Float32[np.ndarray, "n f"], Preprocessing]:
+        """The features of all rows, and the preprocessing, fitted to the training rows as to those of one site.
+
+        Raises:
+            DataError: as of `agree`.
+        """
+        statistics = measure(self.preprocessing, self.values[train_rows], fewest=1)
+        fitted = self.preprocessing
+        if statistics is not None:
+            fitted = fit(fitted, agree(fitted, [statistics]))
+        return fitted.apply(self.values), fitted
+
+
+def measure(
+    preprocessing: Preprocessing, values: Float64[np.ndarray, "n c"], fewest: int = FEWEST_ROWS
+) -> Statistics | None:
+    """Return what a site tells of its training rows; None if nothing is needed.
+
+    Args:
+        preprocessing: not yet fitted; says how columns are scaled and missing cells are filled.
+        values: the rows, encoded.
+        fewest: cells of a column to tell of.
+    """
+    means, deviations, quantiles = _needs(preprocessing)
+    if not (means or quantiles):
+        return None
+    features, log = preprocessing.inputs, _transform(preprocessing) == "log"
+    counts = (~np.isnan(values)).sum(axis=0)
+    counts = np.where(counts < fewest, 0, counts)
+    marks = np.array([feature.kind in MARKS for feature in features])
+    moments, sketches = np.where(marks, [[0.0], [1.0]], 0.0), [np.empty(0)]
+    for place in np.flatnonzero(~marks & (counts > 0)).tolist():
+        cells = values[:, place][~np.isnan(values[:, place])]
+        sketches.append(sketch(cells))
+        moments[:, place] = _moments(shape(cells, "log") if log else cells)
+    return Statistics(
+        len(values),
+        counts,
+        moments[0] if means else None,
+        moments[1] if deviations else None,
+        np.concatenate(sketches) if quantiles else None,
+    )
+
+
+def sketch(cells: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "m"]:
+    """Return the quantiles of a column that a site tells, ascending: the borders between groups of nearly equal size.
+
+    Each group has 10 cells or more, so that no quantile is nearer than 10 rows to either end or to another one, and
+    there are 64 groups at most. A border lies midway between two cells: that of a single row is not told.
+
+    Args:
+        cells: those that are there; with fewer than 20 there is no border.
+    """
+    ordered, cuts = np.sort(cells), _cuts(len(cells))
+    middle: np.ndarray = ordered[cuts - 1] / 2 + ordered[cuts] / 2
+    return middle
+
+
+def agree(preprocessing: Preprocessing, sites: Sequence[Statistics]) -> Agreed:
+    """Return what all sites scale and fill by: what they would if they were one, but for what `sketch` leaves out.
+
+    Constant columns have exactly their value as mean and exactly 0 as deviation.
+
+    Args:
+        preprocessing: of all sites, not yet fitted.
+        sites: what each has told.
+
+    Raises:
+        DataError: names the columns of which no site has enough cells.
+    """
+    features, missing = preprocessing.inputs, preprocessing.missing
+    counts = np.stack([site.counts for site in sites])  # (sites, c)
+    marks = np.array([feature.kind in MARKS for feature in features])
+    _refuse_empty(features, ~marks & (counts.sum(axis=0) == 0), FEWEST_ROWS if len(sites) > 1 else 1)
+    needs_means, needs_deviations, needs_quantiles = _needs(preprocessing)
+    means, deviations = np.zeros(len(features)), np.ones(len(features))
+    if needs_means:
+        told = [
+            np.stack([getattr(site, name) for site in sites]) for name in ("means", "variances")[: 1 + needs_deviations]
+        ]
+        means, variances = _pool(counts, told[0], told[-1])
+        deviations = np.where(marks, 1.0, np.sqrt(variances)) if needs_deviations else deviations
+    quantiles = _mix(preprocessing, counts, sites) if needs_quantiles else np.zeros((len(features), len(LEVELS)))
+    if missing == "median":
+        fills = quantiles[:, GROUPS // 2 - 1]  # the level 1 / 2
+    elif _transform(preprocessing) == "log":
+        fills = np.sign(means) * np.expm1(np.abs(means))
+    else:
+        fills = means
+    by_level = preprocessing.scale == "quantile"
+    if not needs_deviations:
+        level, spread = _UNIFORM if by_level else (0.0, 1.0)
+        means, deviations = np.where(marks, 0.0, level), np.where(marks, 1.0, spread)
+    return Agreed(
+        means,
+        deviations,
+        None if missing == "error" else np.where(marks, 0.0, fills),
+        quantiles if by_level else None,
+        _gaps(preprocessing, counts, sites) if missing == "indicator" else None,
+    )
+
+
+def _gaps(
+    preprocessing: Preprocessing, counts: Int64[np.ndarray, "sites c"], sites: Sequence[Statistics]
+) -> Bool[np.ndarray, "k"]:
+    """Which raw columns have missing cells, or too few others to tell of, at some site."""
+    gaps = (counts < np.array([[site.rows] for site in sites])).any(axis=0)  # (c,)
+    columns = {preprocessing.inputs[place].column for place in np.flatnonzero(gaps)}
+    return np.array([name in columns for name in preprocessing.columns])
+
+
+def _mix(
+    preprocessing: Preprocessing, counts: Int64[np.ndarray, "sites c"], sites: Sequence[Statistics]
+) -> Float64[np.ndarray, "c q"]:
+    """The quantiles of the mixture of all sites, at `LEVELS`; 0 for marks."""
+    features, sketches = preprocessing.inputs, [site.sketches(preprocessing) for site in sites]
+    unknown = [not any(len(parts[place]) for parts in sketches) for place in range(len(features))]
+    marks = np.array([feature.kind in MARKS for feature in features])
+    _refuse_empty(features, ~marks & np.array(unknown), 2 * FEWEST_ROWS)
+    quantiles = np.zeros((len(features), len(LEVELS)))
+    for place in np.flatnonzero(~marks).tolist():
+        quantiles[place] = merge(counts[:, place], [parts[place] for parts in sketches], LEVELS)
+    return quantiles
+
+
+def fit(preprocessing: Preprocessing, agreed: Agreed) -> Preprocessing:
+    """Return a preprocessing that scales and fills by what all sites have agreed on.
+
+    Raises:
+        DataError: it is of another number of columns, or the numbers cannot be.
+    """
+    features, columns = preprocessing.inputs, preprocessing.columns
+    for array, wanted in ((agreed.means, features), (agreed.indicators, columns)):
+        if array is not None and len(array) != len(wanted):
+            got, allowed = f"numbers for {len(array)} columns", f"all sites' numbers for {len(wanted)}"
+            raise DataError("scale", got=got, allowed=allowed, hint="run the same release at every site")
+    fitted, transform = list[Feature](), _transform(preprocessing)
+    for place, feature in enumerate(features):
+        if feature.kind in MARKS:
+            fitted.append(feature)
+            continue
+        changed = replace(
+            feature,
+            transform=transform,
+            mean=float(agreed.means[place]),
+            deviation=float(agreed.deviations[place]),
+            fill=0.0 if agreed.fills is None else float(agreed.fills[place]),
+            quantiles=() if agreed.quantiles is None else tuple(agreed.quantiles[place].tolist()),
+        )
+        fitted.append(changed)
+    if agreed.indicators is not None:
+        chosen = [name for name, has in zip(columns, agreed.indicators, strict=True) if has]
+        fitted += [Feature(name, "missing") for name in chosen]
+    return replace(preprocessing, outputs=tuple(fitted))
+
+
+def merge(
+    counts: Int64[np.ndarray, "sites"], sketches: Sequence[Float64[np.ndarray, "_"]], levels: Float64[np.ndarray, "q"]
+) -> Float64[np.ndarray, "q"]:
+    """Return quantiles of the mixture of all sites' cells of a column, ascending.
+
+    A site's distribution function is taken as linear between its quantiles; the groups at both ends, whose ends are not
+    known, are taken to be as wide as their neighbours. Cells of a site without a quantile are left out.
+
+    Args:
+        counts: of the sites' cells, their weights.
+        sketches: the sites' quantiles, of one site at least.
+        levels: ascending, in (0, 1).
+    """
+    curves = [_curve(int(n), borders) for n, borders in zip(counts, sketches, strict=True) if len(borders)]
+    weights = np.array([n for n, borders in zip(counts, sketches, strict=True) if len(borders)], dtype=np.float64)
+    knots = np.unique(np.concatenate([places for places, _ in curves]))
+    left, right = np.zeros_like(knots), np.zeros_like(knots)
+    for weight, (places, heights) in zip(weights / weights.sum(), curves, strict=True):
+        # where places coincide, the function jumps: its values from the left and from the right
+        left -= weight * np.interp(-knots, -places[::-1], -heights[::-1])
+        right += weight * np.interp(knots, places, heights)
+    heights = np.maximum.accumulate(np.stack([left, right], axis=1).ravel())
+    places = np.repeat(knots, 2)
+    # where the function is constant, the middle of the interval, as of a median
+    low, high = np.interp(-levels, -heights[::-1], places[::-1]), np.interp(levels, heights, places)
+    return np.maximum.accumulate(low / 2 + high / 2)
+
+
+def _curve(
+    count: int, borders: Float64[np.ndarray, "m"]
+) -> tuple[Float64[np.ndarray, "m+2"], Float64[np.ndarray, "m+2"]]:
+    """The knots of a site's distribution function, and its values there."""
+    first, last = (borders[1] - borders[0], borders[-1] - borders[-2]) if len(borders) > 1 else (0.0, 0.0)
+    places = np.concatenate([[borders[0] - first], borders, [borders[-1] + last]])
+    return places, np.concatenate([[0.0], _cuts(count) / count, [1.0]])
+
+
+def _cuts(count: int) -> Int64[np.ndarray, "m"]:
+    """How many of the sorted cells are below each border between groups."""
+    groups = max(1, min(GROUPS, count // FEWEST_ROWS))
+    return np.arange(1, groups) * count // groups
+
+
+def _moments(cells: Float64[np.ndarray, "n"]) -> tuple[float, float]:
+    if cells.max() == cells.min():  # the mean of equal numbers is not always exactly that number
+        return float(cells[0]), 0.0
+    return float(cells.mean()), float(cells.var())
+
+
+def _pool(
+    counts: Int64[np.ndarray, "sites c"],
+    means: Float64[np.ndarray, "sites c"],
+    variances: Float64[np.ndarray, "sites c"],
+) -> tuple[Float64[np.ndarray, "c"], Float64[np.ndarray, "c"]]:
+    """Mean and variance of the cells of all sites: m = sum w_i m_i, v = sum w_i (v_i + (m_i - m)^2).
+
+    Exact for one site, and for equal means without variance.
+    """
+    weights = counts / np.maximum(counts.sum(axis=0), 1)
+    # of a site with cells, so that differences from it are exactly 0 where all sites' means are equal
+    origin = np.take_along_axis(means, counts.argmax(axis=0)[None], axis=0)[0]
+    mean = origin + (weights * (means - origin)).sum(axis=0)
+    return mean, (weights * (variances + (means - mean) ** 2)).sum(axis=0)
+
+
+def _needs(preprocessing: Preprocessing) -> tuple[bool, bool, bool]:
+    """Whether sites must tell means, variances and quantiles."""
+    scaled = preprocessing.scale in ("standard", "log")
+    quantiles = preprocessing.scale == "quantile" or preprocessing.missing == "median"
+    return scaled or preprocessing.missing in ("mean", "indicator"), scaled, quantiles
+
+
+def _transform(preprocessing: Preprocessing) -> Transform:
+    return preprocessing.scale if preprocessing.scale in ("log", "quantile") else "none"
+
+
+def _refuse_empty(features: Sequence[Feature], empty: Bool[np.ndarray, "c"], fewest: int) -> None:
+    if empty.any():
+        names = [repr(feature.column) for feature, bad in zip(features, empty, strict=True) if bad]
+        which = f"{', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
+        got, allowed = f"{which} with fewer than {fewest} cells that are not missing", "as many at one site"
+        raise DataError("columns", got=got, allowed=allowed, hint="name them in drop-columns")

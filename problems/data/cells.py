@@ -1,0 +1,144 @@
+"""What the cells of a table's column say: numbers, dates, text, or nothing. No error quotes a cell."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Bool, Float64, Shaped
+
+from problems.data.spec import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Years first, as ISO 8601 writes dates, perhaps with a time of the day and a zone.
+ISO_DATE = r"\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?: ?(?:Z|[+-]\d{2}:?\d{2}))?)?"
+TRUTHS = {"true": 1.0, "false": 0.0}
+"""Texts that are booleans, in small letters."""
+
+
+def is_numeric(column: "pd.Series[Any]") -> bool:
+    """Tell numbers (and booleans) from text.
+
+    Raises:
+        DataError: names a column that is neither, such as durations.
+    """
+    import pandas as pd
+
+    kinds = pd.api.types
+    if kinds.is_numeric_dtype(column.dtype) and not kinds.is_complex_dtype(column.dtype):
+        return True
+    text = kinds.is_string_dtype(column.dtype) or kinds.is_object_dtype(column.dtype)
+    if text or isinstance(column.dtype, pd.CategoricalDtype):
+        return False
+    raise _error(column, f"type {column.dtype}", "numbers and text", "encode it as such")
+
+
+def is_date(column: "pd.Series[Any]") -> bool:
+    """Tell whether a column is of a type of dates, not text that writes them."""
+    import pandas as pd
+
+    return pd.api.types.is_datetime64_any_dtype(column.dtype)
+
+
+def numbers(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
+    """Return the numbers of a column, NaN where a cell is missing; true is 1 and false is 0.
+
+    Raises:
+        DataError: a cell is text that is no number, or is infinite.
+    """
+    import pandas as pd
+
+    if is_date(column):
+        raise _error(column, "dates", "numbers", "bring numbers")
+    values: np.ndarray
+    if is_numeric(column):
+        values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    else:
+        there = column.notna().to_numpy()
+        words = column[there].map(str).str.strip()
+        parsed = pd.to_numeric(words, errors="coerce").fillna(words.str.lower().map(TRUTHS))
+        values = np.full(len(column), np.nan)
+        values[there] = parsed.to_numpy(dtype=np.float64)
+        _refuse(column, there & np.isnan(values), "are text", "numbers")
+    _refuse(column, np.isinf(values), "are not finite", "numbers")
+    return values
+
+
+def days(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
+    """Return the dates of a column as days since 1970-01-01, NaN where a cell is missing; without a zone, in UTC.
+
+    Raises:
+        DataError: a cell is no date as ISO 8601 writes it.
+    """
+    import pandas as pd
+
+    there = column.notna().to_numpy()
+    if is_date(column):
+        stamps = pd.to_datetime(column, utc=True)
+    else:
+        words = column.where(there, "").map(str).str.strip()
+        stamps = pd.to_datetime(words.where(words.str.fullmatch(ISO_DATE)), utc=True, format="ISO8601", errors="coerce")
+    values: np.ndarray = ((stamps - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(np.float64)
+    _refuse(column, there & np.isnan(values), "are no dates", "dates such as 1970-01-31")
+    return values
+
+
+def texts(column: "pd.Series[Any]") -> tuple[Shaped[np.ndarray, "n"], Bool[np.ndarray, "n"]]:
+    """Return each cell as text, whole numbers without a decimal point, and which cells are missing.
+
+    The text of a missing cell is "".
+    """
+    write = str if is_date(column) or not is_numeric(column) else as_text
+    missing = column.isna().to_numpy(dtype=bool)
+    cells = column.to_numpy(dtype=object)
+    return np.array(["" if gap else write(cell) for cell, gap in zip(cells, missing, strict=True)], dtype=str), missing
+
+
+def without_markers(column: "pd.Series[Any]", markers: Sequence[str]) -> "pd.Series[Any]":
+    """Return a column in which cells that mean "missing" are missing.
+
+    Args:
+        column: of any type.
+        markers: what such cells hold; numbers are compared by value, all else as text.
+    """
+    import pandas as pd
+
+    if not markers or is_date(column):
+        return column
+    marked = {float(marker) for marker in markers if is_number(marker)}
+    if pd.api.types.is_numeric_dtype(column.dtype):
+        hits = column.isin(marked) & (not pd.api.types.is_bool_dtype(column.dtype))
+    else:
+        words = column.astype(object).map(str).str.strip()
+        hits = words.isin(list(markers)) | pd.to_numeric(words, errors="coerce").isin(marked)
+    return column.mask(hits) if hits.any() else column
+
+
+def as_text(value: Any) -> str:
+    """A label or category as text: whole numbers without a decimal point."""
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a finite number."""
+    try:
+        return bool(np.isfinite(float(text)))
+    except ValueError:
+        return False
+
+
+def name_cells(bad: Bool[np.ndarray, "n"], fault: str) -> str:
+    """Say how many cells have a fault, and which is the first: "2 of 40 cells are text, the first in row 3"."""
+    return f"{int(bad.sum()):,} of {len(bad):,} cells {fault}, the first in row {int(np.argmax(bad)) + 1:,}"
+
+
+def _refuse(column: "pd.Series[Any]", bad: Bool[np.ndarray, "n"], fault: str, allowed: str) -> None:
+    if bad.any():
+        raise _error(column, name_cells(bad, fault), allowed, "mend these cells")
+
+
+def _error(column: "pd.Series[Any]", got: str, allowed: str, hint: str) -> DataError:
+    return DataError(f"column {str(column.name)!r}", got=got, allowed=allowed, hint=hint)
