@@ -65,7 +65,7 @@ class RunDirectory:
         """
         base = Path(config.run.output_dir).expanduser().resolve()
         given = config.run.run_name
-        name = given or f"{config.run.strategy}-{config.data.dataset}-seed{config.training.seed}"
+        name = given or _folder_name(f"{config.run.strategy}-{config.data.dataset}-seed{config.training.seed}")
         taken = [path for path in _find_numbered(base, name) if (path / "metrics.jsonl").exists()]
         if config.run.resume:
             directory = cls(taken[-1] if taken and not given else base / name)
@@ -292,6 +292,11 @@ class RunDirectory:
 
 def _not_resumable(what: str | Path, got: str, allowed: str, way_out: str = "begin a new run") -> ConfigError:
     return ConfigError(f"resume: {what}", got=got, allowed=allowed, hint=way_out)
+
+
+def _folder_name(text: str) -> str:
+    """A text as a folder's name: the names of parts of a user's own have colons, and paths slashes."""
+    return re.sub(r"[^\w.-]+", "-", text)
 
 
 def _find_numbered(base: Path, name: str) -> list[Path]:

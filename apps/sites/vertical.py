@@ -19,7 +19,7 @@ from clients.vertical.segment.plan import Holding
 from payloads.settings import Settings
 from payloads.vfb2 import VFB2Settings
 from problems.data import DataError, DataSpec
-from problems.data.spec import DRAWN, GENERIC, TABLES
+from problems.data.spec import DRAWN, GENERIC, TABLES, is_hub, is_loader
 from problems.errors import NOTHING
 from problems.vertical.data import VerticalData, load_vertical
 from problems.vertical.objectives import make_objective
@@ -99,7 +99,8 @@ def vertical_data(config: RunConfig, parties: int) -> VerticalData:
     Raises:
         DataError: it cannot be loaded, or has fewer columns than parties.
     """
-    numbers = config.data.dataset in GENERIC and not config.data.positive_label
+    generic = config.data.dataset in GENERIC or is_loader(config.data.dataset) or is_hub(config.data.dataset)
+    numbers = generic and not config.data.positive_label
     regression = numbers and not make_objective(settings_of(config).problem).classification
     with _load_lock:
         return _vertical_data(config.data, parties, regression)

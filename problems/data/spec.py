@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from problems.errors import InputError
+from problems.importing import is_dotted
 
 
 class DataError(InputError, ValueError):
@@ -52,6 +53,10 @@ PARTITIONS: dict[str, str] = {
     "own": "no partition: every node reads a file of its own, the data-path of its node config",
 }
 
+# Data sets that no table lists: what a function of a user's returns, and one of Hugging Face.
+LOADER_FORM, HUB_FORM = "package.module:loader", "hf:owner/name"
+HUB = "hf:"
+
 OWN, GIVEN = "own", "given"
 TABLES = ("csv", "parquet")
 GENERIC = ("csv", "parquet", "svmlight", "npz", "image-folder")
@@ -64,6 +69,16 @@ OFFSET_SITES = "synthetic-offset-sites"
 # These come in sites of their own, which partition "natural" makes the clients.
 SITED = (*DRAWN, OFFSET_SITES, "heart-disease", "a9a")
 NEEDS_FILES = (*GENERIC, "uci-credit", "heart-disease", "a9a", "w8a")
+
+
+def is_hub(dataset: str) -> bool:
+    """Whether a data set is one of Hugging Face, on its hub or on the disk."""
+    return dataset.startswith(HUB) and len(dataset) > len(HUB)
+
+
+def is_loader(dataset: str) -> bool:
+    """Whether a data set is what a function of a user's returns."""
+    return is_dotted(dataset) and not dataset.startswith(HUB)
 
 
 @dataclass(frozen=True)
@@ -131,7 +146,7 @@ def _key(default: Any, description: str, **bounds: float) -> Any:
 class DataSpec:
     """A data set, how it is made binary, disturbed and spread over clients."""
 
-    dataset: str = _key("digits", f"one of {', '.join(DATASETS)}")
+    dataset: str = _key("digits", f"one of {', '.join(DATASETS)}, '{LOADER_FORM}' or '{HUB_FORM}'")
     data_dir: str = _key("", "the folder or file of a data set that is not bundled")
     partition: str = _key("iid", f"one of {', '.join(PARTITIONS)}")
     partition_alpha: float = _key(0.5, "Dirichlet concentration, a number > 0", gt=0)

@@ -9,6 +9,8 @@ from problems.data.spec import (
     DRAWN,
     GENERIC,
     GIVEN,
+    HUB_FORM,
+    LOADER_FORM,
     NEEDS_FILES,
     OFFSET_SITES,
     OWN,
@@ -19,6 +21,8 @@ from problems.data.spec import (
     UNLABELLED,
     DataError,
     DataSpec,
+    is_hub,
+    is_loader,
     parse_columns,
     parse_rows,
 )
@@ -33,7 +37,8 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
     Raises:
         DataError: names the key as the run config spells it, what it got and what is allowed.
     """
-    _check_known("dataset", spec.dataset, DATASETS)
+    if not (is_loader(spec.dataset) or is_hub(spec.dataset)):
+        _check_known("dataset", spec.dataset, [*DATASETS, LOADER_FORM, HUB_FORM])
     _check_known("partition", spec.partition, PARTITIONS)
     given = spec.partition == GIVEN
     if given:
@@ -66,6 +71,9 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
     if spec.dataset in NEEDS_FILES and not spec.data_dir:
         way_out = f"set data-dir to the file or its folder, see {PAGE}"
         raise DataError("data-dir", got=NOTHING, allowed=f"a file or folder, {since} is read from files", hint=way_out)
+    if is_hub(spec.dataset):
+        allowed = f"'', {since} is read from its hub, or from the path in its name"
+        _inside(spec, "data-dir", not spec.data_dir, allowed, leave_out)
     if spec.dataset in DRAWN:
         nature = "has no labels and comes" if spec.dataset in UNLABELLED else "comes"
         only: dict[str, tuple[object, ...]] = {
@@ -96,7 +104,8 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
 
 def _check_columns(spec: DataSpec) -> None:
     number = spec.feature_columns
-    if spec.dataset in TABLES:
+    tabular = spec.dataset in TABLES or is_hub(spec.dataset)
+    if tabular:
         parse_columns(number)
     elif spec.dataset == "svmlight":
         counts = not number or (number.isdigit() and int(number) > 0)
@@ -104,20 +113,20 @@ def _check_columns(spec: DataSpec) -> None:
     else:
         allowed = (
             f"'' with dataset {spec.dataset!r}, which has columns of its own; names go with dataset "
-            f"{', '.join((*TABLES, 'svmlight'))}"
+            f"{', '.join((*TABLES, 'svmlight', HUB_FORM))}"
         )
         _inside(spec, "feature-columns", not number, allowed, "leave it out")
     tables = f"'' but with dataset {' or '.join(TABLES)} in one file"
-    _inside(spec, "site-column", not spec.site_column or (spec.dataset in TABLES and spec.partition != OWN), tables)
-    if not spec.standardise and spec.dataset not in TABLES:
+    _inside(spec, "site-column", not spec.site_column or (tabular and spec.partition != OWN), tables)
+    if not spec.standardise and not tabular:
         got, allowed = f"False with dataset {spec.dataset!r}", f"False with dataset {' or '.join(TABLES)}"
         raise DataError("standardise", got=got, allowed=allowed, hint="leave it out")
 
 
 def _check_own(spec: DataSpec) -> None:
     own = f"with partition {OWN!r}"
-    kinds = f"{', '.join(GENERIC)}, since {own} every node reads a file of its own, whose kind dataset names"
-    _inside(spec, "dataset", spec.dataset in GENERIC, kinds)
+    kinds = f"{', '.join(GENERIC)} or '{LOADER_FORM}', since {own} every node reads data of its own, as dataset says"
+    _inside(spec, "dataset", spec.dataset in GENERIC or is_loader(spec.dataset), kinds)
     for key in ("imbalance", "label-noise", "client-shift", "partition-sites"):
         allowed = f"0 {own}, since the sites' rows are used as they are"
         _inside(spec, key, not _value(spec, key), allowed, "leave it out")

@@ -11,7 +11,6 @@
 The run config names it by ``loss = "package.module:Robust"``.
 """
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
@@ -20,6 +19,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from problems.errors import InputError
+from problems.importing import import_named
 
 PAGE = "docs/minimax.md"
 
@@ -135,15 +135,12 @@ def find_factory(path: str) -> Callable[[Tensor, Tensor], object]:
     Raises:
         ProblemError: there is no such module, or nothing callable of that name in it.
     """
-    module_name, _, name = path.partition(":")
-    try:
-        found = getattr(importlib.import_module(module_name), name)
-    except Exception as error:  # a module's own code may raise anything while it is imported
-        reason = " ".join(str(error).split()) or type(error).__name__
-        got = f"{path!r}, which cannot be imported ({reason})"
-        raise ProblemError("loss", got=got, allowed="'package.module:factory'", hint=f"see {PAGE}") from None
+
+    def refuse(got: str, allowed: str = "'package.module:factory'") -> ProblemError:
+        return ProblemError("loss", got=got, allowed=allowed, hint=f"see {PAGE}")
+
+    found = import_named(path, refuse)
     if not callable(found):
-        got = f"{path!r}, which is {type(found).__name__}"
-        raise ProblemError("loss", got=got, allowed="a class or function", hint=f"see {PAGE}")
+        raise refuse(f"{path!r}, which is {type(found).__name__}", "a class or function")
     factory: Callable[[Tensor, Tensor], object] = found
     return factory

@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from problems.errors import InputError
+from problems.importing import first_line, import_named, is_dotted
 from problems.models.networks import MLP, TUTORIAL_SIDE, Linear, LinearNoIntercept, Table3CNN, TutorialCNN
 from problems.models.resnet import resnet18, resnet20
 from problems.randomness import seed_sequence
@@ -76,7 +77,7 @@ def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module
         except ModelError as error:
             raise _unfit(f"'{name}' {error.got}", error.allowed, error.hint) from error.__cause__
         except Exception as error:
-            raise _unfit(f"'{name}', which failed on input_shape {shape} ({_one_line(error)})") from error
+            raise _unfit(f"'{name}', which failed on input_shape {shape} ({first_line(error)})") from error
         if not isinstance(module, nn.Module):
             raise _unfit(f"'{name}', which returned {type(module).__name__}")
         _check_scores(name, module, shape)
@@ -109,16 +110,9 @@ def _unfit(got: str, allowed: str = _FACTORY, hint: str = _PAGE) -> ModelError:
 
 
 def _import_factory(name: str) -> Build:
-    module_name, separator, attribute = name.partition(":")
-    if not (separator and module_name and attribute):
+    if not is_dotted(name):
         raise _unfit(f"'{name}', an unknown model", f"{', '.join(MODELS)}, or '{DOTTED_FORM}'", _LISTED)
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # a module's own code may raise anything while it is imported
-        raise _unfit(f"'{name}': cannot import '{module_name}' ({_one_line(error)})") from error
-    if not hasattr(module, attribute):
-        raise _unfit(f"'{name}': module '{module_name}' has no attribute '{attribute}'")
-    factory: Build = getattr(module, attribute)
+    factory: Build = import_named(name, _unfit)
     if not callable(factory) or isinstance(factory, nn.Module):
         raise _unfit(f"'{name}', a {type(factory).__name__}, which is not callable")
     return factory
@@ -138,7 +132,7 @@ def _check_scores(name: str, module: nn.Module, input_shape: tuple[int, ...]) ->
                 output = module(features)
         except Exception as error:
             failed = f"'{name}', which failed on an input of shape {tuple(features.shape)}"
-            raise _unfit(f"{failed} ({_one_line(error)})") from error
+            raise _unfit(f"{failed} ({first_line(error)})") from error
         if not isinstance(output, Tensor) or not output.is_floating_point():
             got = output.dtype if isinstance(output, Tensor) else type(output).__name__
             raise _unfit(f"'{name}', which returned {got}", "one floating-point tensor of scores")
@@ -162,12 +156,6 @@ def _check_scores(name: str, module: nn.Module, input_shape: tuple[int, ...]) ->
 def _drop_last_axis(module: nn.Module, inputs: Any, scores: Float[Tensor, "b 1"]) -> Float[Tensor, "b"]:
     """Forward hook: a column of scores becomes a vector."""
     return scores.squeeze(1)
-
-
-def _one_line(error: Exception) -> str:
-    """The error's type and the first line of its message."""
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
 
 
 def _images_only(build: Build, side: int = MINIMUM_SIDE) -> Build:

@@ -23,8 +23,8 @@ ONE_KEY: list[tuple[str, str, Scalar, tuple[str, ...]]] = [
     ("local-scgdam", "loss", "psm", ("strategy 'local-scgdam', allowed: auto, compositional-auc;",)),
     ("local-scgdam", "loss", OWN + "Robust", ("'local-scgdam' cannot solve", "fedsgda-mb", "coda")),
     ("fedsgda-spider", "loss", "synthetic-pl", ("allowed: auto",)),
-    ("fedsgda-spider", "loss", OWN + "Missing", ("which cannot be imported", "no attribute 'Missing'")),
-    ("fedsgda-spider", "loss", ":Robust", ("which cannot be imported", "allowed: 'package.module:factory'")),
+    ("fedsgda-spider", "loss", OWN + "Missing", ("has no attribute 'Missing'", "allowed: 'package.module:factory'")),
+    ("fedsgda-spider", "loss", ":Robust", ("cannot import ''", "allowed: 'package.module:factory'")),
 ]
 SEVERAL: list[tuple[dict[str, Scalar], tuple[str, ...]]] = [
     ({"fedprox.mu": 0.1}, ("fedprox.mu", "unknown")),

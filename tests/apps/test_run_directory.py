@@ -112,6 +112,7 @@ def test_runs_of_one_config_are_numbered(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"fedx2-digits-seed0-12/checkpoints: got no checkpoint, allowed: one"):
         opened(tmp_path, resume=True)
     assert str(opened(tmp_path, seed=1)) == "fedx2-digits-seed1"
+    assert str(opened(tmp_path, dataset="hf:/srv/my data")) == "fedx2-hf-srv-my-data-seed0"
 
 
 def test_a_name_of_ones_own_is_never_numbered(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def test_files_of_no_use(name: str, content: str, dataset: str, told: str, tmp_p
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"dataset": "digits"}, "allowed: csv, parquet, svmlight, npz, image-folder, since"),
+        ({"dataset": "digits"}, "allowed: csv, parquet, svmlight, npz, image-folder or 'package.module:loader', since"),
         ({"imbalance": 0.1}, "imbalance: got 0.1, allowed: 0 with partition 'own'"),
         ({"dataset": "npz", "feature_columns": "a"}, "feature-columns: got 'a', allowed: '' with dataset 'npz'"),
         ({"dataset": "npz", "standardise": False}, "standardise: got False with dataset 'npz', allowed: False with"),

@@ -22,6 +22,9 @@ W8A_FEATURES = 300
 MEDMNIST = ("train", "val", "test")
 MAX_DENSE_BYTES = 8 * 2**30
 
+# features (n, *shape) and labels (n,)
+Pair = tuple[NDArray[Any], NDArray[Any]]
+
 
 def svmlight(train: Path, test: Path | None, features: int | None = None, *, site: bool = False) -> Source:
     """Return svmlight text as dense rows in float32.
@@ -114,6 +117,20 @@ def npz(train: Path, test: Path | None) -> Source:
         got, allowed = f"arrays {', '.join(arrays) or 'none'}", "arrays X and y (or features and labels)"
         raise DataError(train, got=got, allowed=allowed, hint="save the arrays under these names")
     held_out = _pair(train, arrays, "_test") if test is None else _pair(test, _arrays(test), "")
+    return join(train, pair, held_out)
+
+
+def join(where: str | Path, pair: Pair, held_out: Pair | None) -> Source:
+    """Return training arrays and, if there are any, test arrays as one source.
+
+    Args:
+        where: they come from, for the error.
+        pair: the features (n, *shape) and labels (n,) to train with, as `check_pair` demands.
+        held_out: those to test on; None for none.
+
+    Raises:
+        DataError: the test features differ in shape or number type.
+    """
     features, labels = pair
     if held_out is None:
         return make_source(labels, features)
@@ -121,7 +138,7 @@ def npz(train: Path, test: Path | None) -> Source:
     if features.shape[1:] != test_features.shape[1:] or features.dtype != test_features.dtype:
         ours, theirs = (f"{array.shape[1:]} {array.dtype}" for array in (features, test_features))
         got = f"training features {ours} but test features {theirs}"
-        raise DataError(train, got=got, allowed="the same in both", hint="save both alike")
+        raise DataError(where, got=got, allowed="the same in both", hint="give both alike")
     return make_source(
         np.concatenate((labels, test_labels)), np.concatenate((features, test_features)), train_count=len(labels)
     )
@@ -150,7 +167,7 @@ def _from_medmnist(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     return found
 
 
-def _pair(path: Path, arrays: dict[str, NDArray[Any]], ending: str) -> tuple[NDArray[Any], NDArray[Any]] | None:
+def _pair(path: Path, arrays: dict[str, NDArray[Any]], ending: str) -> Pair | None:
     """Features and labels whose names have an ending; None if neither is there."""
     features = next((arrays[name + ending] for name in ("X", "x", "features") if name + ending in arrays), None)
     labels = next((arrays[name + ending] for name in ("y", "labels") if name + ending in arrays), None)
@@ -159,10 +176,24 @@ def _pair(path: Path, arrays: dict[str, NDArray[Any]], ending: str) -> tuple[NDA
     if features is None or labels is None:
         got = f"only one of features and labels{ending}: {', '.join(arrays)}"
         raise DataError(path, got=got, allowed="both", hint="save the other too")
+    return check_pair(path, features, labels)
+
+
+def check_pair(where: str | Path, features: NDArray[Any], labels: NDArray[Any]) -> Pair:
+    """Return features and labels that belong together.
+
+    Args:
+        where: they come from, for the error.
+        features: of any shape and number type.
+        labels: of any shape and type.
+
+    Raises:
+        DataError: the features are no numbers (n, ...), or there is not one label a row.
+    """
     if features.ndim < 2 or features.dtype.kind not in "biuf":
         got = f"features {features.shape} {features.dtype}"
-        raise DataError(path, got=got, allowed="numbers of shape (n, ...)", hint="save the features so")
+        raise DataError(where, got=got, allowed="numbers of shape (n, ...)", hint="give the features so")
     if labels.shape != (len(features),):
         got = f"features {features.shape} and labels {labels.shape}, which do not belong together"
-        raise DataError(path, got=got, allowed="one label a row", hint="save them so")
+        raise DataError(where, got=got, allowed="one label a row", hint="give them so")
     return features, labels

@@ -1,10 +1,8 @@
-"""Image readers: IDX files (Fashion-MNIST), STL-10's binary files, folders of class folders, and the Hugging Face hub.
+"""Image readers: IDX files (Fashion-MNIST), STL-10's binary files, and folders of class folders.
 
 Pixels stay uint8 until the samples are chosen.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +12,11 @@ from jaxtyping import UInt8
 from problems.data.formats.files import find_all, homes, read_bytes
 from problems.data.samples import Source, make_source
 from problems.data.spec import DataError
-from problems.errors import install
 
 FASHION_FILES = tuple(f"{split}-{part}-ubyte" for split in ("train", "t10k") for part in ("images-idx3", "labels-idx1"))
 STL10_FILES = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
+GREY = ("1", "L")  # PIL's modes
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
-# Data set on the hub, its image column, its label column.
-HUB: dict[str, tuple[str, str, str]] = {
-    "fashion-mnist": ("zalando-datasets/fashion_mnist", "image", "label"),
-    "cifar10": ("uoft-cs/cifar10", "img", "label"),
-    "cifar100": ("uoft-cs/cifar100", "img", "fine_label"),
-    "stl10": ("tanganke/stl10", "image", "label"),
-}
-PROBE_SECONDS = 5.0
 
 
 def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
@@ -137,7 +127,7 @@ def _read_images(paths: list[Path]) -> UInt8[np.ndarray, "n channels height widt
     try:
         for path in paths:
             with Image.open(path) as image:
-                grey &= image.mode in ("1", "L")
+                grey &= image.mode in GREY
                 sizes.setdefault(image.size, path)
         if len(sizes) > 1:
             (one, first), (other, second) = list(sizes.items())[:2]
@@ -147,76 +137,19 @@ def _read_images(paths: list[Path]) -> UInt8[np.ndarray, "n channels height widt
         pixels = np.empty((len(paths), 1 if grey else 3, height, width), dtype=np.uint8)
         for index, path in enumerate(paths):
             with Image.open(path) as image:
-                pixels[index] = _channels_first(image.convert("L" if grey else "RGB"))
+                pixels[index] = channels_first(image.convert("L" if grey else "RGB"))
     except (UnidentifiedImageError, OSError) as error:
         got = f"a file that cannot be read as an image ({error})"
         raise DataError(path, got=got, allowed="a whole image", hint="replace it, or remove it") from error
     return pixels
 
 
-def fetch(name: str) -> Source:
-    """Return a named image set through flwr-datasets from the hub, or from its local copy if that is out of reach.
-
-    Raises:
-        DataError: one line on why neither worked.
-    """
-    try:
-        from huggingface_hub import constants
-    except ImportError as error:
-        got = f"a package that is not usable ({error})"
-        raise DataError("flwr-datasets", got=got, allowed="one that is", hint=install("simulation")) from None
-    online = not constants.HF_HUB_OFFLINE and _reachable(constants.ENDPOINT)
-    try:
-        with _offline(not online):
-            splits = _splits(HUB[name][0])
-    except Exception as error:  # the libraries below raise many unrelated types
-        reason = (str(error).strip().splitlines() or [""])[0]
-        state = "a failure" if online else "no network and no local copy"
-        got = f"{state} ({type(error).__name__}: {reason})"
-        raise DataError("flwr-datasets", got=got, allowed="the hub, or a local copy", hint="set data-dir") from None
-    _, image, label = HUB[name]
-    pixels = [np.stack([_channels_first(picture) for picture in split[image]]) for split in splits]
-    labels = [np.asarray(split[label][:]) for split in splits]
-    return make_source(np.concatenate(labels), np.concatenate(pixels), train_count=len(labels[0]))
-
-
-def _channels_first(picture: Any) -> UInt8[np.ndarray, "channels height width"]:
+def channels_first(picture: Any) -> UInt8[np.ndarray, "channels height width"]:
     """The pixels of a grey or coloured picture."""
     array = np.asarray(picture, dtype=np.uint8)
     return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
 
 
-def _splits(path: str) -> tuple[Any, Any]:
-    from flwr_datasets import FederatedDataset
-
-    federated = FederatedDataset(dataset=path, partitioners={}, shuffle=False)
-    return federated.load_split("train"), federated.load_split("test")
-
-
-def _reachable(address: str) -> bool:
-    """Ask once with a short limit: the hub's own client retries for minutes."""
-    import urllib.error
-    import urllib.request
-
-    try:
-        with urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=PROBE_SECONDS):
-            return True
-    except urllib.error.HTTPError:
-        return True
-    except (OSError, ValueError):
-        return False
-
-
-@contextmanager
-def _offline(wanted: bool) -> Iterator[None]:
-    """Put the hub's libraries into offline mode, in which a cached set opens at once and nothing waits."""
-    import datasets
-    from huggingface_hub import constants
-
-    before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
-    if wanted:
-        datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
+def pixels_of(picture: Any) -> UInt8[np.ndarray, "channels height width"]:
+    """The pixels of a PIL image: grey if it is grey, else red, green and blue."""
+    return channels_first(picture.convert("L" if picture.mode in GREY else "RGB"))

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from problems.data.formats import arrays, bundled, cifar, images, tables
+from problems.data.formats import arrays, bundled, cifar, hub, images, tables
 from problems.data.formats.files import find, folder, locate
+from problems.data.formats.loaders import call_loader
 from problems.data.formats.uci import CREDIT_FILES, HEART_FILES, credit, heart_disease
 from problems.data.samples import Source
-from problems.data.spec import TABLES, DataError, DataSpec
+from problems.data.spec import TABLES, DataError, DataSpec, is_hub, is_loader
 
 DEFAULT_POSITIVE: dict[str, str] = {  # of a set with two labels it is the last
     "digits": "8",
@@ -55,8 +56,10 @@ def read(spec: DataSpec) -> Source:
     """Return the rows of `spec.dataset`.
 
     Raises:
-        DataError: when its files are missing or damaged.
+        DataError: when its files are missing or damaged, or a loader of a user's own fails.
     """
+    if is_loader(spec.dataset):
+        return call_loader(spec.dataset, spec.data_dir, spec.seed)
     match spec.dataset:
         case "digits":
             return bundled.digits()
@@ -81,6 +84,8 @@ def read(spec: DataSpec) -> Source:
         case "csv" | "parquet" as kind:
             endings = tables.CSV_ENDINGS if kind == "csv" else tables.PARQUET_ENDINGS
             return tables.table(*locate(kind, spec.data_dir, endings), spec)
+        case name if is_hub(name):
+            return hub.hugging_face(name, spec)
         case name:
             return _image_set(name, spec.data_dir)
 
@@ -115,11 +120,13 @@ def read_site(path: Path, spec: DataSpec) -> Source:
         spec: `dataset` is the kind of file; the keys for columns are read too.
 
     Raises:
-        DataError: when it is missing, damaged, or not of the kind of `spec.dataset`.
+        DataError: when it is missing, damaged, or not of the kind of `spec.dataset`; or a loader of a user's own fails.
     """
     if not path.exists():
         allowed = "an existing file, or for images a folder"
         raise DataError(repr(str(path)), got="no such file", allowed=allowed, hint="give its path")
+    if is_loader(spec.dataset):
+        return call_loader(spec.dataset, str(path), spec.seed, site=True)
     if spec.dataset == "image-folder" and path.is_dir():
         return _folders(path)
     endings = _SITE_ENDINGS.get(spec.dataset, ("a folder of class folders",))
@@ -140,7 +147,7 @@ def _width(spec: DataSpec) -> int | None:
 def _image_set(name: str, data_dir: str) -> Source:
     if not data_dir:
         try:
-            return images.fetch(name)
+            return hub.fetch(name)
         except DataError as error:
             raise _not_found(name, data_dir, also=f" ({error.key}: {error.got})") from None
     root = folder(data_dir)

@@ -66,13 +66,37 @@ def table(train: Path, test: Path | None, spec: DataSpec, *, site: bool = False)
     Raises:
         DataError: names the column that is not there, or all that cannot be features; see `check_columns`.
     """
+    frames = read_table(train), None if test is None else read_table(test)
+    return from_frames(*frames, (train, test), spec, site=site)
+
+
+def from_frames(
+    frame: "pd.DataFrame",
+    other: "pd.DataFrame | None",
+    places: tuple[str | Path, str | Path | None],
+    spec: DataSpec,
+    *,
+    site: bool = False,
+) -> Source:
+    """Return what `table` returns, of tables that are in memory.
+
+    Args:
+        frame: the training table.
+        other: the test table; None for none.
+        places: where the two come from, for errors.
+        spec: as of `table`.
+        site: as of `table`.
+
+    Raises:
+        DataError: as `table`.
+    """
     import pandas as pd
 
-    frame, label_column = read_table(train), spec.label_column or "label"
+    (train, test), label_column = places, spec.label_column or "label"
     wanted = parse_columns(spec.feature_columns)
     train_count = None
-    if test is not None:
-        other = read_table(test)
+    if other is not None:
+        assert test is not None
         if not wanted and set(other.columns) != set(frame.columns):
             differing = sorted(map(str, set(other.columns) ^ set(frame.columns)))
             got = f"other columns than {train}: {', '.join(differing[:10])}"
@@ -80,7 +104,7 @@ def table(train: Path, test: Path | None, spec: DataSpec, *, site: bool = False)
         train_count = len(frame)
         shared = [name for name in frame.columns if name in other.columns]
         frame = pd.concat([frame[shared], other[shared]], ignore_index=True)
-    files = train if test is None else f"{train} and {test}"
+    files = train if other is None else f"{train} and {test}"
 
     def take(key: str, name: str) -> "pd.Series[Any]":
         if name not in frame.columns:

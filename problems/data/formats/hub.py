@@ -1,0 +1,223 @@
+"""Data sets of Hugging Face: on the hub, in its local copy, or saved to a folder."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from problems.data.formats.arrays import check_pair, join
+from problems.data.formats.images import channels_first, pixels_of
+from problems.data.formats.tables import from_frames
+from problems.data.samples import Source, make_source
+from problems.data.spec import HUB, DataError, DataSpec, parse_columns
+from problems.errors import install
+from problems.importing import first_line
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Data set on the hub, its image column, its label column.
+NAMED: dict[str, tuple[str, str, str]] = {
+    "fashion-mnist": ("zalando-datasets/fashion_mnist", "image", "label"),
+    "cifar10": ("uoft-cs/cifar10", "img", "label"),
+    "cifar100": ("uoft-cs/cifar100", "img", "fine_label"),
+    "stl10": ("tanganke/stl10", "image", "label"),
+}
+TRAIN, VALIDATION, TEST = "train", "validation", "test"
+PROBE_SECONDS = 5.0
+# files of a folder that `save_to_disk` has written
+_SAVED = ("dataset_dict.json", "state.json")
+
+
+def fetch(name: str) -> Source:
+    """Return a named image set from the hub, or from its local copy if the hub is out of reach.
+
+    Raises:
+        DataError: one line on why neither worked.
+    """
+    place, image, label = NAMED[name]
+    found = _open(place)
+    splits = [found[split] for split in (TRAIN, TEST)]
+    pixels = [np.stack([channels_first(picture) for picture in split[image]]) for split in splits]
+    labels = [np.asarray(split[label][:]) for split in splits]
+    return make_source(np.concatenate(labels), np.concatenate(pixels), train_count=len(labels[0]))
+
+
+def hugging_face(dataset: str, spec: DataSpec) -> Source:
+    """Return a data set of Hugging Face.
+
+    The features are one column of images or of arrays, or columns of numbers and text, which make a table. Its split
+    "train" is for training, together with "validation" if there is one, and "test" for testing; a data set of one split
+    is for training.
+
+    Args:
+        dataset: ``hf:owner/name``, ``hf:owner/name:configuration``, or ``hf:`` and the path of a folder.
+        spec: its keys for columns.
+
+    Raises:
+        DataError: it cannot be opened, lacks a split or a column, or its columns cannot be features.
+    """
+    train, test = _two_splits(_open(dataset.removeprefix(HUB)))
+    label_column = spec.label_column or "label"
+    apart = [name for name in (label_column, spec.site_column) if name]
+    chosen = [column.name for column in parse_columns(spec.feature_columns)]
+    columns = chosen or [name for name in train.column_names if name not in apart]
+    wanted = {"label-column": [label_column], "site-column": apart[1:], "feature-columns": columns}
+    for split in filter(None, (train, test)):
+        for key, names in wanted.items():
+            if lacking := [repr(name) for name in names if name not in split.column_names]:
+                allowed = f"columns there are: {', '.join(split.column_names[:30])}"
+                raise DataError(key, got=", ".join(lacking), allowed=allowed, hint="choose one of them")
+    others = [name for name in columns if not _is_scalar(train.features[name])]
+    if not others:
+        frame, other = (split and _frame(split, [*columns, *apart]) for split in (train, test))
+        places = f"split {TRAIN!r}", f"split {TEST!r}"
+        return from_frames(frame, other, places, spec)
+    if len(columns) > 1 or spec.site_column:
+        got = f"{', '.join(columns)}, of which {others[0]!r} holds images or arrays"
+        allowed = "one such column by itself, without a site-column, or columns of numbers and text"
+        raise DataError("feature-columns", got=got, allowed=allowed, hint="set feature-columns to these")
+    held_out = test and _pair(test, others[0], label_column)
+    return join(f"column {others[0]!r}", _pair(train, others[0], label_column), held_out)
+
+
+def _two_splits(found: Any) -> tuple[Any, Any]:
+    """The training rows and the test rows, None where there are none."""
+    import datasets
+
+    if isinstance(found, datasets.Dataset):
+        return found, None
+    train = found.get(TRAIN) if len(found) > 1 else next(iter(found.values()))
+    if train is None:
+        raise DataError("splits", got=", ".join(found), allowed="'train' among them, or one", hint="save it so")
+    if VALIDATION in found and found[VALIDATION] is not train:
+        train = datasets.concatenate_datasets([train, found[VALIDATION]])
+    return train, None if found.get(TEST) is train else found.get(TEST)
+
+
+def _is_scalar(feature: Any) -> bool:
+    import datasets
+
+    return isinstance(feature, datasets.Value | datasets.ClassLabel)
+
+
+def _number_type(feature: Any) -> str:
+    """The type of the numbers in a column of arrays, or of lists of lists."""
+    while hasattr(feature, "feature"):
+        feature = feature.feature
+    return str(getattr(feature, "dtype", ""))
+
+
+def _frame(split: Any, columns: Sequence[str]) -> "pd.DataFrame":
+    """Columns of numbers and text; the numbers of classes become their names."""
+    frame: pd.DataFrame = split.select_columns(list(columns)).to_pandas()
+    for name in columns:
+        if hasattr(split.features[name], "names"):
+            frame[name] = _class_names(split, name)
+    return frame
+
+
+def _class_names(split: Any, column: str) -> NDArray[Any]:
+    """The names of the classes in a column; None where there is no class, which the hub writes as -1."""
+    names, codes = split.features[column].names, split[column][:]
+    return np.array([None if code is None or code < 0 else names[code] for code in codes], dtype=object)
+
+
+def _pair(split: Any, column: str, label: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    """A column of images or of arrays, and the labels."""
+    import datasets
+
+    place = f"column {column!r}"
+    if isinstance(split.features[column], datasets.Image):
+        pixels = [pixels_of(picture) for picture in split[column]]
+        if len(shapes := {picture.shape for picture in pixels}) > 1:
+            got = f"images of {' and '.join(map(str, sorted(shapes)[:2]))}"
+            raise DataError(place, got=got, allowed="one size and one number of channels", hint="bring them to one")
+        features = np.stack(pixels)
+    else:
+        rows = split.with_format("numpy").select_columns([column])[:][column]
+        try:
+            features = np.stack(list(rows)) if len(rows) else np.empty((0, 1))
+        except (ValueError, TypeError) as error:
+            allowed = "arrays of one shape"
+            raise DataError(place, got=f"others ({error})", allowed=allowed, hint="bring them to one shape") from error
+        if _number_type(split.features[column]) == "uint8":  # the library widens it
+            features = features.astype(np.uint8)
+    named = hasattr(split.features[label], "names")
+    return check_pair(place, features, _class_names(split, label) if named else np.asarray(split[label][:]))
+
+
+def _open(place: str) -> Any:
+    """Open a data set.
+
+    Args:
+        place: its name on the hub, and perhaps a colon and the name of its configuration; or the path of a folder that
+            `save_to_disk` has written, or of one that `load_dataset` reads.
+
+    Returns:
+        Its splits by name; or a single split.
+
+    Raises:
+        DataError: it cannot be opened.
+    """
+    try:
+        from datasets import load_dataset, load_from_disk
+        from huggingface_hub import constants
+    except ImportError as error:
+        got = f"a package that is not usable ({error})"
+        raise DataError("Hugging Face's datasets", got=got, allowed="one", hint=install("simulation")) from None
+    if place.startswith(("/", "~", ".")):
+        path = Path(place).expanduser()
+        try:
+            if not path.is_absolute():
+                raise ValueError("a relative path, but an app runs in a folder of its own")
+            saved = any((path / name).is_file() for name in _SAVED)
+            return load_from_disk(str(path)) if saved else load_dataset(str(path))
+        except Exception as error:  # the library raises many unrelated types
+            allowed = "the whole path of a data set that save_to_disk wrote, or that load_dataset reads"
+            raise DataError(repr(place), got=first_line(error), allowed=allowed, hint="give it") from None
+    online = not constants.HF_HUB_OFFLINE and _reachable(constants.ENDPOINT)
+    name, _, configuration = place.partition(":")
+    try:
+        with _offline(not online):
+            return load_dataset(name, configuration or None)
+    except Exception as error:
+        state = "a failure" if online else "no network and no local copy"
+        raise DataError(
+            "Hugging Face's datasets",
+            got=f"{state} ({first_line(error)})",
+            allowed="the hub, or a local copy",
+            hint=f"save it with save_to_disk, and set dataset to '{HUB}' and the folder's path",
+        ) from None
+
+
+def _reachable(address: str) -> bool:
+    """Ask once with a short limit: the hub's own client retries for minutes."""
+    import urllib.error
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=PROBE_SECONDS):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, ValueError):
+        return False
+
+
+@contextmanager
+def _offline(wanted: bool) -> Iterator[None]:
+    """Put the hub's libraries into offline mode, in which a cached set opens at once and nothing waits."""
+    import datasets
+    from huggingface_hub import constants
+
+    before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
+    if wanted:
+        datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before

@@ -1,0 +1,123 @@
+"""Data that a function of a user's returns: ``dataset = "package.module:loader"``."""
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from problems.data.formats.arrays import Pair, check_pair, join
+from problems.data.formats.images import pixels_of
+from problems.data.samples import Source
+from problems.data.spec import LOADER_FORM, PAGE, DataError
+from problems.importing import first_line, import_named
+
+_FORMS = "(X, y), (X, y, X_test, y_test), a torch Dataset, or two of them"
+_LOADER = f"'{LOADER_FORM}', where loader(data_dir, seed) returns {_FORMS}"
+
+
+def call_loader(path: str, data_dir: str, seed: int, *, site: bool = False) -> Source:
+    """Call a loader and return what it gives.
+
+    Of ``data_dir`` and ``seed`` it gets, by keyword, those that its signature has.
+
+    Args:
+        path: ``package.module:loader``.
+        data_dir: the run's, or the path of a site's own data.
+        seed: the run's.
+        site: whether the data are one site's, whose errors leave it, so that they quote none of the loader's own.
+
+    Raises:
+        DataError: there is no such loader, it fails, or it returns something else than arrays or torch Datasets.
+    """
+    loader = _find(path)
+    try:
+        found = loader(**_choose_arguments(loader, {"data_dir": data_dir, "seed": seed}))
+        parts = [_pair_of(path, one) for one in _halves(path, found)]
+    except DataError:
+        raise
+    except Exception as error:
+        why = type(error).__name__ if site else first_line(error)
+        raise _unfit(f"{path!r}, which failed ({why})") from error
+    return join(f"what {path!r} returned", parts[0], parts[1] if len(parts) > 1 else None)
+
+
+def _unfit(got: str, allowed: str = _LOADER) -> DataError:
+    return DataError("dataset", got=got, allowed=allowed, hint=f"see {PAGE}")
+
+
+def _find(path: str) -> Callable[..., Any]:
+    loader = import_named(path, _unfit)
+    if not callable(loader):
+        raise _unfit(f"{path!r}, a {type(loader).__name__}, which is not callable")
+    found: Callable[..., Any] = loader
+    return found
+
+
+def _choose_arguments(loader: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Those of some keyword arguments that a function takes."""
+    parameters = inspect.signature(loader).parameters
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        return given
+    return {name: value for name, value in given.items() if name in parameters}
+
+
+def _halves(path: str, found: Any) -> list[Any]:
+    """The training data and, if there are any, the test data: torch Datasets, or pairs of arrays."""
+    if _is_dataset(found):
+        return [found]
+    if isinstance(found, tuple) and len(found) == 2 and all(map(_is_dataset, found)):
+        return list(found)
+    if isinstance(found, tuple | list) and len(found) in (2, 4):
+        return [tuple(found[start : start + 2]) for start in range(0, len(found), 2)]
+    many = f" of {len(found)}" if isinstance(found, tuple | list) else ""
+    raise _unfit(f"{path!r}, which returned a {type(found).__name__}{many}", _FORMS)
+
+
+def _pair_of(path: str, half: Any) -> Pair:
+    features, labels = _rows(path, half) if _is_dataset(half) else map(_array, half)
+    return check_pair(f"what {path!r} returned", features, labels)
+
+
+def _is_dataset(value: Any) -> bool:
+    torch: Any = sys.modules.get("torch")  # a loader that returns its Dataset has imported it
+    return torch is not None and isinstance(value, torch.utils.data.Dataset)
+
+
+def _rows(path: str, dataset: Any) -> Pair:
+    """Read a map-style Dataset row by row, into one array: uint8 pixels as such, all other numbers as float32."""
+    if not hasattr(dataset, "__len__"):
+        raise _unfit(f"{path!r}, whose Dataset has no length", "a map-style one, with __len__ and __getitem__")
+    features: NDArray[Any] = np.empty((0, 1))
+    labels = []
+    for row in range(len(dataset)):
+        item = dataset[row]
+        if not (isinstance(item, tuple | list) and len(item) == 2):
+            got = f"{path!r}, whose item {row} is a {type(item).__name__}"
+            raise _unfit(got, "(features, label) for each item")
+        sample, label = _array(item[0]), _array(item[1])
+        pixels = sample.dtype == np.uint8
+        if row == 0:
+            features = np.empty((len(dataset), *sample.shape), np.uint8 if pixels else np.float32)
+        if sample.shape != features.shape[1:] or pixels != (features.dtype == np.uint8):
+            got = f"{path!r}, whose item {row} has {sample.shape} {sample.dtype} and item 0 {features.shape[1:]}"
+            raise _unfit(f"{got} {features.dtype}", "features of one shape and type")
+        if sample.dtype.kind not in "biuf" or label.ndim:
+            got = f"{path!r}, whose item {row} is {sample.dtype} with a label of shape {label.shape}"
+            raise _unfit(got, "numbers with one label for each item")
+        with np.errstate(over="ignore"):  # what is not finite is refused later
+            features[row] = sample
+        labels.append(label.item())
+    return features, np.asarray(labels)
+
+
+def _array(value: Any) -> NDArray[Any]:
+    """An array of an array, a tensor, a list, a data frame or a PIL image."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+    elif hasattr(value, "getbands"):
+        return pixels_of(value)
+    found: NDArray[Any] = np.asarray(value)
+    return found
