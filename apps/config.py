@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from apps.plugins import ROW_FORM, add_settings, find_row
 from apps.registry import ALGORITHMS
 from apps.run_config.algorithm import PRIVACY, SYNTHETIC, Algorithm, RunConfig
 from apps.run_config.settings import (
@@ -52,8 +53,6 @@ _TABLES: dict[str, type[Settings]] = {
     SYNTHETIC: SyntheticSettings,
     PRIVACY: PrivacySettings,
 }
-# names that others use for a strategy
-_ALSO = dict.fromkeys(("fedavg", "fed-avg", "federated-averaging"), "local-sgd")
 # What "auto" means by default, and for particular data sets.
 _AUTO: dict[str, Scalar] = {
     "model": RunSettings.model_fields["model"].default,
@@ -67,12 +66,16 @@ def list_hint(section: str) -> str:
     return f"`python -m simulations list {section}` explains them"
 
 
-def known_keys() -> dict[str, str]:
-    """Every run-config key with what it allows."""
+def known_keys(tables: Mapping[str, type[Settings]] = _TABLES) -> dict[str, str]:
+    """Every run-config key with what it allows.
+
+    Args:
+        tables: name -> settings; without it those of the project's own strategies.
+    """
     keys: dict[str, str] = {}
-    for prefix, model in [*(("", model) for model in _COMMON), *((f"{t}.", m) for t, m in _TABLES.items())]:
+    for prefix, model in [*(("", model) for model in _COMMON), *((f"{t}.", m) for t, m in tables.items())]:
         keys |= {prefix + kebab(name): field.description or "" for name, field in model.model_fields.items()}
-    return keys | {"strategy": f"one of {', '.join(ALGORITHMS)}"}
+    return keys | {"strategy": f"one of {', '.join(ALGORITHMS)}, or '{ROW_FORM}'"}
 
 
 def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
@@ -84,21 +87,22 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     Raises:
         ConfigError: naming every key at fault, what it got and what is allowed.
     """
-    keys = known_keys()
+    strategy = flat.get("strategy", RunSettings.model_fields["strategy"].default)
+    algorithm, faults = _row_of(strategy)
+    known = dict(_TABLES)
+    if algorithm is not None:
+        known |= {algorithm.table: algorithm.settings} if algorithm.table else {}
+        flat = add_settings(flat, strategy, algorithm)
+    keys = known_keys(known)
     problems = [_unknown_key(key, keys) for key in flat if key not in keys]
-    flat = {**flat, **_without_auto(flat)}
+    flat = {**flat, **_without_auto(flat, algorithm)}
     parts = {model: _parse(model, "", flat, keys, problems) for model in _COMMON}
-    tables = {name: _parse(model, f"{name}.", flat, keys, problems) for name, model in _TABLES.items()}
-    if problems:
-        raise ConfigError.join(problems)
+    tables = {name: _parse(model, f"{name}.", flat, keys, problems) for name, model in known.items()}
+    if problems or algorithm is None:
+        raise ConfigError.join([*problems, *faults])
     run: RunSettings = parts[RunSettings]
     training: TrainingSettings = parts[TrainingSettings]
     data = parts[DataSettings]
-    if run.strategy not in ALGORITHMS:
-        known_as = _ALSO.get(run.strategy.lower())
-        way_out = f"its name here is {known_as!r}" if known_as else list_hint("strategies")
-        raise _choice("strategy", known_as or run.strategy, list(ALGORITHMS), way_out, got=run.strategy)
-    algorithm = ALGORITHMS[run.strategy]
     drawn = tables[SYNTHETIC] if data.dataset == SPARSE_LOGISTIC else SyntheticSettings()
     spec = DataSpec(
         **data.model_dump(),
@@ -143,10 +147,19 @@ def _without_effect(flat: Mapping[str, Scalar], algorithm: Algorithm, dataset: s
     return tuple(f"{key}={flat[key]!r}" for key in unread if key in flat and flat[key] != unread[key])
 
 
-def _without_auto(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
+def _row_of(strategy: Scalar) -> tuple[Algorithm | None, list[ConfigError]]:
+    """The strategy's row, or None and the error; no error where the name is no text, which other checks find."""
+    if not isinstance(strategy, str):
+        return None, []
+    try:
+        return find_row(strategy), []
+    except ConfigError as error:
+        return None, [error]
+
+
+def _without_auto(flat: Mapping[str, Scalar], row: Algorithm | None) -> dict[str, Scalar]:
     """The model, number type and step for the data set and strategy, where the config has none or "auto"."""
     own = {**_AUTO, **_AUTO_OF.get(flat.get("dataset", ""), {})}
-    row = ALGORITHMS.get(str(flat.get("strategy", RunSettings.model_fields["strategy"].default)))
     if row is not None:
         own["learning-rate"] = row.strategy.default_step
         if own["dtype"] not in row.strategy.number_types:
@@ -243,7 +256,9 @@ def _with_loss(training: TrainingSettings, strategy: str, algorithm: Algorithm, 
         way_out = f"set strategy to one that can: {', '.join(_strategies_for(AUC_MINIMAX))}"
         raise ConfigError("loss", got=got, allowed=own, hint=way_out)
     known = [*PAIRWISE_LOSSES, *SAMPLE_LOSSES, RATIO_LOSS, AUC_MINIMAX, COMPOSITIONAL_AUC]
-    everything = list(dict.fromkeys([*known, *(name for row in ALGORITHMS.values() for name in row.losses)]))
+    everything = list(
+        dict.fromkeys([*known, *(name for row in (*ALGORITHMS.values(), algorithm) for name in row.losses)])
+    )
     if loss not in everything:
         raise _choice("loss", loss, ["auto", *everything], "see docs/configuration.md")
     if loss not in algorithm.losses:
@@ -283,6 +298,6 @@ def _unknown_key(key: str, keys: Mapping[str, str]) -> ConfigError:
     )
 
 
-def _choice(key: str, meant: str, allowed: list[str], way_out: str, got: str = "") -> ConfigError:
-    found, names = repr(got or meant), ", ".join(allowed)
-    return ConfigError(key, got=found, allowed=names + did_you_mean(meant, allowed), hint=way_out)
+def _choice(key: str, got: str, allowed: list[str], way_out: str) -> ConfigError:
+    names = ", ".join(allowed)
+    return ConfigError(key, got=repr(got), allowed=names + did_you_mean(got, allowed), hint=way_out)

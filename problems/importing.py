@@ -1,8 +1,14 @@
-"""Import what a run config names by ``package.module:name``: a model's factory, a problem, a data set's loader."""
+"""Import what a run config names by ``package.module:name``: a model's factory, a problem, a data set's loader.
+
+An installed package can give such a path a short name, by an entry point.
+"""
 
 import importlib
+import sys
 from collections.abc import Callable
-from typing import Any
+from functools import lru_cache
+from importlib.metadata import entry_points
+from typing import Any, NamedTuple
 
 from problems.errors import InputError
 
@@ -31,6 +37,48 @@ def import_named(path: str, refuse: Callable[[str], InputError]) -> Any:
     if not hasattr(module, name):
         raise refuse(f"'{path}': module '{module_name}' has no attribute '{name}'")
     return getattr(module, name)
+
+
+class Plugin(NamedTuple):
+    """An entry point: its name, the path that it stands for, and the installed package and version that it is of."""
+
+    name: str
+    path: str
+    package: str
+
+
+def plugins(group: str) -> tuple[Plugin, ...]:
+    """Return the entry points of a group, sorted by name; none of them is imported.
+
+    Args:
+        group: such as ``florilegium.datasets``.
+    """
+    return _plugins(group, tuple(sys.path))
+
+
+@lru_cache(maxsize=8)  # the look-up reads the metadata of every installed package
+def _plugins(group: str, places: tuple[str, ...]) -> tuple[Plugin, ...]:
+    found = [(one, one.dist) for one in entry_points(group=group)]
+    return tuple(
+        sorted(Plugin(one.name, one.value, f"{dist.name} {dist.version}" if dist else "") for one, dist in found)
+    )
+
+
+def find_plugin(group: str, name: str, refuse: Callable[[str], InputError]) -> Plugin | None:
+    """Return the entry point of a name; None if there is none.
+
+    Args:
+        group: as of `plugins`.
+        name: of the entry point.
+        refuse: makes the error from what was got.
+
+    Raises:
+        InputError: the one that ``refuse`` makes: several packages have the name.
+    """
+    found = [one for one in plugins(group) if one.name == name]
+    if len(found) > 1:
+        raise refuse(f"{name!r}, a name of {' and of '.join(one.package for one in found)}")
+    return found[0] if found else None
 
 
 def first_line(error: Exception) -> str:

@@ -14,10 +14,12 @@ import typer
 
 from apps.config import ConfigError, known_keys, parse_run_config
 from apps.evaluation.metric_names import format_metrics
+from apps.plugins import ROWS, describe_plugins
 from apps.registry import ALGORITHMS
 from apps.run_directory.missing import WITH_MISSING, in_words
 from apps.server_app import EXPECTED, RunFailedError
 from problems.data import DATASETS, PARTITIONS
+from problems.data.spec import LOADERS
 from problems.models import MODELS
 from simulations.arguments import (
     Clients,
@@ -59,6 +61,7 @@ SECTIONS = {
     "models": ("models", {name: entry.description for name, entry in MODELS.items()}),
     "keys": ("run-config keys", known_keys()),
 }
+PLUGINS = {"strategies": ROWS, "datasets": LOADERS}  # the entry points that installed packages may add to a section
 
 
 @cli.command()
@@ -163,8 +166,15 @@ def _train_reference(
 def list_everything(
     section: Annotated[Section | None, typer.Argument(help="only these")] = None, as_json: Json = False
 ) -> None:
-    """List strategies, data sets, partitions, models, run-config keys and experiments, one line each."""
-    chosen = {name: rows for name, rows in SECTIONS.items() if section in (None, name)}
+    """List strategies, data sets, partitions, models, run-config keys and experiments, one line each.
+
+    Those of installed packages follow the project's own, with the package in brackets.
+    """
+    chosen = {
+        name: (title, {**rows, **(describe_plugins(PLUGINS[name], rows) if name in PLUGINS else {})})
+        for name, (title, rows) in SECTIONS.items()
+        if section in (None, name)
+    }
     experiments = catalogue() if section in (None, "experiments") else {}
     if as_json:
         found: dict[str, Any] = {name: rows for name, (_, rows) in chosen.items()}

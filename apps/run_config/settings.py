@@ -26,6 +26,9 @@ class RunSettings(Settings):
 
     # `apps.config.known_keys` lists the names
     strategy: str = Field("fedx2", description="the name of a strategy")
+    strategy_settings: str = Field(
+        "", description="key=value pairs with commas for the table of a strategy of your own, or empty"
+    )
     model: str = Field(
         "mlp", description=f"auto: the data set's own, one of {', '.join(MODELS)}, or 'package.module:factory'"
     )

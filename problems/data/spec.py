@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from problems.errors import InputError
-from problems.importing import is_dotted
+from problems.importing import find_plugin, is_dotted
 
 
 class DataError(InputError, ValueError):
@@ -56,6 +56,7 @@ PARTITIONS: dict[str, str] = {
 # Data sets that no table lists: what a function of a user's returns, and one of Hugging Face.
 LOADER_FORM, HUB_FORM = "package.module:loader", "hf:owner/name"
 HUB = "hf:"
+LOADERS = "florilegium.datasets"  # the group of entry points that name functions
 
 OWN, GIVEN = "own", "given"
 TABLES = ("csv", "parquet")
@@ -77,8 +78,26 @@ def is_hub(dataset: str) -> bool:
 
 
 def is_loader(dataset: str) -> bool:
-    """Whether a data set is what a function of a user's returns."""
-    return is_dotted(dataset) and not dataset.startswith(HUB)
+    """Whether a data set is what a function of a user's, or of an installed package, returns."""
+    return bool(loader_path(dataset))
+
+
+def loader_path(dataset: str) -> str:
+    """Return the ``package.module:loader`` that a data set's name is, or stands for; "" if it is none.
+
+    Raises:
+        DataError: several packages have the name.
+    """
+    if dataset in DATASETS or dataset.startswith(HUB):
+        return ""
+    if is_dotted(dataset):
+        return dataset
+
+    def refuse(got: str) -> DataError:
+        return DataError("dataset", got=got, allowed=f"a name of one package, or '{LOADER_FORM}'", hint=f"see {PAGE}")
+
+    plugin = find_plugin(LOADERS, dataset, refuse)
+    return plugin.path if plugin else ""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from problems.data.spec import (
     GIVEN,
     HUB_FORM,
     LOADER_FORM,
+    LOADERS,
     NEEDS_FILES,
     OFFSET_SITES,
     OWN,
@@ -27,6 +28,7 @@ from problems.data.spec import (
     parse_rows,
 )
 from problems.errors import NOTHING, did_you_mean
+from problems.importing import plugins
 
 
 def validate(spec: DataSpec, *, from_site: bool = False) -> None:
@@ -38,7 +40,8 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
         DataError: names the key as the run config spells it, what it got and what is allowed.
     """
     if not (is_loader(spec.dataset) or is_hub(spec.dataset)):
-        _check_known("dataset", spec.dataset, [*DATASETS, LOADER_FORM, HUB_FORM])
+        names = [*DATASETS, *(one.name for one in plugins(LOADERS)), LOADER_FORM, HUB_FORM]
+        _check_known("dataset", spec.dataset, names)
     _check_known("partition", spec.partition, PARTITIONS)
     given = spec.partition == GIVEN
     if given:

@@ -13,7 +13,6 @@ from typing import Any
 
 from apps.config import SHOWING_KEYS, ConfigError, Scalar, flatten, parse_run_config
 from apps.evaluation.vertical import SUBOPTIMALITY
-from apps.registry import ALGORITHMS
 from apps.run_directory.missing import dropped_sites
 from apps.sites.files import write_atomic
 from problems.metrics import binary_metrics
@@ -140,7 +139,10 @@ class RunRecord:
 @cache
 def defaults(strategy: Scalar | None) -> dict[str, Scalar]:
     """The resolved run config if only the strategy is given; empty if there is no such strategy any more."""
-    return flatten(parse_run_config({"strategy": strategy}).resolve()) if strategy in ALGORITHMS else {}
+    try:
+        return flatten(parse_run_config({"strategy": strategy}).resolve())  # type: ignore[dict-item]
+    except ConfigError:
+        return {}
 
 
 def evaluation(line: Mapping[str, Any]) -> dict[str, float]:

@@ -44,7 +44,7 @@ def test_the_defaults_are_those_of_pyproject() -> None:
 
 def test_the_choices_are_all_there() -> None:
     choices = {codes(row[0])[0]: sorted(codes(row[2])) for row in DOCUMENTED}
-    assert choices["strategy"] == sorted(ALGORITHMS)
+    assert choices["strategy"] == sorted([*ALGORITHMS, "package.module:ROW"])
     assert choices["model"] == sorted(["auto", *MODELS, "package.module:factory"])
 
 

@@ -8,7 +8,7 @@ from problems.data.formats.files import find, folder, locate
 from problems.data.formats.loaders import call_loader
 from problems.data.formats.uci import CREDIT_FILES, HEART_FILES, credit, heart_disease
 from problems.data.samples import Source
-from problems.data.spec import TABLES, DataError, DataSpec, is_hub, is_loader
+from problems.data.spec import TABLES, DataError, DataSpec, is_hub, loader_path
 
 DEFAULT_POSITIVE: dict[str, str] = {  # of a set with two labels it is the last
     "digits": "8",
@@ -58,8 +58,8 @@ def read(spec: DataSpec) -> Source:
     Raises:
         DataError: when its files are missing or damaged, or a loader of a user's own fails.
     """
-    if is_loader(spec.dataset):
-        return call_loader(spec.dataset, spec.data_dir, spec.seed)
+    if path := loader_path(spec.dataset):
+        return call_loader(path, spec.data_dir, spec.seed)
     match spec.dataset:
         case "digits":
             return bundled.digits()
@@ -125,8 +125,8 @@ def read_site(path: Path, spec: DataSpec) -> Source:
     if not path.exists():
         allowed = "an existing file, or for images a folder"
         raise DataError(repr(str(path)), got="no such file", allowed=allowed, hint="give its path")
-    if is_loader(spec.dataset):
-        return call_loader(spec.dataset, str(path), spec.seed, site=True)
+    if loader := loader_path(spec.dataset):
+        return call_loader(loader, str(path), spec.seed, site=True)
     if spec.dataset == "image-folder" and path.is_dir():
         return _folders(path)
     endings = _SITE_ENDINGS.get(spec.dataset, ("a folder of class folders",))
