@@ -112,6 +112,9 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     family = tables[algorithm.table] if algorithm.table else Settings()
     if run.model not in MODELS and ":" not in run.model:
         raise _choice("model", run.model, ["auto", *MODELS, "package.module:factory"], list_hint("models"))
+    if run.init_from and algorithm.strategy.vertical:
+        allowed = f"'', since with strategy {run.strategy!r} no model travels, and each party begins its own block"
+        raise ConfigError("init-from", got=repr(run.init_from), allowed=allowed, hint="leave it out")
     try:
         # where parties have files of their own, the server needs none
         validate(spec, from_site=algorithm.sites.bring_files and not spec.data_dir)

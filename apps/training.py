@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 
 from apps.evaluation.metric_names import add_suffix, better, format_metrics
 from apps.evaluation.models import RowEvaluation
+from apps.evaluation.starting import starting_point
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
 from apps.run_directory.artifacts import RunDirectory
@@ -77,9 +78,10 @@ class Training:
         if config.warning:
             log(WARNING, "%s", config.warning)
         self.strategy.layout = evaluator.layout
-        first_round, arrays = 0, evaluator.start()
         if config.run.resume:
-            first_round, arrays = self.resume(arrays)
+            first_round, arrays = self.resume(evaluator.start())
+        else:
+            first_round, arrays = 0, starting_point(config, evaluator)
         self.offer_state_dir(first_round)
         record = model_record(arrays)
         if not first_round:

@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,12 @@ class ScoreEvaluator(Evaluator):
     def start(self) -> list[FloatArray]:
         return self.model.arrays()
 
+    def start_from(self, named: Mapping[str, torch.Tensor]) -> list[FloatArray]:
+        names = network_names(self.model.module)
+        state = {name: named[short] for name, short in names.items() if short in named}
+        self.model.module.load_state_dict(state, strict=False)  # its parameters are views of the model's vectors
+        return self.model.arrays()
+
     def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
         labels, logits = self.scores(arrays)
         scores = logits.cpu().numpy()
@@ -75,7 +81,8 @@ class ScoreEvaluator(Evaluator):
         return {**metrics, "nonzeros": float(np.count_nonzero(arrays[0]))} if self.count_nonzeros else metrics
 
     def name_arrays(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
-        return network_names(self.model.name_arrays(arrays))
+        names = network_names(self.model.module)
+        return {names[name]: value for name, value in self.model.name_arrays(arrays).items()}
 
     def loss(self, logits: torch.Tensor, positive: torch.Tensor) -> float:
         """Return the run's objective on the test rows.
@@ -154,6 +161,10 @@ class ProblemEvaluator(Evaluator):
         self.summary = f"problem {config.training.loss}: {problem.primal_dim} + {problem.dual_dim} variables"
 
     def start(self) -> list[FloatArray]:
+        return self.oracle.arrays()
+
+    def start_from(self, named: Mapping[str, torch.Tensor]) -> list[FloatArray]:
+        self.oracle.load([torch.cat([named["x"], named["y"]]).numpy()])
         return self.oracle.arrays()
 
     def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:

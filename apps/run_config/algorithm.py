@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from flwr.app import Context, Message
+from torch import Tensor
 
 from apps.run_config.settings import DataSettings, RunSettings, SyntheticSettings
 from clients.base import PayloadClient, Site, Trained
@@ -115,6 +116,14 @@ class Evaluator(ABC):
     @abstractmethod
     def start(self) -> list[FloatArray]:
         """The run's starting point."""
+
+    def start_from(self, named: Mapping[str, Tensor]) -> list[FloatArray]:
+        """Return the starting point with the entries of a model file; what is missing starts as in `start`.
+
+        Args:
+            named: by the names, and in the shapes, of `name_arrays`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} starts from no file")
 
     @abstractmethod
     def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:

@@ -32,6 +32,9 @@ class RunSettings(Settings):
     model: str = Field(
         "mlp", description=f"auto: the data set's own, one of {', '.join(MODELS)}, or 'package.module:factory'"
     )
+    init_from: str = Field(
+        "", description="the whole path of a model file whose weights a new run starts from, or empty"
+    )
     output_dir: str = Field("results", min_length=1, description="the folder that holds the runs' directories")
     run_name: str = Field("", description="the run directory's name, or empty: strategy-dataset-seed")
     resume: bool = Field(False, description="true: continue the run of that name from its newest checkpoint; or false")

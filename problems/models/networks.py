@@ -5,8 +5,6 @@ Every module maps features or images to raw logits and is initialised from torch
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -138,6 +136,7 @@ class SaddleNetwork(nn.Module):
         return scores
 
 
-def network_names(named: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a `SaddleNetwork`'s state under the network's own names; the scalars keep ``saddle.``."""
-    return {name.removeprefix("network."): value for name, value in named.items()}
+def network_names(module: nn.Module) -> dict[str, str]:
+    """Entry of a module's state -> its name in a model file: in a `SaddleNetwork` the network's own name of it."""
+    prefix = "network." if isinstance(module, SaddleNetwork) else ""
+    return {name: name.removeprefix(prefix) for name in module.state_dict()}

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from apps.client_app import app as client_app
 from apps.config import RunConfig, Scalar, parse_run_config
+from apps.evaluation.starting import starting_point
 from apps.run_directory.artifacts import RunDirectory
 from apps.training import Training
 from simulations.arguments import add_directory
@@ -43,7 +44,7 @@ def check_run(clients: int, flat: Mapping[str, Scalar], nodes: Sequence[Mapping[
         training = Training(config, grid, RunDirectory.open(config))
         roster = training.strategy.join(grid)
         evaluator = training.evaluator(len(roster))
-        evaluator.start()
+        starting_point(config, evaluator)
         lines.append(f"{config.run.strategy} on {config.data.dataset}: {len(roster)} sites; {evaluator.summary}")
         lines.extend(_of_sites(config, roster))
         if config.warning:

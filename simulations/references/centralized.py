@@ -13,6 +13,7 @@ import numpy as np
 
 from apps.config import ConfigError, RunConfig
 from apps.evaluation.models import ModelEvaluator
+from apps.evaluation.starting import starting_point
 from apps.sites import resources
 from clients.base import Site
 from clients.scoring import LocalPairClient, LocalSGDClient
@@ -64,7 +65,7 @@ def train_centralized(
     kind = LocalSGDClient if training.loss == CROSS_ENTROPY else LocalPairClient
     client = kind(site, model, training, config.family)
     evaluator = ModelEvaluator(config, resources.new_model(config, data.input_shape), data.test)
-    arrays = model.arrays()
+    arrays = starting_point(config, evaluator)
     history = [evaluator(arrays)]
     for server_round in range(1, training.num_server_rounds + 1):
         arrays, _, _ = client.fit(arrays, {"server-round": server_round})

@@ -121,8 +121,9 @@ class Watched:
         """(d,) the parameters of the model file, in the order of the flat vector."""
         names: Sequence[str] = ["x", "y"]
         if not resources.is_problem(self.config):
-            parameters = resources.new_model(self.config, self.data.input_shape).parameter_names
-            names = [next(iter(network_names({name: 0}))) for name in parameters]
+            model = resources.new_model(self.config, self.data.input_shape)
+            short = network_names(model.module)
+            names = [short[name] for name in model.parameter_names]
         return flattened({name: self.run.model[name] for name in names})
 
     # for the reference

@@ -1,4 +1,4 @@
-"""Models of a user's own that cannot be used."""
+"""Models of a user's own, of which the first two cannot be used."""
 
 import torch
 from torch import Tensor, nn
@@ -20,3 +20,14 @@ class Replacing(nn.Module):
         if self.training:
             self.seen = self.seen + 1
         return self.layer(features).squeeze(1)  # type: ignore[no-any-return]
+
+
+class Normed(nn.Module):
+    """A network with buffers, and with a part that is called as a saddle's network is."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.network = nn.Sequential(nn.Linear(shape[0], 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 1))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.network(features).squeeze(1)  # type: ignore[no-any-return]

@@ -153,7 +153,7 @@ def fitting(values: dict[str, Scalar]) -> dict[str, Scalar]:
         values = {**values, "dataset": "heart-disease", "data-dir": "data"}
     if not ALGORITHMS[str(values.get("strategy", "fedx2"))].strategy.vertical:
         return values
-    refused = {"partition", "partition-sites", "client-shift", "dtype"}
+    refused = {"partition", "partition-sites", "client-shift", "dtype", "init-from"}
     if values.get("vfb2.problem") in ("ridge", "robust"):
         refused.add("vfb2.label-epsilon")
     return {key: value for key, value in values.items() if key not in refused}

@@ -1,0 +1,75 @@
+"""Where a run starts: at the seeded initial weights, or at those of a model file."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from apps.run_config.algorithm import Evaluator, RunConfig
+from apps.run_config.settings import ConfigError
+from payloads.record import FloatArray
+
+KEY = "init-from"
+_PAGE = "see docs/configuration.md"
+# the scalars of an AUC saddle, which belong to its loss and not to the network
+_SADDLE = "saddle."
+
+
+def starting_point(config: RunConfig, evaluator: Evaluator) -> list[FloatArray]:
+    """Return the flat arrays that a new run starts from.
+
+    The scalars of an AUC saddle, ``saddle.*``, may be missing in the file, and then start as without it; where the loss
+    has none, those of the file have no effect.
+
+    Args:
+        config: the run's; ``init-from`` names the file, or is empty.
+        evaluator: of the run.
+
+    Raises:
+        ConfigError: the file cannot be read, has other names or shapes than the model, or values that are not finite.
+    """
+    place = config.run.init_from
+    if not place:
+        return evaluator.start()
+    named = _read(place)
+    expected = {name: tuple(value.shape) for name, value in evaluator.name_arrays(evaluator.start()).items()}
+    named = {name: value for name, value in named.items() if name in expected or not name.startswith(_SADDLE)}
+    if differing := _differences(expected, named):
+        got, allowed = f"{place}, which {differing}", f"the names and shapes of model {config.run.model!r} in this run"
+        raise ConfigError(KEY, got=got, allowed=allowed, hint="set model and columns as in that file's run")
+    for name, value in named.items():
+        if not value.isfinite().all():
+            got = f"{place}, whose {name!r} is not finite"
+            raise ConfigError(KEY, got=got, allowed="finite numbers", hint="take another file")
+    return evaluator.start_from(named)
+
+
+def _read(place: str) -> dict[str, Tensor]:
+    path = Path(place).expanduser()
+    if not path.is_absolute():
+        got, allowed = f"{place!r}, which is relative", "a whole path, since an app runs in a folder of its own"
+        raise ConfigError(KEY, got=got, allowed=allowed, hint="give it")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        allowed = "a whole file of safetensors that the server can read, such as a run's model.safetensors"
+        raise ConfigError(KEY, got=f"{place} ({error})", allowed=allowed, hint=_PAGE) from None
+
+
+def _differences(expected: Mapping[str, tuple[int, ...]], named: Mapping[str, Any]) -> str:
+    """What names and shapes of a file differ, in words; "" if none."""
+
+    def shorten(names: list[str]) -> str:
+        return ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+    lacking = [name for name in expected if name not in named and not name.startswith(_SADDLE)]
+    more = [name for name in named if name not in expected]
+    shapes = {name: tuple(named[name].shape) for name in expected if name in named}
+    other = [f"{name!r} of {shape}, not {expected[name]}" for name, shape in shapes.items() if shape != expected[name]]
+    parts = [f"lacks {shorten(lacking)}"] if lacking else []
+    parts += [f"has {shorten(more)} in addition"] if more else []
+    parts += [f"has {', '.join(other[:3])}"] if other else []
+    return "; ".join(parts)
