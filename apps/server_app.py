@@ -8,7 +8,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from apps.config import ConfigError, parse_run_config
 from apps.run_directory.artifacts import RunDirectory
-from apps.training import FLOWER_SIMULATION, Training
+from apps.training import FLOWER_SIMULATION, Training, engine_of
 from payloads.flower_internals import add_exit_handler
 from payloads.record import PayloadError
 from problems.data import DataError
@@ -34,7 +34,7 @@ def main(grid: Grid, context: Context) -> None:
     """
     try:
         config = parse_run_config(context.run_config)
-        directory = RunDirectory.open(config)
+        directory = RunDirectory.open(config, engine_of(grid))
     except EXPECTED as error:
         raise _failure(error) from None
     try:

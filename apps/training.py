@@ -1,10 +1,8 @@
 """The round loop: what Flower's ``Strategy.start`` does, plus records, checkpoints, resume and server timing."""
 
-import platform
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from importlib.metadata import PackageNotFoundError, version
 from logging import INFO, WARNING
 from typing import Any
 
@@ -19,7 +17,7 @@ from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
 from apps.run_directory.artifacts import RunDirectory
 from apps.run_directory.missing import WITH_MISSING, Watch, dropped_sites, in_words
-from apps.run_directory.versions import NAME, project_version
+from apps.run_directory.versions import versions
 from apps.sites import resources
 from apps.sites.rows import reads_own
 from apps.sites.state_store import CHECKPOINT_ROUND, RUN_TOKEN, STATE_DIR
@@ -307,14 +305,3 @@ class Training:
             "versions": versions(),
             "config": self.config.resolve(),
         }
-
-
-def versions() -> dict[str, str]:
-    """Versions of the software that decides a result."""
-    found = {"python": platform.python_version(), NAME: project_version()}
-    for package in ("flwr", "torch", "numpy", "scikit-learn"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found

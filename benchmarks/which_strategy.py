@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from apps.training import versions
+from apps.run_directory.versions import versions
 from problems.randomness import stream
 from simulations.experiments.experiment import Case, find_experiment
 from simulations.experiments.lines import settings

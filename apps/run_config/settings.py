@@ -14,7 +14,7 @@ from problems.models import MODELS
 Scalar = bool | int | float | str
 
 # Keys that say where and how results are shown: runs that differ in these alone compute the same.
-SHOWING_KEYS = ("output-dir", "pictures")
+SHOWING_KEYS = ("output-dir", "pictures", "tracking-uri", "tracking-experiment")
 
 
 class ConfigError(InputError, ValueError):
@@ -39,6 +39,12 @@ class RunSettings(Settings):
     run_name: str = Field("", description="the run directory's name, or empty: strategy-dataset-seed")
     resume: bool = Field(False, description="true: continue the run of that name from its newest checkpoint; or false")
     pictures: bool = Field(True, description="true: draw curves.png beside the metrics; or false")
+    tracking_uri: str = Field(
+        "",
+        pattern=r"^$|^file:///.+$|^https?://[^@]+$",
+        description="of MLflow: file:///folder, or http:// or https:// without user and password; or empty: none",
+    )
+    tracking_experiment: str = Field("florilegium", min_length=1, description="the name of the experiment in MLflow")
 
 
 _types = get_type_hints(DataSpec)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import time
 import tomllib
 import uuid
 from collections.abc import Mapping
@@ -21,6 +20,8 @@ from apps.evaluation.metric_names import add_suffix
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import SHOWING_KEYS, ConfigError, flatten
 from apps.run_directory.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
+from apps.run_directory.events import TENSORBOARD, Events
+from apps.run_directory.tracking import Tracker
 from apps.sites.files import DiskFullError, flush, make_folder, room_for, write_atomic, write_tensors
 from payloads.record import FloatArray, Payload, PayloadError
 from problems.data import Preprocessing
@@ -28,7 +29,7 @@ from problems.errors import importable, install
 
 KEPT_CHECKPOINTS = 3
 OUTCOMES = ("failure.json", "result.json")
-MATPLOTLIB, TENSORBOARD = "matplotlib", "tensorboard"  # make curves.png and events/; in the extra "reports"
+MATPLOTLIB = "matplotlib"  # makes curves.png; in the extra "reports"
 # numbers of every line of metrics.jsonl that a resumed run adds up
 _COUNTED = ("bytes_up", "bytes_down")
 # keys that may differ between a run and its continuation
@@ -52,15 +53,20 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._events: Any = None  # the writer of TensorBoard events
+        self._events = Events(path / "events")
+        self._tracker: Tracker | None = None
 
     @classmethod
-    def open(cls, config: RunConfig) -> RunDirectory:
+    def open(cls, config: RunConfig, engine: str = "") -> RunDirectory:
         """The directory of a new run, or of the one to resume.
 
         Without run-name a new run takes name, or name-N with N one above the highest taken; resuming takes the highest.
 
+        Args:
+            engine: what carries the run's messages, for whoever keeps track of runs.
+
         Raises:
+            MissingExtraError: the run is to be tracked, and MLflow is not installed.
             ConfigError: the named directory already holds a run, or there is none to resume, or its settings differ.
         """
         base = Path(config.run.output_dir).expanduser().resolve()
@@ -83,6 +89,8 @@ class RunDirectory:
                 got = f"{directory.path}, which cannot be created ({error.strerror})"
                 allowed = "a folder that can be written to"
                 raise ConfigError("output-dir", got=got, allowed=allowed, hint="choose one") from None
+        if config.run.tracking_uri:
+            directory._tracker = Tracker(config, directory.path, engine, directory.lines)
         if not (directory.path / "run-token").exists():
             write_atomic(directory.path / "run-token", uuid.uuid4().hex.encode())
         write_atomic(directory.path / "config.toml", tomli_w.dumps(config.resolve()).encode())
@@ -93,7 +101,7 @@ class RunDirectory:
     # One line per round.
 
     def append(self, line: Mapping[str, Any], *, event: bool = True) -> None:
-        """Add a round's line to metrics.jsonl and, as an event, its numbers to the TensorBoard events.
+        """Add a round's line to metrics.jsonl and, as an event, its numbers to the TensorBoard events; track it.
 
         Raises:
             DiskFullError: there is no room.
@@ -101,8 +109,10 @@ class RunDirectory:
         path = self.path / "metrics.jsonl"
         with room_for(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-        if event and importable(TENSORBOARD):
-            self._write_event(line)
+        if event:
+            self._events.write(line)
+        if self._tracker is not None:
+            self._tracker.write(line, send=event)
 
     def lines(self) -> list[dict[str, Any]]:
         """The lines of all rounds so far, without a last line that was cut off while it was written.
@@ -132,19 +142,6 @@ class RunDirectory:
         """
         kept = [json.dumps(line) + "\n" for line in self.lines() if line["round"] <= server_round]
         write_atomic(self.path / "metrics.jsonl", "".join(kept).encode())
-
-    def _write_event(self, line: Mapping[str, Any]) -> None:
-        """Write a round's numbers as one event; ``SummaryWriter.add_scalar`` would take longer, with one for each."""
-        # imported when first needed, since it takes a second
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-        if self._events is None:
-            self._events = EventFileWriter(str(self.path / "events"))
-        numbers = {name: value for name, value in line.items() if name != "round" and isinstance(value, int | float)}
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
-        self._events.add_event(Event(wall_time=time.time(), step=line["round"], summary=Summary(value=values)))
 
     # Checkpoints.
 
@@ -261,8 +258,7 @@ class RunDirectory:
             view: "" is the model itself.
             pictures: whether to draw; without matplotlib the curves are left out.
         """
-        if self._events is not None:
-            self._events.close()
+        self._events.close()
         wanted = [MATPLOTLIB, TENSORBOARD] if pictures else [TENSORBOARD]
         missing = [package for package in wanted if not importable(package)]
         if pictures and MATPLOTLIB not in missing:
@@ -276,6 +272,8 @@ class RunDirectory:
             log(INFO, "left out what %s would have made: %s", " and ".join(missing), install("reports"))
         (self.path / "failure.json").unlink(missing_ok=True)  # a run that was stopped may still complete
         self._write_json("result.json", result)
+        if self._tracker is not None:
+            self._tracker.finish()
 
     def fail(self, reason: str) -> None:
         """Write why a run ended without a result, unless it has an outcome already or the disk is full."""
@@ -283,8 +281,9 @@ class RunDirectory:
             with contextlib.suppress(DiskFullError):
                 self._write_json("failure.json", {"reason": reason})
         with contextlib.suppress(OSError):
-            if self._events is not None:
-                self._events.close()
+            self._events.close()
+        if self._tracker is not None:
+            self._tracker.fail(reason)
 
     def _write_json(self, name: str, value: Any) -> None:
         write_atomic(self.path / name, (json.dumps(value, indent=2) + "\n").encode())

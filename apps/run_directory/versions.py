@@ -1,5 +1,6 @@
-"""The project's own version, installed or not."""
+"""The versions of the software that decides a result, the project's own among them."""
 
+import platform
 import tomllib
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,3 +21,14 @@ def project_version() -> str:
         return version(NAME)
     except PackageNotFoundError:
         return "unknown"
+
+
+def versions() -> dict[str, str]:
+    """Versions of the software that decides a result."""
+    found = {"python": platform.python_version(), NAME: project_version()}
+    for package in ("flwr", "torch", "numpy", "scikit-learn"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found

@@ -11,9 +11,9 @@ from apps.client_app import app as client_app
 from apps.config import ConfigError, RunConfig, Scalar, flatten, parse_run_config
 from apps.evaluation.metric_names import better
 from apps.run_directory.artifacts import RunDirectory
+from apps.run_directory.versions import versions
 from apps.server_app import app as server_app
 from apps.sites import resources
-from apps.training import versions
 from problems.data import Preprocessing
 from simulations.arguments import Stack, add_directory
 from simulations.engines.in_process import run_in_process
@@ -147,7 +147,7 @@ def _run_reference(
         raise ConfigError("resume", got="true", allowed=allowed, hint="leave it out")
     check_reference(name, parsed)
     begun = time.perf_counter()
-    directory = RunDirectory.open(parsed)
+    directory = RunDirectory.open(parsed, name)
     history, named, columns = train(parsed)
     every, total = parsed.training.evaluate_every, parsed.training.num_server_rounds
     rounds = [0, *sorted({*range(every, total + 1, every), total})]

@@ -103,6 +103,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "partition": st.sampled_from(sorted({*PARTITIONS} - {OWN, GIVEN})),
         "partition-rows": st.just(""),  # of that partition only
         "strategy-settings": st.just(""),  # of strategies of other packages
+        "tracking-uri": st.sampled_from(["", "file:///srv/a", "https://a.b:80/c"]),
         "client-weights": st.just("examples"),  # the other word is not for every strategy
         "privacy.secure-sum": st.just(False),  # not every strategy can have sums
         "privacy.epsilon": st.just(0.0),  # nor a budget

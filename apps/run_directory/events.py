@@ -1,0 +1,50 @@
+"""A run's numbers as TensorBoard events."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from problems.errors import importable
+
+TENSORBOARD = "tensorboard"  # in the extra "reports"
+
+
+def numbers_of(line: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a line of metrics.jsonl but its round, by name."""
+    return {name: value for name, value in line.items() if name != "round" and isinstance(value, int | float)}
+
+
+class Events:
+    """Writes events, if TensorBoard is installed; a file is made with the first.
+
+    Args:
+        folder: of the events.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writer: Any = None
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Write a round's numbers as one event; ``SummaryWriter.add_scalar`` would take longer, with one for each."""
+        if not importable(TENSORBOARD):
+            return
+        # imported when first needed, since it takes a second
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        if self._writer is None:
+            self._writer = EventFileWriter(str(self._folder))
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in numbers_of(line).items()]
+        self._writer.add_event(Event(wall_time=time.time(), step=line["round"], summary=Summary(value=values)))
+
+    def close(self) -> None:
+        """Write what is left.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self._writer is not None:
+            self._writer.close()

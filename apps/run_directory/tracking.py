@@ -1,0 +1,178 @@
+"""A run's settings, numbers and files in MLflow: on a tracking server, or in a folder."""
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from logging import INFO, WARNING
+from pathlib import Path
+from typing import Any
+
+from flwr.common import log
+
+from apps.run_config.algorithm import RunConfig
+from apps.run_config.settings import flatten
+from apps.run_directory.events import numbers_of
+from apps.run_directory.versions import versions
+from apps.sites.files import write_atomic
+from problems.errors import require
+
+KEPT = "tracking.json"
+PAUSE = 60.0  # seconds from a failure to the next attempt
+# A server that does not answer must not hold up the training for long, MLflow's own limits being minutes; nothing is to
+# be sent anywhere else; and a folder is what tracking-uri asks for. What the environment says already is left as it is.
+_ENVIRONMENT = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ALLOW_FILE_STORE": "true",
+}
+_LINES, _PARAMETERS = 40, 100  # a request takes a thousand numbers, and a hundred parameters
+_ARTIFACTS = ("config.toml", "metrics.jsonl", "columns.json", "model*.safetensors", "*.png", "result.json")
+
+
+class Tracker:
+    """One run in MLflow. None of its failures ends the run: the first is logged, and what was not sent waits.
+
+    A run that is resumed goes on in MLflow too, where only the rounds are added that are not there.
+
+    Args:
+        config: the run's; it has the server and the experiment.
+        folder: the run directory.
+        engine: what carries the run's messages, for a tag.
+        lines: returns the lines of metrics.jsonl so far.
+
+    Raises:
+        MissingExtraError: MLflow is not installed.
+    """
+
+    def __init__(
+        self, config: RunConfig, folder: Path, engine: str, lines: Callable[[], Sequence[Mapping[str, Any]]]
+    ) -> None:
+        require("tracking-uri", "tracking", "mlflow")
+        self._place = {"uri": config.run.tracking_uri, "experiment": config.run.tracking_experiment}
+        self._config, self._folder, self._engine, self._lines = config, folder, engine, lines
+        self._client: Any = None
+        self._run = ""
+        self._waiting: list[Mapping[str, Any]] = []
+        self._parameters: list[Any] = []
+        self._again, self._failing = 0.0, False
+
+    def write(self, line: Mapping[str, Any], *, send: bool = True) -> None:
+        """Add a round's numbers.
+
+        Args:
+            line: of metrics.jsonl, which has it already.
+            send: whether it is sent now; if not, it is with the next.
+        """
+        self._waiting.append(line)
+        if send:
+            self._attempt(self._send)
+
+    def finish(self) -> None:
+        """Send what is left and the run's files, and end it."""
+        self._again = 0.0
+        self._attempt(lambda: self._end("FINISHED", [path for name in _ARTIFACTS for path in self._folder.glob(name)]))
+
+    def fail(self, reason: str) -> None:
+        """Say why the run has no result, if it has begun in MLflow."""
+        if self._run:
+            self._again = 0.0
+            self._attempt(lambda: self._end("FAILED", (), reason))
+
+    def _attempt(self, call: Callable[[], None]) -> None:
+        """Call, unless the last attempt failed a moment ago; an error is no more than a warning, and that once."""
+        if time.monotonic() < self._again:
+            return
+        try:
+            call()
+        except Exception as error:  # MLflow's own, those of the libraries below it, or the disk's
+            self._again = time.monotonic() + PAUSE
+            if not self._failing:
+                text = "nothing is tracked at %s for now (%s); the run goes on"
+                log(WARNING, text, self._place["uri"], " ".join(str(error).split())[:300])
+            self._failing = True
+        else:
+            if self._failing:
+                log(INFO, "tracked at %s again", self._place["uri"])
+            self._again, self._failing = 0.0, False
+
+    def _send(self) -> None:
+        from mlflow.entities import Metric
+
+        client = self._open()
+        while self._parameters:
+            client.log_batch(self._run, params=self._parameters[:_PARAMETERS])
+            del self._parameters[:_PARAMETERS]
+        now = int(time.time() * 1000)
+        while self._waiting:
+            some = self._waiting[:_LINES]
+            found = [
+                Metric(_plain(name), value, now, line["round"])
+                for line in some
+                for name, value in numbers_of(line).items()
+            ]
+            client.log_batch(self._run, metrics=found)
+            del self._waiting[: len(some)]
+
+    def _open(self) -> Any:
+        """Return the client, with the run begun, or found again."""
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        from mlflow import MlflowClient  # imported when first needed, since it takes a second or two
+
+        if self._client is None:
+            self._client = MlflowClient(tracking_uri=self._place["uri"])
+        if not self._run:
+            there = self._find_again() if (self._folder / KEPT).exists() else None
+            if there is None:
+                self._begin()
+            self._waiting = [line for line in self._lines() if line["round"] not in (there or ())]
+        return self._client
+
+    def _find_again(self) -> set[int] | None:
+        """The rounds that are in MLflow already; None if the run is not there, or was somewhere else."""
+        from mlflow.exceptions import MlflowException
+
+        kept = json.loads((self._folder / KEPT).read_text("utf-8"))
+        run = kept.pop("run")
+        if kept != self._place:
+            return None
+        try:
+            self._client.update_run(run, status="RUNNING")
+        except MlflowException as error:
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+                return None
+            raise
+        steps = {metric.step for metric in self._client.get_metric_history(run, "bytes_up")}
+        self._run = run
+        return steps
+
+    def _begin(self) -> None:
+        from mlflow.entities import Param
+
+        client, run = self._client, self._config.run
+        known = client.get_experiment_by_name(run.tracking_experiment)
+        experiment = known.experiment_id if known else client.create_experiment(run.tracking_experiment)
+        about = {"strategy": run.strategy, "dataset": self._config.data.dataset, "engine": self._engine}
+        tags = about | {f"version.{name}": number for name, number in versions().items()}
+        begun = client.create_run(experiment, run_name=self._folder.name, tags=tags)
+        self._run = begun.info.run_id
+        settings = flatten(self._config.resolve())
+        self._parameters = [Param(_plain(key), str(value)) for key, value in settings.items()]
+        text = json.dumps({**self._place, "run": self._run}, indent=2) + "\n"
+        write_atomic(self._folder / KEPT, text.encode())
+
+    def _end(self, status: str, files: Iterable[Path], reason: str = "") -> None:
+        self._send()
+        for path in files:
+            self._client.log_artifact(self._run, str(path))
+        if reason:
+            self._client.set_tag(self._run, "failure", reason[:5000])
+        self._client.set_terminated(self._run, status)
+
+
+def _plain(name: str) -> str:
+    """A name with the characters that MLflow allows."""
+    return re.sub(r"[^\w\-. /]", "_", name)
