@@ -177,6 +177,11 @@ def _check_needs(strategy: str, algorithm: Algorithm, training: TrainingSettings
     elif needs.needs_examples and not training.by_examples:
         key, got = "client-weights", repr(training.client_weights)
         allowed = f"'examples', {since} {needs.needs_examples}"
+    elif not _adjusts(algorithm) and (training.clip_gradient or training.weight_decay):
+        key = "clip-gradient" if training.clip_gradient else "weight-decay"
+        got = str(training.clip_gradient or training.weight_decay)
+        others = ", ".join(name for name, row in ALGORITHMS.items() if _adjusts(row))
+        allowed = f"0, {since} has no place for it in its theory; or with {others}"
     elif training.dtype not in needs.number_types:
         key, got, allowed = "dtype", repr(training.dtype), f"{' or '.join(needs.number_types)}, {since} computes in it"
     else:
@@ -218,6 +223,10 @@ def _check_budget(strategy: str, algorithm: Algorithm, loss: str, privacy: Priva
 def taken_of(algorithm: Algorithm) -> SampleGradients | None:
     """What an algorithm takes of samples; None where it cannot have a budget for them, ``privacy.epsilon``."""
     return algorithm.client.method.taken if issubclass(algorithm.client, MethodClient) else None
+
+
+def _adjusts(algorithm: Algorithm) -> bool:
+    return issubclass(algorithm.client, MethodClient) and algorithm.client.method.adjusts
 
 
 def _private() -> list[str]:

@@ -55,5 +55,8 @@ def step(carry: Carry, batch: Batch, eta: float, task: FedProxTask) -> Carry:
 
 
 FEDPROX = Method(
-    ClientHalf(SampleObjective, sample_batches, start, step, finish), settings=FedProxSettings, taken=SampleGradients()
+    ClientHalf(SampleObjective, sample_batches, start, step, finish),
+    settings=FedProxSettings,
+    taken=SampleGradients(),
+    adjusts=True,
 )

@@ -272,6 +272,7 @@ FEDX1 = Method(
     FedXSettings,
     {SCORING: Phase(FedXPredictions, score)},
     "psm",
+    adjusts=True,
 )
 
 FEDX2 = replace(

@@ -63,4 +63,5 @@ LOCAL_PAIR = Method(
     Records(down=Momentum, up=Momentum, memory=InnerEstimates, state=Momentum),
     FedXSettings,
     loss="kl-opauc",
+    adjusts=True,
 )

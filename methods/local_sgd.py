@@ -35,4 +35,6 @@ def finish(carry: Any, task: Task[Any, Any]) -> tuple[Float[Tensor, "d"], None, 
     return carry.x, None, None
 
 
-LOCAL_SGD = Method(ClientHalf(SampleObjective, sample_batches, start, step, finish), taken=SampleGradients())
+LOCAL_SGD = Method(
+    ClientHalf(SampleObjective, sample_batches, start, step, finish), taken=SampleGradients(), adjusts=True
+)

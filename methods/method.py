@@ -273,6 +273,7 @@ class Method:
         loss: what ``loss = "auto"`` means.
         taken: what it takes of samples; None where it is more than gradients of means over single samples, so that
             clipping single samples does not make it private.
+        adjusts: whether the gradient of a step may be clipped and have weight decay; see `methods.adjustment`.
     """
 
     client: ClientHalf
@@ -282,6 +283,7 @@ class Method:
     phases: Mapping[str, Phase] = field(default_factory=dict)
     loss: str = CROSS_ENTROPY
     taken: SampleGradients | None = None
+    adjusts: bool = False
 
 
 def as_tensor(array: Float[np.ndarray, "*shape"], like: Tensor) -> Float[Tensor, "*shape"]:

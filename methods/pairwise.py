@@ -24,10 +24,12 @@ from jaxtyping import Float, Float64, Int64
 from pydantic import Field
 from torch import Tensor
 
+from methods.adjustment import Adjustment
 from methods.method import Plan, Replies, Task, as_array, as_tensor, momentum_step
 from payloads.record import BoolArray, FloatArray, Payload, array
 from payloads.settings import Settings, TrainingSettings
 from problems.models import FlatModel
+from problems.models.dense import add_scaled
 from problems.models.vectors import mean
 from problems.objectives.pairwise import PairwiseObjective, make_objective, pairwise_score
 from problems.randomness import Purpose
@@ -123,6 +125,7 @@ class PairwiseRisk:
 
     Attributes:
         tracked: whether there are u and a momentum: for non-linear f, and if the argument says so, for every f.
+        adjust: what is done to the gradient of a step, or None.
     """
 
     def __init__(
@@ -133,6 +136,7 @@ class PairwiseRisk:
         self.tracked = tracked or not self.objective.linear
         self.partners = site.everyone if self.objective.partners == "all" else site.negatives
         self.score = pairwise_score(run.score, loss)
+        self.adjust = Adjustment.of(run, model)
 
     def forward(
         self, w: Float[Tensor, "*stack d"], batch: ActiveBatch
@@ -151,8 +155,10 @@ class PairwiseRisk:
         scores, count = self.score.value(outputs), batch.places.shape[-1]
 
         def pull(positives: Tensor, partners: Tensor, into: Tensor | None = None, alpha: float = 1.0) -> Tensor:
-            slopes = torch.cat([positives, partners], -1).to(scores.dtype)
-            return back(slopes.mul_(self.score.slope(scores)), into=into, alpha=alpha)
+            slopes = torch.cat([positives, partners], -1).to(scores.dtype).mul_(self.score.slope(scores))
+            if self.adjust is None:
+                return back(slopes, into=into, alpha=alpha)
+            return add_scaled(self.adjust(back(slopes), w), into, alpha)
 
         exact = scores.double()
         return exact[..., :count], exact[..., count:], pull

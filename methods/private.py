@@ -207,6 +207,7 @@ class PrivateSamples(SampleObjective):
 
     def __init__(self, plain: SampleObjective, guard: Guard) -> None:
         self.model, self.loss, self.ridge, self.guard = plain.model, plain.loss, plain.ridge, guard
+        self.adjust = plain.adjust
         self.model.check_records()
 
     def gradient(self, w: Float[Tensor, "d"], batch: Batch, slope: Slope | None = None) -> Float[Tensor, "d"]:
@@ -215,6 +216,8 @@ class PrivateSamples(SampleObjective):
         self.guard.ledger.release(whole=False)
         total = self.guard.sum(self.model, w, batch, lambda scores, labels: (own(scores, labels),))
         gradient = self.guard.blur(total, w, self.model.frozen)
+        if self.adjust is not None:
+            gradient = self.adjust(gradient, w)
         return gradient if self.ridge is None else gradient.addcmul_(w, self.ridge)
 
     def descend(self, w: Float[Tensor, "d"], batch: Batch, eta: float) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
+from methods.adjustment import Adjustment
 from methods.method import Task
 from payloads.settings import Settings, TrainingSettings
 from problems.models import FlatModel
@@ -25,6 +26,7 @@ class SampleObjective:
 
     Attributes:
         loss: None where every call of `gradient` must give a slope.
+        adjust: what is done to the gradient of the mean loss, or None.
         ridge: the factors of the ridge term, or None.
     """
 
@@ -32,6 +34,7 @@ class SampleObjective:
 
     def __init__(self, model: FlatModel, site: Site, loss: str, training: TrainingSettings, settings: Settings) -> None:
         self.model, self.loss = model, SAMPLE_LOSSES.get(loss)
+        self.adjust = Adjustment.of(training, model)
 
     def gradient(
         self, w: Float[Tensor, "*stack d"], batch: Batch, slope: Slope | None = None
@@ -43,16 +46,18 @@ class SampleObjective:
         """
         scores, pull = self.model.forward(w, batch[0])
         gradient = pull(self._slopes(scores, batch[1], slope))
+        if self.adjust is not None:
+            gradient = self.adjust(gradient, w)
         return gradient if self.ridge is None else gradient.addcmul_(w, self.ridge)
 
     def descend(self, w: Float[Tensor, "*stack d"], batch: Batch, eta: float) -> None:
-        """w <- w - eta * gradient; without a ridge term the model may add to w with no tensor in between.
+        """w <- w - eta * gradient; if nothing is added to it, the model may add to w with no tensor in between.
 
         Args:
             w: the point, changed in place.
             eta: the step size.
         """
-        if self.ridge is not None:
+        if self.ridge is not None or self.adjust is not None:
             w.sub_(self.gradient(w, batch), alpha=eta)
             return
         scores, pull = self.model.forward(w, batch[0])

@@ -146,4 +146,5 @@ SCAFFOLD = Method(
     ServerHalf(tell=tell, update=update),
     Records(down=ControlVariate, up=ControlChange, memory=ControlVariate, state=ControlVariate),
     taken=SampleGradients(),
+    adjusts=True,
 )

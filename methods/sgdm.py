@@ -108,4 +108,5 @@ LOCAL_SGDM = Method(
     Records(down=SGDMDown, up=LocalMomentum, state=LocalMomentum),
     SGDMSettings,
     taken=SampleGradients(),
+    adjusts=True,
 )

@@ -65,6 +65,14 @@ class TrainingSettings(Settings):
     learning_rate: float = Field(
         0.1, gt=0, description="step size of a local step, a number > 0, or in a run config auto: the strategy's own"
     )
+    clip_gradient: float = Field(
+        0.0,
+        ge=0,
+        description="longest gradient of a local step, longer ones are clipped to it; a number >= 0 (0: none)",
+    )
+    weight_decay: float = Field(
+        0.0, ge=0, description="factor of the weights that a local step adds to the gradient, a number >= 0"
+    )
     lr_decay: float = Field(1.0, gt=0, le=1, description="factor of each learning-rate drop, in (0, 1]")
     lr_decay_every: int = Field(
         0, ge=0, description="drop the learning rate every so many local steps, an integer >= 0 (0: never)"

@@ -104,6 +104,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "partition-rows": st.just(""),  # of that partition only
         "strategy-settings": st.just(""),  # of strategies of other packages
         "tracking-uri": st.sampled_from(["", "file:///srv/a", "https://a.b:80/c"]),
+        **dict.fromkeys(("clip-gradient", "weight-decay"), st.just(0.0)),  # not every strategy can have them
         "client-weights": st.just("examples"),  # the other word is not for every strategy
         "privacy.secure-sum": st.just(False),  # not every strategy can have sums
         "privacy.epsilon": st.just(0.0),  # nor a budget

@@ -14,6 +14,7 @@ from apps.registry import ALGORITHMS
 from simulations.arguments import AUTO
 from simulations.engines.launch import run
 from simulations.engines.stacked import messages
+from tests.algorithms.test_adjustment import ADJUSTED
 from tests.battery.federation import federate
 from tests.battery.test_resume import assert_same_run
 from tests.battery.test_trajectories import RECORDED, RUNS_RECORDED, trajectory
@@ -42,6 +43,17 @@ def test_messages_and_models_are_those_recorded(case: str, dtype: str, tmp_path:
     found, norms = trajectory(case, dtype, tmp_path, stack=4)
     assert max(stacked) > 1
     assert (np.abs(found - np.load(RECORDED)[f"{case} {dtype}"]) <= TOLERANCE[dtype] * (1 + norms)).all()
+
+
+@pytest.mark.parametrize("strategy", ADJUSTED)
+def test_gradients_are_clipped_and_decay_client_by_client(strategy: str, tmp_path: Path, stacked: list[int]) -> None:
+    config: dict[str, Scalar] = {"strategy": strategy, "dtype": "float64", "model": "mlp", "learning-rate": 0.3}
+    config |= {"clip-gradient": 0.05, "weight-decay": 0.3}
+    alone, _ = federate(tmp_path / "alone", config, clients=3)
+    together, _ = federate(tmp_path / "together", config, clients=3, stack=3)
+    assert max(stacked) == 3
+    for name, value in alone.model.items():
+        np.testing.assert_allclose(together.model[name], value, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("strategy", ["scaffold", "fedx2"])
