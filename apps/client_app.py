@@ -322,8 +322,8 @@ def _scores(context: Context, request: Request) -> RecordDict:
     assert isinstance(site, Site)
     asked = None if request.extras is None else _decode(ScoreEdges, request.extras, 0).check_order()
     model = resources.skeleton(config, tuple(site.features.shape[1:]))
-    counts = score(model, request.parameters, site, asked)
-    metrics = {NUM_EXAMPLES: sum(site.held_out.class_counts) if site.held_out else 0, ROUND: request.config[ROUND]}
+    counts = score(model, request.parameters, site, asked, request.config[PHASE])
+    metrics = {NUM_EXAMPLES: int(counts.negatives.sum() + counts.positives.sum()), ROUND: request.config[ROUND]}
     payload = _mask([], counts, 0, request, context) if config.privacy.secure_sum else counts.to_record()
     return content(payload=payload, metrics=metrics)
 

@@ -17,6 +17,7 @@ from apps.run_config.settings import (
     SHOWING_KEYS,
     ConfigError,
     DataSettings,
+    EvaluationSettings,
     RunSettings,
     Scalar,
     SyntheticSettings,
@@ -37,6 +38,7 @@ __all__ = [
     "SHOWING_KEYS",
     "ConfigError",
     "DataSettings",
+    "EvaluationSettings",
     "RunConfig",
     "RunSettings",
     "Scalar",
@@ -47,7 +49,7 @@ __all__ = [
     "parse_run_config",
 ]
 
-_COMMON: tuple[type[Settings], ...] = (RunSettings, TrainingSettings, DataSettings)
+_COMMON: tuple[type[Settings], ...] = (RunSettings, TrainingSettings, EvaluationSettings, DataSettings)
 _TABLES: dict[str, type[Settings]] = {
     **{row.table: row.settings for row in ALGORITHMS.values() if row.table},
     SYNTHETIC: SyntheticSettings,
@@ -121,6 +123,8 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     except DataError as error:
         raise ConfigError.of(error) from None
     _check_needs(run.strategy, algorithm, training)
+    evaluation: EvaluationSettings = parts[EvaluationSettings]
+    evaluation.check(run.strategy, spec, vertical=algorithm.strategy.vertical)
     if algorithm.check is not None:
         algorithm.check(run.strategy, spec, family)
     if spec.dataset in UNLABELLED:
@@ -131,7 +135,7 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     privacy = PrivacySettings() if algorithm.strategy.vertical else tables[PRIVACY]
     _check_privacy(run.strategy, algorithm, privacy, family)
     without_effect = _without_effect(flat, algorithm, data.dataset)
-    return RunConfig(run, training, spec, family, algorithm, privacy, without_effect)
+    return RunConfig(run, training, spec, family, algorithm, privacy, evaluation, without_effect)
 
 
 def _without_effect(flat: Mapping[str, Scalar], algorithm: Algorithm, dataset: str) -> tuple[str, ...]:

@@ -1,8 +1,7 @@
 """The round loop: what Flower's ``Strategy.start`` does, plus records, checkpoints, resume and server timing."""
 
 import time
-from collections.abc import Callable, Mapping
-from contextvars import ContextVar
+from collections.abc import Mapping
 from logging import INFO, WARNING
 from typing import Any
 
@@ -10,30 +9,31 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 
-from apps.evaluation.metric_names import add_suffix, better, format_metrics
+from apps.evaluation.metric_names import add_suffix, format_metric, format_metrics
 from apps.evaluation.models import RowEvaluation
+from apps.evaluation.selection import Selected, check_test_rows, measure, select
 from apps.evaluation.starting import starting_point
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
 from apps.run_directory.artifacts import RunDirectory
-from apps.run_directory.missing import WITH_MISSING, Watch, dropped_sites, in_words
+from apps.run_directory.history import History
+from apps.run_directory.missing import WITH_MISSING, dropped_sites, in_words
 from apps.run_directory.versions import versions
 from apps.sites import resources
 from apps.sites.rows import reads_own
 from apps.sites.state_store import CHECKPOINT_ROUND, RUN_TOKEN, STATE_DIR
 from payloads.flower_internals import DEPLOYMENT_GRID, PULL_INTERVAL, SIMULATION_GRID
+from payloads.held_out import SCORE_COUNTS, TEST_SCORE_COUNTS
 from payloads.record import FloatArray, PayloadError
 from payloads.wire import check_model, model_arrays, model_record
 from strategies.base import PayloadStrategy
 from strategies.method import MethodStrategy
 from strategies.rounds.errors import DivergedError, StrategyError
-from strategies.rounds.replies import SiteStates
+from strategies.rounds.replies import RoundReport, SiteStates
 
 DEPLOYMENT = "deployment"
 FLOWER_SIMULATION = "flower-simulation"
 ENGINES = {SIMULATION_GRID: FLOWER_SIMULATION, DEPLOYMENT_GRID: DEPLOYMENT}
-# called with each line of metrics.jsonl once it is written; an exception from it ends the run
-ROUND_LISTENER: ContextVar[Callable[[dict[str, Any]], None] | None] = ContextVar("ROUND_LISTENER", default=None)
 
 
 def engine_of(grid: Grid) -> str:
@@ -54,32 +54,31 @@ class Training:
         self.directory = directory
         self.strategy: PayloadStrategy = config.algorithm.strategy(config.training, config.family)
         self.strategy.privacy = config.privacy
-        self.watch = Watch(self.strategy.headline, self.strategy.steps())
+        rounds = config.training.num_server_rounds
+        self.history = History(directory, rounds, self.strategy.headline, self.strategy.steps())
+        self.selected: Selected | None = None
         self.engine = engine_of(grid)
         self.started = time.perf_counter()
-        self.server_round = 0
-        # of the whole run so far
-        self.best: dict[str, float] = {}
-        self.metrics: dict[str, float] = {}
-        self.bytes_up = self.bytes_down = 0
+        # the round under way, and the last one that was made
+        self.server_round = self.made = 0
 
     def run(self) -> dict[str, Any]:
         """Train to the last round; returns what result.json holds."""
-        config, training = self.config, self.config.training
-        resources.hold_threads(training)
+        config = self.config
+        resources.hold_threads(config.training)
         if hasattr(self.grid, PULL_INTERVAL):
             setattr(self.grid, PULL_INTERVAL, 0.005)  # the default of 0.1 s is most of a short round
         roster = self.strategy.join(self.grid)
         log(INFO, "%s on %s: %d sites, engine %s", config.run.strategy, config.data.dataset, len(roster), self.engine)
+        if config.evaluation.select_by:
+            check_test_rows(roster.reports)
         evaluator = self.evaluator(len(roster))
         log(INFO, "%s; results in %s", evaluator.summary, self.directory.path)
         if config.warning:
             log(WARNING, "%s", config.warning)
         self.strategy.layout = evaluator.layout
-        if config.run.resume:
-            first_round, arrays = self.resume(evaluator.start())
-        else:
-            first_round, arrays = 0, starting_point(config, evaluator)
+        arrays = self.resume(evaluator.start()) if config.run.resume else starting_point(config, evaluator)
+        first_round = self.made
         self.offer_state_dir(first_round)
         record = model_record(arrays)
         if not first_round:
@@ -88,38 +87,58 @@ class Training:
             exchange = time.perf_counter() - begun
             before = self.strategy.report.exchange_seconds
             metrics = self.evaluate(evaluator, 0, arrays)
-            self.write(0, metrics, begun, exchange + self.strategy.report.exchange_seconds - before)
-        for server_round in range(first_round + 1, training.num_server_rounds + 1):
+            report = self.strategy.report
+            self.history.write(0, report, metrics, begun, exchange + report.exchange_seconds - before)
+        while not self.ended:
             try:
-                record, arrays = self.round(server_round, record, arrays, evaluator)
+                record, arrays = self.round(self.made + 1, record, arrays, evaluator)
             except DivergedError:
                 raise  # the strategy already has this round's diverged state, which no checkpoint may hold
             except StrategyError:
-                if server_round > first_round + 1:
-                    self.checkpoint(server_round - 1, arrays)
+                if self.made > first_round:
+                    self.checkpoint(self.made, arrays)
                 raise
         if evaluator.columns is not None:
             self.directory.save_columns(evaluator.columns)
-        self.directory.save_model(evaluator.name_arrays(self.strategy.output(training.num_server_rounds, arrays)))
-        for view, model in self.strategy.views().items():
+        for view, model in self.models(self.made, arrays).items():
             self.directory.save_model(evaluator.name_arrays(model), view)
+        if self.selected is not None:
+            if self.selected.server_round == 0:
+                text = "no round has a better %s than the initial model, which is selected: lower %s, or train longer"
+                log(WARNING, text, config.evaluation.select_by, self.strategy.steps())
+            for view, model in self.selected.models.items():
+                self.directory.save_model(evaluator.name_arrays(model), add_suffix("best", view))
+            self.strategy.prepare(record, self.grid)  # a resumed run may have made no round
         result = self.result(len(roster))
         self.directory.finish(result, self.strategy.headline, pictures=config.run.pictures)
         return result
 
-    def evaluator(self, num_clients: int) -> Evaluator:
+    @property
+    def ended(self) -> bool:
+        """Whether the last round has been made: the one with that number, or that after which patience has run out."""
+        best, patience = self.selected, self.config.evaluation.patience
+        out = best is not None and not best.waits(patience)
+        return out or self.made >= self.config.training.num_server_rounds
+
+    def evaluator(self, num_clients: int, *, test: bool = False) -> Evaluator:
         """Return the evaluator of the run's models.
+
+        Args:
+            test: whether on the test rows of a run that has validation rows.
 
         Raises:
             ConfigError, DataError: the server needs data that are not named, or that cannot be loaded.
         """
-        schema, evaluation = self.strategy.schema, self.config.algorithm.evaluation
-        if not reads_own(self.config) or schema is None:
-            return evaluation(self.config, num_clients, pooled=self.engine != DEPLOYMENT)
-        strategy = self.strategy
-        assert isinstance(evaluation, RowEvaluation)
+        config, strategy, evaluation = self.config, self.strategy, self.config.algorithm.evaluation
+        if not isinstance(evaluation, RowEvaluation):
+            return evaluation(config, num_clients, pooled=self.engine != DEPLOYMENT)
+        if not reads_own(config) or strategy.schema is None:
+            return evaluation(config, num_clients, test=test)
         assert isinstance(strategy, MethodStrategy)
-        return evaluation.of_sites(self.config, schema, lambda x: strategy.held_out_scores(self.server_round, x))
+        phase = TEST_SCORE_COUNTS if test else SCORE_COUNTS
+        return evaluation.of_sites(
+            config, strategy.schema, lambda x: strategy.held_out_scores(self.server_round, x, phase)
+        )
 
     def round(
         self, server_round: int, record: ArrayRecord, arrays: list[FloatArray], evaluator: Evaluator
@@ -149,9 +168,16 @@ class Training:
         last = server_round == training.num_server_rounds
         due = last or server_round % training.evaluate_every == 0
         metrics = self.evaluate(evaluator, server_round, arrays) if due else {}
-        self.write(server_round, metrics, begun, exchange + self.strategy.report.exchange_seconds)
+        report = self.strategy.report
+        self.history.write(server_round, report, metrics, begun, exchange + report.exchange_seconds)
+        self.made = server_round
+        if self.ended and not last:
+            assert self.selected is not None
+            waited, better_round = self.selected.waited, self.selected.server_round
+            text = "the run ends after round %d: %s has not been better than in round %d in %d evaluations"
+            log(INFO, text, server_round, self.config.evaluation.select_by, better_round, waited)
         every = training.checkpoint_every
-        if every and (last or server_round % every == 0):
+        if every and (self.ended or server_round % every == 0):
             self.checkpoint(server_round, arrays)
             self.offer_state_dir(server_round)
         return record, arrays
@@ -161,66 +187,34 @@ class Training:
         if self.config.training.checkpoint_every:
             states = self.strategy.states
             sites = states if states.kept.any() or states.since.any() else None
-            self.directory.save_checkpoint(server_round, arrays, self.strategy.snapshot(), sites, self.best)
+            state, best = self.strategy.snapshot(), self.history.best
+            self.directory.save_checkpoint(server_round, arrays, state, sites, best, self.selected)
+
+    def models(self, server_round: int, arrays: list[FloatArray]) -> dict[str, list[FloatArray]]:
+        """Return the model after a round under "", and the strategy's other views under their suffixes."""
+        return {"": self.strategy.output(server_round, arrays), **self.strategy.views()}
 
     def evaluate(self, evaluator: Evaluator, server_round: int, arrays: list[FloatArray]) -> dict[str, float]:
-        """Return the metrics of the model after a round, and of the strategy's other views under their suffixes.
+        """Return the metrics of the `models` after a round, and select them if they are the best so far.
 
         Raises:
+            ConfigError: ``select-by`` is none of the metrics.
             ValueError: some are not finite: the run has diverged.
         """
-        metrics = evaluator.relate(self.strategy.measured) | evaluator(self.strategy.output(server_round, arrays))
-        for view, model in self.strategy.views().items():
-            metrics |= {add_suffix(name, view): value for name, value in evaluator(model).items()}
+        models, metric = self.models(server_round, arrays), self.config.evaluation.select_by
+        metrics = evaluator.relate(self.strategy.measured) | measure(evaluator, models)
+        if metric:
+            self.selected = select(self.selected, metric, server_round, metrics, models)
         return metrics
 
-    def write(self, server_round: int, metrics: Mapping[str, float], begun: float, exchange: float) -> None:
-        """Add a round's line to metrics.jsonl and, if there is something to tell, to the log.
-
-        Args:
-            metrics: by name; empty if the round was not evaluated.
-            begun: the reading of ``time.perf_counter`` at the round's beginning.
-            exchange: seconds of it in which the server waited for clients.
-        """
-        report = self.strategy.report
-        seconds = time.perf_counter() - begun
-        self.bytes_up += report.bytes_up
-        self.bytes_down += report.bytes_down
-        if metrics:
-            self.metrics = dict(metrics)
-            for name, value in metrics.items():
-                self.best[name] = better(name)(self.best.get(name, value), value)
-        line: dict[str, Any] = {
-            "round": server_round,
-            **metrics,
-            "bytes_up": report.bytes_up,
-            "bytes_down": report.bytes_down,
-            "clients_asked": len(report.asked),
-            "clients_answered": len(report.answered),
-            "dropped": {str(site): reason for site, reason in report.dropped.items()},
-            "state_lost": report.state_lost,
-            "seconds": seconds,
-            "server_seconds": seconds - exchange,
-            **report.extras,
-        }
-        # writing an event takes longer than the line, and a round without metrics has little to draw
-        notable = bool(metrics or report.dropped or report.state_lost)
-        self.directory.append(line, event=notable)
-        if notable:
-            self.tell(server_round, metrics, seconds)
-        for warning in self.watch.take(line, report.answered):
-            log(WARNING, "round %d: %s", server_round, warning)
-        listener = ROUND_LISTENER.get()
-        if listener is not None:
-            listener(line)
-
-    def tell(self, server_round: int, metrics: Mapping[str, float], seconds: float) -> None:
-        """Log a line for a round that was evaluated, dropped a client or lost a client's memory."""
-        report, rounds = self.strategy.report, str(self.config.training.num_server_rounds)
-        missing = ", ".join(map(str, sorted(report.dropped)))
-        sites = f"sites {len(report.answered)}/{len(report.asked)}" + (f", without {missing}" if missing else "")
-        measured = format_metrics(metrics, self.strategy.headline)
-        log(INFO, "round %*d/%s  %s  %s  %.2f s", len(rounds), server_round, rounds, measured, sites, seconds)
+    def test(self, num_clients: int) -> dict[str, float]:
+        """Return the metrics of the selected models on the test rows, which nothing else has seen."""
+        assert self.selected is not None
+        self.server_round, self.strategy.report = self.made, RoundReport()
+        metrics = measure(self.evaluator(num_clients, test=True), self.selected.models)
+        self.history.bytes_up += self.strategy.report.bytes_up
+        self.history.bytes_down += self.strategy.report.bytes_down
+        return metrics
 
     @property
     def place(self) -> str:
@@ -230,8 +224,8 @@ class Training:
         where = f"in round {self.server_round} of {self.config.training.num_server_rounds}"
         return f"{where if self.server_round else 'before round 1'}; {onward}"
 
-    def resume(self, like: list[FloatArray]) -> tuple[int, list[FloatArray]]:
-        """Take strategy state and history from the newest checkpoint; return its round and its model.
+    def resume(self, like: list[FloatArray]) -> list[FloatArray]:
+        """Take the round, strategy state, selection and history from the newest checkpoint; return its model.
 
         Args:
             like: a model of the run, whose shapes and number types the checkpoint's must have.
@@ -254,17 +248,19 @@ class Training:
                 self.strategy.restore(state_type.from_arrays(checkpoint.state, {"d": len(like[0])}))
             if checkpoint.sites:
                 self.strategy.states = SiteStates.from_arrays(checkpoint.sites, {"n": len(self.strategy.roster)})
+            if checkpoint.selected is not None:
+                check_model(
+                    checkpoint.selected.models[""], self.strategy.output(checkpoint.server_round, checkpoint.model)
+                )
         except (ValueError, LookupError) as error:
             got = f"a newest checkpoint that does not fit this run ({error})"
             raise ConfigError("resume", got=got, allowed="one of this run", hint="begin a new run") from None
-        self.best = checkpoint.best
+        self.made, self.selected = checkpoint.server_round, checkpoint.selected
         self.directory.cut_after(checkpoint.server_round)
-        for line in self.directory.lines():
-            self.bytes_up += line["bytes_up"]
-            self.bytes_down += line["bytes_down"]
-            self.metrics = {name: line[name] for name in self.best if name in line} or self.metrics
-        log(INFO, "resuming after round %d", checkpoint.server_round)
-        return checkpoint.server_round, checkpoint.model
+        self.history.read(checkpoint.best)
+        early = self.ended and self.made < rounds
+        log(INFO, "resuming after round %d%s", self.made, ", where it ended: raise patience to go on" if early else "")
+        return checkpoint.model
 
     def offer_state_dir(self, checkpoint_round: int) -> None:
         """Tell clients which checkpoint is on disk, and where to keep their memory if they share this disk.
@@ -284,24 +280,37 @@ class Training:
         missing = in_words(result["dropped"], result["rounds"])
         level, outcome = (WARNING, WITH_MISSING) if missing else (INFO, "finished")
         metrics, seconds = format_metrics(result["metrics"], self.strategy.headline), result["wall_seconds"]
+        if chosen := result.get("selected"):
+            by = f"{chosen['metric']} {format_metric(chosen['metric'], chosen['value'])}"
+            metrics = format_metrics(result["test_metrics"], self.strategy.headline)
+            metrics = f"round {chosen['round']} of {result['rounds']} selected by {by}; on the test rows {metrics}"
         remark, place = f"{missing}; " if missing else "", self.directory.path / "result.json"
         log(level, "%s: %s  in %.1f s; %ssee %s", outcome, metrics, seconds, remark, place)
 
     def result(self, num_clients: int) -> dict[str, Any]:
-        """What result.json holds."""
+        """What result.json holds; a selected model is measured for it on the test rows."""
+        best, evaluation, lines = self.selected, self.config.evaluation, self.directory.lines()
+        chosen: dict[str, Any] = {}
+        if best is not None:
+            chosen["selected"] = {"round": best.server_round, "metric": evaluation.select_by, "value": best.value}
+            chosen["test_metrics"] = self.test(num_clients)
+            lines.append({"dropped": {str(site): why for site, why in self.strategy.report.dropped.items()}})
+        if self.made < self.config.training.num_server_rounds:
+            chosen["stopped"] = {"round": self.made, "patience": evaluation.patience}
         return {
             "strategy": self.config.run.strategy,
             "dataset": self.config.data.dataset,
             "seed": self.config.training.seed,
             "engine": self.engine,
-            "rounds": self.config.training.num_server_rounds,
-            "metrics": self.metrics,
-            "best": self.best,
-            "bytes_up": self.bytes_up,
-            "bytes_down": self.bytes_down,
+            "rounds": self.made,
+            "metrics": self.history.metrics,
+            "best": self.history.best,
+            **chosen,
+            "bytes_up": self.history.bytes_up,
+            "bytes_down": self.history.bytes_down,
             "wall_seconds": time.perf_counter() - self.started,
             "clients": num_clients,
-            "dropped": dropped_sites(self.directory.lines()),
+            "dropped": dropped_sites(lines),
             "versions": versions(),
             "config": self.config.resolve(),
         }

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from methods.method import Method, Task
 from methods.private import Guard, PrivateSite, protect, refuse_phase
-from payloads.held_out import BINS, ScoreCounts, ScoreEdges
+from payloads.held_out import BINS, SCORE_COUNTS, TEST_SCORE_COUNTS, ScoreCounts, ScoreEdges
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings, refuse_other
 from payloads.wire import PHASE, ROUND, ready_to_send
@@ -186,18 +186,26 @@ def client_of(method: Method, name: str, base: type[MethodClient[Any]] = Scoring
     return type(f"{name}Client", (base,), {"method": method, **about})
 
 
-def score(model: FlatModel, parameters: Sequence[FloatArray], site: Site, asked: ScoreEdges | None) -> ScoreCounts:
+def score(
+    model: FlatModel,
+    parameters: Sequence[FloatArray],
+    site: Site,
+    asked: ScoreEdges | None,
+    phase: str = SCORE_COUNTS,
+) -> ScoreCounts:
     """Count a site's held-out rows by class and by bin of their score under a model, for any algorithm.
 
     Args:
         asked: edges of the bins; None: `first_edges`.
+        phase: which rows; `TEST_SCORE_COUNTS` for the test rows of a run that evaluates on validation rows.
 
     Raises:
-        ValueError: a score is not finite as float32, or the site holds out no rows.
+        ValueError: a score is not finite as float32, or the site has no such rows.
     """
-    rows = site.held_out
+    rows = site.test if phase == TEST_SCORE_COUNTS else site.held_out
     if rows is None:
-        raise ValueError(f"partition {site.partition_id} holds out no rows: the server evaluates on its own")
+        kind = "has no test rows" if phase == TEST_SCORE_COUNTS else "holds out no rows"
+        raise ValueError(f"partition {site.partition_id} {kind}: the server evaluates on its own")
     model.load(parameters)
     try:
         scores = codes(model.predict(rows.features).cpu().numpy())

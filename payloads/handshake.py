@@ -24,6 +24,8 @@ class SiteReport(Payload):
     class_counts: IntArray | None = array(2, kind="int", optional=True)
     # the same for the rows held out for evaluation
     held_out_counts: IntArray | None = array(2, kind="int", optional=True)
+    # the same for its test rows, where the rows held out for evaluation are validation rows
+    test_counts: IntArray | None = array(2, kind="int", optional=True)
     # shape of one sample's features
     shape: IntArray | None = array("k", kind="int", optional=True)
     # how the site's table is encoded: JSON of a `Preprocessing`, not yet fitted, whose inputs are the c numbers below

@@ -10,10 +10,19 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from payloads.handshake import SiteReport
 from payloads.record import IntArray, Payload, PayloadError, array
 
-SCORE_COUNTS = "score-counts"
+# The exchanges: about the rows that a site holds out for evaluation and, at the end of a run that evaluates on
+# validation rows, about its test rows.
+SCORE_COUNTS, TEST_SCORE_COUNTS = "score-counts", "test-score-counts"
+EVALUATIONS = (SCORE_COUNTS, TEST_SCORE_COUNTS)
 BINS = 2048
+
+
+def held_counts(report: SiteReport, phase: str) -> IntArray | None:
+    """The numbers of negatives and positives that a site counts in one of the `EVALUATIONS`; None: it has no rows."""
+    return report.test_counts if phase == TEST_SCORE_COUNTS else report.held_out_counts
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

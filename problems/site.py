@@ -23,7 +23,8 @@ class Site:
         features: on the device and in the number type of the run.
         labels: 0.0 or 1.0, on the same device and of the same type.
         positives, negatives: the indices of the rows of each class.
-        held_out: rows that a client with a file of its own keeps out of training, if any.
+        held_out: rows that a client with a file of its own keeps out of training to evaluate on, if any.
+        test: its test rows, where the rows above are validation rows.
     """
 
     partition_id: int
@@ -32,6 +33,7 @@ class Site:
     positives: Int64[np.ndarray, "positives"]
     negatives: Int64[np.ndarray, "negatives"]
     held_out: "Site | None" = None
+    test: "Site | None" = None
     _samplers: dict[Purpose, tuple[Indices, int, int, EpochSampler]] = field(
         default_factory=dict, init=False, repr=False
     )

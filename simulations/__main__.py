@@ -202,7 +202,7 @@ def compare(
     out: Annotated[Path | None, typer.Option("--out", help="a folder for compare.csv and compare.png")] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare runs: their metrics in the last evaluated round, their costs, and what differs in their configs."""
+    """Compare runs: metrics of the last evaluated round, or of the selected model on the test rows; costs; configs."""
     comparison = Comparison.of(directories, name or ())
     drawn = comparison.choose_metric(metric)
     if out is not None:

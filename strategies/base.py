@@ -13,7 +13,7 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from payloads.held_out import SCORE_COUNTS, ScoreCounts
+from payloads.held_out import EVALUATIONS, ScoreCounts
 from payloads.record import Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, STATE_SINCE, content, digest, model_arrays, model_record
@@ -99,7 +99,7 @@ class PayloadStrategy(Family, Strategy):
             config: scalars for the messages' config.
             phase: name of the exchange, "" for the round's own.
         """
-        up = {**self.phases, SCORE_COUNTS: ScoreCounts}[phase] if phase else self.up_type
+        up = {**self.phases, **dict.fromkeys(EVALUATIONS, ScoreCounts)}[phase] if phase else self.up_type
         scalars = {**(config or {}), **self.extra_config, ROUND: server_round, **({PHASE: phase} if phase else {})}
         self.secure = None
         if self.privacy.secure_sum:

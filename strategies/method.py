@@ -109,11 +109,14 @@ class MethodStrategy(PayloadStrategy):
         return [self.method.server.output(arrays[0], self.plan(server_round)), *arrays[1:]]
 
     def held_out_scores(
-        self, server_round: int, arrays: list[FloatArray]
+        self, server_round: int, arrays: list[FloatArray], phase: str = SCORE_COUNTS
     ) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
         """(n,) labels and (n,) scores of all sites' held-out rows under a model, each score moved to its bin's middle.
 
         At most `EXCHANGES` times bins are refined, until AUC and average precision are known within `TOLERANCES`.
+
+        Args:
+            phase: one of the `payloads.held_out.EVALUATIONS`, which says which rows.
 
         Raises:
             StrategyError: fewer than ``min-train-nodes`` answer.
@@ -124,7 +127,7 @@ class MethodStrategy(PayloadStrategy):
         # the difference of two sums, one without a client, would be that client's counts
         exchanges = 1 if self.privacy.secure_sum else EXCHANGES
         for exchange in range(exchanges):
-            replies = self.ask(server_round, places, record, question, SCORE_COUNTS)
+            replies = self.ask(server_round, places, record, question, phase)
             places = [reply.place for reply in replies]
             negatives = np.sum([reply.payload.negatives for reply in replies], axis=0, dtype=np.int64)
             positives = np.sum([reply.payload.positives for reply in replies], axis=0, dtype=np.int64)

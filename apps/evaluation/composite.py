@@ -15,7 +15,7 @@ from apps.run_config.settings import ConfigError
 from methods.penalised import CompositeSettings
 from payloads.record import FloatArray
 from payloads.settings import Settings
-from problems.data import DataSpec, FederatedData
+from problems.data import DataSpec, FederatedData, Samples
 from problems.models import FlatModel, Layout
 from problems.objectives.classification import SAMPLE_LOSSES
 from problems.objectives.composite import LinearObjective, linear_features, ridge_factors
@@ -42,7 +42,7 @@ def _wrong_penalty(composite: CompositeSettings, why: str, allowed: str) -> Conf
 
 
 class CompositeEvaluator(ModelEvaluator):
-    """`ModelEvaluator`'s metrics on the test set, ``nonzeros``, and metrics of the parameters x on the sites' samples:
+    """`ModelEvaluator`'s metrics on some rows, ``nonzeros``, and metrics of the parameters x on the sites' samples:
 
     - ``objective``: f + g. f is the mean of the sites' mean losses, weighted by ``client-weights``, plus the ridge
       term;
@@ -54,8 +54,8 @@ class CompositeEvaluator(ModelEvaluator):
     - ``support_f1``: F1 score of x's nonzeros as a prediction of the nonzeros of x*.
     """
 
-    def __init__(self, config: RunConfig, model: FlatModel, data: FederatedData) -> None:
-        super().__init__(config, model, data.test)
+    def __init__(self, config: RunConfig, model: FlatModel, data: FederatedData, rows: Samples) -> None:
+        super().__init__(config, model, rows)
         self.count_nonzeros = True
         assert isinstance(config.family, CompositeSettings)
         self.layout = model.layout
@@ -66,12 +66,12 @@ class CompositeEvaluator(ModelEvaluator):
         self.sample_weights = torch.tensor(np.concatenate(weights))  # (n,)
         self.sample_labels = torch.tensor(np.concatenate([client.labels for client in clients]), dtype=torch.float64)
         self.sample_loss = SAMPLE_LOSSES[config.training.loss]
-        rows = linear_features(model.module, features)
-        if rows is None:
+        design = linear_features(model.module, features)
+        if design is None:
             self.samples = features.to(model.device, model.dtype)
             self.smooth = self.optimum = None
             return
-        self.smooth = LinearObjective(rows, self.sample_labels, self.sample_weights, self.sample_loss, self.ridge)
+        self.smooth = LinearObjective(design, self.sample_labels, self.sample_weights, self.sample_loss, self.ridge)
         self.optimum = self.find_optimum(data.num_clients)
 
     def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
@@ -119,8 +119,8 @@ class CompositeEvaluator(ModelEvaluator):
 class CompositeEvaluation(RowEvaluation):
     """Evaluation of composite objectives: a loss plus a penalty."""
 
-    def of_model(self, config: RunConfig, model: FlatModel, data: FederatedData) -> Evaluator:
-        return CompositeEvaluator(config, model, data)
+    def of_model(self, config: RunConfig, model: FlatModel, data: FederatedData, rows: Samples) -> Evaluator:
+        return CompositeEvaluator(config, model, data, rows)
 
     def of_scores(self, config: RunConfig, scored: ScoreEvaluator) -> Evaluator:
         scored.layout = scored.model.layout

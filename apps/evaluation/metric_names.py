@@ -57,5 +57,14 @@ def format_metrics(metrics: Mapping[str, float], view: str = "") -> str:
     if names.keys().isdisjoint(metrics):
         names = {name: name for name in SHOWN}
     return "  ".join(
-        f"{name} {metrics[name]:{FORMATS.get(plain, '.4f')}}" for name, plain in names.items() if name in metrics
+        f"{name} {format_metric(plain, metrics[name])}" for name, plain in names.items() if name in metrics
     )
+
+
+def format_metric(name: str, value: float) -> str:
+    """Write a metric's value as the log does.
+
+    Args:
+        name: of the metric, without a view's suffix.
+    """
+    return f"{value:{FORMATS.get(name, '.4f')}}"

@@ -181,26 +181,32 @@ class ProblemEvaluator(Evaluator):
 class RowEvaluation:
     """Evaluation of runs whose clients hold rows: by a network's scores of test rows, or a minimax problem's value."""
 
-    def __call__(self, config: RunConfig, num_clients: int, /, *, pooled: bool = True) -> Evaluator:
-        """Return the evaluator of a new run on the run config's data.
+    def __call__(self, config: RunConfig, num_clients: int, /, *, pooled: bool = True, test: bool = False) -> Evaluator:
+        """Return the evaluator of a run on the run config's data.
+
+        Args:
+            pooled: without effect, since the server needs these data in any case.
+            test: evaluate on the test rows, also in a run that has validation rows.
 
         Raises:
             DataError: the data cannot be loaded.
         """
         data = resources.federated_data(config.data, num_clients)
-        evaluator = self.of_data(config, data)
+        evaluator = self.of_data(config, data, test=test)
         evaluator.columns = data.columns
         return evaluator
 
-    def of_data(self, config: RunConfig, data: FederatedData) -> Evaluator:
+    def of_data(self, config: RunConfig, data: FederatedData, *, test: bool = False) -> Evaluator:
         """Return the evaluator of a run whose data the server has.
 
         Args:
-            data: the test set, and the clients' rows, on which the synthetic minimax problem is evaluated.
+            data: the rows to evaluate on, and the clients', on which the synthetic minimax problem is evaluated.
+            test: see `__call__`.
         """
+        rows = data.test if test else data.evaluated
         if resources.is_problem(config):
-            return ProblemEvaluator(config, data.train if config.training.loss == SYNTHETIC_PL else data.test)
-        return self.of_model(config, resources.new_model(config, data.input_shape), data)
+            return ProblemEvaluator(config, data.train if config.training.loss == SYNTHETIC_PL else rows)
+        return self.of_model(config, resources.new_model(config, data.input_shape), data, rows)
 
     def of_sites(self, config: RunConfig, schema: Schema, ask: Ask) -> Evaluator:
         """Return the evaluator of a run whose sites read files of their own: on the server's test file, else on theirs.
@@ -225,13 +231,14 @@ class RowEvaluation:
 
     # Hooks for algorithms with metrics of their own.
 
-    def of_model(self, config: RunConfig, model: FlatModel, data: FederatedData) -> Evaluator:
+    def of_model(self, config: RunConfig, model: FlatModel, data: FederatedData, rows: Samples) -> Evaluator:
         """Return a network's evaluator where the server has the clients' rows.
 
         Args:
             model: with the run's initial weights; the evaluator loads other models into it.
+            rows: those to evaluate on.
         """
-        return ModelEvaluator(config, model, data.test)
+        return ModelEvaluator(config, model, rows)
 
     def of_scores(self, config: RunConfig, scored: ScoreEvaluator) -> Evaluator:
         """Return a network's evaluator where the clients' rows stay at the sites.

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from flwr.app import Context, Message
 from torch import Tensor
 
-from apps.run_config.settings import DataSettings, RunSettings, SyntheticSettings
+from apps.run_config.settings import DataSettings, EvaluationSettings, RunSettings, SyntheticSettings
 from clients.base import PayloadClient, Site, Trained
 from clients.parties import Party
 from payloads.handshake import Scaling, SiteReport
@@ -207,6 +207,7 @@ class RunConfig:
     family: Settings
     algorithm: Algorithm = field(compare=False)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     # key=value of given keys that change nothing
     without_effect: tuple[str, ...] = field(default=(), compare=False)
 
@@ -219,7 +220,8 @@ class RunConfig:
     def resolve(self) -> dict[str, Any]:
         """The nested config with every default filled in, as ``config.toml`` holds it."""
         data = {kebab(name): getattr(self.data, name) for name in DataSettings.model_fields}
-        flat = {**self.run.model_dump(by_alias=True), **self.training.model_dump(by_alias=True), **data}
+        common = (self.run, self.training, self.evaluation)
+        flat = {key: value for part in common for key, value in part.model_dump(by_alias=True).items()} | data
         if not self.algorithm.strategy.vertical:
             flat[PRIVACY] = self.privacy.model_dump(by_alias=True)
         if self.algorithm.table:

@@ -47,6 +47,36 @@ class RunSettings(Settings):
     tracking_experiment: str = Field("florilegium", min_length=1, description="the name of the experiment in MLflow")
 
 
+class EvaluationSettings(Settings):
+    """Keys that say what a run makes of its evaluations."""
+
+    select_by: str = Field("", description="the metric on validation rows that selects a round's model, or empty: none")
+    patience: int = Field(
+        0, ge=0, description="evaluations without a better select-by that end the run, an integer >= 0 (0: none do)"
+    )
+
+    def check(self, strategy: str, spec: DataSpec, *, vertical: bool) -> None:
+        """Check the keys against those of the data.
+
+        Args:
+            strategy: its name.
+            vertical: whether it is one, whose server has no model.
+
+        Raises:
+            ConfigError: a model would be selected that is not there, or on other than validation rows.
+        """
+        if self.patience and not self.select_by:
+            allowed = "0 without select-by, whose metric it waits for"
+            raise ConfigError("patience", got=self.patience, allowed=allowed, hint="set select-by to a metric")
+        if self.select_by and vertical:
+            got, allowed = f"{self.select_by!r} with strategy {strategy!r}", "'', since its parties keep their blocks"
+            raise ConfigError("select-by", got=got, allowed=allowed, hint="leave it out")
+        if self.select_by and not spec.validation_fraction:
+            got, hint = f"{self.select_by!r} without validation rows", "set validation-fraction, for example to 0.2"
+            allowed = "a metric of validation rows, since no model is selected on test rows"
+            raise ConfigError("select-by", got=got, allowed=allowed, hint=hint)
+
+
 _types = get_type_hints(DataSpec)
 _data_keys: dict[str, Any] = {
     key.name: (_types[key.name], Field(key.default, **key.metadata)) for key in fields(DataSpec) if key.metadata

@@ -17,6 +17,7 @@ from flwr.common import log
 from numpy.typing import NDArray
 
 from apps.evaluation.metric_names import add_suffix
+from apps.evaluation.selection import Selected
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import SHOWING_KEYS, ConfigError, flatten
 from apps.run_directory.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
@@ -38,6 +39,7 @@ _FREE_KEYS = {
     "resume",
     "run-name",
     "num-server-rounds",
+    "patience",
     "checkpoint-every",
     "max-retries",
     "retry-wait",
@@ -162,12 +164,14 @@ class RunDirectory:
         state: Payload | None,
         sites: Payload | None,
         best: Mapping[str, float],
+        selected: Selected | None = None,
     ) -> None:
         """Write a checkpoint and remove all but the last `KEPT_CHECKPOINTS`; ``best``: each metric's best value so far.
 
         Args:
             state: the strategy's; None if it keeps none.
             sites: when the clients' memories were made, a `SiteStates`; None if they keep none.
+            selected: the best model so far, if the run selects one.
         """
         folder = self.path / "checkpoints"
         make_folder(folder)
@@ -175,7 +179,7 @@ class RunDirectory:
         flush(self.path / "metrics.jsonl")
         kept, known = ({} if record is None else record.arrays() for record in (state, sites))
         path = folder / f"round-{server_round:06d}.safetensors"
-        write_checkpoint(path, self.token, Checkpoint(server_round, model, kept, known, dict(best)))
+        write_checkpoint(path, self.token, Checkpoint(server_round, model, kept, known, dict(best), selected))
         for old in self.checkpoints()[:-KEPT_CHECKPOINTS]:
             old.unlink()
 
@@ -247,7 +251,8 @@ class RunDirectory:
 
         Args:
             named: the arrays, by the names of the module's parameters.
-            view: "" for model.safetensors; another one is part of the file's name, as in model_inner.safetensors.
+            view: "" for model.safetensors; another one is part of the file's name, as in model_inner.safetensors and,
+                of the selected models, model_best.safetensors and model_best_inner.safetensors.
         """
         write_tensors(self.path / f"{add_suffix('model', view)}.safetensors", dict(named), {"format": "pt"})
 
@@ -266,8 +271,9 @@ class RunDirectory:
 
             title = f"{result['strategy']} on {result['dataset']}"
             rows = rows_in_words(tomllib.loads((self.path / "config.toml").read_text("utf-8")))
+            chosen = result.get("selected", {}).get("round")
             with room_for(self.path / "curves.png"):
-                draw_curves(self.lines(), self.path / "curves.png", title, rows, view)
+                draw_curves(self.lines(), self.path / "curves.png", title, rows, view, chosen)
         if missing:
             log(INFO, "left out what %s would have made: %s", " and ".join(missing), install("reports"))
         (self.path / "failure.json").unlink(missing_ok=True)  # a run that was stopped may still complete

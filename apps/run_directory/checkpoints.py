@@ -1,28 +1,42 @@
 """Checkpoints, from which a resumed run continues: one sealed file each."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
+from apps.evaluation.metric_names import add_suffix
+from apps.evaluation.selection import Selected
 from apps.sites.files import read_sealed, write_sealed
 from payloads.record import FloatArray, PayloadError
 from payloads.wire import MODEL_ARRAYS
 
 CHECKPOINT_FORMAT, CHECKPOINT_VERSION = "florilegium-checkpoint", "2"
+# the part with the selected model's arrays; that of a view has its suffix
+_SELECTED = "selected"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run after a round: model, strategy's state, rounds of the clients' memories (`SiteStates`), best metrics."""
+    """A run after a round.
+
+    Attributes:
+        model: the model.
+        state: the strategy's.
+        sites: the rounds of the clients' memories, a `SiteStates`.
+        best: the best value of each metric.
+        selected: the selected model, if the run selects one.
+    """
 
     server_round: int
     model: list[FloatArray]
     state: dict[str, NDArray[Any]]
     sites: dict[str, NDArray[Any]]
     best: dict[str, float]
+    selected: Selected | None = None
 
 
 def write_checkpoint(path: Path, run: str, checkpoint: Checkpoint) -> None:
@@ -32,10 +46,12 @@ def write_checkpoint(path: Path, run: str, checkpoint: Checkpoint) -> None:
         path: its name gives the round, ``round-000010.safetensors``, as `read_checkpoint` demands.
         run: the run's token.
     """
-    model = dict(zip(MODEL_ARRAYS, checkpoint.model, strict=False))
-    parts = {"model": model, "strategy": checkpoint.state, "sites": checkpoint.sites}
-    arrays = {f"{part}.{name}": value for part, named in parts.items() for name, value in named.items()}
+    parts = {"model": _name(checkpoint.model), "strategy": checkpoint.state, "sites": checkpoint.sites}
     metadata = {"run": run, "round": str(checkpoint.server_round), "best": json.dumps(checkpoint.best)}
+    if (selected := checkpoint.selected) is not None:
+        parts |= {add_suffix(_SELECTED, view): _name(model) for view, model in selected.models.items()}
+        metadata[_SELECTED] = json.dumps([selected.server_round, selected.value, selected.waited])
+    arrays = {f"{part}.{name}": value for part, named in parts.items() for name, value in named.items()}
     write_sealed(path, CHECKPOINT_FORMAT, CHECKPOINT_VERSION, arrays, metadata)
 
 
@@ -51,16 +67,38 @@ def read_checkpoint(path: Path, run: str) -> Checkpoint:
     if path.stem != f"round-{metadata.get('round', ''):0>6}":
         raise PayloadError(f"{path}: of round {metadata.get('round')!r}, which its name does not say")
     parts: dict[str, dict[str, NDArray[Any]]] = {"model": {}, "strategy": {}, "sites": {}}
+    known = (*parts, *([_SELECTED] if _SELECTED in metadata else []))
     for name, value in arrays.items():
         part, _, field = name.partition(".")
-        if part not in parts:
-            raise PayloadError(f"{path}: unknown array {name!r}, allowed: {', '.join(f'{p}.*' for p in parts)}")
-        parts[part][field] = value
-    if tuple(sorted(parts["model"], reverse=True)) not in (MODEL_ARRAYS[:1], MODEL_ARRAYS):
-        raise PayloadError(f"{path}: model of {sorted(parts['model'])}, expected {list(MODEL_ARRAYS)}")
+        if part.partition("_")[0] not in known:
+            raise PayloadError(f"{path}: unknown array {name!r}, allowed: {', '.join(f'{p}.*' for p in known)}")
+        parts.setdefault(part, {})[field] = value
+    model = _read_model(path, "model", parts)
     try:
         best = {str(name): float(value) for name, value in json.loads(metadata.get("best", "")).items()}
     except (ValueError, TypeError, AttributeError):
         raise PayloadError(f"{path}: 'best' is {metadata.get('best')!r}, expected numbers by name") from None
-    model = [parts["model"][name] for name in MODEL_ARRAYS if name in parts["model"]]
-    return Checkpoint(int(metadata["round"]), model, parts["strategy"], parts["sites"], best)
+    selected = None
+    if _SELECTED in metadata:
+        models = {
+            part.removeprefix(_SELECTED).removeprefix("_"): _read_model(path, part, parts)
+            for part in (_SELECTED, *(part for part in parts if part.startswith(f"{_SELECTED}_")))
+        }
+        try:
+            server_round, chosen, waited = json.loads(metadata[_SELECTED])
+            selected = Selected(int(server_round), float(chosen), int(waited), models)
+        except (ValueError, TypeError):
+            got = f"{_SELECTED!r} is {metadata[_SELECTED]!r}"
+            raise PayloadError(f"{path}: {got}, expected a round, a value and a count") from None
+    return Checkpoint(int(metadata["round"]), model, parts["strategy"], parts["sites"], best, selected)
+
+
+def _name(model: list[FloatArray]) -> dict[str, NDArray[Any]]:
+    return dict(zip(MODEL_ARRAYS, model, strict=False))
+
+
+def _read_model(path: Path, part: str, parts: Mapping[str, dict[str, NDArray[Any]]]) -> list[FloatArray]:
+    named = parts.get(part, {})
+    if tuple(sorted(named, reverse=True)) not in (MODEL_ARRAYS[:1], MODEL_ARRAYS):
+        raise PayloadError(f"{path}: {part} of {sorted(named)}, expected {list(MODEL_ARRAYS)}")
+    return [named[name] for name in MODEL_ARRAYS if name in named]

@@ -28,7 +28,14 @@ def rows_in_words(config: Mapping[str, Any]) -> str:
     return "the test set"
 
 
-def draw_curves(lines: Sequence[Mapping[str, Any]], path: Path, title: str, rows: str, view: str = "") -> None:
+def draw_curves(
+    lines: Sequence[Mapping[str, Any]],
+    path: Path,
+    title: str,
+    rows: str,
+    view: str = "",
+    selected: int | None = None,
+) -> None:
     """Draw metrics by round as one PNG.
 
     It does without pyplot, whose state belongs to the main thread.
@@ -37,6 +44,7 @@ def draw_curves(lines: Sequence[Mapping[str, Any]], path: Path, title: str, rows
         lines: those of metrics.jsonl.
         rows: what the metrics were measured on, see `rows_in_words`.
         view: whose metrics to draw; "" is the model itself.
+        selected: the round whose model was selected, to be marked; None: none was.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -59,6 +67,8 @@ def draw_curves(lines: Sequence[Mapping[str, Any]], path: Path, title: str, rows
     if left.lines:
         left.legend(loc="lower right", frameon=False)
     for axes in (left, right):
+        if selected is not None:
+            axes.axvline(selected, color="black", linestyle=":", linewidth=1)
         axes.grid(alpha=0.3)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.savefig(path, dpi=120)

@@ -72,7 +72,8 @@ def own_report(rows: SiteRows, partition_id: int, num_partitions: int) -> SiteRe
     return SiteReport(
         identity=np.array([partition_id, num_partitions]),
         class_counts=np.array(rows.class_counts(rows.train_rows)),
-        held_out_counts=np.array(rows.class_counts(rows.test_rows)),
+        held_out_counts=np.array(rows.class_counts(rows.evaluated_rows)),
+        test_counts=None if rows.validation_rows is None else np.array(rows.class_counts(rows.test_rows)),
         shape=np.array(rows.shape, dtype=np.int64),
         columns=None if rows.preprocessing is None else encode_columns(rows.preprocessing),
         negative_labels=encode_names(rows.label_values[0]),
@@ -164,8 +165,11 @@ def _site(rows: SiteRows, partition_id: int, same: _Same, dtype: torch.dtype, de
         samples = rows.samples(places, same.agreed)
         return Site.from_arrays(partition_id, samples.features, samples.labels, dtype=dtype, device=device)
 
-    held_out = part(rows.test_rows) if len(rows.test_rows) else None
-    return replace(part(rows.train_rows), held_out=held_out)
+    def kept_out(places: NDArray[np.int64]) -> Site | None:
+        return part(places) if len(places) else None
+
+    test = None if rows.validation_rows is None else kept_out(rows.test_rows)
+    return replace(part(rows.train_rows), held_out=kept_out(rows.evaluated_rows), test=test)
 
 
 class RowSites(Sites):

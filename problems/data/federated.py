@@ -33,20 +33,33 @@ class FederatedData:
         columns: how the features are made of raw rows, if the data set is a table.
         input_shape: shape of one sample's features.
         train: the union of the clients' samples, client by client, before the clients' shift.
-        test: the test samples, undisturbed; with a ``validation_fraction``, the rows held out for validation instead.
+        test: the test samples, undisturbed.
+        validation: with a ``validation_fraction``, the rows held out of the training rows, undisturbed; else None.
     """
 
     def __init__(
-        self, train: Samples, test: Samples, sizes: Sequence[int], spec: DataSpec, columns: Preprocessing | None = None
+        self,
+        train: Samples,
+        test: Samples,
+        sizes: Sequence[int],
+        spec: DataSpec,
+        columns: Preprocessing | None = None,
+        validation: Samples | None = None,
     ) -> None:
         self.columns = columns
         self.train = train
         self.test = test
+        self.validation = validation
         self.num_clients = len(sizes)
         self.input_shape = train.shape
         self._ends = np.cumsum([0, *sizes])
         self._spec = spec
         self._shifted: dict[int, Samples] = {}
+
+    @property
+    def evaluated(self) -> Samples:
+        """The samples on which models are evaluated round by round: the validation rows, else the test samples."""
+        return self.test if self.validation is None else self.validation
 
     def client(self, partition_id: int) -> Samples:
         """Return one client's training samples, its shift applied; a view of `train` if there is no shift.
@@ -122,8 +135,9 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
         train_rows, test_rows = source.own_split()
         check_both_classes(labels[train_rows], "the training set", source.classes)
         check_both_classes(labels[test_rows], "the test set", source.classes)
+    validation_rows = None
     if spec.validation_fraction:
-        train_rows, test_rows = _validation(spec, source, labels, train_rows)
+        train_rows, validation_rows = _validation(spec, source, labels, train_rows)
     features, columns = source.features(train_rows)
     check_finite(features)
 
@@ -138,12 +152,17 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     if spec.imbalance and not all(train_labels[part].any() for part in parts):
         _refuse_lost_positives(spec, (train_labels, parts), spread(train_rows))
     order = np.concatenate(parts)
+
+    def samples_of(held: Int64[np.ndarray, "some"]) -> Samples:
+        return Samples(as_float32(features[held]), labels[held])
+
     return FederatedData(
         train=Samples(as_float32(features[rows[order]]), train_labels[order]),
-        test=Samples(as_float32(features[test_rows]), labels[test_rows]),
+        test=samples_of(test_rows),
         sizes=[len(part) for part in parts],
         spec=spec,
         columns=columns and columns.with_labels(np.array(source.classes)[marked].tolist()),
+        validation=None if validation_rows is None else samples_of(validation_rows),
     )
 
 
@@ -190,23 +209,29 @@ def _sparse_logistic(spec: DataSpec, num_clients: int) -> FederatedData:
         for client in range(num_clients)
     ]
     count = spec.synthetic_samples
-    rows = [(np.arange(count), np.arange(count, len(y))) for _, y in drawn]
+    rows = {
+        "the training set": [np.arange(count) for _ in drawn],
+        "the test set": [np.arange(count, len(y)) for _, y in drawn],
+    }
     if spec.validation_fraction:
-        rows = [
-            validation_split(y, train_rows, spec.validation_fraction, spec.seed, client)
-            for client, ((_, y), (train_rows, _)) in enumerate(zip(drawn, rows, strict=True))
+        pairs = [
+            validation_split(y, np.arange(count), spec.validation_fraction, spec.seed, client)
+            for client, (_, y) in enumerate(drawn)
         ]
-    train, test = (
-        Samples(
-            np.concatenate([x[pair[side]] for (x, _), pair in zip(drawn, rows, strict=True)]),
-            np.concatenate([y[pair[side]] for (_, y), pair in zip(drawn, rows, strict=True)]),
+        rows["the training set"], rows["the validation set"] = ([pair[side] for pair in pairs] for side in (0, 1))
+    parts = {
+        what: Samples(
+            np.concatenate([x[chosen] for (x, _), chosen in zip(drawn, each, strict=True)]),
+            np.concatenate([y[chosen] for (_, y), chosen in zip(drawn, each, strict=True)]),
         )
-        for side in (0, 1)
-    )
-    for part, what in ((train, "the training set"), (test, "the test set")):
+        for what, each in rows.items()
+    }
+    for what, part in parts.items():
         if not (len(part.positives) and len(part.negatives)):
             counts = f"{len(part.positives):,} positives and {len(part.negatives):,} negatives"
             got = f"one class only in {what} of {num_clients:,} clients, {counts}"
             way_out = "take more clients, a larger synthetic.samples or another seed"
             raise DataError(f"dataset {spec.dataset!r}", got=got, allowed="both classes", hint=way_out)
-    return FederatedData(train, test, [len(pair[0]) for pair in rows], spec)
+    train, test, *validation = parts.values()
+    sizes = [len(chosen) for chosen in rows["the training set"]]
+    return FederatedData(train, test, sizes, spec, validation=validation[0] if validation else None)

@@ -25,6 +25,7 @@ class SiteRows:
         features: float, or uint8 pixels; of a table its numbers, NaN where a cell is missing.
         labels: 0 or 1.
         train_rows, test_rows: indices of the rows to train with and of those held out, ascending.
+        validation_rows: indices of the rows held out of the training rows, ascending; None without a fraction of them.
         label_values: the file's negative and its positive label values.
         preprocessing: of a table, not yet fitted, else None.
     """
@@ -35,6 +36,12 @@ class SiteRows:
     test_rows: Int64[np.ndarray, "test"]
     label_values: tuple[tuple[str, ...], tuple[str, ...]]
     preprocessing: Preprocessing | None = None
+    validation_rows: Int64[np.ndarray, "validation"] | None = None
+
+    @property
+    def evaluated_rows(self) -> Int64[np.ndarray, "evaluated"]:
+        """The rows on which models are evaluated round by round: those held out for validation, else the test rows."""
+        return self.test_rows if self.validation_rows is None else self.validation_rows
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -91,8 +98,8 @@ def read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
     """Read one site's own file, or its folder of class folders.
 
     If the server has no test set (`data_dir` is empty) and the file has no test rows of its own, `test_fraction` of
-    each class is held out; with `validation_fraction`, rows of the training rows are held out in their place. A site
-    may hold one class only.
+    each class is held out; with `validation_fraction`, rows of the training rows are held out too. A site may hold one
+    class only.
 
     Args:
         path: of the file or folder.
@@ -124,7 +131,9 @@ def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
         train_rows, test_rows = everything[:0], everything
     elif not spec.data_dir and source.train_count is None:
         train_rows, test_rows = hold_out(labels, spec.test_fraction, spec.seed, partition_id)
+    validation_rows = None
     if spec.validation_fraction and partition_id is not None:
-        train_rows, test_rows = validation_split(labels, train_rows, spec.validation_fraction, spec.seed, partition_id)
+        fraction = spec.validation_fraction
+        train_rows, validation_rows = validation_split(labels, train_rows, fraction, spec.seed, partition_id)
     negative, positive = (tuple(np.array(source.classes)[marked == side].tolist()) for side in (False, True))
-    return SiteRows(features, labels, train_rows, test_rows, (negative, positive), preprocessing)
+    return SiteRows(features, labels, train_rows, test_rows, (negative, positive), preprocessing, validation_rows)

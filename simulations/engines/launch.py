@@ -54,8 +54,11 @@ def check_reference(engine: str, config: RunConfig) -> None:
 
     Raises:
         ConfigError: a nonfederated reference is named, but the strategy is not vertical, or a centralized one, but the
-            loss has none.
+            loss has none; or the reference is to select a model.
     """
+    if engine in (CENTRALIZED, NONFEDERATED) and (metric := config.evaluation.select_by):
+        allowed = f"'', since a {engine} reference leaves its last model"
+        raise ConfigError("select-by", got=repr(metric), allowed=allowed, hint="leave it out")
     if engine == NONFEDERATED:
         check_vertical(config)
     elif engine == CENTRALIZED:

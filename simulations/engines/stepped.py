@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from apps.config import Scalar
+from apps.run_directory.history import ROUND_LISTENER
 from apps.server_app import RunFailedError
-from apps.training import ROUND_LISTENER
 from simulations.arguments import Stack
 from simulations.engines.launch import run_federation
 from simulations.results.records import STOPPED_EARLY, evaluation

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from apps.config import Scalar
+from apps.run_directory.history import ROUND_LISTENER
 from apps.server_app import EXPECTED, RunFailedError
-from apps.training import ROUND_LISTENER
 from simulations.arguments import Stack
 from simulations.engines.launch import launch
 from simulations.results.output import log_off

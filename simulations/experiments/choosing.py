@@ -152,6 +152,7 @@ class Choosing(Runs):
         except ConfigError as error:
             place = f"{self._here}, {line.title}, {text}"
             raise ConfigError.of(error, place, hint=f"{error.hint}; {PAGE}") from None
-        changes["evaluate-every"] = rounds  # only the last round counts
+        if not line.config.get("select-by"):
+            changes["evaluate-every"] = rounds  # only the last round counts
         name = run_folder(line, seed, *(f"{key} {value!r}" for key, value in point.items()))
         return PlannedRun(name, line, seed, changes, text)

@@ -205,7 +205,7 @@ class Runs:
         if record is not None and record.status == FINISHED:
             self.records[run.name] = record
             metric = self.metrics[0]
-            status, outcome = FINISHED, f"{metric} {format_metric(record.last(metric))}"
+            status, outcome = FINISHED, f"{metric} {format_metric(record.final(metric))}"
         else:
             reason = reason or (record.reason if record else "") or "it left no result"
             self.failed[run.name] = reason

@@ -64,7 +64,7 @@ def train_centralized(
     site = Site.from_arrays(0, features, labels, dtype=model.dtype, device=model.device)
     kind = LocalSGDClient if training.loss == CROSS_ENTROPY else LocalPairClient
     client = kind(site, model, training, config.family)
-    evaluator = ModelEvaluator(config, resources.new_model(config, data.input_shape), data.test)
+    evaluator = ModelEvaluator(config, resources.new_model(config, data.input_shape), data.evaluated)
     arrays = starting_point(config, evaluator)
     history = [evaluator(arrays)]
     for server_round in range(1, training.num_server_rounds + 1):

@@ -105,6 +105,10 @@ class Comparison:
     def _labels_with_missing(self) -> set[str]:
         return {self._label(run) for run in self.runs if run.dropped}
 
+    @cached_property
+    def _some_select(self) -> bool:
+        return any(run.selected is not None for run in self.runs)
+
     def label(self, run: RunRecord) -> str:
         """The label of a run and its other seeds: how they differ from the rest, and if any had sites missing.
 
@@ -122,7 +126,7 @@ class Comparison:
         return text if run.status == FINISHED else f"{text} ({run.status})"
 
     def rows(self) -> list[dict[str, Any]]:
-        """One for each run: its name, status, facts, last metrics and, under ``config``, differing keys."""
+        """One for each run: its name, status, facts, `RunRecord.metrics` and, under ``config``, differing keys."""
         return [
             {
                 "run": run.name,
@@ -130,6 +134,7 @@ class Comparison:
                 "status": run.status,
                 "reason": run.reason,
                 **run.facts,
+                **({"selected": run.selected} if self._some_select else {}),
                 **{name: run.metrics.get(name) for name in self.metrics},
                 "config": {key: run.setting(key) for key in self.differing},
             }
@@ -144,10 +149,11 @@ class Comparison:
         """
         rows = self.rows()
         metrics = self.compared
-        columns = ["run", "status", "strategy", "dataset", "seed", "rounds", *metrics, "MB up", "MB down", "seconds"]
+        facts = ["run", "status", "strategy", "dataset", "seed", "rounds", *(["selected"] * self._some_select)]
+        columns = [*facts, *metrics, "MB up", "MB down", "seconds"]
         cells = [
             [
-                *(value_cell(row[name]) for name in columns[:6]),
+                *(value_cell(row[name]) for name in facts),
                 *(number_cell(format_metric(row[name]), row[name]) for name in metrics),
                 *(number_cell(format_megabytes(row[name]), row[name]) for name in ("bytes_up", "bytes_down")),
                 number_cell(format_cell(row["seconds"], 1), row["seconds"]),
@@ -165,9 +171,12 @@ class Comparison:
 
     @property
     def reasons(self) -> list[str]:
-        """Why runs have no result, and which sites were missing in others: a line for each."""
+        """Why runs have no result, which rounds others have selected, and which sites were missing: a line for each."""
         ended = [(run, " ".join(run.reason.split())) for run in self.runs if run.reason]
-        return [f"{run.name} {run.status}: {reason}" for run, reason in ended] + [
+        found = [f"{run.name} {run.status}: {reason}" for run, reason in ended]
+        chosen = [(run.name, run.selection) for run in self.runs if run.selection]
+        found += [f"{name}: {selection}; its metrics are those on the test rows" for name, selection in chosen]
+        return found + [
             f"{run.name} {run.status} with sites missing: {in_words(run.dropped, run.facts['rounds'])}"
             for run in self.runs
             if run.dropped
@@ -231,7 +240,7 @@ class Comparison:
         return f" on {' or '.join(rows)}" if {*metrics} - {*OF_TRAINING} else ""
 
     def differences(self, metric: str) -> dict[str, tuple[str, Difference]]:
-        """A metric's differences from that of the first group of runs in the last evaluated round, over common seeds.
+        """A metric's differences from that of the first group of runs (`RunRecord.metrics`), over common seeds.
 
         Returns:
             label -> (the first group's label, the difference), for groups of finished runs with finite values that

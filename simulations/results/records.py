@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from apps.config import SHOWING_KEYS, ConfigError, Scalar, flatten, parse_run_config
+from apps.evaluation.metric_names import format_metric
 from apps.evaluation.vertical import SUBOPTIMALITY
 from apps.run_directory.missing import dropped_sites
 from apps.sites.files import write_atomic
@@ -81,10 +82,23 @@ class RunRecord:
         """The sites that were missing; see `dropped_sites`."""
         return dropped_sites(self.lines)
 
+    @property
+    def selected(self) -> int | None:
+        """The round whose model the run has selected; None without ``select-by``, or before its end."""
+        found: int | None = self.result.get("selected", {}).get("round")
+        return found
+
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """The metrics of the last evaluated round; empty if there is none."""
-        return next((found for line in reversed(self.lines) if (found := evaluation(line))), {})
+        """The metrics of the model that the run leaves.
+
+        Returns:
+            Those of the last evaluated round or, with ``select-by``, of the selected model on the test rows; empty if
+            no round was evaluated.
+        """
+        last = next((found for line in reversed(self.lines) if (found := evaluation(line))), {})
+        tested: dict[str, float] = self.result.get("test_metrics", last)
+        return tested
 
     def curve(self, metric: str) -> dict[int, float]:
         """Round -> metric, of evaluated rounds.
@@ -95,12 +109,26 @@ class RunRecord:
         return {line["round"]: line[metric] for line in self.lines if metric in line}
 
     def last(self, metric: str) -> float | None:
-        """The metric in the last round that was evaluated by it.
+        """The metric in the last round that was evaluated by it or, with ``select-by``, in the selected round.
 
         Returns:
             The value, which may be nan; None if the run has none.
         """
-        return next(reversed(self.curve(metric).values()), None)
+        curve, chosen = self.curve(metric), self.selected
+        return next(reversed(curve.values()), None) if chosen is None else curve.get(chosen)
+
+    def final(self, metric: str) -> float | None:
+        """The metric of the model that the run leaves: as `last`, but with ``select-by`` on the test rows."""
+        return self.last(metric) if self.selected is None else self.metrics.get(metric)
+
+    @property
+    def selection(self) -> str:
+        """Which round a run with ``select-by`` has selected, in words; empty for others."""
+        if not (chosen := self.result.get("selected")):
+            return ""
+        value = format_metric(chosen["metric"], chosen["value"])
+        text = f"round {chosen['round']} selected by {chosen['metric']} {value} on validation rows"
+        return f"{text}, ended early after round {self.facts['rounds']}" if "stopped" in self.result else text
 
     def setting(self, key: str) -> Scalar | None:
         """The value of a run-config key or ``clients``; ``strategy`` is what ran (``centralized`` for a reference).

@@ -102,6 +102,7 @@ def _facts(run: RunRecord) -> dict[str, str]:
     found: dict[str, Any] = {
         **{key: facts[key] for key in ("strategy", "dataset", "clients")},
         "rounds": f"{facts['rounds']} of {run.config.get('num-server-rounds')}",
+        "selected": run.selection or None,
         "seed": facts["seed"],
         "engine": run.result.get("engine"),
         "wall time": f"{format_cell(facts['seconds'], 1)} s",
@@ -114,6 +115,7 @@ def _facts(run: RunRecord) -> dict[str, str]:
 
 def _metrics(run: RunRecord, metrics: Sequence[str]) -> Table:
     rows = []
+    tested = run.result.get("test_metrics", {})
     for metric in metrics:
         curve = run.curve(metric)
         finite = {number: value for number, value in curve.items() if math.isfinite(value)}
@@ -122,8 +124,10 @@ def _metrics(run: RunRecord, metrics: Sequence[str]) -> Table:
             best = better(metric)(finite, key=finite.__getitem__, default=None)
             value = finite.get(best)
             cells = number_cell(format_metric(last), last), number_cell(format_metric(value), value), value_cell(best)
-            rows.append([Cell(metric), *cells])
-    return Table("metrics", ["metric", "last", "best", "best in round"], rows)
+            more = [number_cell(format_metric(tested.get(metric)), tested.get(metric))] if tested else []
+            rows.append([Cell(metric), *cells, *more])
+    columns = ["metric", "last", "best", "best in round", *(["selected, on the test rows"] if tested else [])]
+    return Table("metrics", columns, rows)
 
 
 def _missing(run: RunRecord) -> Table:

@@ -158,12 +158,14 @@ class Sweep:
     def finals(self, trials: Sequence[Trial], out: Path) -> list[Trial]:
         """The chosen trials once more, trained on all training rows and evaluated on the test rows, in ``best/``.
 
+        With ``select-by`` they keep their validation rows, and what counts is the selected model on the test rows.
+
         Args:
             trials: those of the best configuration, one for each seed.
         """
         found = []
         for trial in trials:
-            config = {key: value for key, value in trial.config.items() if key != FRACTION}
+            config = without_fraction(trial.config)
             found.append(replace(trial, config=add_directory(config, out / "best" / trial.name), fraction=0.0))
         return found
 
@@ -194,6 +196,11 @@ class Sweep:
             for number in range(self.samples)
         ]
         return [{**point, **draw} for point in grid for draw in draws]
+
+
+def without_fraction(config: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """A flat run config without validation rows, unless it selects a model on them."""
+    return {key: value for key, value in config.items() if key != FRACTION or config.get("select-by")}
 
 
 def trial_name(varied: Mapping[str, Scalar], seed: int) -> str:

@@ -14,7 +14,7 @@ from simulations.arguments import nest
 from simulations.results.output import format_cell, format_metric, format_pair, table
 from simulations.results.ranking import over_seeds, rank
 from simulations.results.records import FAILED, FINISHED, OF_TRAINING
-from simulations.sweeps.plan import FRACTION, TEST, Sweep, Trial
+from simulations.sweeps.plan import TEST, Sweep, Trial, without_fraction
 
 _SHOWN_CONFIGS = 20
 
@@ -24,7 +24,7 @@ class Row:
     """How a trial stands. ``status`` is waiting, finished, stopped, failed or unfinished."""
 
     status: str = "waiting"
-    final: float | None = None  # the metric of the last evaluated round
+    final: float | None = None  # the metric of the last evaluated round, or of the selected model
     best: float | None = None
     rounds: int = 0
     seconds: float = 0.0
@@ -122,7 +122,9 @@ class Outcome:
         if self.final is not None:
             of = f"{self.final.finished} of {self.final.seeds} seeds"
             value = format_pair(self.final.mean, self.final.spread)
-            notes.append(f"trained on all training rows, on the test rows: {metric} {value} ({of}, in best/)")
+            by = next(trial.config.get("select-by") for trial in self.trials)
+            made = f"of the round selected by {by}" if by else "trained on all training rows"
+            notes.append(f"{made}, on the test rows: {metric} {value} ({of}, in best/)")
         return notes
 
     def json(self) -> dict[str, Any]:
@@ -162,7 +164,9 @@ def standings(trials: Sequence[Trial], rows: Mapping[str, Row], mode: str) -> li
 
 
 def best_toml(outcome: Outcome) -> str:
-    """The best configuration as a file for ``-c``, without a validation fraction; comments give metric and rows.
+    """The best configuration as a file for ``-c``; comments give metric and rows.
+
+    It is without a validation fraction, unless it selects a model by one.
 
     Args:
         outcome: of a sweep with a best configuration.
@@ -170,7 +174,8 @@ def best_toml(outcome: Outcome) -> str:
     sweep, best = outcome.sweep, outcome.best
     assert best is not None
     spread = "" if best.spread is None else f", standard deviation {best.spread:.6g}"
-    heading = f"# {sweep.metric} {best.mean:.6g} after the last round: mean of {best.finished} seeds{spread}\n"
+    when = "of the selected round" if sweep.config.get("select-by") else "after the last round"
+    heading = f"# {sweep.metric} {best.mean:.6g} {when}: mean of {best.finished} seeds{spread}\n"
     heading += "".join(f"# {line}\n" for line in outcome.words())
-    config = {key: value for key, value in {**sweep.config, **best.varied}.items() if key != FRACTION}
+    config = without_fraction({**sweep.config, **best.varied})
     return heading + tomli_w.dumps(nest(config))

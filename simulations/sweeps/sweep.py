@@ -92,19 +92,20 @@ class Books:
             return None
         same_clients = run.status == STOPPED or run.result.get("clients") == self.sweep.clients
         same = same_clients and not run.unlike(trial.config, free=SHOWING_KEYS)
-        return self.row(run) if same and run.status in (FINISHED, STOPPED) else None
+        return self.row(trial, run) if same and run.status in (FINISHED, STOPPED) else None
 
-    def row(self, run: RunRecord) -> Row:
+    def row(self, trial: Trial, run: RunRecord) -> Row:
         """A trial's row, read from its run directory.
 
         Returns:
-            Its ``final`` and ``best`` metrics, the latter by the sweep's mode, are None if no round was evaluated.
+            Its ``final`` and ``best`` metrics, the latter by the sweep's mode, are None if no round was evaluated. With
+            ``select-by`` a trial that decides is final in the selected round, and one that does not on the test rows.
         """
         curve = run.curve(self.sweep.metric)
         better = min if self.sweep.mode == "min" else max
         return Row(
             run.status,
-            curve[max(curve)] if curve else None,
+            run.last(self.sweep.metric) if trial.fraction else run.final(self.sweep.metric),
             better(curve.values()) if curve else None,
             int(run.facts["rounds"]),
             float(run.facts["seconds"]),
@@ -121,7 +122,7 @@ class Books:
             died: why the trial's process ended before the run; empty: it did not.
         """
         try:
-            row = self.row(read_run(trial.path))
+            row = self.row(trial, read_run(trial.path))
         except ConfigError as error:
             row = Row(FAILED, reason=str(error))
         if row.status != FINISHED:
@@ -136,7 +137,7 @@ class Books:
             reason: its failure.json has it after "stopped early: ".
         """
         leave_reason(trial.path, f"{STOPPED_EARLY}: {reason}")
-        self.note(trial, self.row(read_run(trial.path)))
+        self.note(trial, self.row(trial, read_run(trial.path)))
 
     def note(self, trial: Trial, row: Row) -> None:
         """Record a trial's row, write the table, and report the row.

@@ -16,7 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.common import log
 
 from payloads.flower_internals import readdress, values_of
-from payloads.held_out import SCORE_COUNTS, ScoreCounts
+from payloads.held_out import EVALUATIONS, ScoreCounts, held_counts
 from payloads.record import FloatArray, Payload, PayloadError
 from payloads.wire import (
     ARRAYS,
@@ -76,7 +76,7 @@ class Exchange:
     @property
     def kind(self) -> str:
         """Flower's type of the messages."""
-        return MessageType.EVALUATE if self.phase == SCORE_COUNTS else MessageType.TRAIN
+        return MessageType.EVALUATE if self.phase in EVALUATIONS else MessageType.TRAIN
 
     def write(self, places: Sequence[int]) -> list[Message]:
         """Messages to some more clients."""
@@ -207,7 +207,7 @@ class Exchange:
             PayloadError: it is impossible.
         """
         if isinstance(payload, ScoreCounts):
-            payload.check_rows(self.roster.reports[place].held_out_counts)
+            payload.check_rows(held_counts(self.roster.reports[place], self.phase))
         else:
             self.family.check_payload(payload)
 

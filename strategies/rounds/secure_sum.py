@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common import log
 
-from payloads.held_out import BINS, ScoreCounts
+from payloads.held_out import BINS, ScoreCounts, held_counts
 from payloads.record import FloatArray, IntArray, Payload, PayloadError, specs_of
 from payloads.secure_sum import (
     BOXES,
@@ -248,7 +248,7 @@ class SecureSum:
         try:
             payload = self.up(**{k: v.astype(dtype) if v.dtype.kind == "f" else v for k, v in values.items()}).check()
             if isinstance(payload, ScoreCounts):
-                counts = [self.family.roster.reports[place].held_out_counts for place in arrived]
+                counts = [held_counts(self.family.roster.reports[place], self.phase) for place in arrived]
                 payload.check_rows(np.sum([count for count in counts if count is not None], axis=0))
         except PayloadError as error:
             raise self._explain(error) from None

@@ -140,6 +140,19 @@ FORGED: dict[str, tuple[Callable[[dict[str, Any], dict[str, str]], Any], str]] =
     "another round": (lambda a, m: m.update(round="2"), "of round '2', which its name does not say"),
     "no best": (lambda a, m: m.pop("best"), "'best' is None, expected numbers by name"),
     "best torn": (lambda a, m: m.update(best='{"auc": 0.'), "'best' is '{\"auc\": 0.', expected numbers by name"),
+    "selection torn": (
+        lambda a, m: (m.update(selected="[1, 0.5"), a.update({"selected.parameters": a["model.parameters"]})),
+        "'selected' is '[1, 0.5', expected a round, a value and a count",
+    ),
+    "selection without a model": (lambda a, m: m.update(selected="[1, 0.5, 0]"), "selected of [], expected"),
+    "a model without a selection": (
+        lambda a, m: a.update({"selected.parameters": a["model.parameters"]}),
+        "unknown array 'selected.parameters'",
+    ),
+    "short selected model": (
+        lambda a, m: (m.update(selected="[1, 0.5, 0]"), a.update({"selected.parameters": a["model.parameters"][1:]})),
+        "model: 'parameters' is float32(64,), expected float32(65,)",
+    ),
     "unknown array": (lambda a, m: a.update(extra=np.zeros(2)), "unknown array 'extra', allowed: model.*"),
     "no model": (lambda a, m: a.pop("model.parameters"), "model of [], expected ['parameters', 'buffers']"),
     "short model": (

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from apps.config import (
     ConfigError,
     DataSettings,
+    EvaluationSettings,
     RunConfig,
     RunSettings,
     Scalar,
@@ -33,7 +34,8 @@ PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 def fields() -> dict[str, Any]:
     """Every run-config key with its pydantic field."""
-    models: list[tuple[str, type[Settings]]] = [("", RunSettings), ("", TrainingSettings), ("", DataSettings)]
+    common = (RunSettings, TrainingSettings, EvaluationSettings, DataSettings)
+    models: list[tuple[str, type[Settings]]] = [("", model) for model in common]
     models += [("synthetic.", SyntheticSettings), ("privacy.", PrivacySettings)]
     models += sorted({(f"{row.table}.", row.settings) for row in ALGORITHMS.values() if row.table}, key=str)
     return {p + kebab(name): field for p, model in models for name, field in model.model_fields.items()}
@@ -106,6 +108,8 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "tracking-uri": st.sampled_from(["", "file:///srv/a", "https://a.b:80/c"]),
         **dict.fromkeys(("clip-gradient", "weight-decay"), st.just(0.0)),  # not every strategy can have them
         "client-weights": st.just("examples"),  # the other word is not for every strategy
+        "select-by": st.just(""),  # needs validation rows, and the next key needs it
+        "patience": st.just(0),
         "privacy.secure-sum": st.just(False),  # not every strategy can have sums
         "privacy.epsilon": st.just(0.0),  # nor a budget
         "fedx.bins": st.integers(2, 2**16),
@@ -242,6 +246,12 @@ REFUSED: list[tuple[dict[str, Scalar], list[str]]] = [
     (
         {"partition": "own", "dataset": "csv", "data-dir": "a.csv", "validation-fraction": 0.2},
         ["validation-fraction: got 0.2", "the server evaluates on its own file"],
+    ),
+    ({"select-by": "auc"}, ["select-by: got 'auc' without validation rows", "on test rows; set validation-fraction"]),
+    ({"patience": 3, "validation-fraction": 0.2}, ["patience: got 3, allowed: 0 without select-by", "set select-by"]),
+    (
+        {"strategy": "vfb2-sgd", "select-by": "auc", "validation-fraction": 0.2},
+        ["select-by: got 'auc' with strategy 'vfb2-sgd', allowed: '', since its parties keep"],
     ),
     ({"loss": "p-norm-push", "fedx.surrogate": "psm"}, ["surrogate", "'psm'", "squared-hinge, logistic"]),
     ({"composite.parameters": ""}, ["composite.parameters", "''", "auto (all but biases), all, or names"]),

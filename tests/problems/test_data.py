@@ -276,20 +276,23 @@ def rows_of(samples: Samples) -> set[bytes]:
 def test_validation_rows_come_from_the_training_rows_and_no_test_row_is_seen() -> None:
     plain, held = load(DataSpec(seed=3), 4), load(DataSpec(seed=3, validation_fraction=0.25), 4)
     negatives, positives = round(0.25 * len(plain.train.negatives)), round(0.25 * len(plain.train.positives))
-    assert (len(held.test.negatives), len(held.test.positives)) == (negatives, positives)
-    assert rows_of(held.train) | rows_of(held.test) == rows_of(plain.train)
-    assert rows_of(held.test) & rows_of(held.train) == rows_of(held.test) & rows_of(plain.test) == set()
-    assert len(held.train) + len(held.test) == len(plain.train)
+    rows = held.evaluated
+    assert (len(rows.negatives), len(rows.positives)) == (negatives, positives)
+    assert rows_of(held.train) | rows_of(rows) == rows_of(plain.train)
+    assert rows_of(rows) & rows_of(held.train) == rows_of(rows) & rows_of(plain.test) == set()
+    assert len(held.train) + len(rows) == len(plain.train)
+    assert plain.evaluated is plain.test
+    assert held.test.features.tobytes() == plain.test.features.tobytes()
     other = load(DataSpec(seed=4, validation_fraction=0.25), 4)
-    assert rows_of(other.test) != rows_of(held.test)
+    assert rows_of(other.evaluated) != rows_of(rows)
 
 
 def test_validation_rows_are_left_as_they_are() -> None:
     """As test rows are: imbalance, label noise and shift are of the rows that remain."""
     spec = DataSpec(positive_label="first-half", validation_fraction=0.25)
     disturbed = replace(spec, imbalance=0.1, label_noise=0.2, client_shift=0.01)
-    assert load(disturbed, 4).test.features.tobytes() == load(spec, 4).test.features.tobytes()
-    assert load(disturbed, 4).test.labels.tobytes() == load(spec, 4).test.labels.tobytes()
+    assert load(disturbed, 4).evaluated.features.tobytes() == load(spec, 4).evaluated.features.tobytes()
+    assert load(disturbed, 4).evaluated.labels.tobytes() == load(spec, 4).evaluated.labels.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -304,9 +307,10 @@ def test_sites_of_their_own_each_hold_validation_rows_out(spec: DataSpec, client
     plain, held = load(replace(spec, validation_fraction=0.0), clients), load(spec, clients)
     for before, after in zip(parts_of(plain), parts_of(held), strict=True):
         assert rows_of(after) < rows_of(before)
-        assert len(rows_of(before) & rows_of(held.test)) == len(before) - len(after) == each
-    assert len(held.test) == clients * each
-    assert rows_of(held.test) & rows_of(plain.test) == set()
+        assert len(rows_of(before) & rows_of(held.evaluated)) == len(before) - len(after) == each
+    assert len(held.evaluated) == clients * each
+    assert rows_of(held.evaluated) & rows_of(plain.test) == set()
+    assert rows_of(held.test) == rows_of(plain.test)
 
 
 @pytest.mark.parametrize("name", ["iid", "sorted-90", "dirichlet"])

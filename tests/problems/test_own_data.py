@@ -150,12 +150,13 @@ def test_other_kinds_of_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("own_test_rows", [True, False])
-def test_validation_rows_take_the_place_of_test_rows(tmp_path: Path, own_test_rows: bool) -> None:
+def test_validation_rows_are_evaluated_in_the_place_of_test_rows(tmp_path: Path, own_test_rows: bool) -> None:
     extra = {"X_test": np.ones((3, 2)), "y_test": [0, 1, 1]} if own_test_rows else {}
     np.savez(tmp_path / "s.npz", X=np.zeros((40, 2)), y=[0, 1] * 20, **extra)  # type: ignore[arg-type]
     plain, held = (read_own(str(tmp_path / "s.npz"), spec("npz", validation_fraction=part), 1) for part in (0.0, 0.25))
-    assert held.class_counts(held.test_rows) == ((5, 5) if own_test_rows else (4, 4))
-    assert sorted([*held.train_rows, *held.test_rows]) == plain.train_rows.tolist()
+    assert held.class_counts(held.evaluated_rows) == ((5, 5) if own_test_rows else (4, 4))
+    assert sorted([*held.train_rows, *held.evaluated_rows]) == plain.train_rows.tolist()
+    assert held.test_rows.tolist() == plain.test_rows.tolist() == plain.evaluated_rows.tolist()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import apps.client_app
 import apps.server_app
 import apps.training
 from apps.config import ConfigError, parse_run_config
+from apps.run_directory.history import ROUND_LISTENER
 from apps.run_directory.missing import Watch, in_words
 from apps.server_app import RunFailedError
 from payloads.settings import TrainingSettings
@@ -154,11 +155,11 @@ def test_good_replies_whose_sum_overflows_end_the_run(strategy: str, of: str, tm
 @contextlib.contextmanager
 def heard_by(listen: Callable[[dict[str, Any]], object]) -> Iterator[None]:
     """Let a function hear every line of a run."""
-    token = apps.training.ROUND_LISTENER.set(listen)
+    token = ROUND_LISTENER.set(listen)
     try:
         yield
     finally:
-        apps.training.ROUND_LISTENER.reset(token)
+        ROUND_LISTENER.reset(token)
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])

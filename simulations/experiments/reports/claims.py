@@ -86,7 +86,7 @@ def judge(expansion: Expansion, rows: Sequence[Row], records: Mapping[str, RunRe
             lines = expansion.lines[place], expansion.lines[other]
             ahead, behind = (by[line.method, line.dataset, line.setting, metric] for line in lines)
             ends = [
-                {seed: end for seed, run in ended.items() if (end := run.last(metric)) is not None}
+                {seed: end for seed, run in ended.items() if (end := run.final(metric)) is not None}
                 for ended in (expansion.find_ended(line, records) for line in lines)
             ]
             gap = difference(*(ends if better(metric) is max else ends[::-1]))

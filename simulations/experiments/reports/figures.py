@@ -91,9 +91,9 @@ def panels(expansion: Expansion, records: Mapping[str, RunRecord], x: str) -> di
 
 
 def _over_clients(label: str, runs: _Runs, metric: str, log: bool) -> Curve:
-    """The last evaluated round's values, a point for each number of clients."""
+    """The values of the models that the runs leave, a point for each number of clients."""
     runs = sorted(runs, key=lambda one: one[0].clients)
-    ends = [[value for run in ended if (value := run.last(metric)) is not None] for _, ended in runs]
+    ends = [[value for run in ended if (value := run.final(metric)) is not None] for _, ended in runs]
     mean = np.array([np.mean(values) for values in ends])
     spread = np.array([np.std(values, ddof=1) if len(values) > 1 else 0.0 for values in ends])
     places = np.array([float(line.clients) for line, _ in runs])

@@ -62,9 +62,8 @@ def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
         line = expansion.lines[place]
         ended = expansion.find_ended(line, records).values()
         for metric in experiment.metrics:
-            curves = [list(run.curve(metric).values()) for run in ended]
-            curves = [curve for curve in curves if curve]
-            last = [curve[-1] for curve in curves]
+            curves = [curve for run in ended if (curve := list(run.curve(metric).values()))]
+            last = [end for run in ended if (end := run.final(metric)) is not None]
             value = expansion.paper.get((place, metric))
             found.append(
                 Row(

@@ -1,0 +1,103 @@
+"""What a run has measured and sent so far: a line for each round, its log, the best metrics and the bytes."""
+
+import time
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from logging import INFO, WARNING
+from typing import Any
+
+from flwr.common import log
+
+from apps.evaluation.metric_names import better, format_metrics
+from apps.run_directory.artifacts import RunDirectory
+from apps.run_directory.missing import Watch
+from strategies.rounds.replies import RoundReport
+
+# called with each line of metrics.jsonl once it is written; an exception from it ends the run
+ROUND_LISTENER: ContextVar[Callable[[dict[str, Any]], None] | None] = ContextVar("ROUND_LISTENER", default=None)
+
+
+class History:
+    """The rounds of a run.
+
+    Args:
+        directory: where its lines are written.
+        rounds: how many rounds it is to have.
+        view: whose metrics the log shows; "" is the model itself.
+        steps: the keys of step sizes, in words.
+
+    Attributes:
+        best: the best value of each metric by itself.
+        metrics: those of the last evaluated round.
+        bytes_up, bytes_down: of all rounds, resumed or not.
+    """
+
+    def __init__(self, directory: RunDirectory, rounds: int, view: str, steps: str) -> None:
+        self.directory = directory
+        self.rounds = str(rounds)
+        self.view = view
+        self.watch = Watch(view, steps)
+        self.best: dict[str, float] = {}
+        self.metrics: dict[str, float] = {}
+        self.bytes_up = self.bytes_down = 0
+
+    def read(self, best: Mapping[str, float]) -> None:
+        """Take over the lines of a run that is resumed.
+
+        Args:
+            best: the best metrics in its checkpoint.
+        """
+        self.best = dict(best)
+        for line in self.directory.lines():
+            self.bytes_up += line["bytes_up"]
+            self.bytes_down += line["bytes_down"]
+            self.metrics = {name: line[name] for name in self.best if name in line} or self.metrics
+
+    def write(
+        self, server_round: int, report: RoundReport, metrics: Mapping[str, float], begun: float, exchange: float
+    ) -> None:
+        """Add a round's line to metrics.jsonl and, if there is something to tell, to the log.
+
+        Args:
+            report: of the round.
+            metrics: by name; empty if the round was not evaluated.
+            begun: the reading of ``time.perf_counter`` at the round's beginning.
+            exchange: seconds of it in which the server waited for clients.
+        """
+        seconds = time.perf_counter() - begun
+        self.bytes_up += report.bytes_up
+        self.bytes_down += report.bytes_down
+        if metrics:
+            self.metrics = dict(metrics)
+            for name, value in metrics.items():
+                self.best[name] = better(name)(self.best.get(name, value), value)
+        line: dict[str, Any] = {
+            "round": server_round,
+            **metrics,
+            "bytes_up": report.bytes_up,
+            "bytes_down": report.bytes_down,
+            "clients_asked": len(report.asked),
+            "clients_answered": len(report.answered),
+            "dropped": {str(site): reason for site, reason in report.dropped.items()},
+            "state_lost": report.state_lost,
+            "seconds": seconds,
+            "server_seconds": seconds - exchange,
+            **report.extras,
+        }
+        # writing an event takes longer than the line, and a round without metrics has little to draw
+        notable = bool(metrics or report.dropped or report.state_lost)
+        self.directory.append(line, event=notable)
+        if notable:
+            self.tell(server_round, report, metrics, seconds)
+        for warning in self.watch.take(line, report.answered):
+            log(WARNING, "round %d: %s", server_round, warning)
+        listener = ROUND_LISTENER.get()
+        if listener is not None:
+            listener(line)
+
+    def tell(self, server_round: int, report: RoundReport, metrics: Mapping[str, float], seconds: float) -> None:
+        """Log a line for a round that was evaluated, dropped a client or lost a client's memory."""
+        missing = ", ".join(map(str, sorted(report.dropped)))
+        sites = f"sites {len(report.answered)}/{len(report.asked)}" + (f", without {missing}" if missing else "")
+        width, measured = len(self.rounds), format_metrics(metrics, self.view)
+        log(INFO, "round %*d/%s  %s  %s  %.2f s", width, server_round, self.rounds, measured, sites, seconds)
