@@ -1,7 +1,7 @@
 """The server's view of a composite objective f + g over the sites' samples."""
 
 from collections.abc import Hashable, Sequence
-from logging import WARNING
+from logging import INFO, WARNING
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from problems.objectives.classification import SAMPLE_LOSSES
 from problems.objectives.composite import LinearObjective, linear_features, ridge_factors
 from problems.optimum import Optimum, minimise
 from problems.penalties import Penalty, make_penalty
+
+LARGEST_REFERENCE = 20_000_000
+"""Numbers in the sites' samples up to which x* is computed, which then takes a minute at most."""
 
 
 def check_penalty(strategy: str, spec: DataSpec, composite: Settings) -> None:
@@ -72,7 +75,12 @@ class CompositeEvaluator(ModelEvaluator):
             self.smooth = self.optimum = None
             return
         self.smooth = LinearObjective(design, self.sample_labels, self.sample_weights, self.sample_loss, self.ridge)
-        self.optimum = self.find_optimum(data.num_clients)
+        self.optimum = None
+        if design.numel() <= LARGEST_REFERENCE:
+            self.optimum = self.find_optimum(data.num_clients)
+        else:
+            size = " x ".join(f"{length:,}" for length in design.shape)
+            log(INFO, "no optimality and no support_f1: finding x* for %s samples and features takes minutes", size)
 
     def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
         metrics = super().__call__(arrays)
