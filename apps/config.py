@@ -55,6 +55,8 @@ _TABLES: dict[str, type[Settings]] = {
     SYNTHETIC: SyntheticSettings,
     PRIVACY: PrivacySettings,
 }
+# keys of earlier releases, and what they are called now
+_BEFORE = {"standardise": "scale"}
 # What "auto" means by default, and for particular data sets.
 _AUTO: dict[str, Scalar] = {
     "model": RunSettings.model_fields["model"].default,
@@ -309,7 +311,7 @@ def _unknown_key(key: str, keys: Mapping[str, str]) -> ConfigError:
     return ConfigError(
         key if key.isprintable() else repr(key),
         got="an unknown run-config key",
-        allowed=f"the {len(keys)} of docs/configuration.md" + did_you_mean(key, keys),
+        allowed=f"the {len(keys)} of docs/configuration.md" + did_you_mean(_BEFORE.get(key, key), keys),
         hint=list_hint("keys"),
     )
 

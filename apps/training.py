@@ -74,6 +74,8 @@ class Training:
             check_test_rows(roster.reports)
         evaluator = self.evaluator(len(roster))
         log(INFO, "%s; results in %s", evaluator.summary, self.directory.path)
+        if evaluator.columns is not None and (dates := evaluator.columns.dates):
+            log(INFO, "dates become days since 1970-01-01: %s", ", ".join(map(repr, dates)))
         if config.warning:
             log(WARNING, "%s", config.warning)
         self.strategy.layout = evaluator.layout

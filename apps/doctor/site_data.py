@@ -5,6 +5,7 @@ from __future__ import annotations
 from flwr.app import Context
 
 from apps.doctor.findings import WrongError
+from payloads.handshake import SiteReport
 
 
 def data(context: Context) -> str:
@@ -38,7 +39,22 @@ def data(context: Context) -> str:
             allowed=f"{config.data.positive_label or '1'!r} among them, where there is more than one",
             hint="write them as the other sites do, or set positive-label",
         )
-    return f"{text}; positive labels: {positive}; negative: {negative}"
+    return f"{text}; positive labels: {positive}; negative: {negative}{_tell_columns(report)}"
+
+
+def _tell_columns(report: SiteReport) -> str:
+    """The dates of a site's table, and what it tells of missing cells, where they are no error; begins with ";"."""
+    from strategies.rounds.schema import read_columns, statistics_of
+
+    table, statistics = read_columns(report), statistics_of(report)
+    if table is None:
+        return ""
+    dates = f"; dates: {', '.join(map(repr, table.dates))}" if table.dates else ""
+    if statistics is None:
+        return dates
+    gaps = dict(zip((feature.column for feature in table.inputs), statistics.rows - statistics.counts, strict=True))
+    told = [f"{name!r} {count:,}" for name, count in gaps.items() if count]
+    return f"{dates}; missing of {statistics.rows:,} training rows: {', '.join(told)}" if told else dates
 
 
 def device(context: Context) -> str:

@@ -73,7 +73,7 @@ class PartyTable:
             raise DataError(path, got=got, allowed="one at least", hint="add columns of features")
         frame.columns = frame.columns.map(str)
         columns = [Column(name) for name in frame.columns]
-        check_columns(frame, columns, listable=False)
+        check_columns(frame, columns, spec, party=True)
         whole = encode(frame, columns, np.arange(len(frame)), spec)
         self.names = list(whole.preprocessing.names)
         self._features = whole.values[order]  # (rows, columns), not scaled

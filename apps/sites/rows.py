@@ -112,6 +112,9 @@ def server_samples(config: RunConfig, schema: Schema) -> Samples:
         what = f"columns {differing}" if differing else f"shapes: {rows.shape}, {shape}"
         got = f"{config.data.data_dir}, from which the sites' files differ in {what}"
         raise DataError("data-dir", got=got, allowed="the same", hint=f"see {PAGE}")
+    if rows.preprocessing and schema.preprocessing and (clash := rows.preprocessing.find_clash(schema.preprocessing)):
+        got, allowed = f"cells of kind {clash[0].kind!r}", f"those of kind {clash[1].kind!r}, as at the sites"
+        raise DataError(f"data-dir: column {clash[0].column!r}", got=got, allowed=allowed, hint="write it as they do")
     for name, count in zip(("negative", "positive"), rows.class_counts(rows.test_rows), strict=True):
         if not count:
             got = f"{config.data.data_dir}, which has no {name} row"

@@ -53,7 +53,10 @@ def check_columns(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
         ("partition", spec.partition, spec.partition in COLUMN_PARTITIONS, partitions),
         ("site-column", spec.site_column, not spec.site_column, "''"),
         ("feature-columns", spec.feature_columns, not spec.feature_columns, "''"),
-        ("standardise", spec.standardise, spec.standardise, "True"),
+        ("drop-columns", spec.drop_columns, not spec.drop_columns, "''"),
+        ("missing", spec.missing, spec.missing == "error", "error"),
+        ("missing-values", spec.missing_values, not spec.missing_values, "''"),
+        ("scale", spec.scale, spec.scale == "standard", "standard"),
         ("client-shift", spec.client_shift, spec.client_shift == 0, "0.0"),
         ("partition-sites", spec.partition_sites, spec.partition_sites == 0, "0"),
     )

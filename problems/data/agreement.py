@@ -10,13 +10,11 @@ import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int64
 
 from problems.data.preprocessing import MARKS, Feature, Preprocessing, Transform, shape
+from problems.data.quantiles import FEWEST_ROWS, GROUPS, LEVELS, cuts, merge, sketch
 from problems.data.spec import DataError
 
-FEWEST_ROWS = 10
-"""Means and variances over fewer rows reveal single rows, and so do quantiles with fewer rows between them."""
-GROUPS = 64
-"""At most so many groups of equal size are told apart by a site's quantiles, and by the agreed ones."""
-LEVELS = np.arange(1, GROUPS) / GROUPS
+_FARTHEST_FILL = 10
+"""Deviations that a fill may be away from the mean."""
 _UNIFORM = (0.5, 12**-0.5)
 """Mean and deviation of a uniform level."""
 
@@ -41,7 +39,7 @@ class Statistics:
     def find_fault(self, preprocessing: Preprocessing) -> str:
         """Say what no site with this preprocessing can have told; "" if there is nothing."""
         told = (self.means, self.variances, self.quantiles)
-        if [part is not None for part in told] != list(_needs(preprocessing)):
+        if [part is not None for part in told] != list(needs(preprocessing)):
             return "other statistics than the run config needs"
         if len(self.counts) != len(preprocessing.inputs):
             return "statistics of other columns"
@@ -64,7 +62,7 @@ class Statistics:
 
     def _sizes(self, preprocessing: Preprocessing) -> Int64[np.ndarray, "c"]:
         pairs = zip(preprocessing.inputs, self.counts.tolist(), strict=True)
-        return np.array([0 if feature.kind in MARKS else len(_cuts(count)) for feature, count in pairs], dtype=np.int64)
+        return np.array([0 if feature.kind in MARKS else len(cuts(count)) for feature, count in pairs], dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +118,7 @@ def measure(
         values: the rows, encoded.
         fewest: cells of a column to tell of.
     """
-    means, deviations, quantiles = _needs(preprocessing)
+    means, deviations, quantiles = needs(preprocessing)
     if not (means or quantiles):
         return None
     features, log = preprocessing.inputs, _transform(preprocessing) == "log"
@@ -141,20 +139,6 @@ def measure(
     )
 
 
-def sketch(cells: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "m"]:
-    """Return the quantiles of a column that a site tells, ascending: the borders between groups of nearly equal size.
-
-    Each group has 10 cells or more, so that no quantile is nearer than 10 rows to either end or to another one, and
-    there are 64 groups at most. A border lies midway between two cells: that of a single row is not told.
-
-    Args:
-        cells: those that are there; with fewer than 20 there is no border.
-    """
-    ordered, cuts = np.sort(cells), _cuts(len(cells))
-    middle: np.ndarray = ordered[cuts - 1] / 2 + ordered[cuts] / 2
-    return middle
-
-
 def agree(preprocessing: Preprocessing, sites: Sequence[Statistics]) -> Agreed:
     """Return what all sites scale and fill by: what they would if they were one, but for what `sketch` leaves out.
 
@@ -171,7 +155,7 @@ def agree(preprocessing: Preprocessing, sites: Sequence[Statistics]) -> Agreed:
     counts = np.stack([site.counts for site in sites])  # (sites, c)
     marks = np.array([feature.kind in MARKS for feature in features])
     _refuse_empty(features, ~marks & (counts.sum(axis=0) == 0), FEWEST_ROWS if len(sites) > 1 else 1)
-    needs_means, needs_deviations, needs_quantiles = _needs(preprocessing)
+    needs_means, needs_deviations, needs_quantiles = needs(preprocessing)
     means, deviations = np.zeros(len(features)), np.ones(len(features))
     if needs_means:
         told = [
@@ -215,7 +199,7 @@ def _mix(
     features, sketches = preprocessing.inputs, [site.sketches(preprocessing) for site in sites]
     unknown = [not any(len(parts[place]) for parts in sketches) for place in range(len(features))]
     marks = np.array([feature.kind in MARKS for feature in features])
-    _refuse_empty(features, ~marks & np.array(unknown), 2 * FEWEST_ROWS)
+    _refuse_empty(features, ~marks & np.array(unknown), 2 * FEWEST_ROWS, ", or set scale or missing otherwise")
     quantiles = np.zeros((len(features), len(LEVELS)))
     for place in np.flatnonzero(~marks).tolist():
         quantiles[place] = merge(counts[:, place], [parts[place] for parts in sketches], LEVELS)
@@ -246,6 +230,8 @@ def fit(preprocessing: Preprocessing, agreed: Agreed) -> Preprocessing:
             fill=0.0 if agreed.fills is None else float(agreed.fills[place]),
             quantiles=() if agreed.quantiles is None else tuple(agreed.quantiles[place].tolist()),
         )
+        if agreed.fills is not None and preprocessing.scale != "none":
+            _check_fill(changed)
         fitted.append(changed)
     if agreed.indicators is not None:
         chosen = [name for name, has in zip(columns, agreed.indicators, strict=True) if has]
@@ -253,47 +239,16 @@ def fit(preprocessing: Preprocessing, agreed: Agreed) -> Preprocessing:
     return replace(preprocessing, outputs=tuple(fitted))
 
 
-def merge(
-    counts: Int64[np.ndarray, "sites"], sketches: Sequence[Float64[np.ndarray, "_"]], levels: Float64[np.ndarray, "q"]
-) -> Float64[np.ndarray, "q"]:
-    """Return quantiles of the mixture of all sites' cells of a column, ascending.
+def _check_fill(feature: Feature) -> None:
+    """Raise DataError for a fill that is far away from all cells.
 
-    A site's distribution function is taken as linear between its quantiles; the groups at both ends, whose ends are not
-    known, are taken to be as wide as their neighbours. Cells of a site without a quantile are left out.
-
-    Args:
-        counts: of the sites' cells, their weights.
-        sketches: the sites' quantiles, of one site at least.
-        levels: ascending, in (0, 1).
+    A mean is 0 deviations from itself, and a median 1 at most. With a fill of its own a server could find out by
+    gradients what the few rows that lack a cell hold otherwise.
     """
-    curves = [_curve(int(n), borders) for n, borders in zip(counts, sketches, strict=True) if len(borders)]
-    weights = np.array([n for n, borders in zip(counts, sketches, strict=True) if len(borders)], dtype=np.float64)
-    knots = np.unique(np.concatenate([places for places, _ in curves]))
-    left, right = np.zeros_like(knots), np.zeros_like(knots)
-    for weight, (places, heights) in zip(weights / weights.sum(), curves, strict=True):
-        # where places coincide, the function jumps: its values from the left and from the right
-        left -= weight * np.interp(-knots, -places[::-1], -heights[::-1])
-        right += weight * np.interp(knots, places, heights)
-    heights = np.maximum.accumulate(np.stack([left, right], axis=1).ravel())
-    places = np.repeat(knots, 2)
-    # where the function is constant, the middle of the interval, as of a median
-    low, high = np.interp(-levels, -heights[::-1], places[::-1]), np.interp(levels, heights, places)
-    return np.maximum.accumulate(low / 2 + high / 2)
-
-
-def _curve(
-    count: int, borders: Float64[np.ndarray, "m"]
-) -> tuple[Float64[np.ndarray, "m+2"], Float64[np.ndarray, "m+2"]]:
-    """The knots of a site's distribution function, and its values there."""
-    first, last = (borders[1] - borders[0], borders[-1] - borders[-2]) if len(borders) > 1 else (0.0, 0.0)
-    places = np.concatenate([[borders[0] - first], borders, [borders[-1] + last]])
-    return places, np.concatenate([[0.0], _cuts(count) / count, [1.0]])
-
-
-def _cuts(count: int) -> Int64[np.ndarray, "m"]:
-    """How many of the sorted cells are below each border between groups."""
-    groups = max(1, min(GROUPS, count // FEWEST_ROWS))
-    return np.arange(1, groups) * count // groups
+    (place,) = shape(np.array([feature.fill]), feature.transform, feature.quantiles)
+    if abs(place - feature.mean) > _FARTHEST_FILL * feature.deviation + 1e-6 * (1 + abs(feature.mean)):
+        got = f"a fill more than {_FARTHEST_FILL} deviations from the mean of column {feature.column!r}"
+        raise DataError("missing", got=got, allowed="one among the cells", hint="ask who runs the server")
 
 
 def _moments(cells: Float64[np.ndarray, "n"]) -> tuple[float, float]:
@@ -318,8 +273,8 @@ def _pool(
     return mean, (weights * (variances + (means - mean) ** 2)).sum(axis=0)
 
 
-def _needs(preprocessing: Preprocessing) -> tuple[bool, bool, bool]:
-    """Whether sites must tell means, variances and quantiles."""
+def needs(preprocessing: Preprocessing) -> tuple[bool, bool, bool]:
+    """Whether sites must tell means, variances and quantiles, so that numbers can be scaled and filled alike."""
     scaled = preprocessing.scale in ("standard", "log")
     quantiles = preprocessing.scale == "quantile" or preprocessing.missing == "median"
     return scaled or preprocessing.missing in ("mean", "indicator"), scaled, quantiles
@@ -329,9 +284,9 @@ def _transform(preprocessing: Preprocessing) -> Transform:
     return preprocessing.scale if preprocessing.scale in ("log", "quantile") else "none"
 
 
-def _refuse_empty(features: Sequence[Feature], empty: Bool[np.ndarray, "c"], fewest: int) -> None:
+def _refuse_empty(features: Sequence[Feature], empty: Bool[np.ndarray, "c"], fewest: int, otherwise: str = "") -> None:
     if empty.any():
         names = [repr(feature.column) for feature, bad in zip(features, empty, strict=True) if bad]
         which = f"{', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
         got, allowed = f"{which} with fewer than {fewest} cells that are not missing", "as many at one site"
-        raise DataError("columns", got=got, allowed=allowed, hint="name them in drop-columns")
+        raise DataError("columns", got=got, allowed=allowed, hint=f"name them in drop-columns{otherwise}")

@@ -60,8 +60,8 @@ def numbers(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
         parsed = pd.to_numeric(words, errors="coerce").fillna(words.str.lower().map(TRUTHS))
         values = np.full(len(column), np.nan)
         values[there] = parsed.to_numpy(dtype=np.float64)
-        _refuse(column, there & np.isnan(values), "are text", "numbers")
-    _refuse(column, np.isinf(values), "are not finite", "numbers")
+        _refuse(column, there & np.isnan(values), "that are text", "numbers")
+    _refuse(column, np.isinf(values), "that are not finite", "numbers")
     return values
 
 
@@ -80,7 +80,7 @@ def days(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
         words = column.where(there, "").map(str).str.strip()
         stamps = pd.to_datetime(words.where(words.str.fullmatch(ISO_DATE)), utc=True, format="ISO8601", errors="coerce")
     values: np.ndarray = ((stamps - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(np.float64)
-    _refuse(column, there & np.isnan(values), "are no dates", "dates such as 1970-01-31")
+    _refuse(column, there & np.isnan(values), "that are no dates", "dates such as 1970-01-31")
     return values
 
 
@@ -96,7 +96,7 @@ def texts(column: "pd.Series[Any]") -> tuple[Shaped[np.ndarray, "n"], Bool[np.nd
 
 
 def without_markers(column: "pd.Series[Any]", markers: Sequence[str]) -> "pd.Series[Any]":
-    """Return a column in which cells that mean "missing" are missing.
+    """Return a column in which cells that mean "missing" are missing, and so are empty texts.
 
     Args:
         column: of any type.
@@ -104,14 +104,17 @@ def without_markers(column: "pd.Series[Any]", markers: Sequence[str]) -> "pd.Ser
     """
     import pandas as pd
 
-    if not markers or is_date(column):
+    if is_date(column):
         return column
     marked = {float(marker) for marker in markers if is_number(marker)}
+    hits: pd.Series[bool]
     if pd.api.types.is_numeric_dtype(column.dtype):
         hits = column.isin(marked) & (not pd.api.types.is_bool_dtype(column.dtype))
     else:
         words = column.astype(object).map(str).str.strip()
-        hits = words.isin(list(markers)) | pd.to_numeric(words, errors="coerce").isin(marked)
+        hits = words.isin(["", *markers])
+        if marked:
+            hits |= pd.to_numeric(words, errors="coerce").isin(marked)
     return column.mask(hits) if hits.any() else column
 
 
@@ -131,7 +134,7 @@ def is_number(text: str) -> bool:
 
 
 def name_cells(bad: Bool[np.ndarray, "n"], fault: str) -> str:
-    """Say how many cells have a fault, and which is the first: "2 of 40 cells are text, the first in row 3"."""
+    """Say how many cells have a fault, and which is the first: "2 of 40 cells that are text, the first in row 3"."""
     return f"{int(bad.sum()):,} of {len(bad):,} cells {fault}, the first in row {int(np.argmax(bad)) + 1:,}"
 
 

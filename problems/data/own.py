@@ -6,15 +6,16 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int8, Int64, Shaped
 
-from problems.data.agreement import FEWEST_ROWS, Agreed, Encoded, Statistics, fit, measure
+from problems.data.agreement import Agreed, Encoded, Statistics, fit, measure, needs
 from problems.data.disturb import hold_out, validation_split
 from problems.data.formats.readers import read_site
 from problems.data.preprocessing import Preprocessing
+from problems.data.quantiles import FEWEST_ROWS
 from problems.data.samples import Samples, as_float32, check_finite, positive_classes
 from problems.data.spec import DataError, DataSpec, in_data_set
 from problems.data.validation import validate
 
-_UNSCALED = "set standardise=false with columns that are scaled already"
+_UNSCALED = 'set scale="none" with columns that are scaled already'
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,9 +89,9 @@ class SiteRows:
 def _fit(preprocessing: Preprocessing, agreed: Agreed | None) -> Preprocessing:
     if agreed is not None:
         return fit(preprocessing, agreed)
-    if preprocessing.scale != "none":
-        allowed = f"all sites' means of the {len(preprocessing.inputs)} columns"
-        raise DataError("standardise", got="no means", allowed=allowed, hint=_UNSCALED)
+    if any(needs(preprocessing)):
+        allowed = f"all sites' numbers for {len(preprocessing.inputs)} columns"
+        raise DataError("scale, missing", got="none", allowed=allowed, hint=_UNSCALED)
     return preprocessing
 
 
@@ -103,7 +104,7 @@ def read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
 
     Args:
         path: of the file or folder.
-        spec: `dataset` is the kind of file; `positive_label`, `label_column`, `feature_columns` and `standardise` are
+        spec: `dataset` is the kind of file; `positive_label`, `label_column` and the keys for a table's columns are
             read too.
         partition_id: selects the random draw of the held-out rows; None: the server tests on all rows of the file.
 

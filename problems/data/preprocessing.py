@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ from problems.data.spec import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pydantic import TypeAdapter
 
 Kind = Literal["number", "date", "boolean", "category", "other", "missing", "empty"]
 Transform = Literal["none", "log", "quantile"]
@@ -26,8 +27,6 @@ Missing = Literal["error", "mean", "median", "indicator"]
 
 VERSION = 1
 """Of the form of columns.json."""
-REST = "*"
-"""Stands for every value of a text column that is not listed."""
 MARKS: tuple[Kind, ...] = ("category", "other", "missing")
 """Kinds of features that are 0 or 1, and neither filled nor scaled."""
 _MOST_DEVIATIONS = 1e6
@@ -86,8 +85,8 @@ class Feature:
 
 
 def shape(
-    values: Float64[np.ndarray, "n"], transform: Transform, quantiles: Sequence[float] = ()
-) -> Float64[np.ndarray, "n"]:
+    values: Float64[np.ndarray, "*shape"], transform: Transform, quantiles: Sequence[float] = ()
+) -> Float64[np.ndarray, "*shape"]:
     """Return numbers on the scale on which they are standardised.
 
     Args:
@@ -158,6 +157,11 @@ class Preprocessing:
         """Names of the raw columns that are needed, in order."""
         return tuple(dict.fromkeys(feature.column for feature in self.outputs))
 
+    @property
+    def dates(self) -> tuple[str, ...]:
+        """Names of the raw columns that hold dates."""
+        return tuple(feature.column for feature in self.outputs if feature.kind == "date")
+
     def features(self, frame: "pd.DataFrame") -> Float32[np.ndarray, "n f"]:
         """Return the features of the rows of a raw table.
 
@@ -184,13 +188,15 @@ class Preprocessing:
                 raise DataError("table", got=got, allowed="one of each", hint="name columns as in training")
         values = np.empty((len(frame), len(self.inputs)))
         frame = frame.set_axis(list(map(str, frame.columns)), axis="columns")
-        for name in self.columns:
+        places: dict[str, list[int]] = {name: [] for name in self.columns}
+        for place, feature in enumerate(self.inputs):
+            places[feature.column].append(place)
+        for name, own in places.items():
             column = without_markers(frame[name], self.missing_values)
             if self.missing == "error" and column.isna().any():
-                got, way_out = name_cells(column.isna().to_numpy(), "are missing"), "fill them, or drop their rows"
+                got, way_out = name_cells(column.isna().to_numpy(), "missing"), "fill them, or drop their rows"
                 raise DataError(f"column {name!r}", got=got, allowed="none, as in training", hint=way_out)
-            places = [place for place, feature in enumerate(self.inputs) if feature.column == name]
-            values[:, places] = _numbers(column, [self.inputs[place] for place in places])
+            values[:, own] = _numbers(column, [self.inputs[place] for place in own])
         return values
 
     def apply(self, values: Float64[np.ndarray, "n c"]) -> Float32[np.ndarray, "n f"]:
@@ -217,22 +223,57 @@ class Preprocessing:
         Raises:
             DataError: it is of another version, or no such thing.
         """
-        from pydantic import TypeAdapter, ValidationError
+        from pydantic import ValidationError
 
         version = value.get("version") if isinstance(value, dict) else None
         way_out = "take the columns.json of the run directory"
         if version != VERSION:
             raise DataError("columns.json", got=f"version {version}", allowed=f"version {VERSION}", hint=way_out)
         try:
-            return TypeAdapter(cls).validate_json(json.dumps(value), strict=True)
+            return _adapter().validate_json(json.dumps(value), strict=True)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             got = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
             raise DataError("columns.json", got=got, allowed="what a run has written", hint=way_out) from None
 
+    def find_clash(self, other: "Preprocessing") -> tuple[Feature, Feature] | None:
+        """Return the first two features, one of each, whose cells mean different things; None if there are none.
+
+        A column without cells fits to all, and one of false and true to one of numbers.
+
+        Args:
+            other: with as many inputs.
+        """
+        for mine, theirs in zip(self.inputs, other.inputs, strict=True):
+            kinds = {mine.kind, theirs.kind} - {"empty"}
+            if mine.column != theirs.column or (len(kinds) > 1 and kinds != {"number", "boolean"}):
+                return mine, theirs
+        return None
+
+    def join(self, other: "Preprocessing") -> "Preprocessing":
+        """Return the same with the kinds that hold at two sites, each of which may have columns without cells.
+
+        Args:
+            other: of the same columns, not yet fitted and without a clash.
+        """
+        order: tuple[Kind, ...] = ("number", "boolean", "date", "empty")
+        pairs = zip(self.inputs, other.inputs, strict=True)
+        joint = [
+            mine if mine.kind in MARKS else min(mine, theirs, key=lambda one: order.index(one.kind))
+            for mine, theirs in pairs
+        ]
+        return replace(self, outputs=tuple(joint))
+
     def with_labels(self, positive: Sequence[str]) -> "Preprocessing":
         """Return the same with the labels that are positive."""
         return replace(self, positive_labels=tuple(positive))
+
+
+@lru_cache(maxsize=1)
+def _adapter() -> "TypeAdapter[Preprocessing]":
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Preprocessing)
 
 
 def _numbers(column: "pd.Series[Any]", features: Sequence[Feature]) -> Float64[np.ndarray, "n some"]:
@@ -243,7 +284,7 @@ def _numbers(column: "pd.Series[Any]", features: Sequence[Feature]) -> Float64[n
         case "boolean":
             values = numbers(column)
             if (bad := ~np.isin(values, (0.0, 1.0)) & ~np.isnan(values)).any():
-                got = name_cells(bad, "are neither true nor false")
+                got = name_cells(bad, "that are neither true nor false")
                 raise DataError(
                     f"column {str(column.name)!r}", got=got, allowed="true and false", hint="mend these cells"
                 )

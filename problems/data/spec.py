@@ -57,6 +57,21 @@ PARTITIONS: dict[str, str] = {
 LOADER_FORM, HUB_FORM = "package.module:loader", "hf:owner/name"
 HUB = "hf:"
 LOADERS = "florilegium.datasets"  # the group of entry points that name functions
+# What `missing` and `scale` may be.
+MISSING: dict[str, str] = {
+    "error": "there must be none",
+    "mean": "numbers: the mean over all training rows is filled in",
+    "median": "numbers: the median over all training rows is filled in",
+    "indicator": "as mean, and a 0/1 column tells of the missing cells of each column that has some",
+}
+SCALES: dict[str, str] = {
+    "standard": "mean 0 and variance 1",
+    "quantile": "the level among all training rows, scaled to mean 0 and variance 1",
+    "log": "sign(x) log(1 + |x|), then mean 0 and variance 1",
+    "none": "as they are",
+}
+# Stands for every value of a text column that is not listed.
+REST = "*"
 
 OWN, GIVEN = "own", "given"
 TABLES = ("csv", "parquet")
@@ -102,7 +117,7 @@ def loader_path(dataset: str) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """One column of ``feature-columns``; for a text column, ``categories`` lists all its values."""
+    """One column of ``feature-columns``; for a text column, ``categories`` lists its values, `REST` for all others."""
 
     name: str
     categories: tuple[str, ...] = ()
@@ -133,6 +148,22 @@ def _column(part: str, text: str) -> Column:
     else:
         return Column(name.strip(), categories)
     raise DataError("feature-columns", got=got, allowed=allowed, hint=f"see {PAGE}")
+
+
+def parse_names(key: str, text: str) -> tuple[str, ...]:
+    """``"id, when"`` -> ("id", "when"); "" -> none.
+
+    Args:
+        key: the run-config key, for errors.
+        text: its value.
+
+    Raises:
+        DataError: an empty part, or one that occurs twice.
+    """
+    names = tuple(part.strip() for part in text.split(",")) if text.strip() else ()
+    if "" in names or len(set(names)) < len(names):
+        raise DataError(key, got=repr(text), allowed="different ones with commas", hint=f"see {PAGE}")
+    return names
 
 
 def parse_rows(text: str) -> list[tuple[int, int]]:
@@ -180,8 +211,11 @@ class DataSpec:
     feature_columns: str = _key(
         "", "columns of a table, with commas; name[value|value] for text; of svmlight: how many; or empty: all"
     )
-    standardise: bool = _key(
-        True, "true: a table's numbers get mean 0 and variance 1 over all clients' training rows; or false"
+    drop_columns: str = _key("", "columns of a table that are no features, with commas, or empty")
+    missing: str = _key("error", f"what is done about missing cells of a table, one of {', '.join(MISSING)}")
+    missing_values: str = _key("", "cells of a table that mean missing beside empty ones, with commas, or empty")
+    scale: str = _key(
+        "standard", f"how a table's numbers are scaled over all training rows, one of {', '.join(SCALES)}"
     )
     imbalance: float = _key(
         0.0, "share of positives left in the training set, in (0, 1), or 0: as they are", ge=0, lt=1

@@ -12,11 +12,13 @@ from problems.data.spec import (
     HUB_FORM,
     LOADER_FORM,
     LOADERS,
+    MISSING,
     NEEDS_FILES,
     OFFSET_SITES,
     OWN,
     PAGE,
     PARTITIONS,
+    SCALES,
     SITED,
     TABLES,
     UNLABELLED,
@@ -25,6 +27,7 @@ from problems.data.spec import (
     is_hub,
     is_loader,
     parse_columns,
+    parse_names,
     parse_rows,
 )
 from problems.errors import NOTHING, did_you_mean
@@ -121,9 +124,22 @@ def _check_columns(spec: DataSpec) -> None:
         _inside(spec, "feature-columns", not number, allowed, "leave it out")
     tables = f"'' but with dataset {' or '.join(TABLES)} in one file"
     _inside(spec, "site-column", not spec.site_column or (tabular and spec.partition != OWN), tables)
-    if not spec.standardise and not tabular:
-        got, allowed = f"False with dataset {spec.dataset!r}", f"False with dataset {' or '.join(TABLES)}"
-        raise DataError("standardise", got=got, allowed=allowed, hint="leave it out")
+    for key, names in (("missing", MISSING), ("scale", SCALES)):
+        word = _value(spec, key)
+        _inside(spec, key, word in names, ", ".join(names) + did_you_mean(word, names))
+    for key, plain in (("drop-columns", ""), ("missing", "error"), ("missing-values", ""), ("scale", "standard")):
+        got, only = _value(spec, key), f"{plain!r} with dataset {spec.dataset!r}, which is no table"
+        _inside(spec, key, tabular or got == plain, only, "leave it out")
+    dropped, markers = (parse_names(key, _value(spec, key)) for key in ("drop-columns", "missing-values"))
+    columns = parse_columns(number) if tabular else ()
+    needed = {spec.label_column or "label", spec.site_column, *(column.name for column in columns)}
+    if both := needed.intersection(dropped):
+        got = f"{spec.drop_columns!r}, with {min(both)!r}"
+        raise DataError("drop-columns", got=got, allowed="no column that another key names", hint="leave it out")
+    if both := {value for column in columns for value in column.categories}.intersection(markers):
+        got = f"{spec.missing_values!r}, with {min(both)!r}"
+        allowed = "no value that feature-columns lists"
+        raise DataError("missing-values", got=got, allowed=allowed, hint="leave it out of one of them")
 
 
 def _check_own(spec: DataSpec) -> None:

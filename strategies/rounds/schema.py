@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from logging import WARNING
 
@@ -54,7 +54,8 @@ def agree(reports: Sequence[SiteReport]) -> Schema | None:
     _compare_labels(reports)
     assert first.shape is not None
     shape: tuple[int, ...] = tuple(first.shape.tolist())
-    tables = [table for table in map(read_columns, reports) if table is not None]
+    read = {report.partition_id: read_columns(report) for report in reports}
+    tables = {partition: table for partition, table in read.items() if table is not None}
     if not tables:
         return Schema(shape, None, None)
     table, scaling = _join(tables), None
@@ -102,14 +103,21 @@ def statistics_of(report: SiteReport) -> Statistics | None:
     )
 
 
-def _join(tables: Sequence[Preprocessing]) -> Preprocessing:
-    """The preprocessing of all sites, of which each may lack the cells that show a column's kind."""
-    features = []
-    for alike in zip(*(table.inputs for table in tables), strict=True):
-        kinds = {feature.kind for feature in alike} - {"empty"}
-        # numbers, where one site writes a column's 0 and 1 as false and true
-        features.append(replace(alike[0], kind=min(kinds, key=("number", *kinds).index, default="number")))
-    return replace(tables[0], outputs=tuple(features))
+def _join(tables: Mapping[int, Preprocessing]) -> Preprocessing:
+    """The preprocessing of all sites, by partition id, each of which may lack the cells that show a column's kind.
+
+    Raises:
+        SetupError: a site's cells are of another kind than those of the sites before.
+    """
+    joint = next(iter(tables.values()))
+    for partition, table in tables.items():
+        if clash := table.find_clash(joint):
+            mine, others = clash
+            place, got = f"handshake: partition {partition}: column {mine.column!r}", f"cells of kind {mine.kind!r}"
+            allowed = f"those of kind {others.kind!r}, as at other sites"
+            raise SetupError(place, got=got, allowed=allowed, hint="write it alike at every site")
+        joint = joint.join(table)
+    return joint
 
 
 def _compare_labels(reports: Sequence[SiteReport]) -> None:
@@ -172,11 +180,6 @@ def _difference(first: SiteReport, other: SiteReport) -> tuple[str, str, str, st
         return "samples", f"shape {own}", f"({len(here)},), as many as there are columns", _SAME_APP
     if replace(table, outputs=theirs.outputs) != theirs:
         return "columns", f"other keys of the run config than {than}", "the same", _SAME_APP
-    for feature, known in zip(table.inputs, theirs.inputs, strict=True):
-        kinds = {feature.kind, known.kind} - {"empty"}
-        if len(kinds) > 1 and kinds != {"number", "boolean"}:
-            got, allowed = f"kind {feature.kind!r} in {feature.name!r}", f"kind {known.kind!r}, as at {than}"
-            return "columns", got, allowed, "write it alike at every site"
     statistics = statistics_of(other)
     if (statistics is None) != (statistics_of(first) is None):
         return "means", f"them from only one of this site and {than}", "from both or from neither", _SAME_APP

@@ -124,8 +124,10 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         **{f"scgdam.{key}": st.floats(0.1, 3.3) for key in ("beta-x", "beta-y", "alpha")},
         "fedsgda.rho": st.one_of(st.just("auto"), st.floats(0, 1, exclude_max=True)),
         "fedsgda.large-batch": st.one_of(st.just("auto"), st.integers(1, 10**6)),
-        **dict.fromkeys(("feature-columns", "site-column"), st.just("")),  # of tables only, as the next
-        "standardise": st.just(True),
+        # of tables only, as the next two
+        **dict.fromkeys(("feature-columns", "site-column", "drop-columns", "missing-values"), st.just("")),
+        "missing": st.just("error"),
+        "scale": st.just("standard"),
         "lr-decay-at": st.sampled_from(["", "0.5", "0.5,0.75", " 0.1 , 0.9 ,"]),
         # a box needs a bound, and these together leave something between them
         "composite.penalty": st.sampled_from(sorted(set(PENALTIES) - {"box"})),

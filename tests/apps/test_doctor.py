@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import socket
 import ssl
 import subprocess
@@ -230,6 +231,11 @@ def test_a_sites_own_file(tmp_path: Path) -> None:
     (line,) = [line for line in lines if "data:" in line]
     assert line.startswith("ok     data: partition 0 of 3 of csv for fedx2: 40 rows with labels, ")
     assert line.endswith("of them positive, 10 more held out; positive labels: '1'; negative: '0'")
+    gaps = [f"{place % 9 or 'NA'},20{place % 60:02}-01-01,{place % 2}" for place in range(50)]
+    (tmp_path / "site.csv").write_text("age,when,label\n" + "\n".join(gaps))
+    lines = told("site", "--node-config", node, "--run-config", f'{run_config} missing="mean"')
+    (line,) = [line for line in lines if "data:" in line]
+    assert re.search(r"negative: '0'; dates: 'when'; missing of 40 training rows: 'age' [3-6]$", line)
     (tmp_path / "site.csv").write_text(ages.replace(",0", ",B").replace(",1", ",M"))
     malignant = f'{run_config} positive-label="malignant"'
     (line,) = [one for one in told("site", "--node-config", node, "--run-config", malignant, code=1) if "data:" in one]

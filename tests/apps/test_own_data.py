@@ -37,6 +37,21 @@ def files(folder: Path, tables: Sequence[pd.DataFrame]) -> list[dict[str, Scalar
     return [{"data-path": str(path)} for path in paths]
 
 
+ROUGH: dict[str, Scalar] = {"missing": "indicator", "missing-values": "-9"}
+
+
+def with_gaps(table: pd.DataFrame) -> pd.DataFrame:
+    """The same with gaps, and a number for a truth and a date."""
+    place = np.arange(len(table))
+    return table.assign(
+        age=table["age"].where(place % 7 != 2),
+        weight=np.where(place % 11 == 3, -9, table["weight"]),
+        sex=table["sex"].where(place % 9 != 4),
+        smoker=[None if n % 8 == 5 else bool(n % 3) for n in place],
+        seen=[f"2001-0{n % 3 + 1}-11" for n in place],
+    )
+
+
 @pytest.fixture
 def nodes(tmp_path: Path) -> list[dict[str, Scalar]]:
     return files(tmp_path, [patients(60 + 20 * place, place, shift=10 * place) for place in range(SITES)])
@@ -93,14 +108,20 @@ def test_every_algorithm_trains_on_own_files(strategy: str, nodes: list[dict[str
     assert evaluations * SITES <= phases.count(SCORE_COUNTS) <= EXCHANGES * evaluations * SITES
 
 
-@pytest.mark.parametrize("strategy", ["fedx2", "local-sgd", "scaffold", "fedsgda-storm"])
-def test_own_files_are_trained_with_as_one_table_in_parts(strategy: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "keys"),
+    [("fedx2", {}), ("local-sgd", {**ROUGH, "scale": "log"}), ("scaffold", {}), ("fedsgda-storm", {})],
+)
+def test_own_files_are_trained_with_as_one_table_in_parts(
+    strategy: str, keys: dict[str, Scalar], tmp_path: Path
+) -> None:
     """The same rows as a data set whose consecutive thirds the clients get, tested on the same file."""
-    tables, test = [patients(60, place) for place in range(SITES)], patients(50, 9)
+    change = with_gaps if keys else lambda table: table
+    tables, test = [change(patients(60, place)) for place in range(SITES)], change(patients(50, 9))
     nodes = files(tmp_path, tables)
     pd.concat(tables).to_csv(tmp_path / "train.csv", index=False)
     test.to_csv(tmp_path / "test.csv", index=False)
-    config: dict[str, Scalar] = {"strategy": strategy}
+    config: dict[str, Scalar] = {"strategy": strategy, **keys}
     own, _ = play(tmp_path / "own", nodes, {**config, "data-dir": str(tmp_path / "test.csv")})
     whole = {**CSV, **config, "partition": "consecutive", "feature-columns": COLUMNS, "data-dir": str(tmp_path)}
     for node in nodes:
@@ -113,28 +134,55 @@ def test_own_files_are_trained_with_as_one_table_in_parts(strategy: str, tmp_pat
 
 
 @pytest.mark.parametrize("pooled", [False, True])
-@pytest.mark.parametrize("standardise", [True, False])
-def test_a_run_leaves_what_scores_new_rows(pooled: bool, standardise: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("scale", ["standard", "log", "quantile", "none"])
+@pytest.mark.parametrize("missing", ["error", "median", "indicator"])
+def test_a_run_leaves_what_scores_new_rows(pooled: bool, scale: str, missing: str, tmp_path: Path) -> None:
     """The raw rows of the test file, by columns.json and the model file alone, have the run's own AUC."""
-    tables, test = [patients(60, place) for place in range(SITES)], patients(50, 9)
+    change = (lambda table: table) if missing == "error" else with_gaps
+    tables, test = [change(patients(60, place)) for place in range(SITES)], change(patients(50, 9))
     nodes = files(tmp_path, tables)
     test.to_csv(tmp_path / "test.csv", index=False)
     pd.concat(tables).to_csv(tmp_path / "train.csv", index=False)
-    config: dict[str, Scalar] = {"strategy": "local-sgd", "standardise": standardise, "learning-rate": 1e-3}
+    keys: dict[str, Scalar] = {} if missing == "error" else {"missing-values": "-9"}
+    columns = COLUMNS if missing == "error" else f"{COLUMNS},smoker,seen"
+    config: dict[str, Scalar] = {"strategy": "local-sgd", "scale": scale, "missing": missing, **keys}
+    config |= {"feature-columns": columns, "learning-rate": 1e-4 if scale == "none" else 0.1}
     if pooled:
-        data: dict[str, Scalar] = {"partition": "consecutive", "feature-columns": COLUMNS, "data-dir": str(tmp_path)}
+        data: dict[str, Scalar] = {"partition": "consecutive", "data-dir": str(tmp_path)}
         run, _ = federate(tmp_path / "run", {**CSV, **config, **data})
     else:
         run, _ = play(tmp_path / "run", nodes, {**config, "data-dir": str(tmp_path / "test.csv")})
-    columns = Preprocessing.from_json(json.loads((run.path / "columns.json").read_text("utf-8")))
-    assert columns.names == ("weight", "sex=f", "sex=m", "age")
-    assert (columns.label_column, columns.positive_labels) == ("ill", ("yes",))
-    for feature in columns.outputs:
-        training = pd.concat(tables)[feature.column] if standardise and feature.kind == "number" else [-1.0, 1.0]
-        assert (feature.mean, feature.deviation) == pytest.approx((np.mean(training), np.std(training)))
-    scores = columns.features(test) @ run.model["output.weight"][0] + run.model["output.bias"][0]
+    kept = Preprocessing.from_json(json.loads((run.path / "columns.json").read_text("utf-8")))
+    whole = ("weight", "sex=f", "sex=m", "age", *(("smoker", "seen") if keys else ()))
+    gaps = [f"{name} missing" for name in ("weight", "sex", "age", "smoker")] if missing == "indicator" else []
+    assert kept.names == (*whole, *gaps)
+    assert (kept.label_column, kept.positive_labels, kept.scale) == ("ill", ("yes",), scale)
+    scores = kept.features(test) @ run.model["output.weight"][0] + run.model["output.bias"][0]
     metrics = binary_metrics((test["ill"] == "yes").to_numpy().astype(np.int8), scores.astype(np.float32))
     assert metrics["auc"] == pytest.approx(run.result["metrics"]["auc"], abs=1e-6)
+    if scale == "standard":
+        weights = pd.concat(tables)["weight"].where(lambda cells: cells != -9)
+        assert (kept.outputs[0].mean, kept.outputs[0].deviation) == pytest.approx((weights.mean(), np.std(weights)))
+
+
+def test_a_site_without_any_cell_of_a_column(tmp_path: Path) -> None:
+    tables = [with_gaps(patients(60, place)) for place in range(SITES)]
+    tables[0] = tables[0].assign(seen=None, smoker=None)
+    tables[1] = tables[1].assign(smoker=tables[1]["smoker"].map({True: 1, False: 0}))
+    keys: dict[str, Scalar] = {**ROUGH, "feature-columns": f"{COLUMNS},smoker,seen", "strategy": "local-sgd"}
+    run, _ = play(tmp_path / "run", files(tmp_path, tables), keys)
+    kept = Preprocessing.from_json(json.loads((run.path / "columns.json").read_text("utf-8")))
+    assert [(feature.column, feature.kind) for feature in kept.inputs[4:]] == [("smoker", "number"), ("seen", "date")]
+    seen = pd.concat([pd.to_datetime(table["seen"]) for table in tables[1:]])
+    assert kept.inputs[5].fill == pytest.approx((seen.mean() - pd.Timestamp(0)).days, abs=5)
+    for table in tables:
+        table["seen"] = None
+    told = refused(tmp_path / "none", files(tmp_path, tables), keys)
+    assert "handshake: columns: got 'seen' with fewer than 10 cells that are not missing, allowed: as many" in told
+    tables[1]["seen"] = 3.5
+    tables[2]["seen"] = "1970-01-01"
+    told = refused(tmp_path / "clash", files(tmp_path, tables), keys)
+    assert "partition 2: column 'seen': got cells of kind 'date', allowed: those of kind 'number', as at other" in told
 
 
 def test_scales_travel_with_every_message_and_are_counted(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_the_sites_count_their_test_rows_once(tmp_path: Path) -> None:
     config = parse_run_config({**CSV, "feature-columns": COLUMNS, "validation-fraction": 0.25})
     sites = [own_rows(config, node, place) for place, node in enumerate(nodes)]
     training = np.concatenate([rows.features[rows.train_rows] for rows in sites])
-    text = np.array(["=" in name for name in sites[0].columns])
+    text = np.array(["=" in name for name in sites[0].preprocessing.names])
     means, deviations = (np.where(text, plain, of) for plain, of in ((0, training.mean(0)), (1, training.std(0))))
     weights = load_file(run.path / "model_best.safetensors")
     features = np.concatenate([rows.features[rows.test_rows] for rows in sites])

@@ -43,7 +43,7 @@ def test_columns_that_are_no_features_are_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         table(tmp_path, columns)
     assert "column 'second_id': got what looks like an id, allowed: features; drop the column; " in str(caught.value)
-    assert "column 'gap': got 1 of 40 values missing" in str(caught.value)
+    assert "column 'gap': got 1 of 40 cells missing" in str(caught.value)
 
 
 def test_numbers_are_scaled_by_the_training_rows(tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_the_split_is_the_seed_s() -> None:
         ({"name": [1, 2], "x": [1.0, 2.0]}, "no column 'id', allowed: one of name, x; set vfb2.id-column"),
         ({"id": [1, 2, 1], "x": [1.0, 2.0, 3.0]}, "1 ids more than once, such as that of rows 1 and 3"),
         ({"id": ["a", None], "x": [1.0, 2.0]}, "1 of 2 ids missing"),
-        ({"id": [1, 2, 3], "x": [1.0, np.nan, 3.0]}, "column 'x': got 1 of 3 values missing"),
-        ({"id": [1, 2], "town": ["x", None]}, "column 'town': got 1 of 2 values missing"),
+        ({"id": [1, 2, 3], "x": [1.0, np.nan, 3.0]}, "column 'x': got 1 of 3 cells missing"),
+        ({"id": [1, 2], "town": ["x", None]}, "column 'town': got 1 of 2 cells missing"),
         ({"id": [1, 2], "label": [0, 1]}, "no column of features"),
         ({"id": [1, 2, 3], "x": [1.0, 2.0, 3.0], "label": ["u", "v", "w"]}, "positive-label: got nothing for 3 labels"),
         ({"id": [1, 2, 3], "x": [1.0, 2.0, 3.0], "label": [0, 1, None]}, "labels: got 1 of 3 missing"),

@@ -130,6 +130,7 @@ CASES: list[tuple[str, dict[str, Scalar]]] = [
     *((strategy, {}) for strategy in OF_ROWS),
     ("fedx2", {"loss": "auprc"}),
     ("fedx2", {"fedx.pool": "histogram"}),
+    ("local-sgd", {"scale": "quantile", "missing": "median"}),
 ]
 
 

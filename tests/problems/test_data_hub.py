@@ -90,7 +90,7 @@ def test_a_table_that_was_saved_is_the_table_of_a_csv(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one.labels, other.labels)
     assert ours.columns is not None
     assert ours.columns.names == ("age", "sex=f", "sex=m")
-    chosen = load(DataSpec(f"hf:{tmp_path}/saved", label_column="ill", feature_columns="age", standardise=False), 2)
+    chosen = load(DataSpec(f"hf:{tmp_path}/saved", label_column="ill", feature_columns="age", scale="none"), 2)
     assert sorted(chosen.test.features[:, 0]) == list(age[30:])
 
 

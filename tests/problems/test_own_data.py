@@ -1,5 +1,6 @@
 """A site's own file: its columns, the rows it holds out, and the statistics that sites scale by together."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +103,13 @@ def test_without_names_columns_go_by_theirs(tmp_path: Path) -> None:
         (
             {"sex": ["d"] + ["f"] * 39},
             "sex[f|m]",
-            "column 'sex': got 1 of 40 values that are none of those in feature-columns",
+            "column 'sex': got 1 of 40 cells that are none of those in feature-columns",
         ),
-        ({"age": [np.nan] + [1.0] * 39}, "age", "column 'age': got 1 of 40 values missing or not finite"),
+        (
+            {"age": [np.nan] + [1.0] * 39},
+            "age",
+            "column 'age': got 1 of 40 cells missing, the first in row 1, allowed: none; set missing to mean",
+        ),
         ({"label": "secret"}, "age", "a site's file may lack one that others have"),
         ({"label": None}, "age", "40 of 40 labels missing"),
     ],
@@ -188,7 +193,23 @@ def test_files_of_no_use(name: str, content: str, dataset: str, told: str, tmp_p
         ({"dataset": "digits"}, "allowed: csv, parquet, svmlight, npz, image-folder or 'package.module:loader', since"),
         ({"imbalance": 0.1}, "imbalance: got 0.1, allowed: 0 with partition 'own'"),
         ({"dataset": "npz", "feature_columns": "a"}, "feature-columns: got 'a', allowed: '' with dataset 'npz'"),
-        ({"dataset": "npz", "standardise": False}, "standardise: got False with dataset 'npz', allowed: False with"),
+        (
+            {"dataset": "npz", "scale": "none"},
+            "scale: got 'none', allowed: 'standard' with dataset 'npz', which is no table",
+        ),
+        ({"scale": "logs"}, "scale: got 'logs', allowed: standard, quantile, log, none (did you mean 'log'?)"),
+        ({"missing": "drop"}, "missing: got 'drop', allowed: error, mean, median, indicator"),
+        ({"missing_values": "-9,,?"}, "missing-values: got '-9,,?', allowed: different ones with commas"),
+        ({"drop_columns": "a,a"}, "drop-columns: got 'a,a', allowed: different ones with commas"),
+        ({"drop_columns": "a", "feature_columns": "b,a"}, "drop-columns: got 'a', with 'a', allowed: no column that"),
+        (
+            {"drop_columns": "label"},
+            "drop-columns: got 'label', with 'label', allowed: no column that another key names",
+        ),
+        (
+            {"missing_values": "?", "feature_columns": "a[x|?]"},
+            "missing-values: got '?', with '?', allowed: no value that",
+        ),
         ({"dataset": "svmlight", "feature_columns": "0"}, "feature-columns: got '0', allowed: a number of features"),
     ],
 )
@@ -274,21 +295,26 @@ def test_rows_are_scaled_by_all_sites_means_or_not_at_all(tmp_path: Path) -> Non
     frame = table()
     path, few = written(frame, tmp_path / "t.csv"), written(table(11), tmp_path / "few.csv")
     rows = read_own(path, spec(feature_columns="age,weight"), 0)
-    with pytest.raises(DataError, match="standardise: got no means, allowed: all sites' means of the 2 columns"):
+    with pytest.raises(DataError, match="scale, missing: got none, allowed: all sites' numbers for 2 columns"):
         rows.samples(rows.train_rows, None)
     with pytest.raises(DataError, match="got numbers for 1 columns, allowed: all sites' numbers for 2"):
         rows.samples(rows.train_rows, Agreed(np.zeros(1), np.ones(1)))
     # a scaling of a server's own must not find out by an overflow what a row holds
     extreme = rows.samples(rows.train_rows, Agreed(np.zeros(2), np.full(2, 1e-308))).features
     assert np.abs(extreme).max() == 1e6
+    lacking = read_own(path, spec(feature_columns="age,weight", missing="mean"), 0)
+    for fill, told in ((100.0, ""), (101.0, "a fill more than 10 deviations from the mean of column 'age'")):
+        agreed = Agreed(np.full(2, 50.0), np.full(2, 5.0), np.array([fill, 50.0]))
+        with pytest.raises(DataError, match=told) if told else contextlib.nullcontext():
+            lacking.samples(lacking.train_rows, agreed)
     with pytest.raises(DataError, match="training rows: got 8, allowed: 10 or more, since the means of fewer"):
         read_own(few, spec(feature_columns="age"), 0).statistics()
 
-    plain = spec(feature_columns="age,weight", standardise=False)
+    plain = spec(feature_columns="age,weight", scale="none")
     assert read_own(few, plain, 0).statistics() is None
     features = read_own(path, plain, 0).samples(np.arange(40), None).features
     np.testing.assert_array_equal(features, frame[["age", "weight"]].to_numpy(np.float32))
-    pooled_frame = load(DataSpec("csv", path, feature_columns="age,weight", standardise=False), 1)
+    pooled_frame = load(DataSpec("csv", path, feature_columns="age,weight", scale="none"), 1)
     assert set(pooled_frame.train.features[:, 0].tolist()) <= set(frame["age"].astype(float))
 
 
@@ -324,7 +350,10 @@ FITTED = Preprocessing((*columns("x", "y", "z").inputs, Feature("z", "missing"))
         ),
         ({"columns": np.frombuffer(b"[" * 10**5, np.uint8)}, "SiteReport.columns: no JSON, allowed: those of a table"),
         ({"columns": encode_columns(columns("x", "y", "z", scale="log"))}, "columns: got other keys of the run config"),
-        ({"columns": encode_columns(DATED)}, "got kind 'date' in 'z', allowed: kind 'number', as at partition 0"),
+        (
+            {"columns": encode_columns(DATED)},
+            "column 'z': got cells of kind 'date', allowed: those of kind 'number', as at other",
+        ),
         ({"columns": encode_columns(FITTED)}, "SiteReport.columns: features of missing cells, before sites have"),
         (
             {"negative_labels": None, "positive_labels": None},

@@ -83,7 +83,7 @@ def test_rows_are_those_of_the_other_loader(spec: DataSpec) -> None:
     data, rows = load_vertical(spec, 3), load(spec, 16 if spec.dataset == "synthetic-offset-sites" else 1)
     for features, labels, part in (
         (data.train_features, data.train_labels, rows.train),
-        (data.test_features, data.test_labels, rows.test),
+        (data.test_features, data.test_labels, rows.evaluated),
     ):
         assert features.dtype == labels.dtype == np.float64
         expected = table(part.features.reshape(len(part), -1), 2.0 * part.labels - 1.0)

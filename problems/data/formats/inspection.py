@@ -1,15 +1,18 @@
-"""Checks for table columns that must not be encoded silently: gaps, ids, dates, numbers as text."""
+"""Checks for table columns that must not be encoded silently: gaps, ids, other forms of dates, numbers as text."""
 
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool, Float64, Int64
 
-from problems.data.cells import is_numeric, texts
-from problems.data.spec import Column, DataError
+from problems.data.cells import ISO_DATE, TRUTHS, days, is_date, is_numeric, name_cells, numbers, texts
+from problems.data.preprocessing import Kind
+from problems.data.spec import REST, Column, DataError, DataSpec
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +29,7 @@ MARKERS = ("?", "-", ".")
 """Cells that mean "missing": they do not count when a column of numbers is recognised."""
 
 _ID_NAME = re.compile(r"(?i:(?:.*[\W_])?(?:id|uuid|mrn|ssn)(?:[\W_].*)?|idx|index|name|patient|subject)|.*[a-z]I[Dd]")
-_DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([T ].*)?")
+_DATE = re.compile(r"(\d{1,4}([-/.])\d{1,2}\2\d{1,4})([T ].*)?")
 _UNNAMED = re.compile(r"Unnamed: \d+")
 
 _log = logging.getLogger(__name__)
@@ -35,32 +38,69 @@ _log = logging.getLogger(__name__)
 def check_columns(
     frame: "pd.DataFrame",
     columns: Sequence[Column],
+    spec: DataSpec,
     found: Sequence[DataError] = (),
     *,
     site: bool = False,
-    listable: bool = True,
+    party: bool = False,
 ) -> None:
     """Refuse all columns that cannot be features as they are; warn of numbers that may mean missing values.
 
     Args:
-        frame: the table.
+        frame: the table, in which `DataSpec.missing_values` are missing.
         columns: those of its columns that are to be features. Text whose values are listed is checked for gaps only.
+        spec: its keys for columns.
         found: earlier errors, to be reported with the rest.
         site: whether it is one site's file, where text must be listed.
-        listable: whether ``feature-columns`` is read, so that hints may name it.
+        party: whether it is that of a party of a vertical run, which reads none of these keys.
 
     Raises:
-        DataError: names every such column, but no values, since a site's message leaves the site.
+        DataError: names every such column. Of a site's file it quotes no value, since a site's message leaves the site.
     """
-    listing = ", or list its values in feature-columns, as in sex[f|m]" if listable else ""
-    faults = [fault for column in columns for fault in _faults(frame[column.name], column, site, listing)]
+    checks = [_Check(frame[column.name], column, spec, site, party) for column in columns]
+    faults = [fault for check in checks for fault in check.faults()]
     if found or faults:
         # Equal hints that follow each other are printed once.
         raise DataError.join([*found, *sorted(faults, key=lambda fault: fault.hint)])
-    numeric = [frame[one.name] for one in columns if not one.categories and is_numeric(frame[one.name])]
-    if doubts := [text for text in map(_sentinels, numeric) if text]:
-        text = "columns hold %s and else nothing below 0: where that means missing, fill or drop it"
-        _log.warning(text, ", ".join(doubts))
+    if doubts := [text for text in (check.sentinels() for check in checks) if text]:
+        way_out = "fill or drop it" if party else "name it in missing-values"
+        _log.warning(
+            "columns hold %s and else nothing below 0: where that means missing, %s", ", ".join(doubts), way_out
+        )
+
+
+def kind_of(values: "pd.Series[Any]", spec: DataSpec) -> Kind | None:
+    """Return what the cells of a column are, or None for text, of which each value becomes a category.
+
+    Numbers that are written as text are numbers only where ``missing-values`` says which other text there may be.
+
+    Raises:
+        DataError: names a column of a type that is none of these.
+    """
+    import pandas as pd
+
+    if is_date(values):
+        return "date"
+    there = values.dropna()
+    if is_numeric(values):
+        boolean = pd.api.types.is_bool_dtype(values.dtype)
+        return "empty" if there.empty else "boolean" if boolean else "number"
+    words = there.map(str).str.strip()
+    if words.empty:
+        return "empty"
+    if words.str.lower().isin(TRUTHS).all():
+        return "boolean"
+    if words.str.fullmatch(ISO_DATE).all():
+        return "date"
+    return "number" if spec.missing_values and _marks(words).all() else None
+
+
+def is_index(values: "pd.Series[Any]") -> bool:
+    """Whether a column without a name counts rows, as an index that pandas wrote: whole numbers, all different."""
+    if not _UNNAMED.fullmatch(str(values.name)) or not is_numeric(values) or values.isna().any():
+        return False
+    found = numbers(values)
+    return bool((found >= 0).all() and (found == np.round(found)).all() and len(np.unique(found)) == len(found))
 
 
 def numeric_column(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
@@ -77,52 +117,132 @@ def numeric_column(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
     return values
 
 
-def _faults(values: "pd.Series[Any]", column: Column, site: bool, listing: str) -> Iterator[DataError]:
-    def fault(got: str, allowed: str, hint: str) -> DataError:
-        return DataError(f"column {column.name!r}", got=got, allowed=allowed, hint=hint)
+@dataclass(frozen=True)
+class _Check:
+    """The checks of one column; the other fields are as of `check_columns`."""
 
-    others = ", or name others in feature-columns" if listing else ""
-    an_id = fault("what looks like an id", "features", f"drop the column{others}")
-    if _UNNAMED.fullmatch(column.name):
-        yield fault("no name in the file, as numbers of rows have", "a name", "write the table without its index")
-        return
-    if not column.categories:
+    values: "pd.Series[Any]"
+    column: Column
+    spec: DataSpec
+    site: bool
+    party: bool
+
+    @cached_property
+    def kind(self) -> Kind | None:
+        """As of `kind_of`; None where values are listed, too."""
+        return None if self.column.categories else kind_of(self.values, self.spec)
+
+    def faults(self) -> Iterator[DataError]:
+        """What is wrong with the column."""
+        if _UNNAMED.fullmatch(self.column.name):
+            yield self._fault("no name in the file", "a name", f"{self._drop}, or write the table without its index")
+            return
         try:
-            if is_numeric(values):
-                if _is_id(numeric_column(values), column.name):
-                    yield an_id
-                return
+            gaps = self.values.isna().to_numpy()
+            if self.kind is not None and gaps.all() and not self.site and self.spec.missing != "error":
+                yield self._fault("no cell that is not missing", "some", self._drop)
+            if gaps.any() and self.spec.missing == "error":
+                fill = "fill or drop them"
+                fill = fill if self.party else f"set missing to mean, median or indicator, or {fill}"
+                yield self._fault(name_cells(gaps, "missing"), "none", fill)
+            if self.column.categories:
+                yield from self._strangers()
+            elif self.kind is None:
+                yield from self._faults_of_text(np.flatnonzero(~gaps))
+            elif self.kind == "date":
+                days(self.values)
+            elif self.kind != "empty":
+                found = numbers(self.values)
+                if self.kind == "number" and _is_id(found[~np.isnan(found)], self.column.name):
+                    yield self._an_id
         except DataError as error:
             yield error
-            return
-    places = np.flatnonzero(values.notna())
-    if len(places) < len(values):
-        missing = f"{len(values) - len(places):,} of {len(values):,} values missing"
-        yield fault(missing, "none", "fill or drop them")
-    if column.categories:
-        strange = np.flatnonzero(values.notna() & ~np.isin(texts(values)[0], column.categories))
-        if site and len(strange):
-            foreign = f"{len(strange):,} of {len(values):,} values that are none of those in feature-columns"
-            got, allowed = f"{foreign}, the first in row {strange[0] + 1:,}", ", ".join(column.categories)
-            yield fault(got, allowed, "list them in feature-columns")
-    if column.categories or not len(places):
-        return
-    words = values.iloc[places].astype(str).str.strip()
-    different, numbers = words.nunique(), _marks(words)
-    if numbers.sum() >= MOSTLY * (~words.isin(MARKERS)).sum() > 0:
-        strays = places[~numbers]
-        but = f" but for {len(strays):,} of {len(values):,}, the first in row {strays[0] + 1:,}" if len(strays) else ""
-        yield fault(f"numbers as text{but}", "numbers alone", f"mend or drop these cells{listing}")
-    elif _marks(words.str.replace(",", ".", regex=False)).mean() >= MOSTLY:
-        yield fault("numbers with decimal commas", "decimal points", "write them with points")
-    elif words.str.fullmatch(_DATE).mean() >= MOSTLY:
-        yield fault("dates", "numbers and text", "encode them as numbers, days for instance, or drop the column")
-    elif _ID_NAME.fullmatch(column.name) or (different > 2 and 2 * different > len(words)):
-        yield an_id
-    elif different > MOST_VALUES:
-        yield fault(f"text of {different:,} different values", f"{MOST_VALUES} at most", f"drop or encode it{listing}")
-    elif site:
-        yield fault("text", "numbers, and text whose values are listed", f"encode it alike at every site{listing}")
+
+    def sentinels(self) -> str:
+        """The value that may mean "missing", and how often it occurs; "" if there is none."""
+        if self.kind != "number":
+            return ""
+        found = numbers(self.values)
+        least = np.nanmin(found)
+        if least not in SENTINELS or (found[found != least] < 0).any():
+            return ""
+        return f"{self.column.name!r} {least:g} ({int((found == least).sum()):,} of {len(found):,})"
+
+    def _strangers(self) -> Iterator[DataError]:
+        """Values of a site's file that are not listed, where all must be."""
+        listed = self.column.categories
+        strange = self.values.notna().to_numpy() & ~np.isin(texts(self.values)[0], listed)
+        if self.site and REST not in listed and strange.any():
+            way_out = f"list them in feature-columns, or {REST} for all others"
+            yield self._fault(
+                name_cells(strange, "that are none of those in feature-columns"), ", ".join(listed), way_out
+            )
+
+    def _faults_of_text(self, places: Int64[np.ndarray, "there"]) -> Iterator[DataError]:
+        """Faults of a column of text, whose cells in some places are not missing."""
+        words = self.values.iloc[places].map(str).str.strip()
+        different, numbers, dates = words.nunique(), _marks(words), words.str.fullmatch(_DATE).to_numpy()
+
+        def strays(good: Bool[np.ndarray, "there"]) -> str:
+            wrong = places[~good]
+            where = f", the first in row {wrong[0] + 1:,}" if len(wrong) else ""
+            return f" but for {len(wrong):,} of {len(self.values):,}{where}" if len(wrong) else ""
+
+        markers = "" if self.party else ", or name in missing-values what means missing"
+        if numbers.sum() >= MOSTLY * (~words.isin(MARKERS)).sum() > 0:
+            way_out = f"mend or drop these cells{markers}{self._listing}"
+            yield self._fault(f"numbers as text{strays(numbers)}", "numbers alone", way_out)
+        elif _marks(words.str.replace(",", ".", regex=False)).mean() >= MOSTLY:
+            yield self._fault("numbers with decimal commas", "decimal points", "write them with points")
+        elif dates.mean() >= MOSTLY:
+            forms = words[dates].str.extract(_DATE)[0].str.replace(r"\d", "0", regex=True)
+            form = forms.value_counts().index[0]
+            iso = form == "0000-00-00"
+            way_out = f"mend these cells{markers}" if iso else f"write them so, or {self._drop}"
+            got = f"dates{strays(dates)}" if iso else f"dates in the form {form}"
+            yield self._fault(got, "dates in the form 0000-00-00, years first", way_out)
+        elif _ID_NAME.fullmatch(self.column.name) or (different > 2 and 2 * different > len(words)):
+            yield self._an_id
+        elif different > MOST_VALUES:
+            way_out = f"{self._drop} or encode it"
+            if not self.party:
+                way_out = (
+                    f"{way_out}, or list the frequent values in feature-columns with {REST} for all others, as in "
+                )
+                way_out += self._example(words)
+            yield self._fault(f"text of {different:,} different values", f"{MOST_VALUES} at most", way_out)
+        elif self.site:
+            allowed, way_out = (
+                "numbers, and text whose values are listed",
+                f"encode it alike at every site{self._listing}",
+            )
+            yield self._fault("text", allowed, way_out)
+
+    def _example(self, words: "pd.Series[str]") -> str:
+        """An entry of feature-columns: with the most frequent values or, of a site's file, with others."""
+        listable = words[~words.str.contains(r"[\[\]|,]")]
+        frequent = listable.value_counts().index[:2].tolist()
+        if self.site or len(frequent) < 2:
+            return f"job[baker|nurse|{REST}]"
+        return f"{self.column.name}[{'|'.join(frequent)}|{REST}]"
+
+    def _fault(self, got: str, allowed: str, hint: str) -> DataError:
+        return DataError(f"column {self.column.name!r}", got=got, allowed=allowed, hint=hint)
+
+    @property
+    def _an_id(self) -> DataError:
+        others = "" if self.party else ", or name others in feature-columns"
+        return self._fault("what looks like an id", "features", f"{self._drop}{others}")
+
+    @property
+    def _drop(self) -> str:
+        return "drop the column" if self.party else "name the column in drop-columns"
+
+    @property
+    def _listing(self) -> str:
+        return (
+            "" if self.party else f", or list its values in feature-columns, as in sex[f|m], with {REST} for all others"
+        )
 
 
 def _is_id(numbers: Float64[np.ndarray, "n"], name: str) -> bool:
@@ -131,15 +251,6 @@ def _is_id(numbers: Float64[np.ndarray, "n"], name: str) -> bool:
         return False
     counted = numbers[0] in (0, 1) and bool((np.diff(numbers) == 1).all())
     return counted or bool(_ID_NAME.fullmatch(name) and len(np.unique(numbers)) > MOSTLY * len(numbers))
-
-
-def _sentinels(values: "pd.Series[Any]") -> str:
-    """The value that may mean "missing", and how often it occurs; "" if there is none."""
-    numbers = numeric_column(values)
-    least = numbers.min()
-    if least not in SENTINELS or (numbers[numbers != least] < 0).any():
-        return ""
-    return f"{str(values.name)!r} {least:g} ({int((numbers == least).sum()):,} of {len(numbers):,})"
 
 
 def _marks(texts: "pd.Series[str]") -> Bool[np.ndarray, "n"]:

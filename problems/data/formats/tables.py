@@ -1,5 +1,6 @@
 """Tables, csv or parquet: which columns are features, and what becomes of each."""
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,17 +10,19 @@ import numpy as np
 from jaxtyping import Int64
 
 from problems.data.agreement import Encoded
-from problems.data.cells import is_numeric, texts
-from problems.data.formats.inspection import check_columns
+from problems.data.cells import texts, without_markers
+from problems.data.formats.inspection import check_columns, is_index, kind_of
 from problems.data.preprocessing import Feature, Preprocessing
 from problems.data.samples import Source, label_classes, make_source
-from problems.data.spec import Column, DataError, DataSpec, parse_columns
+from problems.data.spec import REST, Column, DataError, DataSpec, parse_columns, parse_names
 
 if TYPE_CHECKING:
     import pandas as pd
 
 CSV_ENDINGS = (".csv", ".csv.gz")
 PARQUET_ENDINGS = (".parquet", ".pq")
+
+_log = logging.getLogger(__name__)
 
 
 def read_table(path: Path, **options: Any) -> "pd.DataFrame":
@@ -93,14 +96,15 @@ def from_frames(
     import pandas as pd
 
     (train, test), label_column = places, spec.label_column or "label"
-    wanted = parse_columns(spec.feature_columns)
-    train_count = None
+    wanted, train_count = parse_columns(spec.feature_columns), None
+    frame, counting = _clean(frame, train, spec, site=site)
     if other is not None:
         assert test is not None
+        other, _ = _clean(other, test, spec, site=True)
         if not wanted and set(other.columns) != set(frame.columns):
             differing = sorted(map(str, set(other.columns) ^ set(frame.columns)))
             got = f"other columns than {train}: {', '.join(differing[:10])}"
-            raise DataError(test, got=got, allowed="the same", hint="set feature-columns")
+            raise DataError(test, got=got, allowed="the same", hint="set feature-columns or drop-columns")
         train_count = len(frame)
         shared = [name for name in frame.columns if name in other.columns]
         frame = pd.concat([frame[shared], other[shared]], ignore_index=True)
@@ -118,9 +122,7 @@ def from_frames(
         got = f"no column but {label_column!r}"
         raise DataError(train, got=got, allowed="one of features at least", hint="add columns of features")
     if not wanted:
-        names = [str(name) for name in frame.columns]
-        wanted = tuple(Column(name) for name in (sorted(names) if site else names))
-    frame.columns = frame.columns.map(str)
+        wanted = tuple(Column(name) for name in (sorted(frame.columns) if site else frame.columns))
     lacking = [column.name for column in wanted if column.name not in frame.columns]
     if lacking:
         got = f"no column {', '.join(map(repr, lacking[:10]))} of feature-columns"
@@ -129,10 +131,29 @@ def from_frames(
     if missing:
         got = f"{missing:,} of {len(labels):,} labels missing"
         found = [DataError(f"column {label_column!r}", got=got, allowed="none", hint="fill or drop them")]
-    check_columns(frame, wanted, found, site=site)
+    check_columns(frame, wanted, spec, found, site=site)
+    if counting:
+        _log.warning("left out column %r of %s, which counts rows and has no name", counting[0], files)
     return make_source(
         labels.to_numpy(), lambda train_rows: encode(frame, wanted, train_rows, spec), train_count, sites
     )
+
+
+def _clean(frame: "pd.DataFrame", place: str | Path, spec: DataSpec, *, site: bool) -> tuple["pd.DataFrame", list[str]]:
+    """A table without the columns to be dropped, in which cells that mean missing are missing; and a dropped index.
+
+    Only a site's file may lack some of the columns to be dropped.
+    """
+    frame = frame.set_axis(frame.columns.map(str), axis="columns")
+    dropped = parse_names("drop-columns", spec.drop_columns)
+    lacking = [repr(name) for name in dropped if name not in frame.columns]
+    if lacking and not site:
+        got, way_out = f"{', '.join(lacking[:10])}, which {place} has not", "leave it out"
+        raise DataError("drop-columns", got=got, allowed=_columns(frame), hint=way_out)
+    frame = frame.drop(columns=list(dropped), errors="ignore")
+    counting = [name for name in frame.columns[:1] if not spec.feature_columns and is_index(frame[name])]
+    markers = parse_names("missing-values", spec.missing_values)
+    return frame.drop(columns=counting).apply(without_markers, markers=markers), counting
 
 
 def encode(
@@ -149,23 +170,34 @@ def encode(
     Raises:
         DataError: a column holds what it must not hold.
     """
-    features = [feature for column in columns for feature in _features(frame[column.name], column, train_rows)]
+    features = [feature for column in columns for feature in _features(frame[column.name], column, train_rows, spec)]
     preprocessing = Preprocessing(
         tuple(features),
-        scale="standard" if spec.standardise else "none",
+        missing=spec.missing,  # type: ignore[arg-type]
+        missing_values=parse_names("missing-values", spec.missing_values),
+        scale=spec.scale,  # type: ignore[arg-type]
         label_column=spec.label_column or "label",
     )
     return Encoded(preprocessing, preprocessing.encode(frame))
 
 
-def _features(values: "pd.Series[Any]", column: Column, train_rows: Int64[np.ndarray, "train"]) -> list[Feature]:
-    """The features of one column."""
-    if not column.categories and is_numeric(values):
-        return [Feature(column.name, "number")]
-    categories = column.categories or np.unique(texts(values)[0][train_rows]).tolist()
-    return [Feature(column.name, "category", value) for value in categories]
+def _features(
+    values: "pd.Series[Any]", column: Column, train_rows: Int64[np.ndarray, "train"], spec: DataSpec
+) -> list[Feature]:
+    """The features of one column, not yet fitted."""
+    categories = column.categories
+    if not categories:
+        if kind := kind_of(values, spec):
+            return [Feature(column.name, kind)]
+        cells, missing = texts(values.iloc[train_rows])
+        categories = tuple(np.unique(cells[~missing]).tolist())
+        if not categories:
+            got, allowed = "no cell in the training rows that is not missing", "some"
+            raise DataError(f"column {column.name!r}", got=got, allowed=allowed, hint="name it in drop-columns")
+        return [Feature(column.name, "category", value) for value in categories]
+    return [Feature(column.name, "other" if value == REST else "category", value) for value in categories]
 
 
 def _columns(frame: "pd.DataFrame") -> str:
-    names = [str(name) for name in frame.columns]
+    names = frame.columns.tolist()
     return f"one of {', '.join(names[:30])}{', ...' if len(names) > 30 else ''}"

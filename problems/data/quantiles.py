@@ -1,0 +1,74 @@
+"""Quantiles of a column, told in a form that gives no single row away, and put together over sites."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+FEWEST_ROWS = 10
+"""Means and variances over fewer rows reveal single rows, and so do quantiles with fewer rows between them."""
+GROUPS = 64
+"""At most so many groups of equal size are told apart by a site's quantiles, and by the agreed ones."""
+LEVELS = np.arange(1, GROUPS) / GROUPS
+"""Of the agreed quantiles."""
+
+
+def sketch(cells: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "m"]:
+    """Return the quantiles of a column that a site tells, ascending: the borders between groups of nearly equal size.
+
+    Each group has 10 cells or more, so that no quantile is nearer than 10 rows to either end or to another one, and
+    there are 64 groups at most. A border lies midway between two cells: that of a single row is not told.
+
+    Args:
+        cells: those that are there; with fewer than 20 there is no border.
+    """
+    ordered, below = np.sort(cells), cuts(len(cells))
+    middle: np.ndarray = ordered[below - 1] / 2 + ordered[below] / 2
+    return middle
+
+
+def cuts(count: int) -> Int64[np.ndarray, "m"]:
+    """Return how many of the sorted cells are below each border between groups; one of the borders is the median's.
+
+    Args:
+        count: how many cells there are.
+    """
+    groups = max(1, min(GROUPS, 2 * (count // (2 * FEWEST_ROWS))))
+    return np.arange(1, groups) * count // groups
+
+
+def merge(
+    counts: Int64[np.ndarray, "sites"], sketches: Sequence[Float64[np.ndarray, "_"]], levels: Float64[np.ndarray, "q"]
+) -> Float64[np.ndarray, "q"]:
+    """Return quantiles of the mixture of all sites' cells of a column, ascending.
+
+    A site's distribution function is taken as linear between its quantiles; the groups at both ends, whose ends are not
+    known, are taken to be as wide as their neighbours. Cells of a site without a quantile are left out.
+
+    Args:
+        counts: of the sites' cells, their weights.
+        sketches: the sites' quantiles, of one site at least.
+        levels: ascending, in (0, 1).
+    """
+    curves = [_curve(int(n), borders) for n, borders in zip(counts, sketches, strict=True) if len(borders)]
+    weights = np.array([n for n, borders in zip(counts, sketches, strict=True) if len(borders)], dtype=np.float64)
+    knots = np.unique(np.concatenate([places for places, _ in curves]))
+    left, right = np.zeros_like(knots), np.zeros_like(knots)
+    for weight, (places, heights) in zip(weights / weights.sum(), curves, strict=True):
+        # where places coincide, the function jumps: its values from the left and from the right
+        left -= weight * np.interp(-knots, -places[::-1], -heights[::-1])
+        right += weight * np.interp(knots, places, heights)
+    heights = np.maximum.accumulate(np.stack([left, right], axis=1).ravel())
+    places = np.repeat(knots, 2)
+    # where the function is constant, the middle of the interval, as of a median
+    low, high = np.interp(-levels, -heights[::-1], places[::-1]), np.interp(levels, heights, places)
+    return np.maximum.accumulate(low / 2 + high / 2)
+
+
+def _curve(
+    count: int, borders: Float64[np.ndarray, "m"]
+) -> tuple[Float64[np.ndarray, "m+2"], Float64[np.ndarray, "m+2"]]:
+    """The knots of a site's distribution function, and its values there."""
+    first, last = (borders[1] - borders[0], borders[-1] - borders[-2]) if len(borders) > 1 else (0.0, 0.0)
+    places = np.concatenate([[borders[0] - first], borders, [borders[-1] + last]])
+    return places, np.concatenate([[0.0], cuts(count) / count, [1.0]])

@@ -1,0 +1,152 @@
+"""What sites tell of their columns, and what they agree on: as if they were one, and never of a single row."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from problems.data import DataError, Preprocessing
+from problems.data.agreement import Statistics, agree, fit, measure
+from problems.data.preprocessing import Feature, shape
+from problems.data.quantiles import FEWEST_ROWS, GROUPS, LEVELS, merge, sketch
+
+
+def table(columns: int, **keys: Any) -> Preprocessing:
+    return Preprocessing(tuple(Feature(f"x{place}", "number") for place in range(columns)), **keys)
+
+
+def tell(preprocessing: Preprocessing, parts: list[np.ndarray], fewest: int = FEWEST_ROWS) -> list[Statistics]:
+    told = [measure(preprocessing, part, fewest) for part in parts]
+    assert all(statistics is None or not statistics.find_fault(preprocessing) for statistics in told)
+    return [statistics for statistics in told if statistics is not None]
+
+
+@st.composite
+def sites(draw: st.DrawFn) -> list[np.ndarray]:
+    """Some sites' rows of two columns with gaps; each site has a cell at least of each."""
+    sizes = draw(st.lists(st.integers(1, 9), min_size=1, max_size=4))
+    cells = st.one_of(st.just(np.nan), st.floats(-1e4, 1e4).map(lambda x: round(x, 2)))
+    parts = [draw(arrays(np.float64, (size + 1, 2), elements=cells)) for size in sizes]
+    for part in parts:
+        part[0] = np.nan_to_num(part[0])
+    return parts
+
+
+@given(sites(), st.sampled_from(["standard", "log"]), st.sampled_from(["mean", "indicator"]))
+def test_means_are_over_the_cells_that_are_there(parts: list[np.ndarray], scale: Any, missing: Any) -> None:
+    preprocessing, union = table(2, scale=scale, missing=missing), np.concatenate(parts)
+    agreed = agree(preprocessing, tell(preprocessing, parts, fewest=1))
+    shaped = shape(union, scale) if scale == "log" else union
+    tolerance = 1e-7 * (1 + np.abs(union[~np.isnan(union)]).max())
+    np.testing.assert_allclose(agreed.means, np.nanmean(shaped, axis=0), atol=tolerance)
+    np.testing.assert_allclose(agreed.deviations, np.nanstd(shaped, axis=0), atol=tolerance)
+    fitted = fit(preprocessing, agreed)
+    gaps = np.isnan(union)
+    assert [feature.column for feature in fitted.outputs[2:]] == [
+        f"x{place}" for place in range(2) if missing == "indicator" and gaps[:, place].any()
+    ]
+    # the fill is the mean, where the feature is 0
+    assert np.abs(fitted.apply(union)[:, :2][gaps]).max(initial=0) < 1e-4
+
+
+@given(st.integers(0, 2000), st.integers(0, 3))
+def test_a_border_is_ten_rows_away_from_both_ends_and_from_others(count: int, seed: int) -> None:
+    cells = np.random.default_rng(seed).permutation(count) * 1.0
+    borders = sketch(cells)
+    groups = np.diff([0, *(int((cells < border).sum()) for border in borders), count])
+    assert len(borders) == max(0, min(GROUPS, 2 * (count // 20)) - 1)
+    assert count < 20 or (groups.min() >= FEWEST_ROWS and np.ptp(groups) <= 1)
+    assert not set(borders) & set(cells)
+
+
+@given(st.lists(st.integers(20, 900), min_size=1, max_size=4), st.integers(0, 9), st.sampled_from([0.0, 0.3]))
+def test_quantiles_of_the_mixture_are_those_of_the_union(sizes: list[int], seed: int, atom: float) -> None:
+    rng = np.random.default_rng(seed)
+    parts = [rng.lognormal(rng.normal(), 1, size) * (rng.random(size) >= atom) for size in sizes]
+    quantiles, union = merge(np.array(sizes), [sketch(part) for part in parts], LEVELS), np.concatenate(parts)
+    # a site's distribution function is right to one of its groups, the union's to their weighted mean
+    error = sum(math.ceil(size / min(GROUPS, 2 * (size // 20))) for size in sizes) / sum(sizes) + 1e-9
+    below, upto = ((union[:, None] < quantiles).mean(axis=0), (union[:, None] <= quantiles).mean(axis=0))
+    assert (np.diff(quantiles) >= 0).all()
+    assert (below - error <= LEVELS).all()
+    assert (upto + error >= LEVELS).all()
+
+
+def test_quantiles_of_one_large_site_are_its_own() -> None:
+    cells = np.random.default_rng(0).normal(size=1280)
+    np.testing.assert_allclose(merge(np.array([1280]), [sketch(cells)], LEVELS), sketch(cells))
+
+
+@pytest.mark.parametrize("size", [20, 58, 290, 1280])
+def test_the_median_of_one_table_is_exact(size: int) -> None:
+    cells = np.random.default_rng(0).normal(size=size)
+    for scale in ("quantile", "standard"):
+        preprocessing = table(1, scale=scale, missing="median")
+        agreed = agree(preprocessing, tell(preprocessing, [cells[:, None]]))
+        assert agreed.fills is not None
+        assert agreed.fills[0] == pytest.approx(np.median(cells))
+
+
+def test_levels_are_uniform_and_the_same_at_every_site() -> None:
+    rng = np.random.default_rng(0)
+    parts = [rng.lognormal(place, 1, (700 + 100 * place, 1)) for place in range(3)]
+    parts = [np.concatenate([part, part > 3, np.full_like(part, 7.0)], axis=1) for part in parts]
+    preprocessing = table(3, scale="quantile")
+    features = fit(preprocessing, agree(preprocessing, tell(preprocessing, parts))).apply(np.concatenate(parts))
+    assert np.abs(features[:, 0].mean()) < 0.02
+    assert features[:, 0].std() == pytest.approx(1, abs=0.02)
+    assert (np.diff(features[np.argsort(np.concatenate(parts)[:, 0]), 0]) >= 0).all()
+    # of two values each has the middle level of its share, so that the mean is 0, too; a constant is 0
+    assert (len(np.unique(features[:, 1])), np.abs(features[:, 1].mean()) < 0.05) == (2, True)
+    assert not features[:, 2].any()
+
+
+def test_marks_are_neither_scaled_nor_told() -> None:
+    preprocessing = Preprocessing((Feature("t", "category", "a"), Feature("x", "number")), missing="indicator")
+    values = np.stack([np.arange(20) % 2, np.arange(20)], axis=1) * 1.0
+    values[3, 0] = np.nan
+    (told,) = tell(preprocessing, [values])
+    assert told.means is not None
+    assert told.variances is not None
+    assert (told.means[0], told.variances[0], told.counts.tolist()) == (0.0, 1.0, [19, 20])
+    fitted = fit(preprocessing, agree(preprocessing, [told]))
+    assert fitted.names == ("t=a", "x", "t missing")
+    np.testing.assert_array_equal(fitted.apply(values)[:4, [0, 2]], [[0, 0], [1, 0], [0, 0], [0, 1]])
+
+
+@pytest.mark.parametrize(
+    ("keys", "cells", "told"),
+    [
+        (
+            {"missing": "mean"},
+            9,
+            "columns: got 'x0' with fewer than 10 cells that are not missing, allowed: as many at one",
+        ),
+        ({"missing": "median"}, 19, "'x0' with fewer than 20 cells that are not missing"),
+    ],
+)
+def test_too_few_cells_to_tell_of(keys: dict[str, Any], cells: int, told: str) -> None:
+    preprocessing = table(2, scale="none", **keys)
+    values = np.random.default_rng(0).normal(size=(40, 2))
+    few = values.copy()
+    few[cells:, 0] = np.nan
+    with pytest.raises(DataError) as caught:
+        agree(preprocessing, tell(preprocessing, [few, few]))
+    assert told in str(caught.value)
+    # where another site has enough, it decides alone
+    alone, both = (agree(preprocessing, tell(preprocessing, parts)) for parts in ([values], [values, few]))
+    assert alone.fills is not None
+    assert both.fills is not None
+    assert alone.fills[0] == both.fills[0]
+
+
+def test_nothing_is_told_where_nothing_is_needed() -> None:
+    assert measure(table(1, scale="none"), np.zeros((30, 1))) is None
+    (told,) = tell(table(1, scale="quantile"), [np.arange(40.0)[:, None]])
+    assert (told.means, told.variances) == (None, None)
+    assert told.quantiles is not None
+    assert told.quantiles.tolist() == [9.5, 19.5, 29.5]
