@@ -117,6 +117,9 @@ def measure(
         preprocessing: not yet fitted; says how columns are scaled and missing cells are filled.
         values: the rows, encoded.
         fewest: cells of a column to tell of.
+
+    Raises:
+        DataError: names a column whose variance overflows.
     """
     means, deviations, quantiles = needs(preprocessing)
     if not (means or quantiles):
@@ -130,6 +133,9 @@ def measure(
         cells = values[:, place][~np.isnan(values[:, place])]
         sketches.append(sketch(cells))
         moments[:, place] = _moments(shape(cells, "log") if log else cells)
+        if not np.isfinite(moments[:, place]).all():
+            got, column = "numbers so large that their variance is not finite", f"column {features[place].column!r}"
+            raise DataError(column, got=got, allowed="numbers up to 1e150", hint="divide them, or set scale to log")
     return Statistics(
         len(values),
         counts,
@@ -254,7 +260,8 @@ def _check_fill(feature: Feature) -> None:
 def _moments(cells: Float64[np.ndarray, "n"]) -> tuple[float, float]:
     if cells.max() == cells.min():  # the mean of equal numbers is not always exactly that number
         return float(cells[0]), 0.0
-    return float(cells.mean()), float(cells.var())
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(cells.mean()), float(cells.var())
 
 
 def _pool(

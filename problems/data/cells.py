@@ -79,7 +79,8 @@ def days(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
     else:
         words = column.where(there, "").map(str).str.strip()
         stamps = pd.to_datetime(words.where(words.str.fullmatch(ISO_DATE)), utc=True, format="ISO8601", errors="coerce")
-    values: np.ndarray = ((stamps - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(np.float64)
+    # NumPy keeps the unit of the stamps, in which the year 9999 does not overflow
+    values: np.ndarray = (stamps.dt.tz_localize(None).to_numpy() - np.datetime64(0, "D")) / np.timedelta64(1, "D")
     _refuse(column, there & np.isnan(values), "that are no dates", "dates such as 1970-01-31")
     return values
 

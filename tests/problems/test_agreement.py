@@ -144,6 +144,11 @@ def test_too_few_cells_to_tell_of(keys: dict[str, Any], cells: int, told: str) -
     assert alone.fills[0] == both.fills[0]
 
 
+def test_numbers_whose_variance_overflows() -> None:
+    with pytest.raises(DataError, match="column 'x0': got numbers so large that their variance is not finite"):
+        measure(table(1), np.geomspace(1, 1e200, 30)[:, None])
+
+
 def test_nothing_is_told_where_nothing_is_needed() -> None:
     assert measure(table(1, scale="none"), np.zeros((30, 1))) is None
     (told,) = tell(table(1, scale="quantile"), [np.arange(40.0)[:, None]])

@@ -1,5 +1,6 @@
 """From raw rows to features, in training and afterwards: cells of every kind, and the JSON that holds it all."""
 
+import datetime
 import json
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,17 @@ def test_the_formula_of_a_feature() -> None:
     assert values(transform="quantile", quantiles=(0.0, 0.0, 2.0, 6.0), fill=0.5) == pytest.approx(levels)
     assert values(mean=1e308, deviation=1e-308) == [-1e6] * 6
     assert values(mean=2.0, deviation=0.0) == [0.0] * 6
+
+
+def test_dates_of_all_types_and_times() -> None:
+    preprocessing = Preprocessing((Feature("x", "date"),), "mean")
+    for cells, days in (
+        (["0001-01-01", "9999-12-31", "1969-12-31T18:00-06:00"], [-719162, 2932896, 0]),
+        ([pd.Timestamp("1970-01-02T01:00", tz="Europe/Berlin"), None, pd.NaT], [1, np.nan, np.nan]),
+        (pd.to_datetime(["1970-01-01 06:00", None]), [0.25, np.nan]),
+        ([datetime.date(1970, 1, 11), None, "1970-01-11"], [10, np.nan, 10]),
+    ):
+        np.testing.assert_array_equal(preprocessing.encode(pd.DataFrame({"x": cells}))[:, 0], days)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +184,10 @@ def rough(rows: int = 60) -> pd.DataFrame:
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
 def test_a_rough_table(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     table = rough()
-    table.to_csv(tmp_path / name) if name == "t.csv" else table.to_parquet(tmp_path / name)
+    if name == "t.csv":
+        table.to_csv(tmp_path / name)
+    else:
+        table.assign(seen=pd.to_datetime(table["seen"])).to_parquet(tmp_path / name)
     keys = {"missing": "indicator", "missing_values": "-9,?", "drop_columns": "patient"}
     data = load(DataSpec(name[2:], str(tmp_path / name), **keys), 2)  # type: ignore[arg-type]
     assert data.columns is not None
