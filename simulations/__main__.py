@@ -35,12 +35,13 @@ from simulations.arguments import (
     sites_of,
     stack_of,
 )
+from simulations.baselines import check_baselines, train_baselines
 from simulations.engines.checking import check_run
 from simulations.engines.flower import FlowerError, gpu_share, run_with_flower
 from simulations.engines.launch import run_centralized, run_federation, run_nonfederated
 from simulations.experiments.command import catalogue, description, reproduce, summary
 from simulations.results.compare import Comparison
-from simulations.results.output import log_off, print_json, stdout_to_stderr
+from simulations.results.output import log_off, print_json, progress, stdout_to_stderr
 from simulations.results.records import RunsInterruptedError
 from simulations.results.report import write_report
 from simulations.sweeps.command import sweep
@@ -78,12 +79,17 @@ def run(
     client_gpus: Annotated[
         float | None, typer.Option(min=0, max=1, help="share of a GPU for a client (flower); without, CPUs share them")
     ] = None,
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="compare with each site alone, and with all rows in one place")
+    ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Run one federation and write its run directory. Exit code 3: it has finished, but sites were missing."""
     flat = add_directory(overrides_of(config), out)
-    parse_run_config(flat)
+    parsed = parse_run_config(flat)
+    if baselines:
+        check_baselines(parsed)
     clients, nodes = sites_of(clients, node_config)
     limit = stack_of(stack)
     if engine == "flower":
@@ -104,6 +110,11 @@ def run(
         except KeyboardInterrupt as error:
             print(str(error) or "interrupted", file=sys.stderr)  # Typer would print nothing
             raise SystemExit(130) from None
+    if baselines:
+        with progress(clients + 1, quiet) as say:
+            compared = train_baselines(out.expanduser(), clients, flat, nodes, say)
+        if not (quiet or as_json):
+            typer.echo(compared.text())
     outcome = out.expanduser() / "result.json"
     text = outcome.read_text("utf-8")
     if as_json:
