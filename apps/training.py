@@ -26,6 +26,7 @@ from payloads.flower_internals import DEPLOYMENT_GRID, PULL_INTERVAL, SIMULATION
 from payloads.held_out import SCORE_COUNTS, TEST_SCORE_COUNTS
 from payloads.record import FloatArray, PayloadError
 from payloads.wire import check_model, model_arrays, model_record
+from problems.data import SampleFormat
 from strategies.base import PayloadStrategy
 from strategies.method import MethodStrategy
 from strategies.rounds.errors import DivergedError, StrategyError
@@ -111,7 +112,7 @@ class Training:
             for view, model in self.selected.models.items():
                 self.directory.save_model(evaluator.name_arrays(model), add_suffix("best", view))
             self.strategy.prepare(record, self.grid)  # a resumed run may have made no round
-        result = self.result(len(roster))
+        result = self.result(len(roster), evaluator.sample_format)
         self.directory.finish(result, self.strategy.headline, pictures=config.run.pictures)
         return result
 
@@ -289,7 +290,7 @@ class Training:
         remark, place = f"{missing}; " if missing else "", self.directory.path / "result.json"
         log(level, "%s: %s  in %.1f s; %ssee %s", outcome, metrics, seconds, remark, place)
 
-    def result(self, num_clients: int) -> dict[str, Any]:
+    def result(self, num_clients: int, sample_format: SampleFormat | None) -> dict[str, Any]:
         """What result.json holds; a selected model is measured for it on the test rows."""
         best, evaluation, lines = self.selected, self.config.evaluation, self.directory.lines()
         chosen: dict[str, Any] = {}
@@ -313,6 +314,7 @@ class Training:
             "wall_seconds": time.perf_counter() - self.started,
             "clients": num_clients,
             "dropped": dropped_sites(lines),
+            "samples": sample_format and sample_format.to_json(),
             "versions": versions(),
             "config": self.config.resolve(),
         }

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
 from apps.sites import resources
-from apps.sites.rows import server_samples
+from apps.sites.rows import format_of, server_samples
 from methods.sgdm import SGDMSettings
 from payloads.record import FloatArray
 from problems.data import FederatedData, Samples
@@ -193,7 +193,7 @@ class RowEvaluation:
         """
         data = resources.federated_data(config.data, num_clients)
         evaluator = self.of_data(config, data, test=test)
-        evaluator.columns = data.columns
+        evaluator.columns, evaluator.sample_format = data.columns, data.sample_format
         return evaluator
 
     def of_data(self, config: RunConfig, data: FederatedData, *, test: bool = False) -> Evaluator:
@@ -226,7 +226,7 @@ class RowEvaluation:
             evaluator = self.of_scores(
                 config, HeldOutEvaluator(config, model, ask) if test is None else ModelEvaluator(config, model, test)
             )
-        evaluator.columns = schema.preprocessing
+        evaluator.columns, evaluator.sample_format = schema.preprocessing, format_of(config, schema)
         return evaluator
 
     # Hooks for algorithms with metrics of their own.

@@ -17,7 +17,7 @@ from clients.parties import Party
 from payloads.handshake import Scaling, SiteReport
 from payloads.record import FloatArray
 from payloads.settings import PrivacySettings, Settings, TrainingSettings, kebab
-from problems.data import SPARSE_LOGISTIC, DataSpec, Preprocessing
+from problems.data import SPARSE_LOGISTIC, DataSpec, Preprocessing, SampleFormat
 from strategies.base import PayloadStrategy
 
 # the run-config table with the parameters of `SPARSE_LOGISTIC`
@@ -107,11 +107,13 @@ class Evaluator(ABC):
         summary: what is trained, for the log.
         layout: names and shapes of the parts of the flat model, where it has parts.
         columns: how the model's features are made of raw rows, where they come from a table.
+        sample_format: what the samples were in their files, where there are samples with labels.
     """
 
     summary: str
     layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
     columns: Preprocessing | None = None
+    sample_format: SampleFormat | None = None
 
     @abstractmethod
     def start(self) -> list[FloatArray]:

@@ -20,7 +20,7 @@ from apps.run_config.settings import ConfigError
 from apps.sites.resources import device_of, dtype_of, get_trainee, site
 from clients.base import Site, Trained
 from payloads.handshake import LONGEST_LABEL, MOST_LABELS, Scaling, SiteReport, encode_names
-from problems.data import OWN, DataError, DataSpec, Preprocessing, Samples, SiteRows, read_own
+from problems.data import OWN, DataError, DataSpec, Preprocessing, SampleFormat, Samples, SiteRows, read_own
 from problems.data.agreement import Agreed
 from problems.data.spec import PAGE
 from strategies.rounds.schema import Schema
@@ -131,6 +131,13 @@ def _find_scales(scaling: Scaling | None) -> Agreed | None:
     return Agreed(
         **{name: array if array.dtype == bool else array.astype(np.float64) for name, array in arrays.items()}
     )
+
+
+def format_of(config: RunConfig, schema: Schema) -> SampleFormat:
+    """Return what the samples in the sites' files are."""
+    # An npz file may hold either, and a site's report does not say which.
+    pixels = None if config.data.dataset == "npz" else config.data.dataset == "image-folder"
+    return SampleFormat(schema.shape, pixels, schema.negative_labels, schema.positive_labels)
 
 
 def _read(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:

@@ -3,6 +3,7 @@
 from problems.data.federated import FederatedData, load
 from problems.data.own import SiteRows, read_own
 from problems.data.preprocessing import Preprocessing
+from problems.data.sample_format import SampleFormat
 from problems.data.samples import Samples
 from problems.data.spec import DATASETS, GIVEN, OWN, PARTITIONS, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec
 from problems.data.validation import validate
@@ -18,6 +19,7 @@ __all__ = [
     "DataSpec",
     "FederatedData",
     "Preprocessing",
+    "SampleFormat",
     "Samples",
     "SiteRows",
     "load",

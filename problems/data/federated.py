@@ -11,6 +11,7 @@ from problems.data.formats.bundled import synthetic_pl, synthetic_sparse_logisti
 from problems.data.formats.readers import DEFAULT_POSITIVE, read
 from problems.data.partitions import partition
 from problems.data.preprocessing import Preprocessing
+from problems.data.sample_format import SampleFormat
 from problems.data.samples import (
     Samples,
     Source,
@@ -31,6 +32,7 @@ class FederatedData:
 
     Attributes:
         columns: how the features are made of raw rows, if the data set is a table.
+        sample_format: what the samples were in the files; None if they have no labels.
         input_shape: shape of one sample's features.
         train: the union of the clients' samples, client by client, before the clients' shift.
         test: the test samples, undisturbed.
@@ -45,8 +47,10 @@ class FederatedData:
         spec: DataSpec,
         columns: Preprocessing | None = None,
         validation: Samples | None = None,
+        sample_format: SampleFormat | None = None,
     ) -> None:
         self.columns = columns
+        self.sample_format = sample_format
         self.train = train
         self.test = test
         self.validation = validation
@@ -163,6 +167,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
         spec=spec,
         columns=columns and columns.with_labels(np.array(source.classes)[marked].tolist()),
         validation=None if validation_rows is None else samples_of(validation_rows),
+        sample_format=SampleFormat.of(features, source.classes, marked),
     )
 
 
@@ -234,4 +239,6 @@ def _sparse_logistic(spec: DataSpec, num_clients: int) -> FederatedData:
             raise DataError(f"dataset {spec.dataset!r}", got=got, allowed="both classes", hint=way_out)
     train, test, *validation = parts.values()
     sizes = [len(chosen) for chosen in rows["the training set"]]
-    return FederatedData(train, test, sizes, spec, validation=validation[0] if validation else None)
+    form = SampleFormat.of(train.features, ("0", "1"), np.array([False, True]))
+    held = validation[0] if validation else None
+    return FederatedData(train, test, sizes, spec, validation=held, sample_format=form)

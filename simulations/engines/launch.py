@@ -14,7 +14,7 @@ from apps.run_directory.artifacts import RunDirectory
 from apps.run_directory.versions import versions
 from apps.server_app import app as server_app
 from apps.sites import resources
-from problems.data import Preprocessing
+from problems.data import Preprocessing, SampleFormat
 from simulations.arguments import Stack, add_directory
 from simulations.engines.in_process import run_in_process
 from simulations.engines.stacked.messages import make_stacker
@@ -25,8 +25,8 @@ from simulations.results.records import RunRecord, read_run
 
 IN_PROCESS, CENTRALIZED, NONFEDERATED = "in-process", "centralized", "nonfederated"  # as result.json names them
 
-# the metrics of each evaluated round, the entries of the model file, and a table's columns
-_Trained = tuple[list[dict[str, float]], dict[str, object], Preprocessing | None]
+# the metrics of each evaluated round, the entries of the model file, a table's columns, and what the samples were
+_Trained = tuple[list[dict[str, float]], dict[str, object], Preprocessing | None, SampleFormat | None]
 
 
 def launch(engine: str, clients: int, config: Mapping[str, Scalar], stack: Stack = 1) -> None:
@@ -127,7 +127,7 @@ def run_centralized(clients: int, config: Mapping[str, Scalar], on_round: RoundH
 
     def train(parsed: RunConfig) -> _Trained:
         data = resources.federated_data(parsed.data, clients)
-        return *train_centralized(parsed, data, on_round), data.columns
+        return *train_centralized(parsed, data, on_round), data.columns, data.sample_format
 
     _run_reference(CENTRALIZED, config, clients, train)
 
@@ -138,7 +138,7 @@ def run_nonfederated(config: Mapping[str, Scalar], on_round: RoundHook | None = 
     Raises:
         ConfigError: the strategy is not vertical, or a run is there already.
     """
-    _run_reference(NONFEDERATED, config, 1, lambda parsed: (*train_nonfederated(parsed, on_round), None))
+    _run_reference(NONFEDERATED, config, 1, lambda parsed: (*train_nonfederated(parsed, on_round), None, None))
 
 
 def _run_reference(
@@ -151,7 +151,7 @@ def _run_reference(
     check_reference(name, parsed)
     begun = time.perf_counter()
     directory = RunDirectory.open(parsed, name)
-    history, named, columns = train(parsed)
+    history, named, columns, sample_format = train(parsed)
     every, total = parsed.training.evaluate_every, parsed.training.num_server_rounds
     rounds = [0, *sorted({*range(every, total + 1, every), total})]
     for server_round, metrics in zip(rounds, history, strict=True):
@@ -171,6 +171,7 @@ def _run_reference(
         "bytes_down": 0,
         "wall_seconds": time.perf_counter() - begun,
         "clients": clients,
+        "samples": sample_format and sample_format.to_json(),
         "versions": versions(),
         "config": parsed.resolve(),
     }

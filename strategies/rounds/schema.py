@@ -28,11 +28,14 @@ class Schema:
         shape: of one sample's features.
         preprocessing: how the features are made of raw rows; None if they do not come from tables.
         scaling: what to scale and fill by; None if nothing is scaled or filled.
+        negative_labels, positive_labels: the label values of all sites' files, sorted.
     """
 
     shape: tuple[int, ...]
     preprocessing: Preprocessing | None
     scaling: Scaling | None
+    negative_labels: tuple[str, ...]
+    positive_labels: tuple[str, ...]
 
 
 def agree(reports: Sequence[SiteReport]) -> Schema | None:
@@ -54,10 +57,13 @@ def agree(reports: Sequence[SiteReport]) -> Schema | None:
     _compare_labels(reports)
     assert first.shape is not None
     shape: tuple[int, ...] = tuple(first.shape.tolist())
+    negative, positive = (
+        tuple(sorted({value for report in reports for value in report.label_values[side]})) for side in (0, 1)
+    )
     read = {report.partition_id: read_columns(report) for report in reports}
     tables = {partition: table for partition, table in read.items() if table is not None}
     if not tables:
-        return Schema(shape, None, None)
+        return Schema(shape, None, None, negative, positive)
     table, scaling = _join(tables), None
     told = [statistics for statistics in map(statistics_of, reports) if statistics is not None]
     if told:
@@ -66,8 +72,7 @@ def agree(reports: Sequence[SiteReport]) -> Schema | None:
         except DataError as error:
             raise SetupError.of(error, "handshake") from None
         table, scaling = fit(table, agreed), Scaling(**vars(agreed))
-    positive = {value: None for report in reports for value in report.label_values[1]}
-    return Schema((len(table.outputs),), table.with_labels(sorted(positive)), scaling)
+    return Schema((len(table.outputs),), table.with_labels(positive), scaling, negative, positive)
 
 
 def read_columns(report: SiteReport) -> Preprocessing | None:
