@@ -6,8 +6,11 @@ standardised partial area of D. K. McClish, "Analyzing a Portion of the ROC Curv
 is area / 0.XX.
 """
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool, Float64, Int64
 from numpy.typing import ArrayLike
 
 PARTIAL_FPR = (0.3, 0.5)
@@ -34,7 +37,17 @@ def binary_metrics(labels: ArrayLike, scores: ArrayLike) -> dict[str, float]:
     last_of_tie = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)
     true = np.concatenate(([0], np.cumsum(hit)[last_of_tie]))  # positives at or above each distinct score
     false = np.concatenate(([0], last_of_tie + 1 - true[1:]))  # negatives at or above it
+    return ranking_metrics(true, false)
 
+
+def ranking_metrics(true: Int64[np.ndarray, "corners"], false: Int64[np.ndarray, "corners"]) -> dict[str, float]:
+    """Return the metrics of `binary_metrics` from counts.
+
+    Args:
+        true: positives at or above each score: first 0, then of the scores in descending order.
+        false: negatives likewise.
+    """
+    positives, negatives = int(true[-1]), int(false[-1])
     # Twice the number of correctly ordered pairs, a tie counting one half: an integer, hence exact.
     pairs = int(np.dot(np.diff(false), true[1:] + true[:-1]))
     metrics = {"auc": pairs / (2 * positives * negatives)}
@@ -48,6 +61,70 @@ def binary_metrics(labels: ArrayLike, scores: ArrayLike) -> dict[str, float]:
     precision = true[1:] / (true[1:] + false[1:])
     metrics["average_precision"] = float(np.dot(np.diff(true), precision)) / positives
     return metrics
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A metric, and between which values it lies in most of the resamples; nan if it has a value in none of them."""
+
+    value: float
+    low: float
+    high: float
+
+
+def scored_metrics(
+    labels: ArrayLike,
+    scores: ArrayLike,
+    probabilities: ArrayLike,
+    predictions: ArrayLike,
+    *,
+    resamples: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> dict[str, Interval]:
+    """Return the metrics of `binary_metrics`, ``accuracy`` and ``brier``, with their bootstrap intervals.
+
+    A resample draws n rows with replacement. The interval is that of the percentiles of the metric over the resamples;
+    for ranking metrics, over those in which both classes occur.
+
+    Args:
+        labels: (n,) of 0 and 1, of both.
+        scores: (n,), larger for positives.
+        probabilities: (n,) of label 1.
+        predictions: (n,) of 0 and 1.
+        resamples: how many there are, one at least.
+        confidence: the share of the resamples inside the interval, in (0, 1).
+        seed: of the resamples.
+
+    Raises:
+        ValueError: as of `binary_metrics`.
+    """
+    positive, score = _check(labels, scores)
+    values = binary_metrics(positive, score)
+    by_row = {
+        "accuracy": np.asarray(predictions) == positive,
+        "brier": np.square(np.asarray(probabilities, dtype=np.float64) - positive),
+    }
+    values |= {name: float(np.mean(value)) for name, value in by_row.items()}
+
+    # Sorted once: a resample counts its rows in the cell of each label and distinct score, the largest score first.
+    distinct, place = np.unique(-score, return_inverse=True)
+    cells = place + len(distinct) * positive  # (n,)
+    rng = np.random.default_rng(seed)
+    draws: dict[str, list[float]] = {name: [] for name in values}
+    for _ in range(resamples):
+        rows = rng.integers(len(cells), size=len(cells))
+        counts = np.bincount(cells[rows], minlength=2 * len(distinct)).reshape(2, -1)
+        drawn = counts[0] + counts[1] > 0
+        false, true = (np.concatenate(([0], np.cumsum(count[drawn]))) for count in counts)
+        measured = {name: float(np.mean(each[rows])) for name, each in by_row.items()}
+        if true[-1] and false[-1]:
+            measured |= ranking_metrics(true, false)
+        for name, value in measured.items():
+            draws[name].append(float(value))
+    tail = (1 - confidence) / 2
+    bounds = {name: np.quantile(draw or [math.nan], (tail, 1 - tail)).tolist() for name, draw in draws.items()}
+    return {name: Interval(value, *bounds[name]) for name, value in values.items()}
 
 
 def accuracy(labels: ArrayLike, scores: ArrayLike, threshold: float) -> float:

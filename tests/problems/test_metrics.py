@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import average_precision_score, roc_auc_score
+from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
-from problems.metrics import accuracy, binary_metrics
+from problems.metrics import accuracy, binary_metrics, scored_metrics
 
 KEYS = {"auc", "pauc_fpr30", "pauc_fpr30_raw", "pauc_fpr50", "pauc_fpr50_raw", "average_precision"}
 
@@ -84,3 +84,39 @@ def test_accuracy_counts_the_threshold_as_positive() -> None:
         accuracy([0], [np.nan], 0.5)
     with pytest.raises(ValueError, match="at least one sample"):
         accuracy([], [], 0.5)
+
+
+def test_a_bootstrap_is_the_metrics_of_resamples() -> None:
+    """Its interval is that of resamples that are drawn and measured one by one; ties and all."""
+    rng = np.random.default_rng(0)
+    labels, scores = rng.random(90) < 0.3, rng.integers(0, 12, 90) / 4
+    probabilities, predictions = 1 / (1 + np.exp(-scores)), scores > 1
+    found = scored_metrics(labels, scores, probabilities, predictions, resamples=40, confidence=0.8, seed=3)
+    assert {name: one.value for name, one in found.items() if name in KEYS} == binary_metrics(labels, scores)
+    assert found["accuracy"].value == np.mean(predictions == labels)
+    assert found["brier"].value == pytest.approx(brier_score_loss(labels, probabilities), abs=1e-15)
+    rng = np.random.default_rng(3)
+    draws: dict[str, list[float]] = {name: [] for name in found}
+    for _ in range(40):
+        rows = rng.integers(90, size=90)
+        measured = binary_metrics(labels[rows], scores[rows])
+        measured["accuracy"] = float(np.mean(predictions[rows] == labels[rows]))
+        measured["brier"] = float(np.mean((probabilities[rows] - labels[rows]) ** 2))
+        for name, value in measured.items():
+            draws[name].append(value)
+    for name, one in found.items():
+        assert (one.low, one.high) == pytest.approx(tuple(np.quantile(draws[name], (0.1, 0.9))), abs=1e-12)
+
+
+def test_resamples_of_one_class_have_no_ranking() -> None:
+    """One positive of three rows: most resamples rank, or have none; of one resample with none the bounds are nan."""
+    found = scored_metrics([1, 0, 0], [0.0, 1.0, 1.0], [0.5] * 3, [1, 1, 1], resamples=100)
+    assert (found["auc"].value, found["auc"].low, found["auc"].high) == (0.0, 0.0, 0.0)
+    alone = next(
+        one
+        for seed in range(20)
+        if np.isnan(
+            (one := scored_metrics([1, 0, 0], [0, 1, 1], [0.5] * 3, [1] * 3, resamples=1, seed=seed))["auc"].low
+        )
+    )
+    assert (alone["brier"].low, np.isnan(alone["average_precision"].high)) == (0.25, True)
