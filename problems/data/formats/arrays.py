@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float32, Float64
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -39,11 +39,44 @@ def svmlight(train: Path, test: Path | None, features: int | None = None, *, sit
         DataError: as `read_svmlight`, or when dense rows would not fit into memory.
     """
     matrix, labels, train_count = read_svmlight(train, test, features, dtype=np.float32, site=site)
+    return make_source(labels, _dense(train, matrix), train_count)
+
+
+def svmlight_rows(
+    path: Path, width: int, *, from_one: bool
+) -> tuple[Float32[np.ndarray, "n {width}"], Float64[np.ndarray, "n"]]:
+    """Return the features and labels of new rows, whose indices must mean what they meant in training.
+
+    Args:
+        path: the file.
+        width: how many features the model takes.
+        from_one: whether indices started at 1 in training; if not, that was guessed, and the file must show it: by an
+            index 0, or by one that is ``width``.
+
+    Raises:
+        DataError: the file cannot be read, has more features, or leaves open where its indices start.
+    """
+    loaded, labels = _load_svmlight([path], width + 1, np.float32, zero_based=True, site=False)
+    matrix = loaded.tocsc()
+    first, last = (bool(matrix[:, [column]].nnz) for column in (0, width))
+    if first and (last or from_one):
+        got, allowed = f"indices from 0 to {width if last else width - 1}", f"{width} features, as in training"
+        raise DataError(path, got=got, allowed=allowed, hint="write indices that start at 1")
+    if not (first or last or from_one):
+        got = f"indices between 1 and {width - 1}, of which it is not clear whether they start at 0 or at 1"
+        allowed = f"an index 0 or {width} in some row, since the run has {width} features and no feature-columns"
+        raise DataError(path, got=got, allowed=allowed, hint="give the rows as an npz file")
+    kept = matrix[:, :width] if first else matrix[:, 1:]
+    return _dense(path, kept), labels
+
+
+def _dense(path: Path, matrix: Any) -> Float32[np.ndarray, "n f"]:
     rows, columns = matrix.shape
     if rows * columns * 4 > MAX_DENSE_BYTES:
         got = f"{rows:,} x {columns:,} dense features, which need {rows * columns * 4 / 2**30:.0f} GiB"
-        raise DataError(train, got=got, allowed=f"{MAX_DENSE_BYTES // 2**30} GiB", hint="choose fewer features")
-    return make_source(labels, matrix.toarray(), train_count)
+        raise DataError(path, got=got, allowed=f"{MAX_DENSE_BYTES // 2**30} GiB", hint="choose fewer features")
+    dense: np.ndarray = matrix.toarray()
+    return dense
 
 
 def a9a(path: Path) -> Source:
@@ -82,18 +115,29 @@ def read_svmlight(
     Raises:
         DataError: when a file cannot be read as svmlight.
     """
+    paths = [path for path in (train, test) if path is not None]
+    zero_based: bool | str = False if site or features is not None else "auto"
+    loaded = _load_svmlight(paths, features, dtype, zero_based=zero_based, site=site)
+    matrix = sparse.csr_array(sparse.vstack(loaded[0::2], format="csr"))
+    return matrix, np.concatenate(loaded[1::2]), None if test is None else len(loaded[1])
+
+
+def _load_svmlight(
+    paths: list[Path], features: int | None, dtype: type, *, zero_based: bool | str, site: bool
+) -> list[Any]:
+    """Matrix and labels of each file."""
     from sklearn.datasets import load_svmlight_files
 
-    paths = [str(path) for path in (train, test) if path is not None]
-    zero_based: bool | str = False if site or features is not None else "auto"
     try:
-        loaded = load_svmlight_files(paths, n_features=features, dtype=dtype, zero_based=zero_based)
+        loaded: list[Any] = load_svmlight_files(
+            [str(path) for path in paths], n_features=features, dtype=dtype, zero_based=zero_based
+        )
     except (OSError, EOFError, ValueError) as error:
         why = type(error).__name__ if site else error  # the error quotes the file, and a site's errors leave the site
         got, way_out = f"a file that cannot be read as svmlight ({why})", "mend the file, or set dataset to its kind"
-        raise DataError(" or ".join(paths), got=got, allowed="lines such as '1 3:0.5 7:1'", hint=way_out) from error
-    matrix = sparse.csr_array(sparse.vstack(loaded[0::2], format="csr"))
-    return matrix, np.concatenate(loaded[1::2]), None if test is None else len(loaded[1])
+        key = " or ".join(map(str, paths))
+        raise DataError(key, got=got, allowed="lines such as '1 3:0.5 7:1'", hint=way_out) from error
+    return loaded
 
 
 def npz(train: Path, test: Path | None) -> Source:
@@ -110,12 +154,9 @@ def npz(train: Path, test: Path | None) -> Source:
         DataError: a needed array is missing; lists the names in the file.
     """
     arrays = _arrays(train)
-    if {f"{split}_{part}" for split in MEDMNIST for part in ("images", "labels")} <= arrays.keys():
-        arrays = _from_medmnist(arrays)
     pair = _pair(train, arrays, "")
     if pair is None:
-        got, allowed = f"arrays {', '.join(arrays) or 'none'}", "arrays X and y (or features and labels)"
-        raise DataError(train, got=got, allowed=allowed, hint="save the arrays under these names")
+        raise _lacking(train, arrays, "X and y (or features and labels)")
     held_out = _pair(train, arrays, "_test") if test is None else _pair(test, _arrays(test), "")
     return join(train, pair, held_out)
 
@@ -144,13 +185,36 @@ def join(where: str | Path, pair: Pair, held_out: Pair | None) -> Source:
     )
 
 
+def npz_rows(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """Return the features of new rows, and their labels if there are any: of the test split if the file has one.
+
+    Raises:
+        DataError: there are no features, or what there is does not belong together.
+    """
+    arrays = _arrays(path)
+    for ending in ("_test", ""):
+        features, labels = _features(arrays, ending), _labels(arrays, ending)
+        if features is not None:
+            check_pair(path, features, labels)
+            return features, labels
+    raise _lacking(path, arrays, "X (or features), and y (or labels) if there are any")
+
+
+def _lacking(path: Path, arrays: dict[str, NDArray[Any]], wanted: str) -> DataError:
+    got, way_out = f"arrays {', '.join(arrays) or 'none'}", "save the arrays under these names"
+    return DataError(path, got=got, allowed=f"arrays {wanted}", hint=way_out)
+
+
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of an npz file; those of MedMNIST under our names."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
+            arrays = {name: archive[name] for name in archive.files}
     except (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile) as error:
         got, allowed = f"a file that cannot be read as npz ({error})", "arrays without Python objects"
         raise DataError(path, got=got, allowed=allowed, hint="save the arrays with numpy.savez") from error
+    medmnist = {f"{split}_{part}" for split in MEDMNIST for part in ("images", "labels")} <= arrays.keys()
+    return _from_medmnist(arrays) if medmnist else arrays
 
 
 def _from_medmnist(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -169,23 +233,23 @@ def _from_medmnist(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 def _pair(path: Path, arrays: dict[str, NDArray[Any]], ending: str) -> Pair | None:
     """Features and labels whose names have an ending; None if neither is there."""
-    features = next((arrays[name + ending] for name in ("X", "x", "features") if name + ending in arrays), None)
-    labels = next((arrays[name + ending] for name in ("y", "labels") if name + ending in arrays), None)
+    features, labels = _features(arrays, ending), _labels(arrays, ending)
     if features is None and labels is None:
         return None
     if features is None or labels is None:
         got = f"only one of features and labels{ending}: {', '.join(arrays)}"
         raise DataError(path, got=got, allowed="both", hint="save the other too")
-    return check_pair(path, features, labels)
+    check_pair(path, features, labels)
+    return features, labels
 
 
-def check_pair(where: str | Path, features: NDArray[Any], labels: NDArray[Any]) -> Pair:
-    """Return features and labels that belong together.
+def check_pair(where: str | Path, features: NDArray[Any], labels: NDArray[Any] | None) -> None:
+    """Check features, and labels where there are some.
 
     Args:
         where: they come from, for the error.
         features: of any shape and number type.
-        labels: of any shape and type.
+        labels: of any shape and type; None for none.
 
     Raises:
         DataError: the features are no numbers (n, ...), or there is not one label a row.
@@ -193,7 +257,14 @@ def check_pair(where: str | Path, features: NDArray[Any], labels: NDArray[Any]) 
     if features.ndim < 2 or features.dtype.kind not in "biuf":
         got = f"features {features.shape} {features.dtype}"
         raise DataError(where, got=got, allowed="numbers of shape (n, ...)", hint="give the features so")
-    if labels.shape != (len(features),):
+    if labels is not None and labels.shape != (len(features),):
         got = f"features {features.shape} and labels {labels.shape}, which do not belong together"
         raise DataError(where, got=got, allowed="one label a row", hint="give them so")
-    return features, labels
+
+
+def _features(arrays: dict[str, NDArray[Any]], ending: str) -> NDArray[Any] | None:
+    return next((arrays[name + ending] for name in ("X", "x", "features") if name + ending in arrays), None)
+
+
+def _labels(arrays: dict[str, NDArray[Any]], ending: str) -> NDArray[Any] | None:
+    return next((arrays[name + ending] for name in ("y", "labels") if name + ending in arrays), None)

@@ -147,7 +147,9 @@ def _pair(split: Any, column: str, label: str) -> tuple[NDArray[Any], NDArray[An
         if _number_type(split.features[column]) == "uint8":  # the library widens it
             features = features.astype(np.uint8)
     named = hasattr(split.features[label], "names")
-    return check_pair(place, features, _class_names(split, label) if named else np.asarray(split[label][:]))
+    labels = _class_names(split, label) if named else np.asarray(split[label][:])
+    check_pair(place, features, labels)
+    return features, labels
 
 
 def _open(place: str) -> Any:

@@ -98,6 +98,27 @@ def class_folders(root: Path, *, bare: bool = True) -> Source | None:
     return _read_folders(root, None) if bare and _classes(root) else None
 
 
+def pictures(root: Path) -> tuple[list[Path], list[str] | None]:
+    """Find new images: an image file, a folder of them, or class folders, which ``test`` or ``train`` may hold.
+
+    Returns:
+        The files in the order of their names, and, of class folders, each one's class.
+
+    Raises:
+        DataError: there is no image, or some lie beside class folders.
+    """
+    if root.is_file():
+        return [root], None
+    home = next((root / split for split in ("test", "train") if _classes(root / split)), root)
+    classes, loose = _classes(home), _images(home)
+    if bool(classes) == bool(loose):
+        got = "images beside class folders" if loose else "no images"
+        allowed = f"files {', '.join(IMAGE_ENDINGS)}, or class folders of them"
+        raise DataError(home, got=got, allowed=allowed, hint="arrange the images so")
+    paths = loose or [path for folder in classes for path in _images(folder)]
+    return paths, [path.parent.name for path in paths] if classes else None
+
+
 def _classes(folder: Path | None) -> list[Path]:
     if folder is None or not folder.is_dir():
         return []
@@ -117,10 +138,19 @@ def _read_folders(train: Path, test: Path | None) -> Source:
         got = f"test classes without training images: {', '.join(sorted(unknown))}"
         allowed = "images of each class in train/ too"
         raise DataError(train.parent, got=got, allowed=allowed, hint="add them, or remove these classes")
-    return make_source(labels, _read_images(paths), len(training) if held_out else None)
+    return make_source(labels, read_images(paths), len(training) if held_out else None)
 
 
-def _read_images(paths: list[Path]) -> UInt8[np.ndarray, "n channels height width"]:
+def read_images(paths: list[Path], channels: int = 0) -> UInt8[np.ndarray, "n channels height width"]:
+    """Return images of one size.
+
+    Args:
+        paths: their files.
+        channels: 1 for grey, 3 for colour, which grey images are turned into; 0: grey if all of them are.
+
+    Raises:
+        DataError: they differ in size, cannot be read, or are coloured where grey ones are wanted.
+    """
     from PIL import Image, UnidentifiedImageError
 
     grey, sizes = True, dict[tuple[int, int], Path]()
@@ -133,11 +163,14 @@ def _read_images(paths: list[Path]) -> UInt8[np.ndarray, "n channels height widt
             (one, first), (other, second) = list(sizes.items())[:2]
             got = f"{first.name} of {one}, and {second} of {other}"
             raise DataError(f"images in {first.parent}", got=got, allowed="one size", hint="bring them to one size")
+        if channels == 1 and not grey:
+            got = "coloured images"
+            raise DataError(paths[0].parent, got=got, allowed="grey ones, as in training", hint="convert them to grey")
         width, height = next(iter(sizes))
-        pixels = np.empty((len(paths), 1 if grey else 3, height, width), dtype=np.uint8)
+        pixels = np.empty((len(paths), channels or (1 if grey else 3), height, width), dtype=np.uint8)
         for index, path in enumerate(paths):
             with Image.open(path) as image:
-                pixels[index] = channels_first(image.convert("L" if grey else "RGB"))
+                pixels[index] = channels_first(image.convert("L" if pixels.shape[1] == 1 else "RGB"))
     except (UnidentifiedImageError, OSError) as error:
         got = f"a file that cannot be read as an image ({error})"
         raise DataError(path, got=got, allowed="a whole image", hint="replace it, or remove it") from error

@@ -78,7 +78,8 @@ def _halves(path: str, found: Any) -> list[Any]:
 
 def _pair_of(path: str, half: Any) -> Pair:
     features, labels = _rows(path, half) if _is_dataset(half) else map(_array, half)
-    return check_pair(f"what {path!r} returned", features, labels)
+    check_pair(f"what {path!r} returned", features, labels)
+    return features, labels
 
 
 def _is_dataset(value: Any) -> bool:

@@ -1,0 +1,88 @@
+"""Rows that a trained model is to score: a file, or a folder of images, that no run has read."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from problems.data.formats import arrays, images, tables
+from problems.data.spec import OWN, DataError, DataSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ARRAYS = (*arrays.NPZ_ENDINGS, *arrays.SVMLIGHT_ENDINGS, *images.IMAGE_ENDINGS)
+_TABLES = (*tables.CSV_ENDINGS, *tables.PARQUET_ENDINGS)
+# Data sets of svmlight text whose indices are known to start at 1.
+_FROM_ONE = ("a9a", "w8a")
+
+
+@dataclass(frozen=True, eq=False)
+class NewRows:
+    """The rows of a file or folder, in its order.
+
+    Attributes:
+        features: a table with all its columns, or (n, *shape) arrays as they are stored.
+        labels: (n,) the original ones; None if there are none.
+        files: of images, their paths below the folder; else None.
+    """
+
+    features: "pd.DataFrame | NDArray[Any]"
+    labels: NDArray[Any] | None
+    files: tuple[str, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+
+def read_table_rows(path: Path, label_column: str) -> NewRows:
+    """Read a table.
+
+    Args:
+        path: a csv or parquet file.
+        label_column: the name of the labels' column, which need not be there.
+
+    Raises:
+        DataError: it is no such file, or cannot be read.
+    """
+    _check_file(path, _TABLES, "since the run was trained on a table")
+    frame = tables.read_table(path)
+    frame.columns = frame.columns.map(str)
+    return NewRows(frame, frame[label_column].to_numpy() if label_column in frame.columns else None)
+
+
+def read_array_rows(path: Path, shape: tuple[int, ...], spec: DataSpec) -> NewRows:
+    """Read arrays or images; of a file or folder with a test split of its own, that split.
+
+    Args:
+        path: an npz or svmlight file, an image, a folder of images, or one of class folders.
+        shape: of a sample, as the model takes it.
+        spec: of the data that the model was trained on.
+
+    Raises:
+        DataError: it is nothing of these, or cannot be read as samples of this shape.
+    """
+    if path.is_dir() or path.name.lower().endswith(images.IMAGE_ENDINGS):
+        paths, labels = images.pictures(path)
+        pixels = images.read_images(paths, shape[0] if len(shape) == 3 and shape[0] in (1, 3) else 0)
+        root = path if path.is_dir() else path.parent
+        names = tuple(file.relative_to(root).as_posix() for file in paths)
+        return NewRows(pixels, None if labels is None else np.array(labels), names)
+    _check_file(path, _ARRAYS, "or a folder of images, since the run was trained on arrays")
+    if path.name.endswith(arrays.NPZ_ENDINGS):
+        return NewRows(*arrays.npz_rows(path))
+    if len(shape) != 1:
+        got, allowed = "rows of one axis", f"samples of shape {shape}"
+        raise DataError(path, got=got, allowed=allowed, hint="give an npz file or images")
+    from_one = bool(spec.feature_columns) or spec.dataset in _FROM_ONE or spec.partition == OWN
+    return NewRows(*arrays.svmlight_rows(path, shape[0], from_one=from_one))
+
+
+def _check_file(path: Path, endings: tuple[str, ...], since: str) -> None:
+    if not path.is_file():
+        raise DataError(repr(str(path)), got="no such file", allowed="an existing one", hint="give its path")
+    if not path.name.endswith(endings):
+        allowed = f"a file {', '.join(endings)}, {since}"
+        raise DataError(repr(str(path)), got="a file of another kind", allowed=allowed, hint="convert it")
