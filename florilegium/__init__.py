@@ -5,7 +5,9 @@
     import florilegium
 
     run = florilegium.run({"strategy": "fedx2", "num-server-rounds": 20}, "runs/first")
-    print(run.metrics["auc"], run.path / "model.safetensors")
+    print(run.metrics["auc"])
+    model = florilegium.load("runs/first")
+    print(model.predict_proba(rows))
 """
 
 from __future__ import annotations
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from payloads.vfb2 import Credentials, DataSummary, Report, Segment, VFB2Progress, VFB2Settings, VFB2State
     from simulations.engines.launch import run
     from simulations.results.records import RunRecord
+    from simulations.scoring.model import TrainedModel, load
     from strategies.base import PayloadStrategy
     from strategies.composite import Composite, FastFedDA, FedDA, FedMid, ProximalStrategy
     from strategies.fedx import FedX1, FedX2, LocalPair, PairwiseStrategy
@@ -197,6 +200,7 @@ __all__ = [
     "StagewiseStrategy",
     "StrategyError",
     "Task",
+    "TrainedModel",
     "TrainingSettings",
     "VFB2Client",
     "VFB2Progress",
@@ -206,6 +210,7 @@ __all__ = [
     "VFB2Settings",
     "VFB2State",
     "__version__",
+    "load",
     "run",
 ]
 

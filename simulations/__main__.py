@@ -1,4 +1,4 @@
-"""``python -m simulations``: run, check, compare, report, sweep, reproduce, list, and the two references."""
+"""``python -m simulations``: runs and references, what becomes of them, sweeps, experiments and lists."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ from simulations.results.compare import Comparison
 from simulations.results.output import log_off, print_json, progress, stdout_to_stderr
 from simulations.results.records import RunsInterruptedError
 from simulations.results.report import write_report
+from simulations.scoring.command import card, evaluate, export, predict
 from simulations.sweeps.command import sweep
 
 SITES_MISSING = 3  # exit code of a run that has finished, but with a site missing in some round
@@ -239,8 +240,8 @@ def report(
     typer.echo(write_report(directories, out))
 
 
-cli.command()(sweep)
-cli.command()(reproduce)
+for command in (predict, evaluate, export, card, sweep, reproduce):
+    cli.command()(command)
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ VERSION = 1
 """Of the form of columns.json."""
 MARKS: tuple[Kind, ...] = ("category", "other", "missing")
 """Kinds of features that are 0 or 1, and neither filled nor scaled."""
-_MOST_DEVIATIONS = 1e6
+MOST_DEVIATIONS = 1e6
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Feature:
         # No row is so many deviations away from the mean of all rows. Without the bound a server could find out by
         # scalings of its own, under which a value does or does not overflow, what a row holds.
         with np.errstate(over="ignore"):
-            scaled: np.ndarray = np.clip((values - self.mean) / self.deviation, -_MOST_DEVIATIONS, _MOST_DEVIATIONS)
+            scaled: np.ndarray = np.clip((values - self.mean) / self.deviation, -MOST_DEVIATIONS, MOST_DEVIATIONS)
         return scaled
 
 

@@ -11,7 +11,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 HIDDEN_FEATURES = 64
-SCALARS = 3  # of a `SaddleNetwork`
+# of a `SaddleNetwork`: its scalars, and how a model file names them
+SADDLE_NAMES = ("saddle.a", "saddle.b", "saddle.dual")
+SCALARS = len(SADDLE_NAMES)
 # the smallest side for which the last convolution of `TutorialCNN` has an output
 TUTORIAL_SIDE = 18
 

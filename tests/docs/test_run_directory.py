@@ -35,8 +35,8 @@ def evaluation() -> list[str]:
 def test_the_files(run: Run) -> None:
     left = {entry.name + "/" * entry.is_dir() for entry in run.path.iterdir()}
     of_others = {"columns.json", "model_best.safetensors", "failure.json", "model_inner.safetensors", "report.html"}
-    of_others |= {"tracking.json", "baselines.json"}
-    assert left | of_others == set(documented("The run directory")[:16])
+    of_others |= {"tracking.json", "baselines.json", "model.onnx", "model.md", "card.md"}
+    assert left | of_others == set(documented("The run directory")[:19])
 
 
 def test_a_second_model_and_its_metrics(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""From a run directory to scores of new rows, to an ONNX file and to a model card."""

@@ -1,0 +1,243 @@
+"""The model card of a run, in Markdown with Hugging Face's headings: what a model is, as its run directory says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from apps.evaluation.metric_names import add_suffix
+from apps.registry import ALGORITHMS
+from apps.run_directory.curves import rows_in_words
+from problems.data.spec import DATASETS, GENERIC, PARTITIONS
+from problems.models import MODELS
+from problems.objectives.classification import CROSS_ENTROPY
+from simulations.results.output import format_cell, format_megabytes, format_metric
+from simulations.results.records import METRICS
+from simulations.scoring.model import BEST, TrainedModel
+
+# Run-config keys that disturb the training data on purpose.
+_DISTURBANCES = ("imbalance", "label-noise", "client-shift")
+# What concerns nobody who reads the card: a place on the machine of the training.
+_UNTOLD = ("data-dir",)
+# Figures of a site that are too long for a table, and the name of the site, which has a cell of its own.
+_LONG = ("partition", "reliability")
+
+
+def write_card(model: TrainedModel) -> str:
+    """Return the card of a trained model. A section about which the run directory says nothing is left out."""
+    sections = {
+        "Model Details": _details(model),
+        "Uses": _uses(model),
+        "Bias, Risks, and Limitations": _limits(model),
+        "How to Get Started with the Model": _start(model),
+        "Training Details": _training(model),
+        "Evaluation": _evaluation(model),
+        "Privacy": _privacy(model),
+        "Technical Specifications": _versions(model),
+    }
+    body = "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items() if text)
+    tags = ["federated-learning", "binary-classification", model.config.run.strategy]
+    front = "\n".join(["---", "library_name: florilegium", "tags:", *(f"- {tag}" for tag in tags), "---"])
+    return f"{front}\n\n# Model Card for {model.record.name}\n\n{body}\n"
+
+
+def _details(model: TrainedModel) -> str:
+    labels, config = model.sample_format, model.config
+    what = f"column `{_label_column(model)}`" if model.preprocessing is not None else "label"
+    network = MODELS[config.run.model].description if config.run.model in MODELS else "a network of the user's own."
+    round_ = f"{model.server_round} of {model.record.result['rounds']}"
+    if chosen := model.selected:
+        round_ += f", the one with the best {chosen['metric']} on validation rows"
+    return _items(
+        {
+            "What it predicts": f"a score of each row, which is larger for {what} {_quote(labels.positive_labels)} "
+            f"than for {_quote(labels.negative_labels)}",
+            "Model type": f"`{config.run.model}`, {network} {model.network.dim:,} parameters",
+            "Input": _input(model),
+            "Strategy": f"`{model.record.result['strategy']}`, {ALGORITHMS[config.run.strategy].description}",
+            "Model": f"`{model.chosen}`, of round {round_}",
+            "License": "to be chosen by those who publish the model",
+        }
+    )
+
+
+def _label_column(model: TrainedModel) -> str:
+    return model.config.data.label_column or "label"
+
+
+def _input(model: TrainedModel) -> str:
+    if model.preprocessing is not None:
+        columns = model.preprocessing.columns
+        return f"a table with the {len(columns)} columns {_quote(columns)}"
+    form = model.sample_format
+    kind = {True: "pixels, as bytes", False: "numbers", None: "numbers, or pixels as bytes"}[form.pixels]
+    return f"an array of shape (n, {', '.join(map(str, form.shape))}) of {kind}"
+
+
+def _uses(model: TrainedModel) -> str:
+    loss = model.config.training.loss
+    if loss == CROSS_ENTROPY:
+        return (
+            "The score is the logit of a probability: the model was trained by cross-entropy. How well it is "
+            "calibrated on other rows than those of the training, `florilegium evaluate` tells there by `brier`."
+        )
+    return (
+        f"The scores rank rows. The model was trained by `{loss}`, under which the sigmoid of a score is no "
+        "probability and 0 is no threshold: choose a threshold on labelled rows that did not train the model."
+    )
+
+
+def _limits(model: TrainedModel) -> str:
+    result, data = model.record.result, model.record.config
+    found = [
+        f"Site {site} was missing in {one['rounds']} of {result['rounds']} rounds; the last reason: {one['reason']}"
+        for site, one in result.get("dropped", {}).items()
+    ]
+    disturbed = [f"`{key} = {data[key]}`" for key in _DISTURBANCES if data[key]]
+    if disturbed:
+        found.append(f"The training data were disturbed on purpose: {', '.join(disturbed)}")
+    if model.preprocessing is not None and model.preprocessing.missing == "error":
+        found.append("Rows with missing cells cannot be scored: the training had none")
+    return "\n".join(f"- {_one_line(text)}." for text in found)
+
+
+def _start(model: TrainedModel) -> str:
+    run, chosen = model.record.name, model.chosen
+    if model.preprocessing is not None:
+        new, package, rows = "new.csv", "import pandas as pd", 'pd.read_csv("new.csv")'
+    else:
+        new, package, rows = "new.npz", "import numpy as np", 'np.load("new.npz")["X"]'
+    return (
+        f"`{run}` is the run directory.\n\n"
+        f"```sh\nflorilegium predict {run} {new} --model {chosen} --out scores.csv\n```\n\n"
+        f'```python\nimport florilegium\n{package}\n\nmodel = florilegium.load("{run}", model="{chosen}")\n'
+        f"scores = model.decision_function({rows})\n```\n\n"
+        "`florilegium export` makes one ONNX file of it, with which ONNX Runtime scores."
+    )
+
+
+def _training(model: TrainedModel) -> str:
+    result, config, name = model.record.result, model.record.config, model.config.data.dataset
+    data = {
+        "Data set": f"`{name}`, {'of the user' if name in GENERIC else DATASETS.get(name, 'of the user')}",
+        "Sites": f"{result['clients']}, by partition `{config['partition']}`: {PARTITIONS[str(config['partition'])]}",
+    }
+    if share := config["validation-fraction"]:
+        data["Validation"] = f"{share} of the training rows"
+    facts = {
+        "Rounds": f"{result['rounds']} of {config['num-server-rounds']}",
+        "Loss": f"`{config['loss']}`",
+        "Seed": config["seed"],
+        "Engine": result["engine"],
+        "Wall time": f"{format_cell(result['wall_seconds'], 1)} s",
+        "From the sites": f"{format_megabytes(result['bytes_up'])} MB",
+        "To the sites": f"{format_megabytes(result['bytes_down'])} MB",
+    }
+    departures = {key: default for key, default in model.record.departures.items() if key not in _UNTOLD}
+    keys = [[f"`{key}`", f"`{config[key]!r}`", f"`{default!r}`"] for key, default in departures.items()]
+    parts = [
+        "### Training Data\n\n" + _items(data),
+        _preprocessing(model),
+        "### Training Procedure\n\n" + _items(facts),
+        "#### Training Hyperparameters\n\nKeys that differ from the defaults of the strategy:\n\n"
+        + _table(["key", "value", "default"], keys)
+        if keys
+        else "",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _preprocessing(model: TrainedModel) -> str:
+    found = model.preprocessing
+    if found is None:
+        return "#### Preprocessing\n\nPixels are divided by 255." if model.sample_format.pixels else ""
+    missing = "are not allowed" if found.missing == "error" else f"are treated by `missing = {found.missing}`"
+    rows = [
+        [f"`{one.name}`", one.kind, one.transform, *map(format_cell, (one.mean, one.deviation, one.fill))]
+        for one in found.outputs
+    ]
+    return (
+        f"#### Preprocessing\n\n{len(found.outputs)} features of {len(found.columns)} columns, scaled by "
+        f"`{found.scale}`; missing cells {missing}.\n\n"
+        + _table(["feature", "kind", "transform", "mean", "deviation", "filled with"], rows)
+    )
+
+
+def _evaluation(model: TrainedModel) -> str:
+    result, rows = model.record.result, rows_in_words(model.record.config)
+    metrics = result["metrics"]
+    if "test_metrics" in result and ("selected" not in result or model.chosen.startswith(BEST)):
+        metrics, rows = result["test_metrics"], "the test rows"
+    view = model.chosen.removeprefix(BEST).removeprefix("_") if model.chosen != "last" else ""
+    named = {name: metrics[add_suffix(name, view)] for name in METRICS if add_suffix(name, view) in metrics}
+    cells = [[f"`{name}`", format_metric(value)] for name, value in named.items()]
+    parts = [f"Measured on {rows}.\n\n{_table(['metric', 'value'], cells)}"] if named else []
+    return "\n\n".join(parts + _figures(result) * model.is_left)
+
+
+def _figures(result: Mapping[str, Any]) -> list[str]:
+    """What the result says of the rows of each site and of all together, where it does."""
+    parts = []
+    sites = [(f"site {one['partition']}", one) for one in result.get("sites", [])]
+    rows = [*sites, *([("all", result["all"])] if "all" in result else [])]
+    if rows:
+        names = list(dict.fromkeys(name for _, one in rows for name in one if name not in _LONG))
+        cells = [[site, *(_figure(one.get(name)) for name in names)] for site, one in rows]
+        where = result.get("figures_on", "their rows")
+        parts.append(f"Each site on {where}, with 95 % intervals where there are three numbers:")
+        parts.append(_table(["", *(f"`{name}`" for name in names)], cells))
+    if chosen := result.get("threshold"):
+        by = f", chosen by `{chosen['at']}` on validation rows" if "at" in chosen else ""
+        parts.append(f"Scores from {chosen['score']:.6g} on count as positive{by}.")
+    return parts
+
+
+def _figure(value: Any) -> str:
+    """A number, [value, low, high], or named counts."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in value.items())
+    if isinstance(value, list):
+        return f"{value[0]:.4f} ({value[1]:.4f} to {value[2]:.4f})"
+    return format_metric(value) if isinstance(value, float) else format_cell(value)
+
+
+def _privacy(model: TrainedModel) -> str:
+    privacy, lines = model.config.privacy, model.record.lines
+    sends = ALGORITHMS[model.config.run.strategy].sends
+    found = {
+        "What travelled beside the model": sends,
+        "Secure sums": f"yes, with threshold {privacy.secure_threshold:.3g}" if privacy.secure_sum else "no",
+    }
+    spent = {name: lines[-1][name] for name in ("epsilon", "pool_epsilon") if lines and name in lines[-1]}
+    rows = "Differential privacy of single rows"
+    if privacy.epsilon:
+        epsilon = f"epsilon {spent.get('epsilon', privacy.epsilon):.4g} spent of {privacy.epsilon:g}"
+        found[rows] = f"{epsilon}, delta {privacy.delta:g}, gradients clipped to {privacy.clip:g}"
+    else:
+        found[rows] = "no"
+    if "pool_epsilon" in spent:
+        found["Differential privacy of histograms of scores"] = f"epsilon {spent['pool_epsilon']:.4g} spent"
+    return _items(found)
+
+
+def _versions(model: TrainedModel) -> str:
+    versions = model.record.result["versions"]
+    return "Trained with " + ", ".join(f"{package} {one}" for package, one in versions.items()) + "."
+
+
+def _items(facts: Mapping[str, Any]) -> str:
+    return "\n".join(f"- **{name}:** {_one_line(value)}" for name, value in facts.items() if value is not None)
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    cells = [[_one_line(cell).replace("|", r"\|") for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def _quote(words: Sequence[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+def _one_line(value: Any) -> str:
+    return " ".join(str(value).split())

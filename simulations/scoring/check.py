@@ -1,0 +1,104 @@
+"""Whether an ONNX file scores as PyTorch does, on rows made of what the run directory knows."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from problems.data.cells import is_number
+from problems.data.preprocessing import Feature, Preprocessing
+from problems.data.samples import as_float32
+from problems.models import FlatModel
+from simulations.scoring.export import FEATURES, PROBABILITY, SCORE, input_names
+from simulations.scoring.graph import input_type
+from simulations.scoring.model import TrainedModel, probabilities
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ROWS = 200
+
+
+def difference_from(model: TrainedModel, content: bytes, *, pixels: bool) -> float:
+    """Return by how much an ONNX file's scores and probabilities differ from the model's, at most.
+
+    Args:
+        model: on the CPU, in the run's number type.
+        content: of the file.
+        pixels: whether its input are bytes.
+
+    Returns:
+        The difference; of a score above 1, relative to it.
+    """
+    import onnxruntime
+
+    rng = np.random.default_rng(0)
+    shape = (ROWS, *model.sample_format.shape)
+    if model.preprocessing is not None:
+        frame, fed = _made_rows(model.preprocessing, rng)
+        features = model.features(frame)
+    else:
+        rows: NDArray[Any] = rng.normal(size=shape).astype(np.float32)
+        if pixels:
+            rows = rng.integers(256, size=shape).astype(np.uint8)
+        features, fed = as_float32(rows), {FEATURES: rows}
+    network = FlatModel(copy.deepcopy(model.network.module), dtype=model.network.dtype)
+    wanted = network.predict(torch.from_numpy(features)).numpy()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    scores, likely = session.run([SCORE, PROBABILITY], fed)
+    from_scores = np.abs(scores - wanted) / np.maximum(1, np.abs(wanted))
+    return float(max(from_scores.max(), np.abs(likely - probabilities(wanted)[:, 1]).max()))
+
+
+def _made_rows(preprocessing: Preprocessing, rng: np.random.Generator) -> tuple[pd.DataFrame, dict[str, NDArray[Any]]]:
+    """Rows of a table, with missing cells where there may be some, and the same as inputs of the file."""
+    import pandas as pd
+
+    frame, fed = dict[str, Any](), dict[str, NDArray[Any]]()
+    for column, name in input_names(preprocessing).items():
+        features = [feature for feature in preprocessing.inputs if feature.column == column]
+        gaps = (rng.random(ROWS) < 0.1) & (preprocessing.missing != "error")
+        kind = input_type(features[0])
+        is_date = features[0].kind == "date"
+        markers = [
+            text for text in preprocessing.missing_values if kind == "string" or (is_number(text) and not is_date)
+        ]
+        if kind == "string":
+            words = [feature.value for feature in features if feature.kind == "category"]
+            texts = rng.choice([*words, "none of these"], ROWS).astype(object)
+            texts[gaps] = rng.choice(["", *markers], int(gaps.sum()))
+            frame[column], fed[name] = pd.Series(texts).replace("", None), texts[:, None]
+            continue
+        numbers = _made_numbers(features[0], rng)
+        numbers[gaps] = rng.choice([np.nan, *map(float, markers)], int(gaps.sum()))
+        fed[name] = numbers.astype(np.float32 if kind == "float" else np.float64)[:, None]
+        # Both see the same numbers, but for quantiles, which the file's own are rounded to.
+        exact = np.isin(numbers, features[0].quantiles)
+        cells = np.where(exact, numbers, fed[name][:, 0].astype(np.float64))
+        frame[column] = _dates(cells) if is_date else cells
+    return pd.DataFrame(frame), fed
+
+
+def _made_numbers(feature: Feature, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Numbers around the mean of a column or, of a scale of quantiles, at, between and beyond these."""
+    if feature.kind == "boolean":
+        return rng.integers(2, size=ROWS).astype(np.float64)
+    if feature.transform == "quantile":
+        knots = np.array(feature.quantiles)
+        between = rng.uniform(knots[0] - 1, knots[-1] + 1, ROWS)
+        return np.where(rng.random(ROWS) < 0.5, rng.choice(knots, ROWS), between)
+    around = feature.mean + feature.deviation * rng.normal(size=ROWS)
+    if feature.transform == "log":
+        around = np.sign(around) * np.expm1(np.abs(around))
+    return np.round(around * 24) / 24 if feature.kind == "date" else around
+
+
+def _dates(days: NDArray[np.float64]) -> NDArray[np.datetime64]:
+    """Days since 1970-01-01 as dates to the second, which NumPy has of any year."""
+    dates = np.round(np.nan_to_num(days) * 86400).astype("datetime64[s]")
+    dates[np.isnan(days)] = np.datetime64("NaT")
+    return dates

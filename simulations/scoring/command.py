@@ -1,0 +1,120 @@
+"""The commands ``predict``, ``evaluate``, ``export`` and ``card``: what to do with the model that a run has left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from problems.errors import install
+from simulations.arguments import Json
+from simulations.results.output import format_cell, format_metric, print_json, table
+
+if TYPE_CHECKING:
+    from simulations.scoring.model import TrainedModel
+
+RunOption = Annotated[Path, typer.Argument(metavar="RUN", help="the run directory")]
+NewRowsOption = Annotated[
+    Path, typer.Argument(metavar="NEW", help="csv, csv.gz or parquet; or npz, svmlight, an image or a folder of them")
+]
+ModelOption = Annotated[
+    str, typer.Option("--model", help="last, best, or a view such as inner; best where the run has it, else last")
+]
+
+
+def predict(
+    run: RunOption,
+    new: NewRowsOption,
+    out: Annotated[Path | None, typer.Option("--out", help="the csv file to write; without, stdout")] = None,
+    keep: Annotated[str, typer.Option("--keep", help="columns of NEW to take over, with commas")] = "",
+    model: ModelOption = "",
+) -> None:
+    """Score new rows with a run's model: one line for each, in their order."""
+    from simulations.scoring.model import load  # imports scikit-learn, which takes a second
+    from simulations.scoring.rows import score_file, write_scores
+
+    trained = load(run, model)
+    scores = score_file(trained, new, [name.strip() for name in keep.split(",")] if keep else ())
+    if out is None:
+        typer.echo(scores.to_csv(index=False), nl=False)
+    else:
+        write_scores(scores, out)
+        typer.echo(f"{out}: {len(scores):,} scores by model {trained.chosen!r} of run {trained.record.name}")
+
+
+def evaluate(
+    run: RunOption,
+    new: NewRowsOption,
+    model: ModelOption = "",
+    resamples: Annotated[int, typer.Option(min=1, help="bootstrap resamples of the rows")] = 1000,
+    confidence: Annotated[float, typer.Option(min=0.01, max=0.999, help="of the intervals")] = 0.95,
+    seed: Annotated[int, typer.Option(min=0, help="of the resamples")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Measure a run's model on new rows with labels, with bootstrap intervals."""
+    from simulations.scoring.model import load
+    from simulations.scoring.rows import evaluate_file
+
+    found = evaluate_file(load(run, model), new, resamples=resamples, confidence=confidence, seed=seed)
+    if as_json:
+        print_json(found)
+        return
+    typer.echo(
+        f"model {found.model!r} of run {found.run} on {found.rows:,} rows, {found.positives:,} of them positive; "
+        f"accuracy from score {format_cell(found.threshold)}"
+    )
+    rows = [[name, *map(format_metric, (one.value, one.low, one.high))] for name, one in found.metrics.items()]
+    percent = f"{100 * found.confidence:g} %"
+    typer.echo(table(["metric", "value", f"{percent} from", "to"], rows))
+    typer.echo(f"intervals: percentiles over {found.resamples:,} bootstrap resamples of the rows, seed {found.seed}")
+
+
+def export(
+    run: RunOption,
+    form: Annotated[Literal["onnx"], typer.Option("--format", help="of the file")] = "onnx",
+    out: Annotated[Path | None, typer.Option("--out", help="the file; or model.onnx in the run directory")] = None,
+    model: ModelOption = "",
+    pixels: Annotated[
+        bool | None,
+        typer.Option("--pixels/--no-pixels", help="whether the sites' npz files held bytes; only where the run asks"),
+    ] = None,
+    with_card: Annotated[bool, typer.Option("--card", help="write the model card too, beside the file")] = False,
+) -> None:
+    """Write a run's model as one file, its preprocessing inside, that is scored without this project."""
+    from simulations.scoring.export import export_onnx
+    from simulations.scoring.model import load
+    from simulations.scoring.rows import write_output
+
+    trained = load(run, model)
+    exported = export_onnx(trained, pixels=pixels)
+    target = out or run / f"model.{form}"
+    write_output(target.expanduser(), exported.content)
+    typer.echo(f"{target}: model {trained.chosen!r} of run {trained.record.name}, {len(exported.content):,} bytes")
+    typer.echo(table(["input", "type"], [list(row) for row in exported.inputs.items()]))
+    if exported.difference is None:
+        typer.echo(f"not checked, since onnxruntime is not installed: {install('export')}")
+    else:
+        largest = f"{exported.difference:.1e} at most"
+        typer.echo(f"checked: its scores of {exported.rows} made-up rows differ from PyTorch's by {largest}")
+    if with_card:
+        _write_card(trained, target.with_suffix(".md"))
+
+
+def card(
+    run: RunOption,
+    out: Annotated[Path | None, typer.Option("--out", help="the file; without, card.md in the run directory")] = None,
+    model: ModelOption = "",
+) -> None:
+    """Write the model card of a run, in Markdown: what the model is, as far as the run directory says."""
+    from simulations.scoring.model import load
+
+    _write_card(load(run, model), out or run / "card.md")
+
+
+def _write_card(model: TrainedModel, target: Path) -> None:
+    from simulations.scoring.card import write_card
+    from simulations.scoring.rows import write_output
+
+    write_output(target.expanduser(), write_card(model).encode())
+    typer.echo(target)

@@ -1,0 +1,263 @@
+"""The model that a run has left, with scikit-learn's conventions.
+
+model = load("runs/a")
+model.predict_proba(table)[:, 1]
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from scipy.special import expit
+from sklearn.base import BaseEstimator, ClassifierMixin
+
+from apps.config import ConfigError, RunConfig, parse_run_config
+from apps.sites.resources import dtype_of, is_problem
+from problems.data import DataError, SampleFormat
+from problems.data.preprocessing import Preprocessing
+from problems.errors import did_you_mean
+from problems.minimax import SADDLES
+from problems.models import FlatModel, build_model
+from problems.models.networks import SADDLE_NAMES
+from simulations.results.records import RunRecord, read_run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LAST, BEST = "last", "best"
+_PAGE = "see docs/scoring.md"
+_PREFIX = "model_"  # of the files of other models than the last one
+
+
+def load(run: str | Path, model: str = "") -> TrainedModel:
+    """Return the model that a finished run has left.
+
+    Args:
+        run: the run directory.
+        model: "best", that of the round with the best validation metric; "last", that of the last round; or a view such
+            as "inner". "": the best if there is one, else the last.
+
+    Raises:
+        ConfigError: there is no such model, or the run has none that scores rows.
+        DataError: a file of the run directory is damaged.
+        ModelError: its network cannot be built, such as one of the user's whose module is not found.
+    """
+    return TrainedModel(run, model)
+
+
+class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier that scores new rows: the network of a run, behind the preprocessing of its table.
+
+    It is fitted, and cannot be fitted again. Rows are given as a pandas DataFrame with the raw columns, if the run was
+    trained on a table, else as (n, \\*shape) raw features; pixels as bytes, or scaled to [0, 1].
+
+    Args:
+        run: as of `load`.
+        model: as of `load`.
+
+    Attributes:
+        classes_: 0 and 1.
+        record: what is in the run directory.
+        config: the run config.
+        file: the file of the weights.
+        chosen: which model it is: "best", "last" or the name of a view.
+        selected: by what and of which round it was selected; None if it was not.
+        server_round: the round after which it was the model.
+        is_left: whether it is the model of which result.json speaks: the selected one, or else the last.
+        threshold: the least score that `predict` calls positive: that of the run, if it has chosen one for this model,
+            else 0, which is probability one half.
+        sample_format: what the samples of the run were.
+        preprocessing: of the run's table; None if it had none.
+        network: scores features.
+
+    Raises:
+        ConfigError, DataError, ModelError: as of `load`.
+    """
+
+    def __init__(self, run: str | Path, model: str = "") -> None:
+        self.run = run
+        self.model = model
+        path = Path(run).expanduser()
+        self.classes_ = np.array([0, 1])
+        self.record: RunRecord = read_run(path)
+        self.config = _config_of(self.record)
+        self.chosen, self.file = _choose_file(path, model)
+        self.sample_format = SampleFormat.from_json(self.record.result.get("samples"))
+        self.preprocessing = _read_preprocessing(path / "columns.json")
+        self.network = _read_network(self.file, self.config, self.sample_format.shape)
+        self.selected = self.record.result.get("selected") if self.chosen.startswith(BEST) else None
+        self.server_round: int = (self.selected or {}).get("round", self.record.result["rounds"])
+        result = self.record.result
+        self.is_left = self.chosen == (BEST if "selected" in result else LAST)
+        self.threshold = float(result["threshold"]["score"]) if self.is_left and "threshold" in result else 0.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        del state["config"]  # it names classes that pickle cannot find
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.config = parse_run_config(self.record.config)
+
+    def fit(self, table: Any, labels: Any = None) -> TrainedModel:
+        """Refuse: the model is what the run has trained.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(f"{type(self).__name__} is fitted; a run trains another: `florilegium run`")
+
+    def decision_function(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[Any]:
+        """Return the raw scores.
+
+        Args:
+            table: the rows; see the class.
+
+        Returns:
+            (n,) logits, in the number type of the run; larger for positives.
+
+        Raises:
+            DataError: the rows are not as those of the training; names the column.
+        """
+        # PyTorch warns of arrays that must not be changed, though it changes none here.
+        features = np.require(self.features(table), requirements=["C", "W"])
+        return self.network.predict(torch.from_numpy(features)).cpu().numpy()
+
+    def predict_proba(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.float64]:
+        """Return the sigmoid of the scores, which is a probability only if the run's loss makes it one.
+
+        Args:
+            table: as of `decision_function`.
+
+        Returns:
+            (n, 2): of label 0 and of label 1.
+
+        Raises:
+            DataError: as of `decision_function`.
+        """
+        return probabilities(self.decision_function(table))
+
+    def predict(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.int64]:
+        """Return 1 where the score is at least `threshold`, else 0.
+
+        Args:
+            table: as of `decision_function`.
+
+        Returns:
+            (n,) of 0 and 1.
+
+        Raises:
+            DataError: as of `decision_function`.
+        """
+        return (self.decision_function(table) >= self.threshold).astype(np.int64)
+
+    def features(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.float32]:
+        """Return rows as the network takes them.
+
+        Args:
+            table: as of `decision_function`.
+
+        Returns:
+            (n, \\*shape).
+
+        Raises:
+            DataError: as of `decision_function`.
+        """
+        import pandas as pd
+
+        if self.preprocessing is None:
+            if isinstance(table, pd.DataFrame):
+                got, allowed = "a table", f"(n, {', '.join(map(str, self.sample_format.shape))}) arrays"
+                raise DataError("rows", got=got, allowed=allowed, hint=f"the run had no table, {_PAGE}")
+            return self.sample_format.scale(np.asarray(table))
+        if not isinstance(table, pd.DataFrame):
+            got, allowed = type(table).__name__, "a pandas DataFrame with the raw columns"
+            raise DataError("rows", got=got, allowed=allowed, hint=f"the run was trained on a table, {_PAGE}")
+        return self.preprocessing.features(table)
+
+    @cached_property
+    def feature_names_in_(self) -> NDArray[Any]:
+        """The raw columns that are needed, in order; only a run on a table has them."""
+        if self.preprocessing is None:
+            raise AttributeError("feature_names_in_: the run was not trained on a table")
+        return np.array(self.preprocessing.columns, dtype=object)
+
+
+def probabilities(scores: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the probabilities (n, 2) of label 0 and of label 1 that logits (n,) stand for."""
+    positive = expit(scores.astype(np.float64))
+    return np.stack((1 - positive, positive), axis=1)
+
+
+def _config_of(record: RunRecord) -> RunConfig:
+    """The config of a run that has a network.
+
+    Raises:
+        ConfigError: it has none, or has not finished.
+    """
+    place = str(record.path)
+    if not record.result:
+        reason = f"a run that is {record.status}" + f" ({record.reason})" * bool(record.reason)
+        raise ConfigError(place, got=reason, allowed="a finished one", hint="let it finish, or resume it")
+    config = parse_run_config(record.config)
+    allowed = "a run of a horizontal strategy that trains a network"
+    if config.algorithm.strategy.vertical:
+        got = f"a run of strategy {config.run.strategy!r}, whose parties hold a part of the model each"
+        raise ConfigError(place, got=got, allowed=allowed, hint="see docs/vertical.md")
+    if is_problem(config):
+        got = f"a run of the minimax problem {config.training.loss!r}, which has no network"
+        raise ConfigError(place, got=got, allowed=allowed, hint=_PAGE)
+    if "samples" not in record.result:
+        got = "a run of release 0.1.0, which did not say what its samples were"
+        raise ConfigError(place, got=got, allowed="a run of a later one", hint="repeat it")
+    return config
+
+
+def _choose_file(path: Path, model: str) -> tuple[str, Path]:
+    """The name of a model of the run, and its file."""
+    files = {LAST: path / "model.safetensors"} if (path / "model.safetensors").is_file() else {}
+    files |= {file.stem.removeprefix(_PREFIX): file for file in sorted(path.glob(f"{_PREFIX}*.safetensors"))}
+    if not files:
+        raise ConfigError(path, got="no model.safetensors", allowed="one", hint="take the whole run directory")
+    name = model or (BEST if BEST in files else LAST)
+    if name not in files:
+        allowed = f"{', '.join(files)}, which the run has left{did_you_mean(name, files)}"
+        raise ConfigError("--model", got=repr(name), allowed=allowed, hint=_PAGE)
+    return name, files[name]
+
+
+def _read_preprocessing(path: Path) -> Preprocessing | None:
+    if not path.exists():
+        return None
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        got, allowed = f"what cannot be read ({error})", "JSON"
+        raise DataError(path, got=got, allowed=allowed, hint="take it from the run again") from None
+    return Preprocessing.from_json(value)
+
+
+def _read_network(path: Path, config: RunConfig, shape: tuple[int, ...]) -> FlatModel:
+    """The network with the weights of a file, on the GPU if there is one and the run may take it."""
+    dtype = dtype_of(config.training)
+    module = build_model(config.run.model, shape, config.training.seed).to(dtype)
+    try:
+        named = load_file(path)
+        if config.training.loss in SADDLES:
+            named = {name: value for name, value in named.items() if name not in SADDLE_NAMES}
+        module.load_state_dict(named)
+    except (OSError, SafetensorError, RuntimeError) as error:
+        got = f"what does not fit model {config.run.model!r} ({' '.join(str(error).split())})"
+        allowed = "the weights of this network"
+        raise DataError(path, got=got, allowed=allowed, hint="take the model's code and file of the run") from None
+    on_gpu = config.training.device != "cpu" and torch.cuda.is_available()
+    return FlatModel(module, dtype=dtype, device="cuda" if on_gpu else "cpu")

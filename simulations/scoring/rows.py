@@ -1,0 +1,155 @@
+"""New rows from files: read for a trained model, scored, evaluated, and their scores written."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from apps.config import ConfigError
+from apps.sites.files import make_folder, write_atomic
+from problems.data import DataError
+from problems.data.formats.new_rows import NewRows, read_array_rows, read_table_rows
+from problems.data.formats.tables import PARQUET_ENDINGS
+from problems.metrics import Interval, scored_metrics
+from simulations.scoring.model import TrainedModel, probabilities
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCORE, PROBABILITY, FILE = "score", "probability", "file"
+
+
+def read_rows(model: TrainedModel, path: Path) -> NewRows:
+    """Read the rows of a file or folder, of the kind that the model scores.
+
+    Raises:
+        DataError: it is of another kind, or cannot be read.
+    """
+    path, data = path.expanduser(), model.config.data
+    if model.preprocessing is not None:
+        return read_table_rows(path, data.label_column or "label")
+    return read_array_rows(path, model.sample_format.shape, data)
+
+
+def score_file(model: TrainedModel, path: Path, keep: Sequence[str] = ()) -> pd.DataFrame:
+    """Score the rows of a file or folder.
+
+    Args:
+        model: scores them.
+        path: of the rows.
+        keep: columns of the table to take over.
+
+    Returns:
+        One row for each, in their order: the kept columns, of images ``file``, and ``score`` and ``probability``.
+
+    Raises:
+        DataError: the rows cannot be read or scored, or lack a column to keep.
+    """
+    import pandas as pd
+
+    rows = read_rows(model, path)
+    kept = _keep(path.expanduser(), rows, keep)
+    scores = model.decision_function(rows.features)
+    return pd.DataFrame({**kept, SCORE: scores, PROBABILITY: probabilities(scores)[:, 1]})
+
+
+def _keep(path: Path, rows: NewRows, names: Sequence[str]) -> dict[str, Any]:
+    """The columns beside the scores; those of a csv file as they are written there, such as an id with zeros before."""
+    import pandas as pd
+
+    if not names:
+        return {} if rows.files is None else {FILE: rows.files}
+    there = [str(name) for name in getattr(rows.features, "columns", [])]
+    lacking = [name for name in names if name not in there]
+    taken = [name for name in names if name in (SCORE, PROBABILITY)]
+    if lacking or taken:
+        got = f"no column {', '.join(lacking)}" if lacking else f"{', '.join(taken)}, which is a column of the scores"
+        names_there = f"{', '.join(there[:30])}{', ...' if len(there) > 30 else ''}"
+        allowed = f"columns of {path.name}: {names_there}" if there else "nothing, where NEW is no table"
+        raise DataError("--keep", got=got, allowed=allowed, hint="choose others, or leave it out")
+    if path.name.endswith(PARQUET_ENDINGS):
+        frame: pd.DataFrame = rows.features  # type: ignore[assignment]
+    else:
+        frame = pd.read_csv(path, usecols=list(names), dtype=str, keep_default_na=False)
+    return {name: frame[name].to_numpy() for name in names}
+
+
+def write_scores(scores: pd.DataFrame, out: Path) -> None:
+    """Write a table of scores as csv, packed if the name ends in .gz.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    target, content = out.expanduser(), io.BytesIO()
+    scores.to_csv(content, index=False, compression="gzip" if target.suffix == ".gz" else None)
+    write_output(target, content.getvalue())
+
+
+def write_output(target: Path, content: bytes) -> None:
+    """Write a file that ``--out`` names, whole or not at all.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    try:
+        make_folder(target.parent)
+        write_atomic(target, content)
+    except OSError as error:
+        got = f"{target}, which cannot be written ({error.strerror or error})"
+        raise ConfigError("--out", got=got, allowed="a file that can be written", hint="choose another") from None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How well a model does on labelled rows.
+
+    Attributes:
+        run, model: which it is.
+        rows, positives: their numbers.
+        threshold: the least score that counts as positive in ``accuracy``.
+        resamples, confidence, seed: of the intervals; see `problems.metrics.scored_metrics`.
+        metrics: by name.
+    """
+
+    run: str
+    model: str
+    rows: int
+    positives: int
+    threshold: float
+    resamples: int
+    confidence: float
+    seed: int
+    metrics: dict[str, Interval]
+
+
+def evaluate_file(
+    model: TrainedModel, path: Path, *, resamples: int = 1000, confidence: float = 0.95, seed: int = 0
+) -> Measured:
+    """Measure a model on the labelled rows of a file or folder.
+
+    Args:
+        model: scores them.
+        path: of the rows.
+        resamples, confidence, seed: as of `problems.metrics.scored_metrics`.
+
+    Raises:
+        DataError: the rows cannot be read or scored, have no labels, or not those of the training.
+        ValueError: only one class is there.
+    """
+    rows = read_rows(model, path)
+    if rows.labels is None:
+        table = model.preprocessing is not None
+        wanted = f"column {model.config.data.label_column or 'label'!r}" if table else "class folders, or an array y"
+        allowed = f"{wanted}, since metrics need labels"
+        raise DataError(path, got="rows without labels", allowed=allowed, hint="add them, or take `predict`")
+    labels = model.sample_format.encode_labels(np.asarray(rows.labels))
+    scores = model.decision_function(rows.features)
+    likely, called = probabilities(scores)[:, 1], scores >= model.threshold
+    metrics = scored_metrics(labels, scores, likely, called, resamples=resamples, confidence=confidence, seed=seed)
+    counts = len(labels), int(labels.sum())
+    return Measured(model.record.name, model.chosen, *counts, model.threshold, resamples, confidence, seed, metrics)
