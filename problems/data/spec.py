@@ -4,6 +4,7 @@ The fields of `DataSpec` are named as the run-config keys (`partition_alpha` is 
 `synthetic.alpha`), which docs/configuration.md explains.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,7 +71,7 @@ SCALES: dict[str, str] = {
     "log": "sign(x) log(1 + |x|), then mean 0 and variance 1",
     "none": "as they are",
 }
-# Stands for every value of a text column that is not listed.
+# Stands for every value of a text column, and for every column, that is not listed.
 REST = "*"
 
 OWN, GIVEN = "own", "given"
@@ -124,7 +125,7 @@ class Column:
 
 
 def parse_columns(text: str) -> tuple[Column, ...]:
-    """``"age, sex[f|m]"`` -> the columns in that order; "" -> none, which stands for all.
+    """``"age, sex[f|m]"`` -> the columns in that order; "" -> none, which stands for all, as ``"*"`` does.
 
     Raises:
         DataError: a name that is empty or occurs twice, brackets that do not close, fewer than two categories.
@@ -136,6 +137,19 @@ def parse_columns(text: str) -> tuple[Column, ...]:
             got = f"{text!r}: column {name!r} occurs twice"
             raise DataError("feature-columns", got=got, allowed="once", hint=f"leave one out, see {PAGE}")
     return tuple(columns)
+
+
+def fill_in(columns: Sequence[Column], names: Iterable[str]) -> tuple[Column, ...]:
+    """Return columns with those that they do not name in the place of `REST`.
+
+    Args:
+        columns: as of `parse_columns`; none stands for `REST` alone.
+        names: of all columns of features, in the order in which they are to be filled in.
+    """
+    columns = columns or (Column(REST),)
+    named = {column.name for column in columns}
+    others = [Column(name) for name in names if name not in named]
+    return tuple(one for column in columns for one in (others if column.name == REST else [column]))
 
 
 def _column(part: str, text: str) -> Column:

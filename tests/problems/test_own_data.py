@@ -20,7 +20,7 @@ from problems.data.agreement import Agreed, measure
 from problems.data.agreement import agree as agree_on
 from problems.data.disturb import hold_out
 from problems.data.preprocessing import Feature
-from problems.data.spec import Column, parse_columns
+from problems.data.spec import Column, fill_in, parse_columns
 from strategies.rounds.errors import StrategyError
 from strategies.rounds.schema import agree
 
@@ -57,6 +57,13 @@ def written(frame: pd.DataFrame, path: Path) -> str:
 
 def test_columns_are_read_as_they_are_written() -> None:
     assert parse_columns("") == parse_columns("  ") == ()
+    assert [column.name for column in fill_in(parse_columns("b,*, sex[f|m]"), ["a", "b", "sex", "d"])] == [
+        "b",
+        "a",
+        "d",
+        "sex",
+    ]
+    assert fill_in((), ["a", "b"]) == (Column("a"), Column("b"))
     assert parse_columns(" age , sex[f | m],b 2") == (Column("age"), Column("sex", ("f", "m")), Column("b 2"))
 
 

@@ -12,7 +12,7 @@ from problems.data.formats.arrays import check_pair, join
 from problems.data.formats.images import channels_first, pixels_of
 from problems.data.formats.tables import from_frames
 from problems.data.samples import Source, make_source
-from problems.data.spec import HUB, DataError, DataSpec, parse_columns
+from problems.data.spec import HUB, DataError, DataSpec, fill_in, parse_columns
 from problems.errors import install
 from problems.importing import first_line
 
@@ -63,8 +63,8 @@ def hugging_face(dataset: str, spec: DataSpec) -> Source:
     train, test = _two_splits(_open(dataset.removeprefix(HUB)))
     label_column = spec.label_column or "label"
     apart = [name for name in (label_column, spec.site_column) if name]
-    chosen = [column.name for column in parse_columns(spec.feature_columns)]
-    columns = chosen or [name for name in train.column_names if name not in apart]
+    offered = [name for name in train.column_names if name not in apart]
+    columns = [column.name for column in fill_in(parse_columns(spec.feature_columns), offered)]
     wanted = {"label-column": [label_column], "site-column": apart[1:], "feature-columns": columns}
     for split in filter(None, (train, test)):
         for key, names in wanted.items():

@@ -241,7 +241,9 @@ class _Check:
     @property
     def _listing(self) -> str:
         return (
-            "" if self.party else f", or list its values in feature-columns, as in sex[f|m], with {REST} for all others"
+            ""
+            if self.party
+            else f", or list its values in feature-columns, as in {REST},sex[f|m|{REST}]: {REST} is all others"
         )
 
 

@@ -14,7 +14,7 @@ from problems.data.cells import texts, without_markers
 from problems.data.formats.inspection import check_columns, is_index, kind_of
 from problems.data.preprocessing import Feature, Preprocessing
 from problems.data.samples import Source, label_classes, make_source
-from problems.data.spec import REST, Column, DataError, DataSpec, parse_columns, parse_names
+from problems.data.spec import REST, Column, DataError, DataSpec, fill_in, parse_columns, parse_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,12 +96,13 @@ def from_frames(
     import pandas as pd
 
     (train, test), label_column = places, spec.label_column or "label"
-    wanted, train_count = parse_columns(spec.feature_columns), None
-    frame, counting = _clean(frame, train, spec, site=site)
+    named, train_count = parse_columns(spec.feature_columns), None
+    some = bool(named) and REST not in {column.name for column in named}
+    frame, counting = _clean(frame, train, spec, site=site, some=some)
     if other is not None:
         assert test is not None
-        other, _ = _clean(other, test, spec, site=True)
-        if not wanted and set(other.columns) != set(frame.columns):
+        other, _ = _clean(other, test, spec, site=True, some=some)
+        if not some and set(other.columns) != set(frame.columns):
             differing = sorted(map(str, set(other.columns) ^ set(frame.columns)))
             got = f"other columns than {train}: {', '.join(differing[:10])}"
             raise DataError(test, got=got, allowed="the same", hint="set feature-columns or drop-columns")
@@ -121,8 +122,7 @@ def from_frames(
     if not len(frame.columns):
         got = f"no column but {label_column!r}"
         raise DataError(train, got=got, allowed="one of features at least", hint="add columns of features")
-    if not wanted:
-        wanted = tuple(Column(name) for name in (sorted(frame.columns) if site else frame.columns))
+    wanted = fill_in(named, sorted(frame.columns) if site else frame.columns)
     lacking = [column.name for column in wanted if column.name not in frame.columns]
     if lacking:
         got = f"no column {', '.join(map(repr, lacking[:10]))} of feature-columns"
@@ -139,10 +139,12 @@ def from_frames(
     )
 
 
-def _clean(frame: "pd.DataFrame", place: str | Path, spec: DataSpec, *, site: bool) -> tuple["pd.DataFrame", list[str]]:
+def _clean(
+    frame: "pd.DataFrame", place: str | Path, spec: DataSpec, *, site: bool, some: bool
+) -> tuple["pd.DataFrame", list[str]]:
     """A table without the columns to be dropped, in which cells that mean missing are missing; and a dropped index.
 
-    Only a site's file may lack some of the columns to be dropped.
+    Only a site's file may lack some of the columns to be dropped. An index stays where only some columns are features.
     """
     frame = frame.set_axis(frame.columns.map(str), axis="columns")
     dropped = parse_names("drop-columns", spec.drop_columns)
@@ -151,7 +153,7 @@ def _clean(frame: "pd.DataFrame", place: str | Path, spec: DataSpec, *, site: bo
         got, way_out = f"{', '.join(lacking[:10])}, which {place} has not", "leave it out"
         raise DataError("drop-columns", got=got, allowed=_columns(frame), hint=way_out)
     frame = frame.drop(columns=list(dropped), errors="ignore")
-    counting = [name for name in frame.columns[:1] if not spec.feature_columns and is_index(frame[name])]
+    counting = [name for name in frame.columns[:1] if not some and is_index(frame[name])]
     markers = parse_names("missing-values", spec.missing_values)
     return frame.drop(columns=counting).apply(without_markers, markers=markers), counting
 
