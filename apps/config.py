@@ -125,14 +125,15 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     except DataError as error:
         raise ConfigError.of(error) from None
     _check_needs(run.strategy, algorithm, training)
-    evaluation: EvaluationSettings = parts[EvaluationSettings]
-    evaluation.check(run.strategy, spec, vertical=algorithm.strategy.vertical)
     if algorithm.check is not None:
         algorithm.check(run.strategy, spec, family)
     if spec.dataset in UNLABELLED:
         training = _with_own_problem(training, run.strategy, algorithm, spec.dataset)
     else:
         training = _with_loss(training, run.strategy, algorithm, family)
+    evaluation: EvaluationSettings = parts[EvaluationSettings]
+    scored = spec.dataset not in UNLABELLED and ":" not in training.loss
+    evaluation.check(run.strategy, training.loss, spec, vertical=algorithm.strategy.vertical, scored=scored)
     _check_budget(run.strategy, algorithm, training.loss, tables[PRIVACY], family)
     privacy = PrivacySettings() if algorithm.strategy.vertical else tables[PRIVACY]
     _check_privacy(run.strategy, algorithm, privacy, family)

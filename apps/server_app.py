@@ -55,7 +55,7 @@ def main(grid: Grid, context: Context) -> None:
     except BaseException:  # what `flwr stop` and signals raise here
         _note_stop(training)
         raise
-    training.tell_result(result)
+    training.history.tell_result(result, config)
 
 
 def _note_stop(training: Training) -> None:

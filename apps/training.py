@@ -9,16 +9,16 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 
-from apps.evaluation.metric_names import add_suffix, format_metric, format_metrics
+from apps.evaluation.metric_names import add_suffix
 from apps.evaluation.models import RowEvaluation
-from apps.evaluation.selection import Selected, check_test_rows, measure, select
+from apps.evaluation.selection import Choice, check_test_rows, measure
+from apps.evaluation.site_figures import describe
 from apps.evaluation.starting import starting_point
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
 from apps.run_directory.artifacts import RunDirectory
+from apps.run_directory.checkpoints import Checkpoint
 from apps.run_directory.history import History
-from apps.run_directory.missing import WITH_MISSING, dropped_sites, in_words
-from apps.run_directory.versions import versions
 from apps.sites import resources
 from apps.sites.rows import reads_own
 from apps.sites.state_store import CHECKPOINT_ROUND, RUN_TOKEN, STATE_DIR
@@ -26,7 +26,8 @@ from payloads.flower_internals import DEPLOYMENT_GRID, PULL_INTERVAL, SIMULATION
 from payloads.held_out import SCORE_COUNTS, TEST_SCORE_COUNTS
 from payloads.record import FloatArray, PayloadError
 from payloads.wire import check_model, model_arrays, model_record
-from problems.data import SampleFormat
+from problems.binned_scores import codes
+from problems.tallies import Tally
 from strategies.base import PayloadStrategy
 from strategies.method import MethodStrategy
 from strategies.rounds.errors import DivergedError, StrategyError
@@ -57,9 +58,8 @@ class Training:
         self.strategy.privacy = config.privacy
         rounds = config.training.num_server_rounds
         self.history = History(directory, rounds, self.strategy.headline, self.strategy.steps())
-        self.selected: Selected | None = None
+        self.choice = Choice()
         self.engine = engine_of(grid)
-        self.started = time.perf_counter()
         # the round under way, and the last one that was made
         self.server_round = self.made = 0
 
@@ -71,7 +71,7 @@ class Training:
             setattr(self.grid, PULL_INTERVAL, 0.005)  # the default of 0.1 s is most of a short round
         roster = self.strategy.join(self.grid)
         log(INFO, "%s on %s: %d sites, engine %s", config.run.strategy, config.data.dataset, len(roster), self.engine)
-        if config.evaluation.select_by:
+        if config.evaluation.tests:
             check_test_rows(roster.reports)
         evaluator = self.evaluator(len(roster))
         log(INFO, "%s; results in %s", evaluator.summary, self.directory.path)
@@ -103,24 +103,28 @@ class Training:
                 raise
         if evaluator.columns is not None:
             self.directory.save_columns(evaluator.columns)
-        for view, model in self.models(self.made, arrays).items():
+        models = self.models(self.made, arrays)
+        for view, model in models.items():
             self.directory.save_model(evaluator.name_arrays(model), view)
-        if self.selected is not None:
-            if self.selected.server_round == 0:
+        if (best := self.choice.selected) is not None:
+            if best.server_round == 0:
                 text = "no round has a better %s than the initial model, which is selected: lower %s, or train longer"
                 log(WARNING, text, config.evaluation.select_by, self.strategy.steps())
-            for view, model in self.selected.models.items():
+            models = best.models
+            for view, model in models.items():
                 self.directory.save_model(evaluator.name_arrays(model), add_suffix("best", view))
+        if config.evaluation.tests or config.evaluation.counts:
             self.strategy.prepare(record, self.grid)  # a resumed run may have made no round
-        result = self.result(len(roster), evaluator.sample_format)
-        self.directory.finish(result, self.strategy.headline, pictures=config.run.pictures)
+        found, tally = self.describe(evaluator, models, len(roster))
+        found["samples"] = evaluator.sample_format and evaluator.sample_format.to_json()
+        result = self.history.result(config, self.engine, len(roster), self.made, found, self.strategy.report)
+        self.directory.finish(result, self.strategy.headline, pictures=config.run.pictures, tally=tally)
         return result
 
     @property
     def ended(self) -> bool:
         """Whether the last round has been made: the one with that number, or that after which patience has run out."""
-        best, patience = self.selected, self.config.evaluation.patience
-        out = best is not None and not best.waits(patience)
+        out = self.choice.ends(self.config.evaluation.patience)
         return out or self.made >= self.config.training.num_server_rounds
 
     def evaluator(self, num_clients: int, *, test: bool = False) -> Evaluator:
@@ -139,8 +143,11 @@ class Training:
             return evaluation(config, num_clients, test=test)
         assert isinstance(strategy, MethodStrategy)
         phase = TEST_SCORE_COUNTS if test else SCORE_COUNTS
+        # rows are on the right side of a threshold only if it is the edge of a bin
+        threshold = self.choice.threshold
+        kept = codes([threshold["score"]]).tolist() if test and threshold else []
         return evaluation.of_sites(
-            config, strategy.schema, lambda x: strategy.held_out_scores(self.server_round, x, phase)
+            config, strategy.schema, lambda x: strategy.count_scores(self.server_round, x, phase, kept)
         )
 
     def round(
@@ -174,11 +181,9 @@ class Training:
         report = self.strategy.report
         self.history.write(server_round, report, metrics, begun, exchange + report.exchange_seconds)
         self.made = server_round
-        if self.ended and not last:
-            assert self.selected is not None
-            waited, better_round = self.selected.waited, self.selected.server_round
+        if self.ended and not last and (best := self.choice.selected):
             text = "the run ends after round %d: %s has not been better than in round %d in %d evaluations"
-            log(INFO, text, server_round, self.config.evaluation.select_by, better_round, waited)
+            log(INFO, text, server_round, self.config.evaluation.select_by, best.server_round, best.waited)
         every = training.checkpoint_every
         if every and (self.ended or server_round % every == 0):
             self.checkpoint(server_round, arrays)
@@ -190,34 +195,53 @@ class Training:
         if self.config.training.checkpoint_every:
             states = self.strategy.states
             sites = states if states.kept.any() or states.since.any() else None
-            state, best = self.strategy.snapshot(), self.history.best
-            self.directory.save_checkpoint(server_round, arrays, state, sites, best, self.selected)
+            kept, known = ({} if one is None else one.arrays() for one in (self.strategy.snapshot(), sites))
+            best = dict(self.history.best)
+            self.directory.save_checkpoint(Checkpoint(server_round, arrays, kept, known, best, self.choice))
 
     def models(self, server_round: int, arrays: list[FloatArray]) -> dict[str, list[FloatArray]]:
         """Return the model after a round under "", and the strategy's other views under their suffixes."""
         return {"": self.strategy.output(server_round, arrays), **self.strategy.views()}
 
     def evaluate(self, evaluator: Evaluator, server_round: int, arrays: list[FloatArray]) -> dict[str, float]:
-        """Return the metrics of the `models` after a round, and select them if they are the best so far.
+        """Return the metrics of the `models` after a round, and take them into account for the choice.
 
         Raises:
             ConfigError: ``select-by`` is none of the metrics.
             ValueError: some are not finite: the run has diverged.
         """
-        models, metric = self.models(server_round, arrays), self.config.evaluation.select_by
+        models = self.models(server_round, arrays)
         metrics = evaluator.relate(self.strategy.measured) | measure(evaluator, models)
-        if metric:
-            self.selected = select(self.selected, metric, server_round, metrics, models)
+        self.choice = self.choice.take(self.config, server_round, metrics, models, evaluator.tally)
         return metrics
 
-    def test(self, num_clients: int) -> dict[str, float]:
-        """Return the metrics of the selected models on the test rows, which nothing else has seen."""
-        assert self.selected is not None
+    def describe(
+        self, evaluator: Evaluator, models: Mapping[str, list[FloatArray]], num_clients: int
+    ) -> tuple[dict[str, Any], Tally | None]:
+        """Measure what the run leaves, on test rows that nothing else has seen if it has chosen anything.
+
+        Args:
+            evaluator: of the run's rounds.
+            models: the selected ones, or the last.
+
+        Returns:
+            What result.json says of them, and the scores that its figures are of, if there are any.
+        """
+        config, evaluation, best = self.config, self.config.evaluation, self.choice.selected
+        found: dict[str, Any] = {}
+        if best is not None:
+            found["selected"] = {"round": best.server_round, "metric": evaluation.select_by, "value": best.value}
         self.server_round, self.strategy.report = self.made, RoundReport()
-        metrics = measure(self.evaluator(num_clients, test=True), self.selected.models)
-        self.history.bytes_up += self.strategy.report.bytes_up
-        self.history.bytes_down += self.strategy.report.bytes_down
-        return metrics
+        if evaluation.tests:
+            evaluator = self.evaluator(num_clients, test=True)
+            found["test_metrics"] = measure(evaluator, models)
+        elif evaluation.counts and evaluator.tally is None:  # the run was resumed after its last round
+            measure(evaluator, models)
+        if self.made < config.training.num_server_rounds:
+            found["stopped"] = {"round": self.made, "patience": evaluation.patience}
+        if not evaluation.counts or evaluator.tally is None:
+            return found, None
+        return found | describe(evaluator.tally, config, num_clients, self.choice.threshold), evaluator.tally
 
     @property
     def place(self) -> str:
@@ -228,7 +252,7 @@ class Training:
         return f"{where if self.server_round else 'before round 1'}; {onward}"
 
     def resume(self, like: list[FloatArray]) -> list[FloatArray]:
-        """Take the round, strategy state, selection and history from the newest checkpoint; return its model.
+        """Take the round, strategy state, choices and history from the newest checkpoint; return its model.
 
         Args:
             like: a model of the run, whose shapes and number types the checkpoint's must have.
@@ -251,14 +275,12 @@ class Training:
                 self.strategy.restore(state_type.from_arrays(checkpoint.state, {"d": len(like[0])}))
             if checkpoint.sites:
                 self.strategy.states = SiteStates.from_arrays(checkpoint.sites, {"n": len(self.strategy.roster)})
-            if checkpoint.selected is not None:
-                check_model(
-                    checkpoint.selected.models[""], self.strategy.output(checkpoint.server_round, checkpoint.model)
-                )
+            if (best := checkpoint.choice.selected) is not None:
+                check_model(best.models[""], self.strategy.output(checkpoint.server_round, checkpoint.model))
         except (ValueError, LookupError) as error:
             got = f"a newest checkpoint that does not fit this run ({error})"
             raise ConfigError("resume", got=got, allowed="one of this run", hint="begin a new run") from None
-        self.made, self.selected = checkpoint.server_round, checkpoint.selected
+        self.made, self.choice = checkpoint.server_round, checkpoint.choice
         self.directory.cut_after(checkpoint.server_round)
         self.history.read(checkpoint.best)
         early = self.ended and self.made < rounds
@@ -277,44 +299,3 @@ class Training:
         if self.engine != DEPLOYMENT:
             self.directory.client_state.mkdir(exist_ok=True)
             self.strategy.local = {STATE_DIR: str(self.directory.client_state)}
-
-    def tell_result(self, result: Mapping[str, Any]) -> None:
-        """Log the last line: the metrics, and which sites were missing."""
-        missing = in_words(result["dropped"], result["rounds"])
-        level, outcome = (WARNING, WITH_MISSING) if missing else (INFO, "finished")
-        metrics, seconds = format_metrics(result["metrics"], self.strategy.headline), result["wall_seconds"]
-        if chosen := result.get("selected"):
-            by = f"{chosen['metric']} {format_metric(chosen['metric'], chosen['value'])}"
-            metrics = format_metrics(result["test_metrics"], self.strategy.headline)
-            metrics = f"round {chosen['round']} of {result['rounds']} selected by {by}; on the test rows {metrics}"
-        remark, place = f"{missing}; " if missing else "", self.directory.path / "result.json"
-        log(level, "%s: %s  in %.1f s; %ssee %s", outcome, metrics, seconds, remark, place)
-
-    def result(self, num_clients: int, sample_format: SampleFormat | None) -> dict[str, Any]:
-        """What result.json holds; a selected model is measured for it on the test rows."""
-        best, evaluation, lines = self.selected, self.config.evaluation, self.directory.lines()
-        chosen: dict[str, Any] = {}
-        if best is not None:
-            chosen["selected"] = {"round": best.server_round, "metric": evaluation.select_by, "value": best.value}
-            chosen["test_metrics"] = self.test(num_clients)
-            lines.append({"dropped": {str(site): why for site, why in self.strategy.report.dropped.items()}})
-        if self.made < self.config.training.num_server_rounds:
-            chosen["stopped"] = {"round": self.made, "patience": evaluation.patience}
-        return {
-            "strategy": self.config.run.strategy,
-            "dataset": self.config.data.dataset,
-            "seed": self.config.training.seed,
-            "engine": self.engine,
-            "rounds": self.made,
-            "metrics": self.history.metrics,
-            "best": self.history.best,
-            **chosen,
-            "bytes_up": self.history.bytes_up,
-            "bytes_down": self.history.bytes_down,
-            "wall_seconds": time.perf_counter() - self.started,
-            "clients": num_clients,
-            "dropped": dropped_sites(lines),
-            "samples": sample_format and sample_format.to_json(),
-            "versions": versions(),
-            "config": self.config.resolve(),
-        }

@@ -6,8 +6,10 @@ If their counts leave the AUC too uncertain, refined bins follow, which cut the 
 and M. S. Paterson, "Selection and sorting with limited storage", Theoretical Computer Science 12, 1980).
 """
 
+from collections.abc import Sequence
+
 import numpy as np
-from jaxtyping import Float64, Int, Int8, Int32, Int64
+from jaxtyping import Float64, Int, Int32, Int64
 from numpy.typing import ArrayLike
 
 # accepted uncertainty of AUC and of average precision
@@ -59,9 +61,14 @@ _FIRST = _both_signs(
 )
 
 
-def first_edges(bins: int) -> Int32[np.ndarray, "{bins-1}"]:
-    """Edges of the first bins, the same for every client and 2,048 at least; 0 has a bin of its own."""
-    return _fill(_FIRST, bins - 1)
+def first_edges(bins: int, kept: Sequence[int] = ()) -> Int32[np.ndarray, "{bins-1}"]:
+    """Edges of the first bins, the same for every client and 2,048 at least; 0 has a bin of its own.
+
+    Args:
+        bins: their number.
+        kept: some codes that must be edges too.
+    """
+    return _fill(np.union1d(_FIRST, np.asarray(kept, np.int64)), bins - 1)
 
 
 def places(code: Int32[np.ndarray, "n"], edges: Int[np.ndarray, "edges"]) -> Int64[np.ndarray, "n"]:
@@ -80,20 +87,9 @@ def centres(edges: Int[np.ndarray, "edges"]) -> Float64[np.ndarray, "edges+1"]:
     return scores_of(np.maximum((ends[:-1] + ends[1:] - 1) // 2, ends[:-1]).clip(-_TOP, _TOP))
 
 
-def expand(
-    edges: Int[np.ndarray, "edges"], negatives: ArrayLike, positives: ArrayLike
-) -> tuple[Int8[np.ndarray, "n"], Float64[np.ndarray, "n"]]:
-    """Return labels, 0 or 1, and scores of the counted rows; each score is the centre of its bin.
-
-    Args:
-        edges: codes.
-        negatives: (edges + 1,) counts.
-        positives: (edges + 1,) counts.
-    """
-    scores = centres(edges)
-    counts = [np.asarray(counts, np.int64) for counts in (negatives, positives)]
-    labels = np.repeat(np.array([0, 1], dtype=np.int8), [int(each.sum()) for each in counts])
-    return labels, np.concatenate([np.repeat(scores, each) for each in counts])
+def floors(edges: Int[np.ndarray, "edges"]) -> Float64[np.ndarray, "edges+1"]:
+    """The least score of each bin, that of its lower edge."""
+    return scores_of(_ends(edges)[:-1])
 
 
 def bounds(edges: Int[np.ndarray, "edges"], negatives: ArrayLike, positives: ArrayLike) -> tuple[float, float]:
@@ -119,23 +115,26 @@ def bounds(edges: Int[np.ndarray, "edges"], negatives: ArrayLike, positives: Arr
     return auc, float(_shares(true) @ ((highest - lowest) * unequal * (true > 0)))
 
 
-def refine(edges: Int[np.ndarray, "edges"], negatives: ArrayLike, positives: ArrayLike) -> Int32[np.ndarray, "edges"]:
+def refine(
+    edges: Int[np.ndarray, "edges"], negatives: ArrayLike, positives: ArrayLike, kept: Sequence[int] = ()
+) -> Int32[np.ndarray, "edges"]:
     """Return edges at equal shares of the rows; each class weighs one half, scores in a bin count as uniform.
 
     Args:
         edges: codes, of the counted bins.
         negatives: (edges + 1,) counts.
         positives: (edges + 1,) counts.
+        kept: some codes that must be edges.
     """
     ends = _ends(edges)
     shares = (_shares(negatives) + _shares(positives)) / 2
     heavy = shares > _HEAVY
-    kept = np.unique(np.concatenate((_ALWAYS, ends[:-1][heavy], ends[1:][heavy])))
+    fixed = np.unique(np.concatenate((_ALWAYS, np.asarray(kept, np.int64), ends[:-1][heavy], ends[1:][heavy])))
     # a heavy bin of one number has its edges and needs no cut
     reached = np.append(0.0, np.cumsum(shares * ~(heavy & (np.diff(ends) == 1))))
-    room = len(edges) - len(kept)
+    room = len(edges) - len(fixed)
     cuts = np.interp(np.linspace(0, reached[-1], room + 2)[1:-1], reached, ends)
-    return _fill(np.union1d(kept, cuts.astype(np.int64)), len(edges))
+    return _fill(np.union1d(fixed, cuts.astype(np.int64)), len(edges))
 
 
 def _fill(edges: Int64[np.ndarray, "some"], count: int) -> Int32[np.ndarray, "{count}"]:

@@ -37,30 +37,38 @@ def binary_metrics(labels: ArrayLike, scores: ArrayLike) -> dict[str, float]:
     last_of_tie = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)
     true = np.concatenate(([0], np.cumsum(hit)[last_of_tie]))  # positives at or above each distinct score
     false = np.concatenate(([0], last_of_tie + 1 - true[1:]))  # negatives at or above it
-    return ranking_metrics(true, false)
+    return {name: float(value) for name, value in ranking_metrics(true, false).items()}
 
 
-def ranking_metrics(true: Int64[np.ndarray, "corners"], false: Int64[np.ndarray, "corners"]) -> dict[str, float]:
-    """Return the metrics of `binary_metrics` from counts.
+def ranking_metrics(
+    true: Int64[np.ndarray, "*draws corners"], false: Int64[np.ndarray, "*draws corners"]
+) -> dict[str, Float64[np.ndarray, "*draws"]]:
+    """Return the metrics of `binary_metrics` from counts, of many samples of rows at once.
 
     Args:
         true: positives at or above each score: first 0, then of the scores in descending order.
         false: negatives likewise.
+
+    Returns:
+        Each metric of each sample; nan for one of one class only.
     """
-    positives, negatives = int(true[-1]), int(false[-1])
-    # Twice the number of correctly ordered pairs, a tie counting one half: an integer, hence exact.
-    pairs = int(np.dot(np.diff(false), true[1:] + true[:-1]))
-    metrics = {"auc": pairs / (2 * positives * negatives)}
-    true_rate, false_rate = true / positives, false / negatives
-    for limit in PARTIAL_FPR:
-        area = _area_up_to(false_rate, true_rate, limit)
-        chance, perfect = limit**2 / 2, limit
-        name = f"pauc_fpr{round(100 * limit)}"
-        metrics[name] = 0.5 * (1 + (area - chance) / (perfect - chance))
-        metrics[f"{name}_raw"] = area / limit
-    precision = true[1:] / (true[1:] + false[1:])
-    metrics["average_precision"] = float(np.dot(np.diff(true), precision)) / positives
-    return metrics
+    positives, negatives = true[..., -1], false[..., -1]
+    new_true, new_false = np.diff(true), np.diff(false)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # Twice the number of correctly ordered pairs, a tie counting one half: an integer, hence exact.
+        pairs = (new_false * (true[..., 1:] + true[..., :-1])).sum(axis=-1)
+        metrics = {"auc": pairs / (2 * positives * negatives)}
+        true_rate, false_rate = true / positives[..., None], false / negatives[..., None]
+        for limit in PARTIAL_FPR:
+            area = _area_up_to(false_rate, true_rate, limit)
+            chance, perfect = limit**2 / 2, limit
+            name = f"pauc_fpr{round(100 * limit)}"
+            metrics[name] = 0.5 * (1 + (area - chance) / (perfect - chance))
+            metrics[f"{name}_raw"] = area / limit
+        precision = true[..., 1:] / np.maximum(true[..., 1:] + false[..., 1:], 1)
+        found = (new_true * precision).sum(axis=-1) / positives
+        metrics["average_precision"] = np.where(negatives > 0, found, np.nan)
+    return {name: np.asarray(value) for name, value in metrics.items()}
 
 
 @dataclass(frozen=True)
@@ -119,9 +127,9 @@ def scored_metrics(
         false, true = (np.concatenate(([0], np.cumsum(count[drawn]))) for count in counts)
         measured = {name: float(np.mean(each[rows])) for name, each in by_row.items()}
         if true[-1] and false[-1]:
-            measured |= ranking_metrics(true, false)
+            measured |= {name: float(value) for name, value in ranking_metrics(true, false).items()}
         for name, value in measured.items():
-            draws[name].append(float(value))
+            draws[name].append(value)
     tail = (1 - confidence) / 2
     bounds = {name: np.quantile(draw or [math.nan], (tail, 1 - tail)).tolist() for name, draw in draws.items()}
     return {name: Interval(value, *bounds[name]) for name, value in values.items()}
@@ -144,12 +152,15 @@ def accuracy(labels: ArrayLike, scores: ArrayLike, threshold: float) -> float:
     return float(np.mean((score >= threshold) == positive))
 
 
-def _area_up_to(x: Float64[np.ndarray, "corners"], y: Float64[np.ndarray, "corners"], limit: float) -> float:
-    """Area under the polygon (x, y), x ascending from 0 to 1, left of `limit`."""
-    stop = int(np.searchsorted(x, limit, side="right"))
-    height = np.interp(limit, x[stop - 1 : stop + 1], y[stop - 1 : stop + 1])
-    x, y = np.append(x[:stop], limit), np.append(y[:stop], height)
-    return float(np.dot(np.diff(x), y[1:] + y[:-1])) / 2
+def _area_up_to(
+    x: Float64[np.ndarray, "*draws corners"], y: Float64[np.ndarray, "*draws corners"], limit: float
+) -> Float64[np.ndarray, "*draws"]:
+    """Area under the polygons (x, y), x ascending from 0 to 1, left of `limit`."""
+    cut = np.minimum(x, limit)
+    width, rise = np.diff(cut), np.diff(y)
+    crossing = (x[..., :-1] < limit) & (x[..., 1:] > limit)
+    height = np.where(crossing, y[..., :-1] + rise * width / np.where(crossing, np.diff(x), 1.0), y[..., 1:])
+    return np.asarray((width * (height + y[..., :-1])).sum(axis=-1) / 2)
 
 
 def _check(labels: ArrayLike, scores: ArrayLike) -> tuple[Bool[np.ndarray, "n"], Float64[np.ndarray, "n"]]:

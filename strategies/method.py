@@ -1,6 +1,6 @@
 """The adapter between the server half of a `Method` and Flower."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from logging import INFO
 from typing import Any, ClassVar
 
@@ -8,7 +8,6 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.common import log
 from flwr.serverapp import Grid
-from numpy.typing import NDArray
 
 from methods.method import Method, Plan, Replies
 from methods.private import releases_of
@@ -16,8 +15,9 @@ from payloads.held_out import BINS, SCORE_COUNTS, ScoreEdges
 from payloads.record import FloatArray, Payload
 from payloads.wire import model_arrays, model_record
 from privacy.budget import epsilon_of_batches, noise_of_batches
-from problems.binned_scores import TOLERANCES, bounds, expand, first_edges, refine
+from problems.binned_scores import TOLERANCES, bounds, first_edges, refine
 from problems.models.vectors import mean
+from problems.tallies import Tally
 from strategies.base import PayloadStrategy
 from strategies.rounds.errors import SetupError, check_both_classes
 from strategies.rounds.handshake import Roster
@@ -108,29 +108,32 @@ class MethodStrategy(PayloadStrategy):
     def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
         return [self.method.server.output(arrays[0], self.plan(server_round)), *arrays[1:]]
 
-    def held_out_scores(
-        self, server_round: int, arrays: list[FloatArray], phase: str = SCORE_COUNTS
-    ) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
-        """(n,) labels and (n,) scores of all sites' held-out rows under a model, each score moved to its bin's middle.
+    def count_scores(
+        self, server_round: int, arrays: list[FloatArray], phase: str = SCORE_COUNTS, kept: Sequence[int] = ()
+    ) -> Tally:
+        """Count all sites' held-out rows by class and score under a model; with secure sums, not those of single sites.
 
         At most `EXCHANGES` times bins are refined, until AUC and average precision are known within `TOLERANCES`.
 
         Args:
             phase: one of the `payloads.held_out.EVALUATIONS`, which says which rows.
+            kept: codes that must be edges of bins.
 
         Raises:
             StrategyError: fewer than ``min-train-nodes`` answer.
             SetupError: those that answer hold out one class only.
         """
         places, record = list(range(len(self.roster))), model_record(arrays)
-        edges, question = first_edges(BINS), None
+        edges = first_edges(BINS, kept)
+        question = None if np.array_equal(edges, first_edges(BINS)) else ScoreEdges(edges=edges)
         # the difference of two sums, one without a client, would be that client's counts
         exchanges = 1 if self.privacy.secure_sum else EXCHANGES
         for exchange in range(exchanges):
             replies = self.ask(server_round, places, record, question, phase)
             places = [reply.place for reply in replies]
-            negatives = np.sum([reply.payload.negatives for reply in replies], axis=0, dtype=np.int64)
-            positives = np.sum([reply.payload.positives for reply in replies], axis=0, dtype=np.int64)
+            of_sites = [np.array([reply.payload.negatives for reply in replies], np.int64)]
+            of_sites += [np.array([reply.payload.positives for reply in replies], np.int64)]
+            negatives, positives = (counts.sum(axis=0) for counts in of_sites)
             unknown = bounds(edges, negatives, positives)
             if (np.array(unknown) <= TOLERANCES).all():
                 break
@@ -138,11 +141,12 @@ class MethodStrategy(PayloadStrategy):
                 text = "round %d: counts of scores tell AUC to within %.4f, average precision to within %.4f"
                 log(INFO, text, server_round, *unknown)
                 break
-            edges = refine(edges, negatives, positives)
+            edges = refine(edges, negatives, positives, kept)
             question = ScoreEdges(edges=edges)
         key = f"round {server_round}: the rows that the sites hold out"
         check_both_classes(key, int(negatives.sum()), int(positives.sum()), "metrics need both")
-        return expand(edges, negatives, positives)
+        tally = Tally.of_bins(edges, of_sites[0], of_sites[1], tuple(places))
+        return tally.total() if self.privacy.secure_sum else tally
 
 
 def strategy_of(

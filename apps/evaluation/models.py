@@ -25,10 +25,11 @@ from problems.models.networks import network_names
 from problems.objectives.classification import RATIO_LOSS, SAMPLE_LOSSES, ratio_loss, ratio_weights
 from problems.objectives.pairwise import make_objective, pairwise_score
 from problems.objectives.scores import score_of
+from problems.tallies import Tally
 from strategies.rounds.schema import Schema
 
-# the arrays of a model -> (n,) labels and (n,) scores of the rows that the sites hold out
-Ask = Callable[[list[FloatArray]], tuple[NDArray[np.int8], NDArray[np.float64]]]
+# the arrays of a model -> the scores of the rows that the sites hold out, counted
+Ask = Callable[[list[FloatArray]], Tally]
 
 
 class ScoreEvaluator(Evaluator):
@@ -126,10 +127,14 @@ class ModelEvaluator(ScoreEvaluator):
         super().__init__(config, model)
         self.features = torch.tensor(test.features, dtype=model.dtype, device=model.device)
         self.labels = test.labels
+        self.sites = test.sites
 
     def scores(self, arrays: Sequence[FloatArray]) -> tuple[NDArray[np.int8], torch.Tensor]:
         self.model.load(arrays)
-        return self.labels, self.model.predict(self.features)
+        logits = self.model.predict(self.features)
+        if self.config.evaluation.counts:
+            self.tally = Tally.of_rows(self.labels, logits.cpu().numpy(), self.sites)
+        return self.labels, logits
 
 
 class HeldOutEvaluator(ScoreEvaluator):
@@ -141,7 +146,8 @@ class HeldOutEvaluator(ScoreEvaluator):
         self.ask = ask
 
     def scores(self, arrays: Sequence[FloatArray]) -> tuple[NDArray[np.int8], torch.Tensor]:
-        labels, scores = self.ask(list(arrays))
+        self.tally = self.ask(list(arrays))
+        labels, scores = self.tally.rows()
         return labels, torch.from_numpy(scores)
 
 

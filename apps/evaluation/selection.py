@@ -1,16 +1,19 @@
-"""The selected model of a run: that of the round with the best value of ``select-by`` on validation rows."""
+"""What a run chooses on validation rows: the model of the round that is best by ``select-by``, and its threshold."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 
 from apps.evaluation.metric_names import add_suffix, better
-from apps.run_config.algorithm import Evaluator
+from apps.evaluation.site_figures import choose_threshold
+from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
 from payloads.handshake import SiteReport
 from payloads.record import FloatArray
 from problems.errors import did_you_mean
+from problems.tallies import Tally
 from strategies.rounds.errors import check_both_classes
 
 
@@ -30,9 +33,52 @@ class Selected:
     waited: int
     models: dict[str, list[FloatArray]]
 
-    def waits(self, patience: int) -> bool:
-        """Whether a run with this patience goes on; with 0 it always does."""
-        return not patience or self.waited < patience
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What a run has chosen so far.
+
+    Attributes:
+        selected: the best model; None if the run selects none.
+        threshold: of the selected model or, where none is selected, of the newest: see `choose_threshold`.
+    """
+
+    selected: Selected | None = None
+    threshold: dict[str, Any] | None = None
+
+    def take(
+        self,
+        config: RunConfig,
+        server_round: int,
+        metrics: Mapping[str, float],
+        models: Mapping[str, Sequence[FloatArray]],
+        tally: Tally | None,
+    ) -> Self:
+        """Return the choice after an evaluation.
+
+        Args:
+            config: says what is chosen.
+            server_round: the round that was evaluated.
+            metrics: its metrics.
+            models: as in `Selected`.
+            tally: of the evaluated rows.
+
+        Raises:
+            ConfigError: ``select-by`` is none of the metrics.
+        """
+        selected, threshold, metric = self.selected, self.threshold, config.evaluation.select_by
+        if metric:
+            selected = select(selected, metric, server_round, metrics, models)
+        if config.evaluation.rule and tally is not None and (selected is None or selected.server_round == server_round):
+            threshold = choose_threshold(tally, config)
+        return type(self)(selected, threshold)
+
+    def ends(self, patience: int) -> bool:
+        """Whether a run with this patience ends; with 0 it never does."""
+        return bool(patience) and self.selected is not None and self.selected.waited >= patience
+
+
+NO_CHOICE = Choice()
 
 
 def select(
@@ -72,12 +118,14 @@ def measure(evaluator: Evaluator, models: Mapping[str, Sequence[FloatArray]]) ->
     """Return the metrics of models, those of a strategy's further views under their suffixes.
 
     Args:
-        models: as in `Selected`.
+        models: as in `Selected`, the model itself first.
 
     Raises:
         ValueError: some are not finite: the run has diverged.
     """
-    return {add_suffix(name, view): value for view, one in models.items() for name, value in evaluator(one).items()}
+    # the model itself comes last, so that the evaluator's tally is of it
+    found = {view: evaluator(models[view]) for view in [*models][::-1]}
+    return {add_suffix(name, view): value for view in models for name, value in found[view].items()}
 
 
 def check_test_rows(reports: Sequence[SiteReport]) -> None:

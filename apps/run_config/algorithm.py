@@ -18,6 +18,7 @@ from payloads.handshake import Scaling, SiteReport
 from payloads.record import FloatArray
 from payloads.settings import PrivacySettings, Settings, TrainingSettings, kebab
 from problems.data import SPARSE_LOGISTIC, DataSpec, Preprocessing, SampleFormat
+from problems.tallies import Tally
 from strategies.base import PayloadStrategy
 
 # the run-config table with the parameters of `SPARSE_LOGISTIC`
@@ -108,12 +109,14 @@ class Evaluator(ABC):
         layout: names and shapes of the parts of the flat model, where it has parts.
         columns: how the model's features are made of raw rows, where they come from a table.
         sample_format: what the samples were in their files, where there are samples with labels.
+        tally: the scores of the newest model, counted; None where there are none, or nothing is made of them.
     """
 
     summary: str
     layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
     columns: Preprocessing | None = None
     sample_format: SampleFormat | None = None
+    tally: Tally | None = None
 
     @abstractmethod
     def start(self) -> list[FloatArray]:

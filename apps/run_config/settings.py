@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, get_type_hints
 
-from pydantic import Field, create_model
+from pydantic import Field, create_model, field_validator
 
 from payloads.settings import Settings
 from problems.data import DataSpec
@@ -38,7 +38,7 @@ class RunSettings(Settings):
     output_dir: str = Field("results", min_length=1, description="the folder that holds the runs' directories")
     run_name: str = Field("", description="the run directory's name, or empty: strategy-dataset-seed")
     resume: bool = Field(False, description="true: continue the run of that name from its newest checkpoint; or false")
-    pictures: bool = Field(True, description="true: draw curves.png beside the metrics; or false")
+    pictures: bool = Field(True, description="true: draw curves.png and other pictures beside the metrics; or false")
     tracking_uri: str = Field(
         "",
         pattern=r"^$|^file:///.+$|^https?://[^@]+$",
@@ -54,27 +54,78 @@ class EvaluationSettings(Settings):
     patience: int = Field(
         0, ge=0, description="evaluations without a better select-by that end the run, an integer >= 0 (0: none do)"
     )
+    threshold_at: str = Field(
+        "",
+        description="what a threshold must reach on validation rows: sensitivity=x or specificity=x, x in (0, 1]; or "
+        "empty: none is chosen",
+    )
+    site_metrics: bool = Field(
+        False, description="true: at the end figures with intervals of each site and of all together; or false"
+    )
 
-    def check(self, strategy: str, spec: DataSpec, *, vertical: bool) -> None:
+    @field_validator("threshold_at")
+    @classmethod
+    def _is_rule(cls, text: str) -> str:
+        if text and not 0 < _rule(text)[1] <= 1:
+            raise ValueError("not in (0, 1]")
+        return text
+
+    @property
+    def rule(self) -> tuple[str, float] | None:
+        """What the threshold must reach: "sensitivity" or "specificity", and its least value; None: there is none."""
+        return _rule(self.threshold_at) if self.threshold_at else None
+
+    @property
+    def counts(self) -> bool:
+        """Whether scores are counted, for figures or a threshold."""
+        return self.site_metrics or bool(self.threshold_at)
+
+    @property
+    def tests(self) -> bool:
+        """Whether the model that the run leaves is measured on the test rows, though the run has validation rows."""
+        return bool(self.select_by or self.threshold_at)
+
+    def check(self, strategy: str, loss: str, spec: DataSpec, *, vertical: bool, scored: bool) -> None:
         """Check the keys against those of the data.
 
         Args:
             strategy: its name.
-            vertical: whether it is one, whose server has no model.
+            loss: its name.
+            vertical: whether the strategy is, whose server has no model.
+            scored: whether the model scores rows.
 
         Raises:
-            ConfigError: a model would be selected that is not there, or on other than validation rows.
+            ConfigError: there is no model or no score to make anything of, or the choice would be made on other than
+                validation rows.
         """
         if self.patience and not self.select_by:
             allowed = "0 without select-by, whose metric it waits for"
             raise ConfigError("patience", got=self.patience, allowed=allowed, hint="set select-by to a metric")
-        if self.select_by and vertical:
-            got, allowed = f"{self.select_by!r} with strategy {strategy!r}", "'', since its parties keep their blocks"
-            raise ConfigError("select-by", got=got, allowed=allowed, hint="leave it out")
-        if self.select_by and not spec.validation_fraction:
-            got, hint = f"{self.select_by!r} without validation rows", "set validation-fraction, for example to 0.2"
-            allowed = "a metric of validation rows, since no model is selected on test rows"
-            raise ConfigError("select-by", got=got, allowed=allowed, hint=hint)
+        for key, value, needs_scores in (
+            ("select-by", self.select_by, False),
+            ("threshold-at", self.threshold_at, True),
+            ("site-metrics", self.site_metrics, True),
+        ):
+            if not value:
+                continue
+            none = "''" if isinstance(value, str) else "false"
+            if vertical:
+                got, allowed = f"{value!r} with strategy {strategy!r}", f"{none}, since its parties keep their blocks"
+                raise ConfigError(key, got=got, allowed=allowed, hint="leave it out")
+            if needs_scores and not scored:
+                got, allowed = f"{value!r} with loss {loss!r}", f"{none}, since it has no scores of rows"
+                raise ConfigError(key, got=got, allowed=allowed, hint="leave it out")
+            if isinstance(value, str) and not spec.validation_fraction:
+                got, hint = f"{value!r} without validation rows", "set validation-fraction, for example to 0.2"
+                allowed = f"{none}, or with validation rows, since no choice is made on test rows"
+                raise ConfigError(key, got=got, allowed=allowed, hint=hint)
+
+
+def _rule(text: str) -> tuple[str, float]:
+    name, _, value = (part.strip() for part in text.partition("="))
+    if name not in ("sensitivity", "specificity"):
+        raise ValueError(f"{name} is neither sensitivity nor specificity")
+    return name, float(value)
 
 
 _types = get_type_hints(DataSpec)

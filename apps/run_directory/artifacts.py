@@ -1,4 +1,4 @@
-"""The run directory: config.toml, metrics.jsonl, result.json, model files, checkpoints, events, curves.png."""
+"""The run directory: config.toml, metrics.jsonl, result.json, model files, checkpoints, events, pictures."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from flwr.common import log
 from numpy.typing import NDArray
 
 from apps.evaluation.metric_names import add_suffix
-from apps.evaluation.selection import Selected
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import SHOWING_KEYS, ConfigError, flatten
 from apps.run_directory.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from apps.run_directory.events import TENSORBOARD, Events
 from apps.run_directory.tracking import Tracker
 from apps.sites.files import DiskFullError, flush, make_folder, room_for, write_atomic, write_tensors
-from payloads.record import FloatArray, Payload, PayloadError
+from payloads.record import PayloadError
 from problems.data import Preprocessing
 from problems.errors import importable, install
+from problems.tallies import Tally
 
 KEPT_CHECKPOINTS = 3
 OUTCOMES = ("failure.json", "result.json")
-MATPLOTLIB = "matplotlib"  # makes curves.png; in the extra "reports"
+MATPLOTLIB = "matplotlib"  # makes the pictures; in the extra "reports"
 # numbers of every line of metrics.jsonl that a resumed run adds up
 _COUNTED = ("bytes_up", "bytes_down")
 # keys that may differ between a run and its continuation
@@ -40,6 +40,7 @@ _FREE_KEYS = {
     "run-name",
     "num-server-rounds",
     "patience",
+    "site-metrics",
     "checkpoint-every",
     "max-retries",
     "retry-wait",
@@ -157,29 +158,13 @@ class RunDirectory:
         """Where clients that share this disk keep their memory."""
         return self.path / "client-state"
 
-    def save_checkpoint(
-        self,
-        server_round: int,
-        model: list[FloatArray],
-        state: Payload | None,
-        sites: Payload | None,
-        best: Mapping[str, float],
-        selected: Selected | None = None,
-    ) -> None:
-        """Write a checkpoint and remove all but the last `KEPT_CHECKPOINTS`; ``best``: each metric's best value so far.
-
-        Args:
-            state: the strategy's; None if it keeps none.
-            sites: when the clients' memories were made, a `SiteStates`; None if they keep none.
-            selected: the best model so far, if the run selects one.
-        """
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint and remove all but the last `KEPT_CHECKPOINTS`."""
         folder = self.path / "checkpoints"
         make_folder(folder)
         # resuming from a checkpoint needs these lines, so they are flushed first
         flush(self.path / "metrics.jsonl")
-        kept, known = ({} if record is None else record.arrays() for record in (state, sites))
-        path = folder / f"round-{server_round:06d}.safetensors"
-        write_checkpoint(path, self.token, Checkpoint(server_round, model, kept, known, dict(best), selected))
+        write_checkpoint(folder / f"round-{checkpoint.server_round:06d}.safetensors", self.token, checkpoint)
         for old in self.checkpoints()[:-KEPT_CHECKPOINTS]:
             old.unlink()
 
@@ -256,24 +241,23 @@ class RunDirectory:
         """
         write_tensors(self.path / f"{add_suffix('model', view)}.safetensors", dict(named), {"format": "pt"})
 
-    def finish(self, result: Mapping[str, Any], view: str = "", *, pictures: bool = True) -> None:
-        """Draw a view's curves and write result.json last: its presence means that the run completed.
+    def finish(
+        self, result: Mapping[str, Any], view: str = "", *, pictures: bool = True, tally: Tally | None = None
+    ) -> None:
+        """Draw the pictures and write result.json last: its presence means that the run completed.
 
         Args:
-            view: "" is the model itself.
-            pictures: whether to draw; without matplotlib the curves are left out.
+            view: whose curves to draw; "" is the model itself.
+            pictures: whether to draw; without matplotlib the pictures are left out.
+            tally: the scores that the result's figures are of, if it has any.
         """
         self._events.close()
         wanted = [MATPLOTLIB, TENSORBOARD] if pictures else [TENSORBOARD]
         missing = [package for package in wanted if not importable(package)]
         if pictures and MATPLOTLIB not in missing:
-            from apps.run_directory.curves import draw_curves, rows_in_words  # matplotlib takes a second to import
+            from apps.run_directory.drawings import draw_run  # matplotlib takes a second to import
 
-            title = f"{result['strategy']} on {result['dataset']}"
-            rows = rows_in_words(tomllib.loads((self.path / "config.toml").read_text("utf-8")))
-            chosen = result.get("selected", {}).get("round")
-            with room_for(self.path / "curves.png"):
-                draw_curves(self.lines(), self.path / "curves.png", title, rows, view, chosen)
+            draw_run(self.path, self.lines(), result, view, tally)
         if missing:
             log(INFO, "left out what %s would have made: %s", " and ".join(missing), install("reports"))
         (self.path / "failure.json").unlink(missing_ok=True)  # a run that was stopped may still complete

@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from apps.evaluation.metric_names import add_suffix
-from apps.evaluation.selection import Selected
+from apps.evaluation.selection import NO_CHOICE, Choice, Selected
 from apps.sites.files import read_sealed, write_sealed
 from payloads.record import FloatArray, PayloadError
 from payloads.wire import MODEL_ARRAYS
@@ -28,7 +28,7 @@ class Checkpoint:
         state: the strategy's.
         sites: the rounds of the clients' memories, a `SiteStates`.
         best: the best value of each metric.
-        selected: the selected model, if the run selects one.
+        choice: what the run has chosen on validation rows.
     """
 
     server_round: int
@@ -36,7 +36,7 @@ class Checkpoint:
     state: dict[str, NDArray[Any]]
     sites: dict[str, NDArray[Any]]
     best: dict[str, float]
-    selected: Selected | None = None
+    choice: Choice = NO_CHOICE
 
 
 def write_checkpoint(path: Path, run: str, checkpoint: Checkpoint) -> None:
@@ -48,9 +48,12 @@ def write_checkpoint(path: Path, run: str, checkpoint: Checkpoint) -> None:
     """
     parts = {"model": _name(checkpoint.model), "strategy": checkpoint.state, "sites": checkpoint.sites}
     metadata = {"run": run, "round": str(checkpoint.server_round), "best": json.dumps(checkpoint.best)}
-    if (selected := checkpoint.selected) is not None:
+    choice = checkpoint.choice
+    if (selected := choice.selected) is not None:
         parts |= {add_suffix(_SELECTED, view): _name(model) for view, model in selected.models.items()}
         metadata[_SELECTED] = json.dumps([selected.server_round, selected.value, selected.waited])
+    if choice.threshold is not None:
+        metadata["threshold"] = json.dumps(choice.threshold)
     arrays = {f"{part}.{name}": value for part, named in parts.items() for name, value in named.items()}
     write_sealed(path, CHECKPOINT_FORMAT, CHECKPOINT_VERSION, arrays, metadata)
 
@@ -90,7 +93,9 @@ def read_checkpoint(path: Path, run: str) -> Checkpoint:
         except (ValueError, TypeError):
             got = f"{_SELECTED!r} is {metadata[_SELECTED]!r}"
             raise PayloadError(f"{path}: {got}, expected a round, a value and a count") from None
-    return Checkpoint(int(metadata["round"]), model, parts["strategy"], parts["sites"], best, selected)
+    threshold = json.loads(metadata["threshold"]) if "threshold" in metadata else None
+    choice = Choice(selected, threshold)
+    return Checkpoint(int(metadata["round"]), model, parts["strategy"], parts["sites"], best, choice)
 
 
 def _name(model: list[FloatArray]) -> dict[str, NDArray[Any]]:

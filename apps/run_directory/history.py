@@ -8,9 +8,12 @@ from typing import Any
 
 from flwr.common import log
 
-from apps.evaluation.metric_names import better, format_metrics
+from apps.evaluation.metric_names import better, format_metric, format_metrics
+from apps.evaluation.site_figures import describe_in_words
+from apps.run_config.algorithm import RunConfig
 from apps.run_directory.artifacts import RunDirectory
-from apps.run_directory.missing import Watch
+from apps.run_directory.missing import WITH_MISSING, Watch, dropped_sites, in_words
+from apps.run_directory.versions import versions
 from strategies.rounds.replies import RoundReport
 
 # called with each line of metrics.jsonl once it is written; an exception from it ends the run
@@ -37,6 +40,7 @@ class History:
         self.rounds = str(rounds)
         self.view = view
         self.watch = Watch(view, steps)
+        self.started = time.perf_counter()
         self.best: dict[str, float] = {}
         self.metrics: dict[str, float] = {}
         self.bytes_up = self.bytes_down = 0
@@ -101,3 +105,49 @@ class History:
         sites = f"sites {len(report.answered)}/{len(report.asked)}" + (f", without {missing}" if missing else "")
         width, measured = len(self.rounds), format_metrics(metrics, self.view)
         log(INFO, "round %*d/%s  %s  %s  %.2f s", width, server_round, self.rounds, measured, sites, seconds)
+
+    def result(
+        self, config: RunConfig, engine: str, clients: int, made: int, found: Mapping[str, Any], report: RoundReport
+    ) -> dict[str, Any]:
+        """Return what result.json holds.
+
+        Args:
+            engine: what carried the messages.
+            clients: how many sites joined.
+            made: the last round.
+            found: what else there is to say of the models that the run leaves.
+            report: of the exchanges after the last round.
+        """
+        after = {"dropped": {str(site): why for site, why in report.dropped.items()}}
+        return {
+            "strategy": config.run.strategy,
+            "dataset": config.data.dataset,
+            "seed": config.training.seed,
+            "engine": engine,
+            "rounds": made,
+            "metrics": self.metrics,
+            "best": self.best,
+            **found,
+            "bytes_up": self.bytes_up + report.bytes_up,
+            "bytes_down": self.bytes_down + report.bytes_down,
+            "wall_seconds": time.perf_counter() - self.started,
+            "clients": clients,
+            "dropped": dropped_sites([*self.directory.lines(), after]),
+            "versions": versions(),
+            "config": config.resolve(),
+        }
+
+    def tell_result(self, result: Mapping[str, Any], config: RunConfig) -> None:
+        """Log the figures of sites, and as the last line the metrics and which sites were missing."""
+        for text in describe_in_words(result, config):
+            log(INFO, "%s", text)
+        missing = in_words(result["dropped"], result["rounds"])
+        level, outcome = (WARNING, WITH_MISSING) if missing else (INFO, "finished")
+        metrics = format_metrics(result.get("test_metrics", result["metrics"]), self.view)
+        if "test_metrics" in result:
+            metrics = f"on the test rows {metrics}"
+        if chosen := result.get("selected"):
+            by = f"{chosen['metric']} {format_metric(chosen['metric'], chosen['value'])}"
+            metrics = f"round {chosen['round']} of {result['rounds']} selected by {by}; {metrics}"
+        remark, place = f"{missing}; " if missing else "", self.directory.path / "result.json"
+        log(level, "%s: %s  in %.1f s; %ssee %s", outcome, metrics, result["wall_seconds"], remark, place)

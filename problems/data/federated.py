@@ -9,7 +9,7 @@ from jaxtyping import Int8, Int64
 from problems.data.disturb import drop_positives, flip_labels, shift_client, split, validation_split
 from problems.data.formats.bundled import synthetic_pl, synthetic_sparse_logistic
 from problems.data.formats.readers import DEFAULT_POSITIVE, read
-from problems.data.partitions import partition
+from problems.data.partitions import clients_of, partition
 from problems.data.preprocessing import Preprocessing
 from problems.data.sample_format import SampleFormat
 from problems.data.samples import (
@@ -158,7 +158,8 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     order = np.concatenate(parts)
 
     def samples_of(held: Int64[np.ndarray, "some"]) -> Samples:
-        return Samples(as_float32(features[held]), labels[held])
+        sites = clients_of(spec, source.sites, num_clients)
+        return Samples(as_float32(features[held]), labels[held], None if sites is None else sites[held])
 
     return FederatedData(
         train=Samples(as_float32(features[rows[order]]), train_labels[order]),
@@ -228,6 +229,7 @@ def _sparse_logistic(spec: DataSpec, num_clients: int) -> FederatedData:
         what: Samples(
             np.concatenate([x[chosen] for (x, _), chosen in zip(drawn, each, strict=True)]),
             np.concatenate([y[chosen] for (_, y), chosen in zip(drawn, each, strict=True)]),
+            np.concatenate([np.full(len(chosen), client) for client, chosen in enumerate(each)]),
         )
         for what, each in rows.items()
     }

@@ -44,7 +44,7 @@ def partition(
         got = f"{num_clients:,}, but only {count:,} training samples"
         raise DataError("number of clients", got=got, allowed="at most as many clients", hint="take fewer clients")
     rng = stream(spec.seed, f"partition {kind}")
-    if own_sites is not None and (kind == "natural" or spec.dataset == OFFSET_SITES):
+    if own_sites is not None and _keeps_sites(spec):
         parts = _sites(own_sites, num_clients)
     elif kind == "iid":
         parts = _iid(labels, num_clients, rng)
@@ -68,6 +68,25 @@ def partition(
     if not np.array_equal(np.sort(np.concatenate(parts)), np.arange(count)):
         raise _impossible(kind, num_clients, "does not place every sample", "each sample at one client")
     return parts
+
+
+def clients_of(
+    spec: DataSpec, own_sites: Int64[np.ndarray, "n"] | None, num_clients: int
+) -> Int64[np.ndarray, "n"] | None:
+    """Return the client of each row's site, -1 for sites that take no part; None where clients are no sites.
+
+    Args:
+        spec: `partition` and `dataset` are read.
+        own_sites: the site that each row comes from, if the data set has sites of its own.
+        num_clients: how many of the sites take part.
+    """
+    if own_sites is None or not _keeps_sites(spec):
+        return None
+    return np.where(own_sites < num_clients, own_sites, -1)
+
+
+def _keeps_sites(spec: DataSpec) -> bool:
+    return spec.partition == "natural" or spec.dataset == OFFSET_SITES
 
 
 def _impossible(kind: str, num_clients: int, got: str, allowed: str) -> DataError:

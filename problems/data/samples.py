@@ -170,7 +170,8 @@ def check_both_classes(labels: Int8[np.ndarray, "n"], what: str, classes: Sequen
 class Samples:
     """Features, and labels (n,) that are 0 or 1; both contiguous and read-only.
 
-    Features are float32, or float64 if they are given so; those from files go through `as_float32`.
+    Features are float32, or float64 if they are given so; those from files go through `as_float32`. ``sites``: of rows
+    that are held out of training (n,) the client of each row's site, -1 for a site without one; None: of no sites.
 
     Raises:
         ValueError: when the two lengths differ or a label is neither 0 nor 1.
@@ -178,6 +179,7 @@ class Samples:
 
     features: Float32[np.ndarray, "n *shape"] | Float64[np.ndarray, "n *shape"]
     labels: NDArray[np.int8]
+    sites: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         dtype = np.float64 if self.features.dtype == np.float64 else np.float32

@@ -54,11 +54,12 @@ def check_reference(engine: str, config: RunConfig) -> None:
 
     Raises:
         ConfigError: a nonfederated reference is named, but the strategy is not vertical, or a centralized one, but the
-            loss has none; or the reference is to select a model.
+            loss has none; or the reference is to select a model, or to have figures.
     """
-    if engine in (CENTRALIZED, NONFEDERATED) and (metric := config.evaluation.select_by):
-        allowed = f"'', since a {engine} reference leaves its last model"
-        raise ConfigError("select-by", got=repr(metric), allowed=allowed, hint="leave it out")
+    if engine in (CENTRALIZED, NONFEDERATED):
+        for key, value in config.evaluation.model_dump(by_alias=True, exclude_defaults=True).items():
+            got, allowed = f"{value!r} of a {engine} reference", "nothing, since it has metrics of its rounds alone"
+            raise ConfigError(key, got=got, allowed=allowed, hint="leave it out")
     if engine == NONFEDERATED:
         check_vertical(config)
     elif engine == CENTRALIZED:

@@ -93,8 +93,8 @@ class RunRecord:
         """The metrics of the model that the run leaves.
 
         Returns:
-            Those of the last evaluated round or, with ``select-by``, of the selected model on the test rows; empty if
-            no round was evaluated.
+            Those of the last evaluated round or, with ``select-by`` or ``threshold-at``, on the test rows; empty if no
+            round was evaluated.
         """
         last = next((found for line in reversed(self.lines) if (found := evaluation(line))), {})
         tested: dict[str, float] = self.result.get("test_metrics", last)
@@ -118,14 +118,14 @@ class RunRecord:
         return next(reversed(curve.values()), None) if chosen is None else curve.get(chosen)
 
     def final(self, metric: str) -> float | None:
-        """The metric of the model that the run leaves: as `last`, but with ``select-by`` on the test rows."""
-        return self.last(metric) if self.selected is None else self.metrics.get(metric)
+        """The metric of the model that the run leaves: as `last`, or on the test rows if it was measured there."""
+        return self.metrics.get(metric) if "test_metrics" in self.result else self.last(metric)
 
     @property
     def selection(self) -> str:
-        """Which round a run with ``select-by`` has selected, in words; empty for others."""
+        """What a run has chosen on validation rows, in words: a round, or only a threshold; empty for others."""
         if not (chosen := self.result.get("selected")):
-            return ""
+            return "its last model and a threshold chosen on validation rows" if "test_metrics" in self.result else ""
         value = format_metric(chosen["metric"], chosen["value"])
         text = f"round {chosen['round']} selected by {chosen['metric']} {value} on validation rows"
         return f"{text}, ended early after round {self.facts['rounds']}" if "stopped" in self.result else text

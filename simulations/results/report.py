@@ -14,6 +14,7 @@ from apps.evaluation.metric_names import better
 from apps.run_directory.curves import RANKING
 from apps.sites.files import make_folder, write_atomic
 from problems.errors import require
+from problems.intervals import FIGURES
 from simulations.results.compare import Comparison
 from simulations.results.figure import draw
 from simulations.results.output import (
@@ -93,7 +94,8 @@ def _tell(run: RunRecord, comparison: Comparison) -> _Told:
     reason = " ".join(run.reason.split())
     if run.status == UNFINISHED:
         reason = "it is still running, or it ended before it could say why"
-    before, behind = [_metrics(run, comparison.metrics), _missing(run)], [_departures(run), _files(run.path)]
+    before = [_metrics(run, comparison.metrics), _sites(run), _missing(run)]
+    behind = [_departures(run), _files(run.path)]
     return _Told(f"{run.name}, {run.status}", reason, before, _facts(run), behind)
 
 
@@ -128,6 +130,28 @@ def _metrics(run: RunRecord, metrics: Sequence[str]) -> Table:
             rows.append([Cell(metric), *cells, *more])
     columns = ["metric", "last", "best", "best in round", *(["selected, on the test rows"] if tested else [])]
     return Table("metrics", columns, rows)
+
+
+def _sites(run: RunRecord) -> Table:
+    found = [*run.result.get("sites", []), *([run.result["all"]] if "all" in run.result else [])]
+    figures = [name for name in FIGURES if found and name in found[0]]
+    counts = ["true_positives", "false_positives", "true_negatives", "false_negatives"]
+    rows = []
+    for one in found:
+        confusion = [one["confusion"][name] for name in counts] if "confusion" in one else []
+        place = number_cell(str(one["partition"]), one["partition"]) if "partition" in one else Cell("all")
+        values = [value_cell(value) for value in (one["rows"], one["positives"], *confusion)]
+        rows.append([place, *values, *(_figure(one[name]) for name in figures)])
+    words = [name.replace("_", " ") for name in counts] if found and "confusion" in found[0] else []
+    caption = f"figures on {run.result.get('figures_on')}, with 95 % intervals" if figures else "at the threshold"
+    return Table(caption, ["partition", "rows", "positives", *words, *figures], rows)
+
+
+def _figure(interval: Sequence[float] | None) -> Cell:
+    if interval is None:
+        return value_cell(None)
+    value, low, high = interval
+    return number_cell(f"{format_metric(value)} ({format_metric(low)} to {format_metric(high)})", value)
 
 
 def _missing(run: RunRecord) -> Table:

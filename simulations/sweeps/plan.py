@@ -158,7 +158,8 @@ class Sweep:
     def finals(self, trials: Sequence[Trial], out: Path) -> list[Trial]:
         """The chosen trials once more, trained on all training rows and evaluated on the test rows, in ``best/``.
 
-        With ``select-by`` they keep their validation rows, and what counts is the selected model on the test rows.
+        With ``select-by`` or ``threshold-at`` they keep their validation rows, and what counts is their model on the
+        test rows.
 
         Args:
             trials: those of the best configuration, one for each seed.
@@ -199,8 +200,9 @@ class Sweep:
 
 
 def without_fraction(config: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """A flat run config without validation rows, unless it selects a model on them."""
-    return {key: value for key, value in config.items() if key != FRACTION or config.get("select-by")}
+    """A flat run config without validation rows, unless it chooses a model or a threshold on them."""
+    chooses = config.get("select-by") or config.get("threshold-at")
+    return {key: value for key, value in config.items() if key != FRACTION or chooses}
 
 
 def trial_name(varied: Mapping[str, Scalar], seed: int) -> str:

@@ -14,7 +14,7 @@ from simulations.arguments import nest
 from simulations.results.output import format_cell, format_metric, format_pair, table
 from simulations.results.ranking import over_seeds, rank
 from simulations.results.records import FAILED, FINISHED, OF_TRAINING
-from simulations.sweeps.plan import TEST, Sweep, Trial, without_fraction
+from simulations.sweeps.plan import FRACTION, TEST, Sweep, Trial, without_fraction
 
 _SHOWN_CONFIGS = 20
 
@@ -122,8 +122,10 @@ class Outcome:
         if self.final is not None:
             of = f"{self.final.finished} of {self.final.seeds} seeds"
             value = format_pair(self.final.mean, self.final.spread)
-            by = next(trial.config.get("select-by") for trial in self.trials)
-            made = f"of the round selected by {by}" if by else "trained on all training rows"
+            config = self.trials[0].config
+            made = "trained without them" if FRACTION in without_fraction(config) else "trained on all training rows"
+            if by := config.get("select-by"):
+                made += f", the round selected by {by}"
             notes.append(f"{made}, on the test rows: {metric} {value} ({of}, in best/)")
         return notes
 
@@ -166,7 +168,7 @@ def standings(trials: Sequence[Trial], rows: Mapping[str, Row], mode: str) -> li
 def best_toml(outcome: Outcome) -> str:
     """The best configuration as a file for ``-c``; comments give metric and rows.
 
-    It is without a validation fraction, unless it selects a model by one.
+    It is without a validation fraction, unless it chooses a model or a threshold by one.
 
     Args:
         outcome: of a sweep with a best configuration.

@@ -243,7 +243,7 @@ def test_the_headline_is_whose_metrics_the_log_and_the_curves_show(
 ) -> None:
     drawn: list[str] = []
     monkeypatch.setattr(
-        "apps.run_directory.curves.draw_curves", lambda lines, path, title, rows, view, chosen: drawn.append(view)
+        "apps.run_directory.drawings.draw_curves", lambda lines, path, title, rows, view, chosen: drawn.append(view)
     )
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     with caplog.at_level(logging.INFO, logger="flwr"):

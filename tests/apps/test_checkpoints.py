@@ -67,7 +67,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     (path / "metrics.jsonl").touch()
     state, sites = ControlVariate(control=np.array([0.5, 1.5])), SiteStates(kept=np.array([7]), since=np.array([0]))
     model = [np.arange(3, dtype=np.float32), np.ones(1, dtype=np.float32)]
-    directory.save_checkpoint(7, model, state, sites, {"auc": 0.75})
+    directory.save_checkpoint(Checkpoint(7, model, state.arrays(), sites.arrays(), {"auc": 0.75}))
     return directory
 
 
@@ -381,7 +381,7 @@ def test_the_lines_are_on_the_disk_before_the_checkpoint(small: RunDirectory, mo
     monkeypatch.setattr(
         artifacts, "write_checkpoint", lambda path, *rest: (steps.append(path.name), write(path, *rest))
     )
-    small.save_checkpoint(7, [np.zeros(1, np.float32)], None, None, {})
+    small.save_checkpoint(Checkpoint(7, [np.zeros(1, np.float32)], {}, {}, {}))
     assert steps == ["metrics.jsonl", "round-000007.safetensors"]
 
 

@@ -110,6 +110,8 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "client-weights": st.just("examples"),  # the other word is not for every strategy
         "select-by": st.just(""),  # needs validation rows, and the next key needs it
         "patience": st.just(0),
+        "threshold-at": st.just(""),  # likewise, and not for every strategy, as the next
+        "site-metrics": st.just(False),
         "privacy.secure-sum": st.just(False),  # not every strategy can have sums
         "privacy.epsilon": st.just(0.0),  # nor a budget
         "fedx.bins": st.integers(2, 2**16),

@@ -84,11 +84,11 @@ def test_the_events_hold_the_metrics(whole: Run) -> None:
 
 
 def test_without_pictures_nothing_is_drawn_nor_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "apps.run_directory.curves", None)
+    monkeypatch.setitem(sys.modules, "apps.run_directory.drawings", None)
     run, _ = federate(tmp_path / "run", {"pictures": False})
     assert (run.path / "result.json").exists()
     assert not (run.path / "curves.png").exists()
-    with pytest.raises(ImportError, match=r"apps\.run_directory\.curves"):
+    with pytest.raises(ImportError, match=r"apps\.run_directory\.drawings"):
         federate(tmp_path / "drawn", {"pictures": True})
 
 

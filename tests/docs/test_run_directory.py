@@ -35,8 +35,8 @@ def evaluation() -> list[str]:
 def test_the_files(run: Run) -> None:
     left = {entry.name + "/" * entry.is_dir() for entry in run.path.iterdir()}
     of_others = {"columns.json", "model_best.safetensors", "failure.json", "model_inner.safetensors", "report.html"}
-    of_others |= {"tracking.json", "baselines.json", "model.onnx", "model.md", "card.md"}
-    assert left | of_others == set(documented("The run directory")[:19])
+    of_others |= {"tracking.json", "baselines.json", "model.onnx", "model.md", "card.md", "roc.png", "reliability.png"}
+    assert left | of_others == set(documented("The run directory")[:21])
 
 
 def test_a_second_model_and_its_metrics(tmp_path: Path) -> None:
@@ -61,3 +61,23 @@ def test_the_keys_of_the_result(run: Run) -> None:
     (versions,) = [row for row in rows(section(PAGE, "result.json")) if row[0] == "`versions`"]
     assert list(result["versions"]) == codes(versions[2])
     assert result["config"] == tomllib.loads((run.path / "config.toml").read_text("utf-8"))
+
+
+def test_the_keys_of_what_a_run_chooses_and_of_its_figures(tmp_path: Path) -> None:
+    config = {"strategy": "local-sgd", "model": "linear", "num-server-rounds": 3, "validation-fraction": 0.2}
+    config |= {"dataset": "synthetic-sparse-logistic", "synthetic.alpha": 0, "synthetic.beta": 0, "learning-rate": 1e-9}
+    config |= {"select-by": "loss", "patience": 1, "threshold-at": "specificity=0.9", "site-metrics": True}
+    run_in_process(server_app, client_app, 2, {**config, "output-dir": str(tmp_path), "run-name": "a"})
+    result, figures = Run(tmp_path / "a").result, section(PAGE, "Figures of sites and a threshold")
+    top, entry = (text.split("The figures are those")[0] for text in (figures, figures.partition("An entry of")[2]))
+    told = [*documented("A selected model"), *(codes(row[0])[0] for row in rows(top))]
+    others = [*documented("result.json"), "stopped"]
+    assert {*result, "stopped"} == {*told, *others}
+    keys = [name for row in rows(entry) for name in codes(row[0])]
+    assert keys[0] == "partition"
+    assert list(result["sites"][0]) == keys
+    assert list(result["all"]) == keys[1:]
+    told = {name for row in rows(figures) for name in codes(row[-1])}
+    assert {*result["all"]["reliability"][0], *result["all"]["confusion"], *result["threshold"]} <= told
+    chosen = {name for row in rows(section(PAGE, "A selected model")) for name in codes(row[-1])}
+    assert {*result["selected"], "patience"} <= chosen

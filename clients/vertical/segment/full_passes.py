@@ -9,8 +9,9 @@ import numpy as np
 from clients.vertical.segment.shared import Phase, Station
 from clients.vertical.segment.sum_order import BINS, MARKS
 from clients.vertical.transport.frames import Kind, PartyError
-from problems.binned_scores import codes, expand, first_edges, places
+from problems.binned_scores import codes, first_edges, places
 from problems.metrics import binary_metrics
+from problems.tallies import Tally
 from problems.vertical.analysis import second_moment
 from problems.vertical.objectives import Array
 
@@ -172,6 +173,7 @@ class Evaluation(Phase):
             return
         metrics["accuracy"] = round(totals[TEST_MARK] * plan.test_rows) / plan.test_rows
         if len(plan.active) > 1:
-            negatives, positives = np.split(np.rint(totals[MARKS:] * plan.test_rows), 2)
-            if negatives.any() and positives.any():
-                metrics["auc"] = binary_metrics(*expand(first_edges(BINS), negatives, positives))["auc"]
+            negatives, positives = np.rint(totals[MARKS:] * plan.test_rows).astype(np.int64).reshape(2, 1, BINS)
+            tally = Tally.of_bins(first_edges(BINS), negatives, positives)
+            if all(tally.count()):
+                metrics["auc"] = binary_metrics(*tally.rows())["auc"]

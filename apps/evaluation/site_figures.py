@@ -1,0 +1,98 @@
+"""What result.json says of a run's model: figures with intervals, each site's and all together, and a threshold."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from apps.run_config.algorithm import RunConfig
+from problems import intervals
+from problems.intervals import BRIER, RANKING
+from problems.randomness import stream
+from problems.tallies import Tally
+
+# of the figures, the one by which the log orders sites
+AUC = RANKING[0]
+_SECURE = "privacy.secure-sum"
+
+
+def choose_threshold(tally: Tally, config: RunConfig) -> dict[str, Any]:
+    """Choose the threshold that ``threshold-at`` asks for.
+
+    Args:
+        tally: of the validation rows.
+
+    Returns:
+        ``score``, the least one that is called positive; ``at``, the value of the key; and the threshold's
+        ``sensitivity`` and ``specificity`` on these rows.
+    """
+    rule = config.evaluation.rule
+    assert rule is not None
+    score = tally.threshold(*rule)
+    sensitivity, specificity = tally.rates(score)
+    at = config.evaluation.threshold_at
+    return {"score": score, "at": at, "sensitivity": sensitivity, "specificity": specificity}
+
+
+def describe(tally: Tally, config: RunConfig, clients: int, threshold: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the figures of all rows and of each site's.
+
+    Args:
+        tally: of the rows.
+        clients: only sites below this number are listed.
+        threshold: from `choose_threshold`, if there is one.
+
+    Returns:
+        ``threshold``, if there is one; ``figures_on``: which rows these are; ``all``; and ``sites``, empty where the
+        server does not know which rows are whose, or with secure sums.
+    """
+    tested = config.evaluation.tests or not config.data.validation_fraction
+    listed = [] if config.privacy.secure_sum else [site for site in tally.sites() if site.places[0] < clients]
+
+    def entry(rows: Tally) -> dict[str, Any]:
+        negatives, positives = rows.count()
+        found: dict[str, Any] = {"rows": negatives + positives, "positives": positives}
+        if config.evaluation.site_metrics:
+            found |= intervals.describe(rows, stream(config.training.seed, "bootstrap", rows.places[0] + 1))
+        if threshold is not None:
+            found["confusion"] = rows.confusion(threshold["score"])
+        return found
+
+    return ({} if threshold is None else {"threshold": threshold}) | {
+        "figures_on": "test rows" if tested else "validation rows",
+        "all": entry(tally.total()),
+        "sites": [{"partition": site.places[0], **entry(site)} for site in listed if sum(site.count())],
+    }
+
+
+def describe_in_words(result: Mapping[str, Any], config: RunConfig) -> Iterator[str]:
+    """Say what a result's figures are, in a line each.
+
+    Args:
+        result: what result.json holds.
+    """
+    if (everyone := result.get("all")) is None:
+        return
+    rows = result["figures_on"]
+    if chosen := result.get("threshold"):
+        counts = everyone["confusion"]
+        positives, negatives = everyone["positives"], everyone["rows"] - everyone["positives"]
+        found = counts["true_positives"] / positives, counts["true_negatives"] / negatives
+        yield (
+            f"threshold {chosen['score']:.6g} by {chosen['at']}: sensitivity {chosen['sensitivity']:.4f}, specificity "
+            f"{chosen['specificity']:.4f} on validation rows; {found[0]:.4f}, {found[1]:.4f} on {rows}"
+        )
+    if not config.evaluation.site_metrics:
+        return
+    text = f"on {rows}, with 95 % intervals: {AUC} {_interval(everyone[AUC])}, {BRIER} {_interval(everyone[BRIER])}"
+    sites = [site for site in result["sites"] if site[AUC] is not None]
+    if sites:
+        worst = min(sites, key=lambda site: site[AUC][0])
+        text += f"; the lowest {AUC} of a site is that of partition {worst['partition']}, {_interval(worst[AUC])}"
+    elif not result["sites"]:
+        why = f"with {_SECURE}" if config.privacy.secure_sum else "since the server does not know whose these rows are"
+        text += f"; no figures of single sites {why}"
+    yield text
+
+
+def _interval(figure: list[float]) -> str:
+    value, low, high = figure
+    return f"{value:.4f} ({low:.4f} to {high:.4f})"

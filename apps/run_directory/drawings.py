@@ -1,0 +1,102 @@
+"""The pictures of a finished run: its curves and, with ``site-metrics``, ROC curves and reliability diagrams.
+
+They do without pyplot, whose state belongs to the main thread.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from apps.evaluation.site_figures import AUC
+from apps.run_directory.curves import draw_curves, rows_in_words
+from apps.sites.files import room_for
+from problems.tallies import Tally
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# sites that a legend names
+_NAMED = 8
+
+
+def draw_run(
+    folder: Path, lines: list[dict[str, Any]], result: Mapping[str, Any], view: str, tally: Tally | None
+) -> None:
+    """Draw what there is to draw of a run.
+
+    Args:
+        folder: the run directory.
+        lines: those of metrics.jsonl.
+        result: what result.json will hold.
+        view: whose curves to draw; "" is the model itself.
+        tally: the scores that its figures are of, if it has any.
+
+    Raises:
+        DiskFullError: there is no room.
+    """
+    title = f"{result['strategy']} on {result['dataset']}"
+    config = tomllib.loads((folder / "config.toml").read_text("utf-8"))
+    chosen = result.get("selected", {}).get("round")
+    with room_for(folder / "curves.png"):
+        draw_curves(lines, folder / "curves.png", title, rows_in_words(config), view, chosen)
+    if tally is not None and AUC in result["all"]:
+        for name, draw in (("roc.png", _draw_roc), ("reliability.png", _draw_reliability)):
+            with room_for(folder / name):
+                _draw(folder / name, title, result, tally, draw)
+
+
+def _draw(path: Path, title: str, result: Mapping[str, Any], tally: Tally, draw: Any) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], color="tab:gray", linestyle=":", linewidth=1)
+    draw(axes, result, tally)
+    axes.set(title=f"{title}, {result['figures_on']}", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right", frameon=False, fontsize="small")
+    figure.savefig(path, dpi=120)
+
+
+def _lines(result: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:
+    """The figures of each site and of all, with how their lines are drawn: the sites' thin, all's thick."""
+    for number, site in enumerate(result["sites"]):
+        label = f"partition {site['partition']}" if number < _NAMED else None
+        yield site, {"linewidth": 0.8, "alpha": 0.7, "label": label}
+    yield result["all"], {"linewidth": 2.5, "color": "black", "label": "all"}
+
+
+def _draw_roc(axes: Axes, result: Mapping[str, Any], tally: Tally) -> None:
+    tallies = {site.places[0]: site for site in tally.sites()}
+    for figures, style in _lines(result):
+        if figures[AUC] is None:
+            continue
+        rows = tallies[figures["partition"]] if "partition" in figures else tally.total()
+        false, true = (
+            np.append(0, np.cumsum(counts.sum(axis=0)[::-1])) / counts.sum()
+            for counts in (rows.negatives, rows.positives)
+        )
+        if style["label"]:
+            style["label"] += f", AUC {figures[AUC][0]:.3f}"
+        axes.plot(false, true, **style)
+    if threshold := result.get("threshold"):
+        sensitivity, specificity = tally.rates(threshold["score"])
+        axes.plot(1 - specificity, sensitivity, "o", color="tab:red", label=threshold["at"])
+    axes.set(xlabel="false positive rate", ylabel="true positive rate")
+
+
+def _draw_reliability(axes: Axes, result: Mapping[str, Any], tally: Tally) -> None:
+    for figures, style in _lines(result):
+        points = [(one["predicted"], *one["observed"]) for one in figures["reliability"]]
+        predicted, observed, low, high = np.array(points).T
+        axes.plot(predicted, observed, marker=".", **style)
+        if "partition" not in figures:
+            axes.vlines(predicted, low, high, color="black", linewidth=1)
+    axes.set(xlabel="mean predicted probability", ylabel="share of positives")

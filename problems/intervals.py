@@ -1,0 +1,133 @@
+"""Figures of a binary classifier with 95 % bootstrap intervals, from counts of rows by score.
+
+Rows are drawn anew from the rows, both classes together (B. Efron, "Bootstrap methods: another look at the jackknife",
+Annals of Statistics 7, 1979): a multinomial draw of the counts. An interval is from the 2.5th to the 97.5th percentile
+of the figure over the draws. That of the calibration error is another one, since chance adds to the error: the rows
+have a larger one than the model, and the draws a still larger one. Let g_b be what the rows of bin b of the probability
+add to the error sum_b |g_b|, and d_b by how much a draw differs from g_b. Of the errors sum_b |t g_b|, t >= 0, the
+interval has those with which sum_b |g_b| is one of the middle 95 % of sum_b |t g_b + d_b| over the draws.
+"""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from scipy.special import expit
+
+from problems.metrics import ranking_metrics
+from problems.tallies import Tally
+
+# figures of a ranking, and of probabilities
+RANKING = ("auc", "pauc_fpr30", "pauc_fpr50", "average_precision")
+BRIER, ECE = "brier", "ece"
+FIGURES = (*RANKING, BRIER, ECE)
+RELIABILITY_BINS = 10
+DRAWS = 1000
+LEVELS = (2.5, 97.5)
+# multiples of g that are tried
+_MULTIPLES = np.linspace(0, 4, 201)
+# counts in memory at a time
+_CELLS = 2_000_000
+
+Interval = list[float] | None
+
+
+def measure(
+    probabilities: Float64[np.ndarray, "bins"],
+    negatives: Int64[np.ndarray, "*draws bins"],
+    positives: Int64[np.ndarray, "*draws bins"],
+) -> tuple[
+    dict[str, Float64[np.ndarray, "*draws"]], Float64[np.ndarray, "*draws 10"], Float64[np.ndarray, "*draws 10"]
+]:
+    """Return the figures of samples of rows, and what they are made of in each bin of the probability.
+
+    Args:
+        probabilities: of a positive, ascending.
+        negatives, positives: counts of rows with these probabilities.
+
+    Returns:
+        The figures, nan where a sample lacks a class that they need; in each of the bins the sum over rows of label
+        minus probability, by the number of all rows; and in each bin the share of positives, nan without rows.
+    """
+    true, false = (
+        np.concatenate((np.zeros((*counts.shape[:-1], 1), np.int64), np.cumsum(counts[..., ::-1], axis=-1)), axis=-1)
+        for counts in (positives, negatives)
+    )
+    ranking = ranking_metrics(true, false)
+    rows = negatives + positives
+    count = rows.sum(axis=-1)
+    squares = negatives * probabilities**2 + positives * (1 - probabilities) ** 2
+    inside = (reliability_bin(probabilities)[:, None] == np.arange(RELIABILITY_BINS)).astype(np.float64)
+    gaps = (positives - rows * probabilities) @ inside / count[..., None]
+    with np.errstate(invalid="ignore"):
+        observed = (positives @ inside) / (rows @ inside)
+    figures = {name: ranking[name] for name in RANKING}
+    figures |= {BRIER: np.asarray(squares.sum(axis=-1) / count), ECE: np.asarray(np.abs(gaps).sum(axis=-1))}
+    return figures, gaps, observed
+
+
+def reliability_bin(probabilities: Float64[np.ndarray, "bins"]) -> Int64[np.ndarray, "bins"]:
+    """The bin of each probability, counted from 0; all are equally wide and include their upper end."""
+    return np.searchsorted(np.linspace(0, 1, RELIABILITY_BINS + 1)[1:-1], probabilities)
+
+
+def describe(tally: Tally, rng: np.random.Generator, draws: int = DRAWS) -> dict[str, Any]:
+    """Return the figures of all rows of a tally, each with its interval.
+
+    Args:
+        tally: of logits, one row at least.
+        rng: draws the samples.
+        draws: their number.
+
+    Returns:
+        `FIGURES` as [value, low, high], None where a class is missing; and ``reliability``, for each bin of the
+        probability that has rows its ends, ``rows``, their mean ``predicted`` probability and the ``observed`` share of
+        positives with its interval.
+    """
+    total = tally.total()
+    occupied = (total.negatives + total.positives)[0] > 0
+    probabilities = expit(total.scores[occupied])
+    negatives, positives = total.negatives[0, occupied], total.positives[0, occupied]
+    counts = np.concatenate((negatives, positives))
+    value, gaps, observed = measure(probabilities, negatives, positives)
+    samples = []
+    for size in _chunks(draws, max(_CELLS // len(counts), 1)):
+        drawn = rng.multinomial(counts.sum(), counts / counts.sum(), size=size)
+        samples.append(measure(probabilities, *np.split(drawn, 2, axis=1)))
+    found: dict[str, Any] = {}
+    for name in (*RANKING, BRIER):
+        found[name] = _interval(float(value[name]), np.concatenate([figures[name] for figures, _, _ in samples]))
+    found[ECE] = _interval_of_error(gaps, np.concatenate([each for _, each, _ in samples]) - gaps)
+    bins, shares = reliability_bin(probabilities), np.concatenate([each for _, _, each in samples])
+    found["reliability"] = [
+        {
+            "from": number / RELIABILITY_BINS,
+            "to": (number + 1) / RELIABILITY_BINS,
+            "rows": int(weights.sum()),
+            "predicted": float(weights @ probabilities / weights.sum()),
+            "observed": _interval(float(observed[number]), shares[:, number]),
+        }
+        for number in range(RELIABILITY_BINS)
+        if (weights := np.where(bins == number, negatives + positives, 0)).any()
+    ]
+    return found
+
+
+def _chunks(count: int, largest: int) -> list[int]:
+    return [min(largest, count - start) for start in range(0, count, largest)]
+
+
+def _interval(value: float, draws: Float64[np.ndarray, "draws"]) -> Interval:
+    if np.isnan(value):
+        return None
+    return [value, *np.nanpercentile(draws, LEVELS).tolist()]
+
+
+def _interval_of_error(gaps: Float64[np.ndarray, "10"], noise: Float64[np.ndarray, "draws 10"]) -> Interval:
+    error = float(np.abs(gaps).sum())
+    drawn = np.array([np.abs(multiple * gaps + noise).sum(axis=1) for multiple in _MULTIPLES])
+    low, high = np.percentile(drawn, LEVELS, axis=1)
+    least = _MULTIPLES[np.argmax(high >= error)]
+    most = _MULTIPLES[np.flatnonzero(low <= error)[-1]] if (low <= error).any() else 0.0
+    # a model that is perfectly calibrated has an error by chance, which may lie above what it is compatible with
+    return [error, min(float(least) * error, error), max(float(most) * error, error)]

@@ -1,0 +1,140 @@
+"""Rows counted by class and score: all that metrics, thresholds and calibration need, and scores may stay at sites."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from jaxtyping import Float64, Int, Int8, Int64
+from numpy.typing import ArrayLike
+
+from problems.binned_scores import centres, floors
+
+# the place of rows that belong to no site
+NOWHERE = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """Numbers of rows of each class and site, by score.
+
+    Attributes:
+        floors: the least score of each bin, ascending; where scores are known exactly, each is a bin of its own.
+        scores: the score that stands for those of the bin.
+        negatives, positives: counts; those of a site are one row.
+        places: the partition id of each site; `NOWHERE` for rows of no site.
+    """
+
+    floors: Float64[np.ndarray, "bins"]
+    scores: Float64[np.ndarray, "bins"]
+    negatives: Int64[np.ndarray, "sites bins"]
+    positives: Int64[np.ndarray, "sites bins"]
+    places: tuple[int, ...]
+
+    @classmethod
+    def of_rows(cls, labels: ArrayLike, scores: ArrayLike, sites: ArrayLike | None = None) -> Self:
+        """Count rows whose scores are known.
+
+        Args:
+            labels: (n,) 0 or 1.
+            scores: (n,)
+            sites: (n,) the partition id of each row's site, or `NOWHERE`; None: all belong to none.
+        """
+        score, labels = np.asarray(scores, np.float64), np.asarray(labels)
+        distinct, bins = np.unique(score, return_inverse=True)
+        places, parts = np.unique(np.full(len(score), NOWHERE) if sites is None else sites, return_inverse=True)
+        shape = (len(places), len(distinct))
+        cells = parts * len(distinct) + bins
+        negatives, positives = (
+            np.bincount(cells[labels == label], minlength=shape[0] * shape[1]).reshape(shape) for label in (0, 1)
+        )
+        return cls(distinct, distinct, negatives, positives, tuple(places.tolist()))
+
+    @classmethod
+    def of_bins(
+        cls,
+        edges: Int[np.ndarray, "edges"],
+        negatives: Int64[np.ndarray, "sites edges+1"],
+        positives: Int64[np.ndarray, "sites edges+1"],
+        places: tuple[int, ...] = (NOWHERE,),
+    ) -> Self:
+        """Take over counts by bins of `problems.binned_scores`; each score is taken for the centre of its bin.
+
+        Args:
+            edges: codes.
+            negatives, positives: counts.
+            places: the partition id of each site.
+        """
+        return cls(floors(edges), centres(edges), negatives, positives, places)
+
+    def total(self) -> Self:
+        """All rows together, of no site."""
+        sums = [counts.sum(axis=0, keepdims=True) for counts in (self.negatives, self.positives)]
+        return type(self)(self.floors, self.scores, sums[0], sums[1], (NOWHERE,))
+
+    def sites(self) -> list[Self]:
+        """The rows of each site by itself, by partition id; those of no site are left out."""
+        return [
+            type(self)(self.floors, self.scores, self.negatives[[part]], self.positives[[part]], (place,))
+            for part, place in enumerate(self.places)
+            if place != NOWHERE
+        ]
+
+    def rows(self) -> tuple[Int8[np.ndarray, "n"], Float64[np.ndarray, "n"]]:
+        """The label, 0 or 1, and the score of each row, negatives first."""
+        counts = [counts.sum(axis=0) for counts in (self.negatives, self.positives)]
+        labels = np.repeat(np.array([0, 1], dtype=np.int8), [int(each.sum()) for each in counts])
+        return labels, np.concatenate([np.repeat(self.scores, each) for each in counts])
+
+    def count(self) -> tuple[int, int]:
+        """The numbers of negatives and of positives."""
+        return int(self.negatives.sum()), int(self.positives.sum())
+
+    def confusion(self, threshold: float) -> dict[str, int]:
+        """Count right and wrong answers if rows with at least this score are called positive.
+
+        Args:
+            threshold: a score; where scores are known by bins only, one of the `floors`.
+        """
+        called = self.floors >= threshold
+        false, true = int(self.negatives[:, called].sum()), int(self.positives[:, called].sum())
+        negatives, positives = self.count()
+        return {
+            "true_positives": true,
+            "false_positives": false,
+            "true_negatives": negatives - false,
+            "false_negatives": positives - true,
+        }
+
+    def rates(self, threshold: float) -> tuple[float, float]:
+        """Sensitivity and specificity at a threshold of `confusion`; nan without the class that it is of."""
+        counts, (negatives, positives) = self.confusion(threshold), self.count()
+        sensitivity = counts["true_positives"] / positives if positives else float("nan")
+        return sensitivity, counts["true_negatives"] / negatives if negatives else float("nan")
+
+    def threshold(self, wanted: str, least: float) -> float:
+        """Choose a threshold on these rows.
+
+        Args:
+            wanted: "sensitivity" or "specificity".
+            least: its least value, in (0, 1].
+
+        Returns:
+            The greatest threshold with at least this sensitivity, or the smallest one with at least this specificity,
+            so that the other of both is as large as it can be.
+
+        Raises:
+            ValueError: there are no rows of the class that it is of.
+        """
+        negatives, positives = self.count()
+        if not (positives if wanted == "sensitivity" else negatives):
+            raise ValueError(f"{wanted} needs rows of both classes, got {positives} positives, {negatives} negatives")
+        if wanted == "sensitivity":
+            above = np.cumsum(self.positives.sum(axis=0)[::-1])[::-1]
+            return float(self.floors[np.flatnonzero(above >= _share(least, positives))[-1]])
+        below = np.append(0, np.cumsum(self.negatives.sum(axis=0)))
+        candidates = np.append(self.floors, np.nextafter(self.floors[-1], np.inf))
+        return float(candidates[np.flatnonzero(below >= _share(least, negatives))[0]])
+
+
+def _share(least: float, count: int) -> float:
+    return round(least * count, 9)  # 0.55 of 20 is a bit more than 11 in floating point
