@@ -115,9 +115,14 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """
     try:
         with safe_open(path, framework="numpy") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            metadata = dict(file.metadata() or {})
     except (SafetensorError, OSError, AttributeError, TypeError, ValueError) as error:
         raise PayloadError(f"{path}: {error}") from None
+    for name, value in arrays.items():
+        if value.dtype.kind not in "biuf":  # where another package has taught NumPy further types
+            raise PayloadError(f"{path}: {name} has number type {value.dtype}")
+    return arrays, metadata
 
 
 def write_sealed(

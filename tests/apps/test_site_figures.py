@@ -48,7 +48,7 @@ def scored(run: Run, nodes: list[dict[str, Scalar]], kind: str, name: str = "mod
     """(n,) labels and (n,) scores of each site's rows of a kind under a model file."""
     config = parse_run_config({key: OWN[key] for key in OWN if key != "site-metrics"})
     sites = [own_rows(config, node, place) for place, node in enumerate(nodes)]
-    columns = json.loads((run.path / "columns.json").read_text("utf-8"))
+    columns = json.loads((run.path / "columns.json").read_text("utf-8"))["outputs"]
     means, deviations = (np.array([column[key] for column in columns]) for key in ("mean", "deviation"))
     weights = load_file(run.path / f"{name}.safetensors")
     weight, bias = weights["output.weight"][0].numpy(), weights["output.bias"].numpy()

@@ -124,14 +124,16 @@ def test_ids_that_differ(tmp_path: Path) -> None:
         play(tmp_path / "run", CSV, nodes)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_features_that_are_no_numbers(value: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("value", "fault"), [(np.nan, "missing"), (np.inf, "that are not finite"), (-np.inf, "that are")]
+)
+def test_features_that_are_no_numbers(value: float, fault: str, tmp_path: Path) -> None:
     """Party, column and the file's own row are named, and nothing is trained."""
     nodes, _ = own_files(tmp_path, [EVERYBODY] * 3)
     frame = pd.read_csv(tmp_path / "party-2.csv")
     frame.loc[[11, 44], "x7"] = value
     frame.to_csv(tmp_path / "party-2.csv", index=False)
-    told = "partition 2: data-path: column 'x7': got 2 of 60 values missing or not finite, the first in row 12,"
+    told = f"partition 2: data-path: column 'x7': got 2 of 60 cells {fault}.*, the first in row 12,"
     with pytest.raises(RuntimeError, match=told):
         play(tmp_path / "run", CSV, nodes)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
