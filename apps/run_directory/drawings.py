@@ -45,12 +45,11 @@ def draw_run(
     with room_for(folder / "curves.png"):
         draw_curves(lines, folder / "curves.png", title, rows_in_words(config), view, chosen)
     if tally is not None and AUC in result["all"]:
-        for name, draw in (("roc.png", _draw_roc), ("reliability.png", _draw_reliability)):
-            with room_for(folder / name):
-                _draw(folder / name, title, result, tally, draw)
+        _draw(folder / "roc.png", title, result, tally, _draw_roc, "lower right")
+        _draw(folder / "reliability.png", title, result, tally, _draw_reliability, "upper left")
 
 
-def _draw(path: Path, title: str, result: Mapping[str, Any], tally: Tally, draw: Any) -> None:
+def _draw(path: Path, title: str, result: Mapping[str, Any], tally: Tally, draw: Any, legend: str) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -61,8 +60,9 @@ def _draw(path: Path, title: str, result: Mapping[str, Any], tally: Tally, draw:
     draw(axes, result, tally)
     axes.set(title=f"{title}, {result['figures_on']}", xlim=(0, 1), ylim=(0, 1), aspect="equal")
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower right", frameon=False, fontsize="small")
-    figure.savefig(path, dpi=120)
+    axes.legend(loc=legend, frameon=False, fontsize="small")
+    with room_for(path):
+        figure.savefig(path, dpi=120)
 
 
 def _lines(result: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:

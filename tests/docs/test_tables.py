@@ -6,6 +6,7 @@ import itertools
 import re
 import shlex
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,7 +92,12 @@ def test_the_table_names_every_strategy_once() -> None:
 
 
 @pytest.mark.parametrize(("command", "config"), EXAMPLES, ids=lambda text: text[:50])
-def test_an_examples_run_config_is_accepted(command: str, config: str) -> None:
+def test_an_examples_run_config_is_accepted(
+    command: str, config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shown,) = [block.text for block in blocks(README) if block.language == "toml"]
+    (tmp_path / "mine.toml").write_text(shown)
+    monkeypatch.chdir(tmp_path)
     parse_run_config(parse_pairs("--run-config", config))
 
 
