@@ -218,7 +218,7 @@ def digest(ids: Sequence[str], salt: bytes) -> bytes:
 
 
 async def find_rows(
-    me: int, reporter: int, ids: Sequence[str], endpoint: Endpoint, serial: int, context: bytes
+    me: int, reporter: int, ids: Sequence[str], endpoint: Endpoint, serial: int, context: bytes, *, fewest: int = 2
 ) -> tuple[NDArray[np.int64], int]:
     """Find the rows that all parties have.
 
@@ -229,15 +229,17 @@ async def find_rows(
         ids: the id of each of this party's rows.
         serial: number of the attempt.
         context: bytes that name the run, the same at all parties.
+        fewest: least number of common rows that is of use.
 
     Raises:
-        PartyError: a party failed, or the parties share fewer than two rows.
+        PartyError: a party failed, or the parties share fewer rows than that.
     """
     mesh = Mesh(me, endpoint, serial)
     try:
         rows = await _Talk(mesh, me, ids, context).rows(reporter)
-        if len(rows) < 2:
-            mesh.abort(PartyError(None, f"the parties have {len(rows)} rows in common; at least 2 are needed"))
+        if len(rows) < fewest:
+            needed = f"at least {fewest} {'is' if fewest == 1 else 'are'} needed"
+            mesh.abort(PartyError(None, f"the parties have {len(rows)} rows in common; {needed}"))
         if mesh.failed.done():
             mesh.failed.result()
         places = np.array(sorted(rows.tolist(), key=ids.__getitem__), dtype=np.int64)

@@ -38,7 +38,9 @@ def sums_of(tapes: list[Tape], parties: tuple[int, ...], active: int, kind: int)
     return np.add.reduce([RING.encode(vector) for vector in vectors], dtype=np.uint64)
 
 
-def exposed(tapes: list[Tape], active: tuple[int, ...]) -> int:
+def exposed(
+    tapes: list[Tape], active: tuple[int, ...], kinds: tuple[int, ...] = (Kind.PARTIAL, Kind.SNAPSHOT_PARTIAL)
+) -> int:
     """How many true encodings, of one party or of a sum over some but not all collaborators, were received."""
     count = 0
     for me, tape in enumerate(tapes):
@@ -47,7 +49,7 @@ def exposed(tapes: list[Tape], active: tuple[int, ...]) -> int:
             others = [p for p in range(len(tapes)) if p not in (dominator, me)]
             for size in range(1, len(others) + (me != dominator)):
                 for group in combinations(others, size):
-                    for kind in (Kind.PARTIAL, Kind.SNAPSHOT_PARTIAL):
+                    for kind in kinds:
                         count += int(np.isin(sums_of(tapes, group, dominator, kind), seen).sum())
         for other, theirs in enumerate(tapes):
             if other != me:

@@ -23,6 +23,7 @@ _NAMES: dict[int, str] = {
     Kind.SNAPSHOT_PARTIAL: "partial of a full pass",
     Kind.EVALUATION: "evaluation",
     Kind.TOTALS: "total of the evaluation",
+    Kind.SCORES: "partial of scores",
     Kind.VALUE_TREE: "masked value",
     Kind.MASK_TREE: "mask",
 }

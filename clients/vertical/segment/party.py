@@ -17,6 +17,7 @@ from clients.vertical.segment.full_passes import Evaluation, FullPass
 from clients.vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan, Recorder
 from clients.vertical.segment.preparation import Hello, check_hellos, prepared_block, shared_sums
 from clients.vertical.segment.routing import Exchange
+from clients.vertical.segment.scoring import Scoring
 from clients.vertical.segment.shared import Station
 from clients.vertical.segment.sum_order import Agenda
 from clients.vertical.segment.updates import Rounds, Updates
@@ -86,7 +87,7 @@ class _Party:
         plan, endpoint = self.plan, self.endpoint
         if endpoint is None or len(endpoint.addresses) != plan.parties:
             raise ValueError(f"a plan for {plan.parties} parties needs an endpoint with the address of each")
-        largest = 8 * max(plan.rows + plan.test_rows, self._agenda.totals)
+        largest = 8 * self._agenda.longest
         if endpoint.limits.body < largest:
             raise ValueError(f"the limit of a body is {endpoint.limits.body:,} bytes; the segment needs {largest:,}")
         return Mesh(self.me, endpoint, plan.serial, hello=self._hello.to_bytes(), delays=self.injection.delays)
@@ -102,6 +103,7 @@ class _Party:
             seconds, cpu = time.perf_counter() - seconds, time.process_time() - cpu
             if plan.evaluate:
                 await exchange.through(Evaluation(station))
+            await self._score(station)
             await exchange.barrier(1)
         except Exception as error:
             first = exchange.fail(error)
@@ -115,7 +117,9 @@ class _Party:
         times = {"seconds_total": time.perf_counter() - began, "seconds_training": seconds, "cpu_training": cpu}
         counters = {name: float(count) for name, count in (self._counts(station) | times).items()}
         block = station.block
-        return Outcome(block.weights, block.table, self.state.flips, station.metrics, counters, station.log)
+        return Outcome(
+            block.weights, block.table, self.state.flips, station.metrics, counters, station.log, station.scores
+        )
 
     async def _set_up(self, recorder: Recorder | None, events: bool) -> Station:
         """Join the peers, compare plans, and agree on keys and labels.
@@ -158,7 +162,7 @@ class _Party:
     async def _meet_dominators(self) -> Dominator | None:
         """Agree on labels and flips with the other active parties."""
         plan, labels, flips = self.plan, self.holding.labels, self.state.flips
-        if self.me not in plan.active or labels is None:
+        if self.me not in plan.active or labels is None or plan.score:
             return None
         drawn = None
         if plan.label_epsilon and self.me == plan.active[0]:
@@ -185,6 +189,15 @@ class _Party:
                 if plan.algorithm == SVRG or (plan.algorithm == SAGA and plan.start and stretch == 0):
                     await exchange.through(full_pass)
                 await exchange.through(updates)
+
+    async def _score(self, station: Station) -> None:
+        if not self.plan.score:
+            return
+        scoring = Scoring(station)
+        for number in range(len(self._agenda.pieces)):
+            await self._exchange.through(scoring)
+            # nobody is ahead by a piece: every recipient has taken this one
+            await self._exchange.barrier(2 + number)
 
     def _make_workers(self) -> Workers:
         if self.injection.compute:

@@ -49,6 +49,8 @@ class Plan:
         curvature: whether the evaluation also bounds the objective's curvature.
         start: whether this is the run's first segment with epochs, where SAGA fills its table.
         allow_bare: accept q = 2, where the dominator sees its only collaborator's partials.
+        score: whether the segment does nothing but give every active party the sums of all rows, for which nobody needs
+            labels; the blocks stay as they are.
     """
 
     serial: int
@@ -75,6 +77,7 @@ class Plan:
     curvature: bool = False
     start: bool = False
     allow_bare: bool = False
+    score: bool = False
 
     def moves(self, party: int) -> bool:
         """Whether a party's block is updated."""
@@ -103,6 +106,8 @@ class Plan:
             raise ValueError(f"label_epsilon must be >= 0 and finite (0: labels as they are), got {self.label_epsilon}")
         if self.label_epsilon and not objective.classification:
             raise ValueError(f"label_epsilon {self.label_epsilon} needs two classes; problem {self.problem!r} has none")
+        if self.score and (self.epochs or self.evaluate or self.test_rows):
+            raise ValueError("a segment that scores rows has no epochs, no evaluation and no test rows")
 
     def _check_parties(self) -> None:
         if not 1 <= self.parties <= MOST_PARTIES:
@@ -110,7 +115,7 @@ class Plan:
         active = self.active
         if not active or len(set(active)) < len(active) or not all(0 <= party < self.parties for party in active):
             raise ValueError(f"active must be different parties of 0 to {self.parties - 1}, at least one, got {active}")
-        if len(active) > self.rows:
+        if len(active) > self.rows and not self.score:
             raise ValueError(f"{len(active)} active parties need at least as many rows, got {self.rows}")
         if self.parties == 2 and not self.allow_bare:
             raise ValueError(
@@ -201,6 +206,7 @@ class Outcome:
             with `rmse`; and `largest_eigenvalue` (a bound of the curvature) if asked for.
         counters: see `clients.vertical.segment.party`.
         log: the steps in the order in which this party did them, if asked for.
+        scores: (n,) z of every row, at an active party of a segment that scores rows.
     """
 
     weights: Array
@@ -209,6 +215,7 @@ class Outcome:
     metrics: dict[str, float] = field(default_factory=dict)
     counters: dict[str, float] = field(default_factory=dict)
     log: list[Event] | None = None
+    scores: Array | None = None
 
     @property
     def state(self) -> PartyState:

@@ -108,7 +108,7 @@ def prepared_block(me: int, plan: Plan, holding: Holding, objective: Objective, 
             raise ValueError(f"test features must be (k, {columns}), got {test.shape}")
         if not np.isfinite(test.data if sparse.issparse(test) else np.asarray(test)).all():
             raise ValueError("test features must be finite")
-    if me in plan.active:
+    if me in plan.active and not plan.score:
         _check_labels("labels", holding.labels, plan.rows, objective)
         if plan.evaluate and plan.test_rows:
             _check_labels("test labels", holding.test_labels, plan.test_rows, objective)

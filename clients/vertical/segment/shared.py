@@ -53,6 +53,7 @@ class Station:
         log: the party's steps, if asked for.
         place: its place in `plan.active`; -1 at a passive party.
         learns: whether its block is updated.
+        scores: (n,) of all rows, of an active party in a segment that scores them.
     """
 
     me: int
@@ -68,6 +69,7 @@ class Station:
     log: list[Event] | None = None
     tally: Tally = field(default_factory=Tally)
     metrics: dict[str, float] = field(default_factory=dict)
+    scores: Array | None = None
 
     def __post_init__(self) -> None:
         self.place = self.plan.active.index(self.me) if self.me in self.plan.active else -1

@@ -2,6 +2,8 @@
 
 Active party k takes, one after another, the sums of its updates, with a full pass before every epoch (SVRG) or before
 the first (SAGA), then the sum for its share of the evaluation's rows, and for k = 0 the evaluation's totals.
+
+In a segment that scores rows, every active party takes the sums of all rows instead, one piece of them after another.
 """
 
 from collections.abc import Iterator
@@ -15,11 +17,13 @@ from problems.vertical.blocks.base import SAGA, SVRG
 from problems.vertical.objectives import make_objective
 from problems.vertical.schedule import Schedule, shares
 
-SUMS = (Kind.PARTIAL, Kind.SNAPSHOT_PARTIAL, Kind.EVALUATION, Kind.TOTALS)
+SUMS = (Kind.PARTIAL, Kind.SNAPSHOT_PARTIAL, Kind.EVALUATION, Kind.TOTALS, Kind.SCORES)
 # number of evaluation totals that are not counts of scores
 MARKS = 5
 # ranges of scores, each with a count per class
 BINS = 2048
+# most rows that are scored at once: a frame has at most half a MiB
+PIECE = 2**16
 
 
 class Agenda:
@@ -27,7 +31,7 @@ class Agenda:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.schedule = Schedule(plan.rows, len(plan.active), plan.batch_size, plan.seed)
+        self.schedule = Schedule(plan.rows, 1 if plan.score else len(plan.active), plan.batch_size, plan.seed)
         self.chunks = self.schedule.chunks
         self.test_chunks = shares(plan.test_rows, len(plan.active))
         binned = len(plan.active) > 1 and plan.test_rows > 0 and make_objective(plan.problem, 0.0).classification
@@ -38,8 +42,18 @@ class Agenda:
         """Full passes of the segment."""
         self.barriers = plan.synchronous or plan.algorithm == SVRG
         """Whether every epoch ends with all its updates applied everywhere."""
-        self.counts = [self.schedule.count(place) for place in range(len(plan.active))]
+        self.counts = [0 if plan.score else self.schedule.count(place) for place in range(len(plan.active))]
         """Updates per epoch, by place."""
+        starts = range(0, plan.rows if plan.score else 0, PIECE)
+        self.pieces = [slice(start, min(start + PIECE, plan.rows)) for start in starts]
+        """The rows that are scored at once, in order."""
+
+    @property
+    def longest(self) -> int:
+        """A bound of the elements of every sum."""
+        if self.plan.score:
+            return max(map(_count, self.pieces))
+        return max(self.plan.rows + self.plan.test_rows, self.totals)
 
     def batches(self, place: int) -> Iterator[NDArray[np.int64]]:
         """The rows of every update that a place dominates in the segment."""
@@ -48,6 +62,8 @@ class Agenda:
 
     def total(self, kind: int, place: int) -> int:
         """How many sums of a kind a place takes."""
+        if kind == Kind.SCORES:
+            return len(self.pieces)
         if kind == Kind.PARTIAL:
             return self.plan.epochs * self.counts[place]
         if kind == Kind.SNAPSHOT_PARTIAL:
@@ -64,6 +80,8 @@ class Agenda:
             raise IndexError(f"sum {number} of {self.total(kind, place)}")
         if kind == Kind.TOTALS:
             return self.totals
+        if kind == Kind.SCORES:
+            return _count(self.pieces[number])
         length = _count(self.chunks[place])
         if kind == Kind.EVALUATION:
             return length + _count(self.test_chunks[place])
@@ -81,6 +99,8 @@ class Agenda:
         Raises:
             IndexError: there is no such sum.
         """
+        if self.plan.score:
+            return self.length(Kind.SCORES, place, position)
         # SAGA's full pass comes before all updates, one of SVRG before those of each epoch
         before, each = (0, 1) if self.plan.algorithm == SVRG else (self.passes, 0)
         epoch, within = divmod(position - before, self.counts[place] + each)

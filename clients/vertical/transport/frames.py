@@ -32,6 +32,7 @@ class Kind(IntEnum):
     ALIGN = 9
     BARRIER = 12
     TOTALS = 13
+    SCORES = 14
     # the mesh's own
     HELLO = 240
     BEAT = 241
