@@ -168,7 +168,7 @@ def train(message: Message, context: Context) -> Message:
                 finally:
                     keep_ledger(work.client, context)
             records = answer(work, fitted, context)
-            sites.end(work.client, context, request.config)
+            sites.end(work.client, context, request.config, request.local)
             return Message(records, reply_to=message)
     except sites.refusals as error:
         return _refusal(error, message)

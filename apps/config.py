@@ -135,13 +135,16 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     scored = spec.dataset not in UNLABELLED and ":" not in training.loss
     evaluation.check(run.strategy, training.loss, spec, vertical=algorithm.strategy.vertical, scored=scored)
     _check_budget(run.strategy, algorithm, training.loss, tables[PRIVACY], family)
+    training = family.limit(training)
     privacy = PrivacySettings() if algorithm.strategy.vertical else tables[PRIVACY]
     _check_privacy(run.strategy, algorithm, privacy, family)
-    without_effect = _without_effect(flat, algorithm, data.dataset)
+    without_effect = _without_effect(flat, algorithm, family, data.dataset)
     return RunConfig(run, training, spec, family, algorithm, privacy, evaluation, without_effect)
 
 
-def _without_effect(flat: Mapping[str, Scalar], algorithm: Algorithm, dataset: str) -> tuple[str, ...]:
+def _without_effect(
+    flat: Mapping[str, Scalar], algorithm: Algorithm, family: Settings, dataset: str
+) -> tuple[str, ...]:
     """Keys that differ from their defaults but have no effect here; Flower hands over every key, given or not."""
     unread: dict[str, Any] = {
         kebab(name): TrainingSettings.model_fields[name].default for name in algorithm.strategy.unread
@@ -151,6 +154,8 @@ def _without_effect(flat: Mapping[str, Scalar], algorithm: Algorithm, dataset: s
         SYNTHETIC if dataset == SPARSE_LOGISTIC else "",
         "" if algorithm.strategy.vertical else PRIVACY,
     }
+    fields = type(family).model_fields
+    unread |= {f"{algorithm.table}.{kebab(name)}": fields[name].default for name in family.idle}
     for table, model in _TABLES.items():
         if table not in read:
             unread |= {f"{table}.{kebab(name)}": field.default for name, field in model.model_fields.items()}

@@ -21,11 +21,11 @@ from apps.run_directory.checkpoints import Checkpoint
 from apps.run_directory.history import History
 from apps.sites import resources
 from apps.sites.rows import reads_own
-from apps.sites.state_store import CHECKPOINT_ROUND, RUN_TOKEN, STATE_DIR
+from apps.sites.state_store import CHECKPOINT_ROUND, STATE_DIR
 from payloads.flower_internals import DEPLOYMENT_GRID, PULL_INTERVAL, SIMULATION_GRID
 from payloads.held_out import SCORE_COUNTS, TEST_SCORE_COUNTS
 from payloads.record import FloatArray, PayloadError
-from payloads.wire import check_model, model_arrays, model_record
+from payloads.wire import RUN_TOKEN, check_model, model_arrays, model_record
 from problems.binned_scores import codes
 from problems.tallies import Tally
 from strategies.base import PayloadStrategy
@@ -290,12 +290,17 @@ class Training:
     def offer_state_dir(self, checkpoint_round: int) -> None:
         """Tell clients which checkpoint is on disk, and where to keep their memory if they share this disk.
 
+        The parties of a vertical run keep their blocks in any case.
+
         Args:
             checkpoint_round: that of the newest checkpoint, 0 for none.
         """
-        if not self.config.training.checkpoint_every or self.config.algorithm.client.memory is None:
+        checkpoints = bool(self.config.training.checkpoint_every)
+        if self.config.algorithm.client.memory is None or not (checkpoints or self.strategy.vertical):
             return
-        self.strategy.extra_config = {CHECKPOINT_ROUND: checkpoint_round, RUN_TOKEN: self.directory.token}
+        self.strategy.extra_config = {RUN_TOKEN: self.directory.token}
+        if checkpoints:
+            self.strategy.extra_config[CHECKPOINT_ROUND] = checkpoint_round
         if self.engine != DEPLOYMENT:
             self.directory.client_state.mkdir(exist_ok=True)
             self.strategy.local = {STATE_DIR: str(self.directory.client_state)}

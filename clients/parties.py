@@ -23,20 +23,37 @@ from clients.vertical.transport.addresses import Address, socket_base
 from clients.vertical.transport.identity import Identity
 from payloads.record import FloatArray
 from payloads.vfb2 import VFB2State
+from problems.data import Preprocessing
 from problems.models.vectors import Copy
 
 Rows = NDArray[np.int64]
 
 
+@dataclass(frozen=True, eq=False)
+class KeptBlock:
+    """A party's block of an earlier run, which scores new rows.
+
+    Attributes:
+        weights: (d,) of its columns.
+        active: the parties whose labels that run used, in order.
+    """
+
+    weights: NDArray[np.float64]
+    active: tuple[int, ...]
+
+
 class PartyData(Protocol):
     """A party's rows; an argument `rows` holds the positions of those that all parties share, in their common order.
 
-    None stands for all rows of the party.
+    None stands for all rows of the party. In a run that scores rows none of them are test rows, and `labelled` is
+    whether the party's labels were used in training.
     """
 
     labelled: bool
     columns: int  # of its block
     names: list[str]  # of the columns
+    preprocessing: Preprocessing | None  # how the columns are made of its own file's
+    block: KeptBlock | None  # of the run whose model scores the rows; None in a run that trains
 
     def ids(self, rows: Rows | None) -> Sequence[str]:
         """The id of each row."""

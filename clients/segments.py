@@ -1,13 +1,15 @@
-"""What a segment of VFB2 does and starts from, and what it leaves in a party's memory."""
+"""What a segment of VFB2 does and starts from, who learns scores, and what a segment leaves in a party's memory."""
 
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.vertical.policy import PolicyError
 from clients.vertical.segment.plan import Outcome, PartyState, Plan
 from payloads.settings import TrainingSettings
 from payloads.vfb2 import Segment, VFB2Settings, VFB2State
+from problems.vertical.blocks.base import SGD
 from problems.vertical.objectives import make_objective
 
 
@@ -54,6 +56,31 @@ def make_plan(
         start=number == 1,
         allow_bare=vfb2.allow_two_parties,
     )
+
+
+def make_score_plan(
+    segment: Segment, parties: int, held: NDArray[np.int64], training: TrainingSettings, vfb2: VFB2Settings
+) -> Plan:
+    """Say what a segment does that scores rows; the arguments are those of `make_plan`."""
+    plan = make_plan(SGD, segment, parties, held, training, vfb2)
+    plan = replace(plan, first_epoch=0, epochs=0, window=1, synchronous=False, label_epsilon=0.0)
+    return replace(plan, evaluate=False, curvature=False, start=False, score=True)
+
+
+def check_recipients(segment: Segment, active: tuple[int, ...], parties: int, vfb2: VFB2Settings) -> None:
+    """Check who learns the scores, since the server chooses whom it names.
+
+    Args:
+        active: the parties whose labels were used in training, as this party has kept them.
+
+    Raises:
+        PolicyError: others than the run config says are to learn them.
+    """
+    wanted = tuple(range(parties)) if vfb2.score_for == "all" else active
+    if tuple(segment.active.tolist()) != wanted:
+        got, allowed = f"parties {segment.active.tolist()} as those who learn scores", f"{list(wanted)}"
+        hint = "give every party the block of one and the same run"
+        raise PolicyError("vfb2.score-for", got=got, allowed=f"{allowed}, by {vfb2.score_for!r}", hint=hint)
 
 
 def find_state(segment: Segment, kept: VFB2State) -> PartyState:

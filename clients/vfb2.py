@@ -4,7 +4,7 @@ it ends with. The segment itself runs in `clients.vertical.segment`; `payloads.v
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from clients.base import Config, Fitted, PayloadClient
 from clients.parties import NoModel, Party, host_mark, run_folder, sockets
-from clients.segments import add_segment, find_state, make_plan
+from clients.segments import add_segment, check_recipients, find_state, make_plan, make_score_plan
 from clients.vertical.alignment import digest, find_rows
 from clients.vertical.policy import PolicyError, RefusalError
 from clients.vertical.segment.party import run_segment
@@ -50,6 +50,8 @@ class VFB2Client(PayloadClient[NoModel]):
 
     Attributes:
         keepsake: what the party keeps for itself after the run's last segment: its block and what predicting needs.
+        active: the parties whose labels that run used.
+        scores: what the party has learnt in a run that scores rows: the id and z of each.
         facts: entries on the current message for the owner's log: the peers, and what the party sent. They contain no
             row's values, label or id.
     """
@@ -69,6 +71,8 @@ class VFB2Client(PayloadClient[NoModel]):
         super().__init__(site, model, training, settings)  # type: ignore[arg-type]
         self.party = site
         self.keepsake: dict[str, NDArray[np.float64]] | None = None
+        self.active: tuple[int, ...] = ()
+        self.scores: tuple[Sequence[str], NDArray[np.float64]] | None = None
         self.facts: dict[str, Any] = {}
 
     def fit(self, parameters: list[FloatArray], config: Config) -> Fitted:
@@ -90,7 +94,7 @@ class VFB2Client(PayloadClient[NoModel]):
             RefusalError: the policy does not allow it, or the data cannot be used.
         """
         talks: dict[str, Callable[[Segment], Payload]] = {DATA_SUMMARY: self.describe, INTERSECTION: self.find_rows}
-        talks |= {ALIGNMENT: self.take_part, "": self.take_part}
+        talks |= {"": self.score} if self.settings.score_run else {ALIGNMENT: self.take_part, "": self.take_part}
         if not isinstance(self.inbox, Segment) or phase not in talks:
             raise ValueError(f"a segment's message without a Segment, or of phase {phase!r}, which is none")
         try:
@@ -179,14 +183,15 @@ class VFB2Client(PayloadClient[NoModel]):
 
         Raises:
             PolicyError: the policy does not allow it.
-            PartyError: a party failed, or fewer than two rows are common to all.
+            PartyError: a party failed, or too few rows are common to all: one is enough to be scored, but not to train.
         """
         self.party.policy.check_intersection()
         me, ids, salt = self.party.partition_id, self.party.data.ids(None), segment.salt.tobytes()
         endpoint, serial = self.endpoint(segment), int(segment.serial[0])
         self.facts["ids"] = {"offered": len(ids)}
+        reporter, fewest = int(segment.active[0]), 1 if self.settings.score_run else 2
         with sockets(endpoint.addresses[me]):
-            aligned, sent = asyncio.run(find_rows(me, int(segment.active[0]), ids, endpoint, serial, salt))
+            aligned, sent = asyncio.run(find_rows(me, reporter, ids, endpoint, serial, salt, fewest=fewest))
         self.facts["ids"]["common"] = len(aligned)
         self.facts["bytes-to-peers"] = sent
         self.state = dataclasses.replace(self.state, serial=segment.serial, aligned=aligned)
@@ -205,11 +210,60 @@ class VFB2Client(PayloadClient[NoModel]):
         held, digest = self.counts(), self.digest(segment)
         plan = make_plan(self.algorithm, segment, self.party.parties, held, self.training, self.settings)
         number = plan.segment
+        self.note(plan, held, digest)
+        start = self.start(segment)
+        outcome = self.run(segment, plan, start)
+        self.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))
+        self.party.keep_flips(self.state.aligned, self.settings.label_epsilon, outcome.flips)
+        self.state = add_segment(self.state, segment, start, outcome)
+        if segment.last[0]:
+            self.active = plan.active
+            self.keepsake = {"weights": outcome.weights, **self.party.data.keepsake(self.state.aligned)}
+        share = bool(segment.share[0]) and self.party.share
+        return Report(
+            serial=segment.serial,
+            counters=_in_order(outcome),
+            rows=None if number else held,
+            digest=None if number else digest,
+            weights=outcome.weights if share else None,
+            **Report.of_metrics(outcome.metrics),  # type: ignore[arg-type]
+        )
+
+    def score(self, segment: Segment) -> Report:
+        """Score rows with the other parties, and keep the scores if this party may learn them.
+
+        Returns:
+            What this party counted, and nothing about rows.
+
+        Raises:
+            PartyError: a party failed.
+            PolicyError: others than the run config says are to learn the scores.
+        """
+        data, held, parties = self.party.data, self.counts(), self.party.parties
+        assert data.block is not None
+        check_recipients(segment, data.block.active, parties, self.settings)
+        plan = make_score_plan(segment, parties, held, self.training, self.settings)
+        self.note(plan, held, self.digest(segment))
+        self.facts["score-run"] = self.settings.score_run
+        outcome = self.run(segment, plan, PartyState(data.block.weights))
+        self.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))
+        self.state = dataclasses.replace(self.state, serial=segment.serial)
+        if outcome.scores is not None:
+            self.scores = data.ids(self.state.aligned), outcome.scores
+        return Report(serial=segment.serial, counters=_in_order(outcome))
+
+    def note(self, plan: Plan, held: NDArray[np.int64], digest: NDArray[np.uint8]) -> None:
+        """Note for the owner's log what a segment does.
+
+        Args:
+            held: (2,) numbers of rows that take part.
+            digest: of their ids.
+        """
         self.facts |= {
             "rows": int(held[0]),
             "test-rows": int(held[1]),
             "digest": digest.tobytes().hex(),
-            "segment": number,
+            "segment": plan.segment,
             "attempt": plan.serial,
             "epochs": plan.epochs,
             "active": list(plan.active),
@@ -217,22 +271,6 @@ class VFB2Client(PayloadClient[NoModel]):
             "label-epsilon": plan.label_epsilon,
             "evaluated": plan.evaluate,
         }
-        start = self.start(segment)
-        outcome = self.run(segment, plan, start)
-        self.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))
-        self.party.keep_flips(self.state.aligned, self.settings.label_epsilon, outcome.flips)
-        self.state = add_segment(self.state, segment, start, outcome)
-        if segment.last[0]:
-            self.keepsake = {"weights": outcome.weights, **self.party.data.keepsake(self.state.aligned)}
-        share = bool(segment.share[0]) and self.party.share
-        return Report(
-            serial=segment.serial,
-            counters=np.array([float(outcome.counters.get(name, 0.0)) for name in COUNTERS]),
-            rows=None if number else held,
-            digest=None if number else digest,
-            weights=outcome.weights if share else None,
-            **Report.of_metrics(outcome.metrics),  # type: ignore[arg-type]
-        )
 
     def start(self, segment: Segment) -> PartyState:
         """Return what the segment starts from: what an earlier one left, or weights 0 and the labels' flips.
@@ -263,6 +301,11 @@ class VFB2Client(PayloadClient[NoModel]):
         (certificates, addresses), silence = segment.peers(), self.settings.silence_timeout
         limits = Limits(join=self.settings.join_timeout, silence=silence, beat=min(1.0, silence / 4))
         return Endpoint([*map(Address.parse, addresses)], self.identity(), certificates, self.party.authority, limits)
+
+
+def _in_order(outcome: Outcome) -> NDArray[np.float64]:
+    """(c,) what a party counted, in the order of `COUNTERS`."""
+    return np.array([float(outcome.counters.get(name, 0.0)) for name in COUNTERS])
 
 
 class VFB2SGDClient(VFB2Client):

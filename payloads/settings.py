@@ -21,6 +21,15 @@ class Settings(BaseModel):
         frozen=True, strict=True, extra="forbid", alias_generator=kebab, populate_by_name=True, allow_inf_nan=False
     )
 
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Names of these settings that have no effect, given the others."""
+        return ()
+
+    def limit(self, training: "TrainingSettings") -> "TrainingSettings":
+        """Return the settings of the run's training, with those on which these settings leave no choice."""
+        return training
+
 
 def refuse_other(owner: object, wanted: type | None, given: object) -> None:
     """Refuse settings or records that belong to another algorithm.

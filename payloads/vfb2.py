@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from payloads.record import BoolArray, FloatArray, IntArray, Payload, PayloadError, array
-from payloads.settings import Settings, kebab
+from payloads.settings import Settings, TrainingSettings, kebab
 
 ByteArray = NDArray[np.uint8]
 Array = NDArray[np.float64]
@@ -42,6 +42,7 @@ COUNTERS = ("updates", "seconds_training", "seconds_total", "bytes_sent", "bytes
 # Certificates are padded to a multiple of it: their signatures' lengths vary, but a run's byte counts must not.
 PAGE = 1024
 
+ScoreFor = Literal["label-holders", "all"]
 ProblemName = Literal["logistic", "nonconvex-logistic", "ridge", "robust"]
 _SECONDS = "seconds, a number >= 0 for all parties, or one a party with commas; empty: none"
 
@@ -87,6 +88,13 @@ class VFB2Settings(Settings):
     check_step: Literal["warn", "refuse", "off"] = Field(
         "warn", description="what is done about a learning-rate too large for the delay: warn, refuse or off"
     )
+    score_run: str = Field(
+        "",
+        description="the token, or on one machine the directory, of a finished run whose model scores rows; '': train",
+    )
+    score_for: ScoreFor = Field(
+        "label-holders", description=f"who learns the scores: {' or '.join(get_args(ScoreFor))}"
+    )
 
     @field_validator("extra_compute", "delay", "jitter")
     @classmethod
@@ -94,6 +102,16 @@ class VFB2Settings(Settings):
         if any(not 0 <= number < float("inf") for number in _numbers(text)):
             raise ValueError("a number below 0, or not finite")
         return text
+
+    @property
+    def idle(self) -> tuple[str, ...]:
+        return () if self.score_run else ("score_for",)
+
+    def limit(self, training: TrainingSettings) -> TrainingSettings:
+        """Leave one round, without a checkpoint, to a run that scores."""
+        if not self.score_run:
+            return training
+        return training.model_copy(update={"num_server_rounds": 1, "checkpoint_every": 0})
 
     @property
     def factor(self) -> float | None:
@@ -155,7 +173,8 @@ class Credentials(Payload):
 class DataSummary(Payload):
     """Up, once a party has seen the certificates of all: what it holds."""
 
-    # training and test rows, columns, salted digest of the rows' ids, whether it has labels
+    # training and test rows, columns, salted digest of the rows' ids, whether it has labels (of a run that scores rows:
+    # whether it used labels in training)
     rows: IntArray = array(2, kind="int")
     columns: IntArray = array(1, kind="int")
     digest: ByteArray = array(32, kind="bytes")

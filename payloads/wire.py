@@ -29,6 +29,8 @@ PRESENT = "present"
 ROUND = "server-round"
 # the name of a message's exchange; absent in a round's own exchange
 PHASE = "phase"
+# the run's own name, under which clients keep files
+RUN_TOKEN = "run-token"
 NUM_EXAMPLES = "num-examples"
 # in a message that asks for a stage of a secure sum: which
 STAGE = "stage"

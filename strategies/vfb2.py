@@ -37,6 +37,7 @@ from payloads.vfb2 import (
     join_bytes,
     text,
 )
+from payloads.wire import RUN_TOKEN
 from strategies.meeting import active_parties, addresses_of, check_rows, check_step, warn_of_looks
 from strategies.rounds.errors import SetupError
 from strategies.rounds.handshake import Roster
@@ -88,7 +89,7 @@ class VFB2(VerticalStrategy):
                 allowed = "3 or more, since two parties learn each other's partial sums, which no mask can hide"
                 way_out = "take at least 3, or set vfb2.allow-two-parties=true"
             raise SetupError("number of parties", got=parties, allowed=allowed, hint=f"{way_out}; see docs/vertical.md")
-        if self.settings.active_parties > parties:
+        if self.settings.active_parties > parties and not self.settings.score_run:
             wanted, allowed = self.settings.active_parties, f"at most as many as parties, {parties}"
             raise SetupError("vfb2.active-parties", got=wanted, allowed=allowed, hint="lower it")
         for name in ("extra_compute", "delay", "jitter"):
@@ -109,6 +110,8 @@ class VFB2(VerticalStrategy):
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
         """Introduce the parties, find the rows that all share, and run segment 0, which measures at weights 0.
 
+        A run that scores rows has no segment 0.
+
         Raises:
             StrategyError: a party failed, rows differ, or gamma is too large and ``check-step`` is "refuse".
         """
@@ -118,6 +121,10 @@ class VFB2(VerticalStrategy):
         if self.rows is None:
             replies = self.ask(0, everyone, arrays, self.segment(), INTERSECTION)
             self.rows = check_rows([reply.payload for reply in replies])
+        if self.settings.score_run:
+            names = ", ".join(map(str, self.active))
+            log(INFO, "%d parties score the %d rows that all hold, for party %s", len(everyone), self.rows[0], names)
+            return
         replies = self.ask(0, everyone, arrays, self.segment(), ALIGNMENT)
         check_rows([reply.payload for reply in replies])
         self.finish(replies)
@@ -143,7 +150,7 @@ class VFB2(VerticalStrategy):
         self.serial = max([self.serial, *(int(shown.serial[0]) for shown in self.credentials)])
         replies = self.ask(server_round, everyone, arrays, self.meeting(), DATA_SUMMARY)
         self.summaries = [reply.payload for reply in replies]
-        self.active = active_parties(self.summaries, self.settings.active_parties)
+        self.active = self.choose_active()
         if self.settings.alignment == "digest" or self.rows is not None:
             rows = check_rows(self.summaries)
             if self.rows is not None and rows != self.rows:
@@ -151,6 +158,21 @@ class VFB2(VerticalStrategy):
                 allowed = f"{self.rows}, with which this run began"
                 raise SetupError("rows", got=got, allowed=allowed, hint="bring back the files it began with")
             self.rows = rows
+
+    def choose_active(self) -> tuple[int, ...]:
+        """The parties that dominate updates or, in a run that scores rows, learn the scores.
+
+        Raises:
+            SetupError: too few hold labels, or held them in training.
+        """
+        if not self.settings.score_run:
+            return active_parties(self.summaries, self.settings.active_parties)
+        for_all = self.settings.score_for == "all"
+        chosen = [place for place, shown in enumerate(self.summaries) if for_all or shown.labels[0]]
+        if not chosen:
+            got, hint = "'label-holders', but no party used labels in training", "set it to 'all'"
+            raise SetupError("vfb2.score-for", got=got, allowed="parties that did", hint=hint)
+        return tuple(chosen)
 
     def down(self, server_round: int) -> Segment:
         self.under_way = server_round
@@ -179,7 +201,9 @@ class VFB2(VerticalStrategy):
             active=np.array(self.active, dtype=np.int64),
             curvature=np.array([number == 0 and self.settings.check_step != "off"]),
             evaluate=np.array([self.evaluates()]),
-            share=np.array([self.shares and (last or (every > 0 and number % every == 0))]),
+            share=np.array(
+                [self.shares and not self.settings.score_run and (last or (every > 0 and number % every == 0))]
+            ),
             last=np.array([last]),
             certificates=certificates,
             certificate_lengths=certificate_lengths,
@@ -222,6 +246,8 @@ class VFB2(VerticalStrategy):
     def evaluates(self) -> bool:
         """Whether the segment under way measures the metrics."""
         training = self.training
+        if self.settings.score_run:
+            return False
         return self.under_way == training.num_server_rounds or self.under_way % training.evaluate_every == 0
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
@@ -232,6 +258,9 @@ class VFB2(VerticalStrategy):
         """
         self.finish(replies)
         largest = np.max([reply.payload.counters for reply in replies], axis=0)
+        token = self.extra_config.get(RUN_TOKEN)
+        if server_round == self.training.num_server_rounds and token and not self.settings.score_run:
+            log(INFO, "parties that keep their blocks can score rows, with vfb2.score-run=%s", f'"{token}"')
         return self.model, dict(zip(COUNTERS, largest.tolist(), strict=True))
 
     def finish(self, replies: Sequence[Reply]) -> None:

@@ -92,11 +92,14 @@ class Sites(Protocol):
         """
         return
 
-    def end(self, client: PayloadClient[Any], context: Context, config: dict[str, Any]) -> None:
+    def end(
+        self, client: PayloadClient[Any], context: Context, config: Mapping[str, Any], local: Mapping[str, Any]
+    ) -> None:
         """Called after a client has trained or answered a phase, if it did not fail.
 
         Args:
             config: the scalars of the message that it has answered.
+            local: the paths that the message brings.
         """
         return
 

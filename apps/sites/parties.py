@@ -1,9 +1,9 @@
 """Sites of vertical learning: parties, which hold columns of the same rows, each with a policy of its own."""
 
 import contextlib
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,23 +11,27 @@ import numpy as np
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from flwr.app import Context, Message
+from flwr.common import log
 
 from apps.run_config.algorithm import HANDSHAKE, Held, RunConfig, Sites
 from apps.run_config.settings import ConfigError
-from apps.sites.files import make_folder, write_tensors
+from apps.sites.blocks import BlockFile, party_folder, write_block
 from apps.sites.flip_memory import FlipMemory
 from apps.sites.party_audit import audit
-from apps.sites.state_store import RUN_TOKEN, state_dir
+from apps.sites.score_table import scores_path, write_scores
+from apps.sites.state_store import state_dir
 from apps.sites.vertical import data_loader, settings_of
 from clients.base import PayloadClient, Trained
 from clients.parties import NoModel, Party
 from clients.vertical.policy import (
     ALLOW_INTERSECTION,
+    ALLOW_SCORES,
     ALLOWED_MASKINGS,
     FEWEST_PARTIES,
     LARGEST_EPSILON,
     PEER_CA,
     PINNED_PEERS,
+    SCORES_FOR,
     Policy,
     PolicyError,
     RefusalError,
@@ -37,6 +41,8 @@ from clients.vertical.policy import (
 from clients.vertical.transport.identity import Identity
 from clients.vfb2 import VFB2Client
 from payloads.handshake import Scaling, SiteReport
+from payloads.vfb2 import DATA_SUMMARY
+from payloads.wire import PHASE, RUN_TOKEN
 
 PEER_FILES = ("peer-cert", "peer-key", PEER_CA)
 _PAGE = "see docs/vertical.md"
@@ -74,27 +80,50 @@ class PartySites(Sites):
                 vfb2 = settings_of(config)
                 facts.update(strategy=config.run.strategy, alignment=vfb2.alignment, masking=vfb2.masking)
                 facts["label-epsilon"] = vfb2.label_epsilon
+                if vfb2.score_run:
+                    facts |= {"score-run": vfb2.score_run, "score-for": vfb2.score_for}
 
     def begin(self, client: PayloadClient[Any], facts: dict[str, Any]) -> None:
         """Let the client fill in the line of the owner's log."""
         assert isinstance(client, VFB2Client)
         client.facts = facts
 
-    def end(self, client: PayloadClient[Any], context: Context, config: dict[str, Any]) -> None:
-        """Write a party's own block after the last segment under its ``state-dir``, if it has one.
+    def end(
+        self, client: PayloadClient[Any], context: Context, config: Mapping[str, Any], local: Mapping[str, Any]
+    ) -> None:
+        """Write a party's own block after the last segment, or the scores that it has learnt.
+
+        They go under its ``state-dir`` or, if it has none, into the run directory of a server on the same machine.
 
         Args:
             config: the message's scalars. Their run token names the folder, else the salt of the segment does.
         """
         assert isinstance(client, VFB2Client)
-        base = state_dir(context.node_config)
-        if client.keepsake is None or base is None:
-            return
-        run = str(config.get(RUN_TOKEN, "")) or client.inbox.salt.tobytes().hex()
-        folder = base / run / f"client-{client.party.partition_id}"
-        make_folder(folder, private=True)
-        header = {"format": "florilegium-block", "columns": json.dumps(client.party.data.names)}
-        write_tensors(folder / "block.safetensors", client.keepsake, header, private=True)
+        party, node = client.party, context.node_config
+        run = str(config.get(RUN_TOKEN, "")) or (client.inbox.salt.tobytes().hex() if client.inbox else "")
+        folder = party_folder(node, local, run, party.partition_id)
+        if client.scores is not None:
+            block = party.data.block
+            assert isinstance(block, BlockFile)
+            path, (ids, z) = scores_path(node, folder, block, run), client.scores
+            write_scores(path, ids, z, client.settings)
+            log(INFO, "party %d: the scores of %d rows are in %s", party.partition_id, len(ids), path)
+        elif folder is None and config.get(PHASE) == DATA_SUMMARY and not client.settings.score_run:
+            lost = "party %d: its block of the model is lost when the run ends, and no row can be scored with it: %s"
+            log(WARNING, lost, party.partition_id, "its node config has no state-dir to keep it in")
+        elif folder is not None and client.keepsake is not None:
+            made_of = party.data.preprocessing
+            header = {
+                "run": run,
+                "problem": client.settings.problem,
+                "party": party.partition_id,
+                "parties": party.parties,
+                "active": client.active,
+                "columns": party.data.names,
+                "preprocessing": None if made_of is None else made_of.to_json(),
+            }
+            path = write_block(folder, client.keepsake, header)
+            log(INFO, "party %d: its block of run %s is in %s", party.partition_id, run, path)
 
 
 def make_party(config: RunConfig, context: Context, place: int, parties: int) -> Party:
@@ -112,6 +141,7 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
             label_epsilon=vfb2.label_epsilon,
             masking=vfb2.masking,
             intersection=vfb2.alignment == "intersection",
+            scores_for=vfb2.score_for if vfb2.score_run else "",
         )
     except PolicyError as error:
         raise error.at(f"party {place}") from None
@@ -153,6 +183,7 @@ def policy_of(node: Mapping[str, Any]) -> Policy:
             node, ALLOW_INTERSECTION, True, "true or false", lambda value: isinstance(value, bool)
         ),
         allowed_maskings=parse_maskings(_text(node, ALLOWED_MASKINGS)) if ALLOWED_MASKINGS in node else (),
+        scores_for=_value(node, ALLOW_SCORES, "all", ", ".join(SCORES_FOR), lambda value: value in SCORES_FOR),
     )
 
 

@@ -17,9 +17,9 @@ from flwr.app import ConfigRecord, Context, Message
 from apps.run_config.settings import ConfigError
 from apps.sites.files import OWNER_ONLY, make_folder
 from apps.sites.rows import DATA_PATH
-from apps.sites.state_store import RUN_TOKEN, state_dir
+from apps.sites.state_store import state_dir
 from clients.vertical.policy import PolicyError
-from payloads.wire import CONFIG, find
+from payloads.wire import CONFIG, RUN_TOKEN, find
 from problems.errors import InputError
 
 AUDIT_LOG = "audit-log"

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.parties import KeptBlock
 from clients.vertical.segment.plan import Holding
 from problems.data import DataError, DataSpec
 from problems.data.disturb import split_rows
 from problems.data.formats.inspection import check_columns, numeric_column
 from problems.data.formats.tables import PARQUET_ENDINGS, encode, read_table
-from problems.data.preprocessing import MARKS
+from problems.data.preprocessing import MARKS, Preprocessing
 from problems.data.samples import Array, Rows, label_classes, positive_classes
 from problems.data.spec import Column
 
@@ -44,14 +45,18 @@ class PartyTable:
         labelled: whether the file has the label column.
         columns: number of features after the encoding.
         names: of these features.
+        preprocessing: how they are made of the file's columns, before they are scaled.
+        block: None, as the rows are trained on.
 
     Raises:
         DataError: names a column that is missing, has gaps or cannot be encoded, or two rows with the same id.
     """
 
+    block: KeptBlock | None = None
+
     def __init__(self, path: Path, spec: DataSpec, id_column: str, *, classification: bool) -> None:
         frame = read_table(path)
-        ids = _ids(path, frame, id_column)
+        ids = read_ids(path, frame, id_column)
         order = np.argsort(ids, kind="stable")
         self._ids: list[str] = ids[order].tolist()
         frame = frame.drop(columns=id_column)
@@ -75,6 +80,7 @@ class PartyTable:
         columns = [Column(name) for name in frame.columns]
         check_columns(frame, columns, spec, party=True)
         whole = encode(frame, columns, np.arange(len(frame)), spec)
+        self.preprocessing: Preprocessing | None = whole.preprocessing
         self.names = list(whole.preprocessing.names)
         self._features = whole.values[order]  # (rows, columns), not scaled
         self._scaled = np.array([feature.kind not in MARKS for feature in whole.preprocessing.inputs])
@@ -122,12 +128,17 @@ class PartyTable:
         features = self._features[rows]
         low = np.where(self._scaled, features[train].min(axis=0), 0.0)
         high = np.where(self._scaled, features[train].max(axis=0), 1.0)
-        features = (features - low) / np.where(high > low, high - low, 1.0)
+        features = scale(features, low, high)
         labels = () if self._labels is None else (self._labels[rows[train]], self._labels[rows[test]])
         return _Split(Holding(features[train], features[test], *labels), rows[train], low, high)
 
 
-def _ids(path: Path, frame: pd.DataFrame, column: str) -> NDArray[np.str_]:
+def scale(values: Array, low: Array, high: Array) -> Array:
+    """Return (n, d) values with each column's ``low`` at 0 and its ``high`` at 1; ``low`` is subtracted where equal."""
+    return (values - low) / np.where(high > low, high - low, 1.0)
+
+
+def read_ids(path: Path, frame: pd.DataFrame, column: str) -> NDArray[np.str_]:
     """(rows,) the ids as the file writes them: "007" is not "7"."""
     import pandas as pd
 

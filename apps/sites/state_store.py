@@ -12,10 +12,10 @@ from flwr.app import Context
 
 from apps.sites.files import make_folder, read_sealed, write_sealed
 from payloads.record import Payload, PayloadError
+from payloads.wire import RUN_TOKEN
 
 STATE_DIR = "state-dir"
 CHECKPOINT_ROUND = "checkpoint-round"
-RUN_TOKEN = "run-token"
 STATE_FORMAT, STATE_VERSION = "florilegium-client-state", "1"
 
 P = TypeVar("P", bound=Payload)

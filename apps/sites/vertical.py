@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError
+from apps.sites.blocks import read_block
 from apps.sites.party_table import PartyTable
 from apps.sites.rows import DATA_PATH
-from clients.parties import PartyData, Rows
+from apps.sites.score_table import SCORE_PATH, SimulatedRows, read_score_table
+from clients.parties import KeptBlock, PartyData, Rows
 from clients.vertical.segment.plan import Holding
 from payloads.settings import Settings
 from payloads.vfb2 import VFB2Settings
-from problems.data import DataError, DataSpec
+from problems.data import DataError, DataSpec, Preprocessing
 from problems.data.spec import DRAWN, GENERIC, TABLES, is_hub, is_loader
 from problems.errors import NOTHING
 from problems.vertical.data import VerticalData, load_vertical
@@ -72,6 +74,9 @@ def check_columns(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
 class SimulatedParty:
     """A party's columns of a data set that all simulated parties load. Row numbers serve as ids."""
 
+    preprocessing: Preprocessing | None = None
+    block: KeptBlock | None = None
+
     def __init__(self, data: VerticalData, place: int, *, labelled: bool) -> None:
         train, test = data.party(place)
         self.names = [str(column) for column in data.columns[place]]
@@ -122,11 +127,15 @@ def data_loader(config: RunConfig, node: Mapping[str, Any], place: int, parties:
         ConfigError: the node config names no table where there must be one, or the run config does not fit it.
     """
     vfb2, dataset = settings_of(config), config.data.dataset
-    if DATA_PATH in node:
+    path = node.get(SCORE_PATH, node.get(DATA_PATH)) if vfb2.score_run else node.get(DATA_PATH)
+    if path is not None:
         if dataset not in TABLES:
             allowed = f"{', '.join(TABLES)}, since a party with a {DATA_PATH} reads a table"
             raise ConfigError("dataset", got=repr(dataset), allowed=allowed, hint="set it to one")
-        return partial(_own_table, Path(str(node[DATA_PATH])).expanduser(), config, place)
+        file = Path(str(path)).expanduser()
+        if vfb2.score_run:
+            return partial(read_score_table, file, config, node, (place, parties))
+        return partial(_own_table, file, config, place)
     if vfb2.alignment == "intersection":
         got = "'intersection' with simulated parties, who hold the same rows"
         allowed = f"that for parties whose node config has a {DATA_PATH}"
@@ -134,6 +143,8 @@ def data_loader(config: RunConfig, node: Mapping[str, Any], place: int, parties:
     if dataset in GENERIC and not config.data.data_dir:
         key, allowed = f"partition {place}: {DATA_PATH}", f"a table, since dataset {dataset!r} is read from files"
         raise ConfigError(key, got=NOTHING, allowed=allowed, hint=f"give the node a {DATA_PATH}, or set data-dir")
+    if vfb2.score_run:
+        return partial(_simulate_scoring, config, node, (place, parties))
     return partial(_simulate_party, config, parties, place, labelled=place < vfb2.active_parties)
 
 
@@ -142,6 +153,12 @@ def _simulate_party(config: RunConfig, parties: int, place: int, *, labelled: bo
 
 
 _simulated_party = lru_cache(maxsize=256)(SimulatedParty)
+
+
+def _simulate_scoring(config: RunConfig, node: Mapping[str, Any], place: tuple[int, int]) -> SimulatedRows:
+    vfb2 = settings_of(config)
+    rows = _simulate_party(config, place[1], place[0], labelled=False)
+    return SimulatedRows(rows, read_block(node, vfb2.score_run, vfb2.problem, place), place[0])
 
 
 @lru_cache(maxsize=4)

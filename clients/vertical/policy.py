@@ -14,6 +14,9 @@ from problems.errors import NOTHING, InputError
 FEWEST_PARTIES, PINNED_PEERS, PEER_CA = "fewest-parties", "pinned-peers", "peer-ca"
 LARGEST_EPSILON = "largest-label-epsilon"
 ALLOW_INTERSECTION, ALLOWED_MASKINGS = "allow-intersection", "allowed-maskings"
+ALLOW_SCORES = "allow-scores-for"
+# what it may be, from the least to the most that others learn; the latter two are also those of ``vfb2.score-for``
+SCORES_FOR = ("nobody", "label-holders", "all")
 _PAGE = "see docs/vertical.md"
 
 
@@ -37,6 +40,7 @@ class Policy:
         largest_label_epsilon: bound of ``vfb2.label-epsilon``, which must also be above 0; None: any value, even 0.
         allow_intersection: whether parties may look for the ids that all hold.
         allowed_maskings: values of ``vfb2.masking``; empty: any.
+        scores_for: one of `SCORES_FOR`: who may learn scores to which this party's columns add.
     """
 
     fewest_parties: int = 0
@@ -45,21 +49,32 @@ class Policy:
     largest_label_epsilon: float | None = None
     allow_intersection: bool = True
     allowed_maskings: Sequence[str] = ()
+    scores_for: str = "all"
 
-    def check_run(self, parties: int, *, label_epsilon: float, masking: str, intersection: bool) -> None:
-        """Check a run's settings against the policy; ``intersection``: whether parties look for common ids.
+    def check_run(
+        self, parties: int, *, label_epsilon: float, masking: str, intersection: bool, scores_for: str = ""
+    ) -> None:
+        """Check a run's settings against the policy.
+
+        Args:
+            intersection: whether parties look for common ids.
+            scores_for: who learns scores in a run that scores rows, in which no label is used; "": it trains.
 
         Raises:
             PolicyError: names the first key of the policy that the run does not meet.
         """
         self._check_count(parties)
         most = self.largest_label_epsilon
-        if most is not None and not 0 < label_epsilon <= most:
+        if most is not None and not scores_for and not 0 < label_epsilon <= most:
             got, allowed = f"a run with vfb2.label-epsilon={label_epsilon:g}", f"above 0 and at most {most:g}"
             raise PolicyError(LARGEST_EPSILON, got=got, allowed=allowed, hint="set vfb2.label-epsilon to that")
         if self.allowed_maskings and masking not in self.allowed_maskings:
             got, allowed = f"a run with vfb2.masking={masking!r}", " or ".join(self.allowed_maskings)
             raise PolicyError(ALLOWED_MASKINGS, got=got, allowed=allowed, hint="set vfb2.masking to one")
+        if scores_for and SCORES_FOR.index(scores_for) > SCORES_FOR.index(self.scores_for):
+            got, allowed = f"a run that scores rows for {scores_for}", f"scores for {self.scores_for}"
+            hint = "set vfb2.score-for" if self.scores_for != "nobody" else "leave the party out"
+            raise PolicyError(ALLOW_SCORES, got=got, allowed=allowed, hint=hint)
         if intersection:
             self.check_intersection()
 

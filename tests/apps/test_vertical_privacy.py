@@ -72,7 +72,7 @@ def test_no_key_is_written_to_a_disk(tmp_path: Path) -> None:
     for file in files:
         with safe_open(file, framework="numpy") as tensors:
             assert "identity" not in tensors.keys()  # noqa: SIM118
-            assert "segments" in tensors.keys()  # noqa: SIM118
+            assert file.name == "block.safetensors" or "segments" in tensors.keys()  # noqa: SIM118
     held = [context.state.config_records["client-state"] for context in grid._contexts.values()]
     assert all(b"PRIVATE KEY" in bytes(record["identity"]) for record in held)  # type: ignore[arg-type]
 

@@ -1,0 +1,193 @@
+"""The rows that a party scores: a file encoded as in training, or all rows of a data set that parties share out."""
+
+import csv
+import io
+import threading
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from logging import WARNING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.common import log
+from numpy.typing import NDArray
+from scipy import sparse
+
+from apps.run_config.algorithm import RunConfig
+from apps.run_config.settings import ConfigError
+from apps.sites.blocks import BlockFile, read_block
+from apps.sites.files import make_folder, write_atomic
+from apps.sites.party_table import read_ids, scale
+from clients.parties import KeptBlock, PartyData, Rows
+from clients.vertical.segment.plan import Holding
+from payloads.vfb2 import VFB2Settings
+from problems.data import DataError, Preprocessing
+from problems.data.cells import is_numeric, texts
+from problems.data.formats.tables import read_table
+from problems.data.preprocessing import MARKS
+from problems.vertical.blocks.base import Features, canonical
+from problems.vertical.objectives import make_objective
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCORE_PATH, SCORES_PATH = "score-path", "scores-path"
+
+_load_lock = threading.Lock()
+
+
+class _Rows:
+    """Rows to score, none of which is a test row.
+
+    Attributes:
+        labelled: whether the party's labels were used in training.
+        columns, names: number and names of the block's columns.
+    """
+
+    preprocessing: Preprocessing | None = None
+    block: KeptBlock | None
+
+    def __init__(self, features: Features, ids: Sequence[str], block: BlockFile, party: int) -> None:
+        self._features, self._ids, self.block = features, ids, block
+        self.labelled = party in block.active
+        self.columns, self.names = len(block.names), list(block.names)
+
+    def ids(self, rows: Rows | None) -> Sequence[str]:
+        return self._ids if rows is None else [self._ids[row] for row in rows]
+
+    def holding(self, rows: Rows | None) -> Holding:
+        return Holding(self._features if rows is None else self._features[rows])
+
+    def keepsake(self, rows: Rows | None) -> dict[str, NDArray[np.float64]]:
+        return {}
+
+    def training_marks(self, rows: Rows | None) -> Sequence[str] | None:
+        return None
+
+
+class ScoreTable(_Rows):
+    """The rows of one party's csv or parquet file, in the order of their ids, encoded and scaled as in training.
+
+    Columns that training did not have are not used. Numbers may lie outside of those of training; a category that
+    training did not have is 0 in all its features, with a warning.
+
+    Raises:
+        DataError: names a column that is missing, has gaps or is of another kind than in training, or two rows with the
+            same id.
+    """
+
+    def __init__(self, path: Path, id_column: str, block: BlockFile, party: int) -> None:
+        made_of, low, high = block.preprocessing, block.low, block.high
+        if made_of is None or low is None or high is None:
+            allowed = "that of a run on files, since a file is scored"
+            raise DataError(block.path, got="a block of a data set's columns", allowed=allowed, hint="train on files")
+        frame = read_table(path)
+        ids = read_ids(path, frame, id_column)
+        frame.columns = frame.columns.map(str)
+        _check_kinds(frame, made_of, party)
+        order = np.argsort(ids, kind="stable")
+        super().__init__(scale(made_of.encode(frame)[order], low, high), ids[order].tolist(), block, party)
+
+
+class SimulatedRows(_Rows):
+    """A party's columns of all rows of a data set, training rows first.
+
+    Raises:
+        DataError: its columns are not those of its block.
+    """
+
+    def __init__(self, rows: PartyData, block: BlockFile, party: int) -> None:
+        if tuple(rows.names) != block.names:
+            got, allowed = f"columns {', '.join(rows.names[:10])}", f"those of its block, {', '.join(block.names[:10])}"
+            raise DataError(
+                f"party {party}: columns", got=got, allowed=allowed, hint="set dataset and seed as in training"
+            )
+        held = rows.holding(None)
+        parts: list[Any] = [held.features, *([] if held.test_features is None else [held.test_features])]
+        dense = isinstance(held.features, np.ndarray)
+        features: Features = np.concatenate(parts) if dense else canonical(sparse.vstack(parts, format="csr"))
+        super().__init__(features, rows.ids(None), block, party)
+
+
+def _check_kinds(frame: "pd.DataFrame", made_of: Preprocessing, party: int) -> None:
+    """Refuse numbers in a column of categories; warn of categories that training did not have."""
+    for name in made_of.columns:
+        known = [feature.value for feature in made_of.inputs if feature.column == name and feature.kind in MARKS]
+        if not known or name not in frame.columns:
+            continue
+        column = frame[name].dropna()
+        strange = int((~np.isin(texts(column)[0], known)).sum())
+        if strange and is_numeric(column):
+            allowed = "text, as in training"
+            raise DataError(f"column {name!r}", got="numbers", allowed=allowed, hint="bring the column as in training")
+        if strange:
+            words = (
+                "party %d: column %r has %d of %d values that training had not: they count as none of its categories"
+            )
+            log(WARNING, words, party, name, strange, len(frame))
+
+
+def read_score_table(path: Path, config: RunConfig, node: Mapping[str, Any], place: tuple[int, int]) -> ScoreTable:
+    """Return the rows that a party scores.
+
+    Args:
+        path: of its file.
+        node: its node config, which says where its block is.
+        place: the party's number, and the number of parties.
+
+    Raises:
+        ConfigError: the party has no such block.
+        DataError: its file does not fit the block; names the party, the file and the column.
+    """
+    vfb2, key = config.family, SCORE_PATH if SCORE_PATH in node else "data-path"
+    assert isinstance(vfb2, VFB2Settings)
+    block = read_block(node, vfb2.score_run, vfb2.problem, place)
+    try:
+        if not path.is_file():
+            raise DataError(repr(str(path)), got="no such file", allowed="an existing file", hint="give its path")
+        with _load_lock:
+            return _score_table(path, path.stat().st_mtime_ns, vfb2.id_column, block, place[0])
+    except DataError as error:
+        raise DataError.of(error, f"party {place[0]}: {key}", hint=f"{error.hint}; see docs/vertical.md") from error
+
+
+@lru_cache(maxsize=4)
+def _score_table(path: Path, changed: int, id_column: str, block: BlockFile, party: int) -> ScoreTable:
+    return ScoreTable(path, id_column, block, party)
+
+
+def write_scores(path: Path, ids: Sequence[str], z: NDArray[np.float64], vfb2: VFB2Settings) -> None:
+    """Write (n,) scores as a csv file that its owner alone can read, a row for each id.
+
+    The columns are the ids', ``score`` and, for problems with classes, ``probability``: the sigmoid of the score, what
+    the model takes for the probability of a positive label.
+    """
+    columns: dict[str, Sequence[Any]] = {vfb2.id_column: ids, "score": z.tolist()}
+    if make_objective(vfb2.problem).classification:
+        columns["probability"] = np.exp(-np.logaddexp(0.0, -z)).tolist()
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(columns)
+    lines.writerows(zip(*columns.values(), strict=True))
+    make_folder(path.parent, private=True)
+    write_atomic(path, text.getvalue().encode("utf-8", "surrogatepass"), private=True)
+
+
+def scores_path(node: Mapping[str, Any], folder: Path | None, block: BlockFile, token: str) -> Path:
+    """Return where a party's scores go: to ``scores-path``, else to its folder of the run, else beside its block.
+
+    Args:
+        token: of the run that scores.
+
+    Raises:
+        ConfigError: ``scores-path`` is not text.
+    """
+    named = node.get(SCORES_PATH, "")
+    if not isinstance(named, str):
+        raise ConfigError(
+            f"node config: {SCORES_PATH}", got=repr(named), allowed="the path of a file", hint="see docs/vertical.md"
+        )
+    if named:
+        return Path(named).expanduser()
+    return block.path.with_name(f"scores-{token}.csv") if folder is None else folder / "scores.csv"

@@ -1,0 +1,273 @@
+"""From a vertical run to scored customers: each party brings the file of its own columns and keeps its own block."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from flwr.app import RecordDict
+
+from apps.config import Scalar, parse_run_config
+from apps.sites.blocks import read_block
+from problems.data.disturb import split_rows
+from tests.apps.vertical_runs import CSV, EVERYBODY, KEYS, identified, own_files, play
+from tests.battery.federation import Run, Wiretap, flat_config
+from tests.clients.test_party_secrecy import MASKINGS
+
+NEW = [f"new-{number:03}" for number in range(30)]
+INTERSECTION: dict[str, Scalar] = {"vfb2.alignment": "intersection"}
+Nodes = list[dict[str, Scalar]]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Nodes, pd.DataFrame]:
+    """A finished run on files: where its parties' states are, its token, their node configs and the whole table."""
+    folder = tmp_path_factory.mktemp("trained")
+    nodes, whole = own_files(folder, [EVERYBODY] * 3, labelled=1)
+    jobs = pd.Series(["baker", "clerk", "smith"] * 20, index=whole["id"])
+    second = pd.read_csv(folder / "party-1.csv")
+    second["job"] = second["id"].map(jobs)
+    second.to_csv(folder / "party-1.csv", index=False)
+    kept = [{**node, "state-dir": str(folder / f"state-{place}")} for place, node in enumerate(nodes)]
+    run, _ = play(folder / "run", CSV, kept)
+    return folder, (run.path / "run-token").read_text(), kept, whole.assign(job=jobs.to_numpy())
+
+
+def new_rows(folder: Path, kept: Nodes) -> tuple[Nodes, pd.DataFrame]:
+    """The new rows of parties that lack some of them, in orders of their own, and all of them in one table.
+
+    Some values lie outside of those of training, party 1 has a column and a job that training had not.
+    """
+    held = [NEW[:25], NEW[3:], NEW[:10] + NEW[12:]]
+    nodes, whole = own_files(folder, held, labelled=0)
+    whole["job"] = ["clerk", "baker", "astronaut"] * 10
+    own = pd.read_csv(folder / "party-1.csv").assign(extra=1.0)
+    own["job"] = own["id"].map(whole.set_index("id")["job"])
+    own[own.columns[::-1]].to_csv(folder / "party-1.csv", index=False)
+    return [{"state-dir": old["state-dir"], **node} for old, node in zip(kept, nodes, strict=True)], whole
+
+
+def pooled(run: Path, trained: pd.DataFrame, new: pd.DataFrame) -> np.ndarray:
+    """(n,) z of new rows by the linear model of a run whose server has the blocks, over all parties' columns."""
+    model, (rows, _) = Run(run).model, split_rows(60, 0.2, 0, "vertical split")
+    names = [f"x{column}" for column in range(9)]
+    low, high = trained[names].iloc[rows].min(), trained[names].iloc[rows].max()
+    scaled = (new[names] - low) / (high - low)
+    assert (scaled.min() < 0).any() and (scaled.max() > 1).any()  # noqa: PT018
+    jobs = np.stack([new["job"] == name for name in ("baker", "clerk", "smith")], axis=1)
+    of_1 = model["weights.1"]
+    weights = np.concatenate([model["weights.0"], of_1[:3], model["weights.2"]])
+    return scaled.to_numpy() @ weights + jobs @ of_1[3:]
+
+
+def words_of(grid: Wiretap) -> bytes:
+    """All that the server has sent and received, as bytes."""
+
+    def flat(content: RecordDict) -> bytes:
+        parts = [array.data for record in content.array_records.values() for array in record.values()]
+        records = [*content.config_records.values(), *content.metric_records.values()]
+        for value in (value for record in records for value in record.values()):
+            parts.append(value if isinstance(value, bytes) else repr(value).encode())
+            if isinstance(value, float) or (isinstance(value, list) and value and isinstance(value[0], float)):
+                parts.append(np.asarray(value).tobytes())
+        return b"".join(parts)
+
+    return b"".join(flat(one.content) for exchange in grid.exchanges for one in (exchange.message, exchange.reply))
+
+
+@pytest.mark.parametrize("masking", MASKINGS)
+@pytest.mark.parametrize(("score_for", "recipients"), [("label-holders", [0]), ("all", [0, 1, 2])])
+def test_recipients_get_the_scores_of_the_pooled_model(
+    masking: str, score_for: str, recipients: list[int], trained: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, token, kept, old = trained
+    nodes, new = new_rows(tmp_path, kept)
+    nodes = identified(tmp_path, nodes)  # with certificates and pins of their own
+    nodes = [{**node, "scores-path": str(tmp_path / f"scores-{k}.csv")} for k, node in enumerate(nodes)]
+    # the keys of training may stay
+    config = {**CSV, **INTERSECTION, "vfb2.score-run": token, "vfb2.score-for": score_for, "vfb2.masking": masking}
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        run, grid = play(tmp_path / "run", config, nodes)
+    common = [name for name in NEW[3:25] if name not in NEW[10:12]]
+    z = pooled(folder / "run", old, new.set_index("id").loc[common].reset_index())
+    assert sorted(path.name for path in tmp_path.glob("scores-*.csv")) == [f"scores-{k}.csv" for k in recipients]
+    for party in recipients:
+        scores = pd.read_csv(tmp_path / f"scores-{party}.csv")
+        assert list(scores["id"]) == common
+        np.testing.assert_allclose(scores["score"], z, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(scores["probability"], 1 / (1 + np.exp(-z)), rtol=0, atol=1e-9)
+        assert (tmp_path / f"scores-{party}.csv").stat().st_mode & 0o077 == 0
+    assert "party 1: column 'job' has 9 of 27 values that training had not" in caplog.text
+    # the server has neither ids nor scores, nor a block
+    seen = words_of(grid)
+    assert b"new-" not in seen
+    assert (run.path / "run-token").read_bytes() in seen
+    assert not any(np.float64(value).tobytes() in seen for value in [*scores["score"], *scores["probability"]])
+    assert not any(
+        name.startswith("weights") for exchange in grid.exchanges for name in exchange.reply.content["payload"]
+    )
+
+
+@pytest.mark.parametrize(("rows", "told"), [(NEW[:1], ""), ([], "the parties have 0 rows in common; at least 1 is")])
+def test_one_common_row_is_enough(rows: list[str], told: str, trained: Any, tmp_path: Path) -> None:
+    """It is scored, with the ids that only one or two parties have left out; the file is under the run's own token."""
+    _, token, kept, _ = trained
+    nodes, new = own_files(tmp_path, [[*rows, NEW[5]], [*rows, NEW[6], NEW[7]], [*rows, NEW[7]]], labelled=0)
+    own = pd.read_csv(tmp_path / "party-1.csv").assign(job="smith")
+    own.to_csv(tmp_path / "party-1.csv", index=False)
+    state = tmp_path / "state"
+    (state / token / "client-0").mkdir(parents=True)
+    block = Path(str(kept[0]["state-dir"])) / token / "client-0" / "block.safetensors"
+    (state / token / "client-0" / block.name).write_bytes(block.read_bytes())
+    nodes = [{"state-dir": old["state-dir"], **node} for old, node in zip(kept, nodes, strict=True)]
+    nodes[0]["state-dir"] = str(state)
+    config = {**CSV, **INTERSECTION, "vfb2.score-run": token}
+    if told:
+        with pytest.raises(RuntimeError, match=told):
+            play(tmp_path / "run", config, nodes)
+        return
+    run, _ = play(tmp_path / "run", config, nodes)
+    scores = pd.read_csv(state / (run.path / "run-token").read_text() / "client-0" / "scores.csv")
+    row = new[new["id"] == NEW[0]].assign(job="smith")
+    wanted = [read_block(node, token, "logistic", (k, 3)) for k, node in enumerate(kept)]
+    z = sum(
+        float(b.weights[:3] @ ((row[list(b.names[:3])].to_numpy()[0] - b.low[:3]) / (b.high[:3] - b.low[:3])))
+        for b in wanted
+    )
+    assert scores["id"].tolist() == [NEW[0]]
+    assert scores["score"][0] == pytest.approx(z + wanted[1].weights[5], abs=1e-9)
+
+
+def drop(name: str) -> Any:
+    return lambda frame: frame.drop(columns=name)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (drop("x4"), r"^party 1: data-path: table: got no column 'x4'"),
+        (drop("job"), r"^party 1: data-path: table: got no column 'job'"),
+        (
+            lambda frame: frame.assign(x4="much"),
+            r"^party 1: data-path: column 'x4': got 27 of 27 cells are text, the f",
+        ),
+        (lambda frame: frame.assign(x4=None), r"^party 1: data-path: column 'x4': got 27 of 27 .*missing"),
+        (
+            lambda frame: frame.assign(job=3),
+            r"^party 1: data-path: column 'job': got numbers, allowed: text, as",
+        ),
+        (drop("id"), r"^party 1: data-path: .*no column 'id'"),
+    ],
+)
+def test_a_file_that_is_not_as_in_training_is_refused(change: Any, told: str, trained: Any, tmp_path: Path) -> None:
+    _, token, kept, _ = trained
+    nodes, _ = new_rows(tmp_path, kept)
+    change(pd.read_csv(tmp_path / "party-1.csv")).to_csv(tmp_path / "party-1.csv", index=False)
+    with pytest.raises(RuntimeError, match=told):
+        play(tmp_path / "run", {**CSV, **INTERSECTION, "vfb2.score-run": token}, nodes)
+
+
+@pytest.mark.parametrize(
+    ("change", "config", "told"),
+    [
+        (
+            {"state-dir": "/nowhere"},
+            {},
+            r"^party 1: block: got '/nowhere/.*', which does not exist, allowed: its",
+        ),
+        ({"block": "PATH/client-0"}, {}, r"^party 1: block: got .* of party 0, allowed: party 1"),
+        (
+            {"block": "PATH/client-1"},
+            {"vfb2.score-run": "0" * 32},
+            r"block: got .* of run '\w{32}', allowed: run '0",
+        ),
+        ({}, {"vfb2.problem": "nonconvex-logistic"}, r"block: got .* of problem 'logistic', allowed: problem 'nonc"),
+        (
+            {"allow-scores-for": "nobody"},
+            {},
+            r"^party 1: allow-scores-for: got a run that scores rows for label",
+        ),
+        (
+            {"allow-scores-for": "label-holders"},
+            {"vfb2.score-for": "all"},
+            r"^party 1: allow-scores-for: .* for all, a",
+        ),
+        ({"allow-scores-for": "me"}, {}, r"^party 1: allow-scores-for: got 'me', allowed: nobody, label-holders, all"),
+        ({"scores-path": 3, "partition": 0}, {}, "node config: scores-path: got 3, allowed: the path of a file"),
+    ],
+)
+def test_a_block_that_is_not_the_party_s_and_a_policy_refuse(
+    change: dict[str, Scalar], config: Mapping[str, Scalar], told: str, trained: Any, tmp_path: Path
+) -> None:
+    _, token, kept, _ = trained
+    nodes, _ = new_rows(tmp_path, kept)
+    at = change.get("partition", 1)
+    for party, node in enumerate(nodes):
+        if "0" * 32 in config.values():  # the others find theirs
+            node["block"] = f"{kept[party]['state-dir']}/{token}/client-{party}/block.safetensors"
+    for key, value in change.items():
+        state = kept[0]["state-dir"] if value == "PATH/client-0" else kept[1]["state-dir"]
+        path = str(value).replace("PATH", f"{state}/{token}") + "/block.safetensors"
+        nodes[at][key] = path if key == "block" else value  # type: ignore[index]
+    with pytest.raises(RuntimeError, match=told):
+        play(tmp_path / "run", {**CSV, **INTERSECTION, "vfb2.score-run": token, **config}, nodes)
+
+
+def test_a_block_of_an_earlier_release_or_a_changed_one_is_refused(trained: Any, tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    _, token, kept, _ = trained
+    save_file({"weights": np.zeros(3)}, tmp_path / "old", {"format": "florilegium-block"})
+    path = Path(str(kept[1]["state-dir"])) / token / "client-1" / "block.safetensors"
+    (tmp_path / "changed").write_bytes(path.read_bytes()[:-1] + b"\1")
+    for name, told in (("old", "train again: blocks of 0.1.0"), ("changed", "is not what was written")):
+        with pytest.raises(ValueError, match=told):
+            read_block({"block": str(tmp_path / name)}, token, "logistic", (1, 3))
+
+
+def test_a_simulation_leaves_blocks_that_score_its_data_set(tmp_path: Path) -> None:
+    """In the run directory, from which a run takes them that names it; a party that shares nothing keeps none."""
+    run, _ = play(tmp_path / "train", {})
+    config = {"vfb2.score-run": str(run.path), "num-server-rounds": 5, "vfb2.score-for": "all"}
+    scored, _ = play(tmp_path / "score", config)
+    assert len(scored.lines) == 2
+    files = sorted(scored.path.rglob("scores.csv"))
+    assert len(files) == 4
+    from problems.data import DataSpec
+    from problems.vertical.data import load_vertical
+
+    data = load_vertical(DataSpec("breast-cancer"), 4)
+    z = np.concatenate([data.train_features, data.test_features]) @ run.model["weights"]
+    for file in files:
+        np.testing.assert_allclose(pd.read_csv(file)["score"], z, rtol=0, atol=1e-9)
+    other, _ = play(tmp_path / "other", {}, [{}, {"share-block": False}, {}, {}])
+    assert len(list(other.path.rglob("block.safetensors"))) == 3
+    with pytest.raises(RuntimeError, match=r"^party 1: block: got .*client-1/block.safetensors', which does not exist"):
+        play(tmp_path / "again", {"vfb2.score-run": str(other.path)})
+    with pytest.raises(RuntimeError, match=r"^party 0: columns: got columns .* allowed: those of its block"):
+        play(tmp_path / "wrong", {"vfb2.score-run": str(run.path), "seed": 3})
+    with pytest.raises(RuntimeError, match=r"^party 0: block: got nothing, allowed: its block of the run '/nowhere'"):
+        play(tmp_path / "none", {"vfb2.score-run": "/nowhere"})
+
+
+def test_a_party_that_keeps_no_block_says_so_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    nodes, _ = own_files(tmp_path, [EVERYBODY] * 3)
+    nodes[2]["share-block"] = False
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        play(tmp_path / "run", CSV, nodes)
+    lost = [record.getMessage() for record in caplog.records if "is lost when the run ends" in record.getMessage()]
+    assert [text[:8] for text in lost] == ["party 2:"]
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages.index(lost[0]) < next(n for n, text in enumerate(messages) if "round 1/3" in text)
+
+
+def test_what_a_scoring_run_leaves_no_choice_about(tmp_path: Path) -> None:
+    flat = flat_config(tmp_path, {**KEYS, "vfb2.score-run": "a" * 32, "checkpoint-every": 5})
+    training = parse_run_config(flat).training
+    assert (training.num_server_rounds, training.checkpoint_every) == (1, 0)
+    assert "vfb2" not in parse_run_config(flat).warning.partition(": ")[2]
+    alone = parse_run_config(flat_config(tmp_path, {**KEYS, "vfb2.score-for": "all"}))
+    assert "vfb2.score-for='all'" in alone.warning
