@@ -49,7 +49,14 @@ def draw_run(
         _draw(folder / "reliability.png", title, result, tally, _draw_reliability, "upper left")
 
 
-def _draw(path: Path, title: str, result: Mapping[str, Any], tally: Tally, draw: Any, legend: str) -> None:
+def _draw(
+    path: Path,
+    title: str,
+    result: Mapping[str, Any],
+    tally: Tally,
+    draw: Any,
+    legend: Literal["lower right", "upper left"],
+) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

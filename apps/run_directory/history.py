@@ -150,4 +150,5 @@ class History:
             by = f"{chosen['metric']} {format_metric(chosen['metric'], chosen['value'])}"
             metrics = f"round {chosen['round']} of {result['rounds']} selected by {by}; {metrics}"
         remark, place = f"{missing}; " if missing else "", self.directory.path / "result.json"
-        log(level, "%s: %s  in %.1f s; %ssee %s", outcome, metrics, result["wall_seconds"], remark, place)
+        outcome = f"{outcome}: {metrics} " if metrics else outcome
+        log(level, "%s in %.1f s; %ssee %s", outcome, result["wall_seconds"], remark, place)

@@ -127,7 +127,7 @@ def _find(node: Mapping[str, Any], score_run: str, party: int) -> tuple[Path | N
     directory = Path(score_run).expanduser()
     if not token and (directory / "run-token").is_file():
         token = (directory / "run-token").read_text("utf-8", errors="replace")
-    if BLOCK in node:
-        return Path(str(node[BLOCK])).expanduser(), token
+    if named := node.get(BLOCK):
+        return Path(str(named)).expanduser(), token
     base = state_dir(node) or directory / "client-state"
     return (base / token / f"client-{party}" / _NAME if token else None), token

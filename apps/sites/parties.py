@@ -15,10 +15,10 @@ from flwr.common import log
 
 from apps.run_config.algorithm import HANDSHAKE, Held, RunConfig, Sites
 from apps.run_config.settings import ConfigError
-from apps.sites.blocks import BlockFile, party_folder, write_block
+from apps.sites.blocks import BLOCK, BlockFile, party_folder, write_block
 from apps.sites.flip_memory import FlipMemory
 from apps.sites.party_audit import audit
-from apps.sites.score_table import scores_path, write_scores
+from apps.sites.score_table import SCORE_PATH, SCORES_PATH, scores_path, write_scores
 from apps.sites.state_store import state_dir
 from apps.sites.vertical import data_loader, settings_of
 from clients.base import PayloadClient, Trained
@@ -145,6 +145,8 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
         )
     except PolicyError as error:
         raise error.at(f"party {place}") from None
+    for name in (BLOCK, SCORE_PATH, SCORES_PATH):
+        _of(node, name, "")
     load = data_loader(config, node, place, parties)
     folder = state_dir(node)
     identity, authority = _identity(node)

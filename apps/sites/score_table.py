@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from apps.run_config.algorithm import RunConfig
-from apps.run_config.settings import ConfigError
 from apps.sites.blocks import BlockFile, read_block
 from apps.sites.files import make_folder, write_atomic
 from apps.sites.party_table import read_ids, scale
+from apps.sites.rows import DATA_PATH
 from clients.parties import KeptBlock, PartyData, Rows
 from clients.vertical.segment.plan import Holding
 from payloads.vfb2 import VFB2Settings
@@ -140,7 +140,7 @@ def read_score_table(path: Path, config: RunConfig, node: Mapping[str, Any], pla
         ConfigError: the party has no such block.
         DataError: its file does not fit the block; names the party, the file and the column.
     """
-    vfb2, key = config.family, SCORE_PATH if SCORE_PATH in node else "data-path"
+    vfb2, key = config.family, SCORE_PATH if node.get(SCORE_PATH) else DATA_PATH
     assert isinstance(vfb2, VFB2Settings)
     block = read_block(node, vfb2.score_run, vfb2.problem, place)
     try:
@@ -179,15 +179,7 @@ def scores_path(node: Mapping[str, Any], folder: Path | None, block: BlockFile, 
 
     Args:
         token: of the run that scores.
-
-    Raises:
-        ConfigError: ``scores-path`` is not text.
     """
-    named = node.get(SCORES_PATH, "")
-    if not isinstance(named, str):
-        raise ConfigError(
-            f"node config: {SCORES_PATH}", got=repr(named), allowed="the path of a file", hint="see docs/vertical.md"
-        )
-    if named:
+    if named := str(node.get(SCORES_PATH, "")):
         return Path(named).expanduser()
     return block.path.with_name(f"scores-{token}.csv") if folder is None else folder / "scores.csv"

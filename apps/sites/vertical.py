@@ -127,7 +127,7 @@ def data_loader(config: RunConfig, node: Mapping[str, Any], place: int, parties:
         ConfigError: the node config names no table where there must be one, or the run config does not fit it.
     """
     vfb2, dataset = settings_of(config), config.data.dataset
-    path = node.get(SCORE_PATH, node.get(DATA_PATH)) if vfb2.score_run else node.get(DATA_PATH)
+    path = (vfb2.score_run and node.get(SCORE_PATH)) or node.get(DATA_PATH)
     if path is not None:
         if dataset not in TABLES:
             allowed = f"{', '.join(TABLES)}, since a party with a {DATA_PATH} reads a table"

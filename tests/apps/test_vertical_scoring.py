@@ -4,16 +4,24 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import RecordDict
+from safetensors.numpy import save_file
 
 from apps.config import Scalar, parse_run_config
 from apps.sites.blocks import read_block
+from clients.parties import KeptBlock, Party
+from clients.vertical.policy import PolicyError
+from clients.vertical.segment.plan import Holding, Outcome, Plan
+from payloads.vfb2 import ALIGNMENT, VFB2State
+from problems.data import DataSpec
 from problems.data.disturb import split_rows
-from tests.apps.vertical_runs import CSV, EVERYBODY, KEYS, identified, own_files, play
+from problems.vertical.data import load_vertical
+from tests.apps.vertical_runs import CSV, EVERYBODY, KEYS, client_of, identified, own_files, play, segment_of
 from tests.battery.federation import Run, Wiretap, flat_config
 from tests.clients.test_party_secrecy import MASKINGS
 
@@ -48,6 +56,11 @@ def new_rows(folder: Path, kept: Nodes) -> tuple[Nodes, pd.DataFrame]:
     own["job"] = own["id"].map(whole.set_index("id")["job"])
     own[own.columns[::-1]].to_csv(folder / "party-1.csv", index=False)
     return [{"state-dir": old["state-dir"], **node} for old, node in zip(kept, nodes, strict=True)], whole
+
+
+def path_of(kept: Nodes, party: int, token: str) -> str:
+    """Where a party's block is."""
+    return f"{kept[party]['state-dir']}/{token}/client-{party}/block.safetensors"
 
 
 def pooled(run: Path, trained: pd.DataFrame, new: pd.DataFrame) -> np.ndarray:
@@ -120,8 +133,7 @@ def test_one_common_row_is_enough(rows: list[str], told: str, trained: Any, tmp_
     own.to_csv(tmp_path / "party-1.csv", index=False)
     state = tmp_path / "state"
     (state / token / "client-0").mkdir(parents=True)
-    block = Path(str(kept[0]["state-dir"])) / token / "client-0" / "block.safetensors"
-    (state / token / "client-0" / block.name).write_bytes(block.read_bytes())
+    (state / token / "client-0" / "block.safetensors").write_bytes(Path(path_of(kept, 0, token)).read_bytes())
     nodes = [{"state-dir": old["state-dir"], **node} for old, node in zip(kept, nodes, strict=True)]
     nodes[0]["state-dir"] = str(state)
     config = {**CSV, **INTERSECTION, "vfb2.score-run": token}
@@ -174,13 +186,13 @@ def test_a_file_that_is_not_as_in_training_is_refused(change: Any, told: str, tr
     ("change", "config", "told"),
     [
         (
-            {"state-dir": "/nowhere"},
+            {"state-dir": "EMPTY"},
             {},
-            r"^party 1: block: got '/nowhere/.*', which does not exist, allowed: its",
+            r"^party 1: block: got '.*/empty/.*', which does not exist, allowed: its",
         ),
-        ({"block": "PATH/client-0"}, {}, r"^party 1: block: got .* of party 0, allowed: party 1"),
+        ({"block": "BLOCK 0"}, {}, r"^party 1: block: got .* of party 0, allowed: party 1"),
         (
-            {"block": "PATH/client-1"},
+            {"block": "BLOCK 1"},
             {"vfb2.score-run": "0" * 32},
             r"block: got .* of run '\w{32}', allowed: run '0",
         ),
@@ -196,7 +208,7 @@ def test_a_file_that_is_not_as_in_training_is_refused(change: Any, told: str, tr
             r"^party 1: allow-scores-for: .* for all, a",
         ),
         ({"allow-scores-for": "me"}, {}, r"^party 1: allow-scores-for: got 'me', allowed: nobody, label-holders, all"),
-        ({"scores-path": 3, "partition": 0}, {}, "node config: scores-path: got 3, allowed: the path of a file"),
+        ({"scores-path": 3}, {}, "node config: scores-path: got 3, allowed: text"),
     ],
 )
 def test_a_block_that_is_not_the_party_s_and_a_policy_refuse(
@@ -204,28 +216,46 @@ def test_a_block_that_is_not_the_party_s_and_a_policy_refuse(
 ) -> None:
     _, token, kept, _ = trained
     nodes, _ = new_rows(tmp_path, kept)
-    at = change.get("partition", 1)
-    for party, node in enumerate(nodes):
-        if "0" * 32 in config.values():  # the others find theirs
-            node["block"] = f"{kept[party]['state-dir']}/{token}/client-{party}/block.safetensors"
-    for key, value in change.items():
-        state = kept[0]["state-dir"] if value == "PATH/client-0" else kept[1]["state-dir"]
-        path = str(value).replace("PATH", f"{state}/{token}") + "/block.safetensors"
-        nodes[at][key] = path if key == "block" else value  # type: ignore[index]
+    if "vfb2.score-run" in config:  # the others find their blocks
+        nodes = [{**node, "block": path_of(kept, party, token)} for party, node in enumerate(nodes)]
+    made = {"EMPTY": str(tmp_path / "empty"), "BLOCK 0": path_of(kept, 0, token), "BLOCK 1": path_of(kept, 1, token)}
+    nodes[1] |= {key: made.get(str(value), value) for key, value in change.items()}
     with pytest.raises(RuntimeError, match=told):
         play(tmp_path / "run", {**CSV, **INTERSECTION, "vfb2.score-run": token, **config}, nodes)
 
 
 def test_a_block_of_an_earlier_release_or_a_changed_one_is_refused(trained: Any, tmp_path: Path) -> None:
-    from safetensors.numpy import save_file
-
     _, token, kept, _ = trained
     save_file({"weights": np.zeros(3)}, tmp_path / "old", {"format": "florilegium-block"})
-    path = Path(str(kept[1]["state-dir"])) / token / "client-1" / "block.safetensors"
-    (tmp_path / "changed").write_bytes(path.read_bytes()[:-1] + b"\1")
+    (tmp_path / "changed").write_bytes(Path(path_of(kept, 1, token)).read_bytes()[:-1] + b"\1")
     for name, told in (("old", "train again: blocks of 0.1.0"), ("changed", "is not what was written")):
         with pytest.raises(ValueError, match=told):
             read_block({"block": str(tmp_path / name)}, token, "logistic", (1, 3))
+
+
+@pytest.mark.parametrize(
+    ("score_for", "active"), [("label-holders", (0,)), ("all", (0, 1, 2)), ("label-holders", (1,))]
+)
+def test_a_party_sums_for_those_it_knows_to_be_recipients_only(
+    score_for: str, active: tuple[int, ...], tmp_path: Path
+) -> None:
+    """The server names party 0; the party's own block says whose labels were used. Nor does it train when asked to."""
+    rows = Mock(labelled=True, columns=3, block=KeptBlock(np.ones(3), active))
+    rows.holding.return_value, rows.ids.return_value = Holding(np.ones((2, 3))), ["1", "2"]
+    client = client_of(tmp_path, Party(0, 3, lambda: rows), {"vfb2.score-run": "a" * 32, "vfb2.score-for": score_for})
+    plans: list[Plan] = []
+    client.run = lambda segment, plan, start: (plans.append(plan), Outcome(start.weights, scores=np.ones(2)))[1]
+    client.state, client.inbox = VFB2State.empty(), segment_of([b""] * 3, share=True)
+    if (score_for, active) == ("label-holders", (0,)):
+        assert client.answer("").weights is None
+        assert (plans[0].score, plans[0].epochs) == (True, 0)
+        assert client.scores[0] == ["1", "2"]
+    else:
+        with pytest.raises(PolicyError, match=r"party 0: vfb2.score-for: got parties \[0\] as those who learn scores"):
+            client.answer("")
+        assert not plans
+    with pytest.raises(ValueError, match="phase 'alignment', which is none"):
+        client.answer(ALIGNMENT)
 
 
 def test_a_simulation_leaves_blocks_that_score_its_data_set(tmp_path: Path) -> None:
@@ -236,9 +266,6 @@ def test_a_simulation_leaves_blocks_that_score_its_data_set(tmp_path: Path) -> N
     assert len(scored.lines) == 2
     files = sorted(scored.path.rglob("scores.csv"))
     assert len(files) == 4
-    from problems.data import DataSpec
-    from problems.vertical.data import load_vertical
-
     data = load_vertical(DataSpec("breast-cancer"), 4)
     z = np.concatenate([data.train_features, data.test_features]) @ run.model["weights"]
     for file in files:

@@ -71,9 +71,9 @@ def identified(folder: Path, nodes: Sequence[Mapping[str, Scalar]]) -> list[dict
     return [{**node, "peer-ca": str(folder / "authorities.pem"), "pinned-peers": " ".join(pins)} for node in own]
 
 
-def client_of(folder: Path, party: Party) -> Any:
-    """The client of a party."""
-    config = parse_run_config(flat_config(folder, KEYS))
+def client_of(folder: Path, party: Party, keys: Mapping[str, Scalar] | None = None) -> Any:
+    """The client of a party, with further keys of the run config."""
+    config = parse_run_config(flat_config(folder, {**KEYS, **(keys or {})}))
     return config.algorithm.client(party, NoModel(), config.training, config.family)  # type: ignore[arg-type]
 
 

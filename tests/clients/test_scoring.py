@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,16 +13,20 @@ from clients.vertical.segment import sum_order
 from clients.vertical.segment.plan import Array, Outcome, PartyState
 from clients.vertical.transport.frames import Kind
 from tests.clients.party_problems import Case, Tape, make_case
+from tests.clients.test_party_processes import LIMITS
 from tests.clients.test_party_secrecy import MASKINGS, elements, exposed
 
 SCORING = {"epochs": 0, "evaluate": False, "test_rows": 0, "score": True, "start": False}
 
 
-def scored(case: Case, weights: Array, tapes: list[Tape] | None = None) -> list[Outcome]:
+def scored(
+    case: Case, weights: Array, tapes: list[Tape] | None = None, *, processes: bool = False, **options: Any
+) -> list[Outcome]:
     """The outcomes of a segment in which nobody holds labels."""
     holdings = [replace(held, test_features=None, labels=None, test_labels=None) for held in case.holdings]
     states = [PartyState(weights[own]) for own in case.columns]
-    return run_parties(holdings, case.plan, processes=False, states=states, recorders=tapes, timeout=30.0)[0]
+    options |= {"processes": processes, "states": states, "recorders": tapes, "timeout": 60.0}
+    return run_parties(holdings, case.plan, **options)[0]
 
 
 @pytest.mark.parametrize("masking", MASKINGS)
@@ -58,6 +63,16 @@ def test_nobody_receives_a_partial_or_a_sum_over_some(masking: str, seen: bool) 
     assert outcomes[1].scores is not None
     for party in (0, 2, 4):  # who is no recipient learns no score either
         assert not np.isin(outcomes[1].scores.view(np.uint64), elements(tapes[party])).any()
+
+
+@pytest.mark.slow
+@pytest.mark.gate
+def test_processes_score_over_tcp() -> None:
+    case = make_case(3, (0, 2), rows=50, **SCORING)
+    weights = np.random.default_rng(3).standard_normal(13)
+    outcomes = scored(case, weights, processes=True, transport="tcp", limits=LIMITS)
+    for party in (0, 2):
+        np.testing.assert_allclose(outcomes[party].scores, case.features @ weights, rtol=0, atol=1e-9)
 
 
 def test_a_sum_that_masks_cannot_hold_names_the_party_and_no_number() -> None:

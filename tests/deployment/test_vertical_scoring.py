@@ -1,0 +1,55 @@
+"""Deployed parties train on files and then score others, each in processes of its own with a certificate of its own."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from apps.sites.blocks import read_block
+from tests.apps.vertical_runs import CSV, EVERYBODY, identified, own_files
+from tests.battery.engines import end_processes
+from tests.deployment.federation import Deployment, until
+
+pytestmark = pytest.mark.deployment
+
+NEW = [f"new-{number:03}" for number in range(30)]
+
+
+def test_deployed_parties_score_the_rows_they_have_in_common(tmp_path: Path) -> None:
+    """Over TCP on the loopback, in mutual TLS; the scores are those of the pooled linear model."""
+    (tmp_path / "new").mkdir()
+    nodes, _ = own_files(tmp_path, [EVERYBODY] * 3, labelled=1)
+    fresh, whole = own_files(tmp_path / "new", [NEW[:25], NEW[3:], NEW[:10] + NEW[12:]], labelled=0)
+    nodes = identified(tmp_path, nodes)
+    deployment = Deployment(tmp_path, 3)
+    try:
+        deployment.prepare()
+        deployment.start_superlink()
+        deployment.register()
+        for place, (node, later) in enumerate(zip(nodes, fresh, strict=True)):
+            paths = {"score-path": later["data-path"], "scores-path": str(tmp_path / f"scores-{place}.csv")}
+            deployment.start_node(place, **{key.replace("-", "_"): value for key, value in {**node, **paths}.items()})
+        until(lambda: deployment.online() == 3, "all SuperNodes are online")
+        config = {**CSV, "strategy": "vfb2-saga", "vfb2.transport": "tcp", "vfb2.join-timeout": 60.0}
+        config |= {"vfb2.alignment": "intersection", "num-server-rounds": 1, "learning-rate": 0.05}
+        token = (deployment.run(tmp_path / "train", config).path / "run-token").read_text()
+        scored = deployment.run(tmp_path / "score", {**config, "vfb2.score-run": token, "vfb2.score-for": "all"})
+        assert scored.lines[-1]["clients_answered"] == 3
+        assert "the scores of 20 rows are in" in deployment.logs()
+    finally:
+        end_processes(tmp_path)
+        for process in deployment.processes.values():
+            process.wait()
+    common = whole.set_index("id").loc[[name for name in NEW[3:25] if name not in NEW[10:12]]]
+    z = np.zeros(len(common))
+    for party in range(3):
+        block = read_block({"state-dir": str(tmp_path / f"state-{party}")}, token, "logistic", (party, 3))
+        assert block.low is not None
+        assert block.high is not None
+        assert np.abs(block.weights).min() > 0
+        z += (common[list(block.names)].to_numpy() - block.low) / (block.high - block.low) @ block.weights
+    for party in range(3):
+        scores = pd.read_csv(tmp_path / f"scores-{party}.csv")
+        assert list(scores["id"]) == list(common.index)
+        np.testing.assert_allclose(scores["score"], z, rtol=0, atol=1e-9)
