@@ -164,7 +164,7 @@ def drop(name: str) -> Any:
         (drop("job"), r"^party 1: data-path: table: got no column 'job'"),
         (
             lambda frame: frame.assign(x4="much"),
-            r"^party 1: data-path: column 'x4': got 27 of 27 cells are text, the f",
+            r"^party 1: data-path: column 'x4': got 27 of 27 cells that are text, the f",
         ),
         (lambda frame: frame.assign(x4=None), r"^party 1: data-path: column 'x4': got 27 of 27 .*missing"),
         (
