@@ -135,7 +135,7 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     scored = spec.dataset not in UNLABELLED and ":" not in training.loss
     evaluation.check(run.strategy, training.loss, spec, vertical=algorithm.strategy.vertical, scored=scored)
     _check_budget(run.strategy, algorithm, training.loss, tables[PRIVACY], family)
-    training = family.limit(training)
+    training = family.adapt_training(training)
     privacy = PrivacySettings() if algorithm.strategy.vertical else tables[PRIVACY]
     _check_privacy(run.strategy, algorithm, privacy, family)
     without_effect = _without_effect(flat, algorithm, family, data.dataset)
@@ -155,7 +155,7 @@ def _without_effect(
         "" if algorithm.strategy.vertical else PRIVACY,
     }
     fields = type(family).model_fields
-    unread |= {f"{algorithm.table}.{kebab(name)}": fields[name].default for name in family.idle}
+    unread |= {f"{algorithm.table}.{kebab(name)}": fields[name].default for name in family.without_effect}
     for table, model in _TABLES.items():
         if table not in read:
             unread |= {f"{table}.{kebab(name)}": field.default for name, field in model.model_fields.items()}

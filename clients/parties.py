@@ -36,10 +36,12 @@ class KeptBlock:
     Attributes:
         weights: (d,) of its columns.
         active: the parties whose labels that run used, in order.
+        epochs: how many that run had made.
     """
 
     weights: NDArray[np.float64]
     active: tuple[int, ...]
+    epochs: int
 
 
 class PartyData(Protocol):

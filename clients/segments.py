@@ -59,11 +59,21 @@ def make_plan(
 
 
 def make_score_plan(
-    segment: Segment, parties: int, held: NDArray[np.int64], training: TrainingSettings, vfb2: VFB2Settings
+    segment: Segment,
+    parties: int,
+    held: NDArray[np.int64],
+    training: TrainingSettings,
+    vfb2: VFB2Settings,
+    epochs: int,
 ) -> Plan:
-    """Say what a segment does that scores rows; the arguments are those of `make_plan`."""
+    """Say what a segment does that scores rows.
+
+    Args:
+        segment, parties, held, training, vfb2: as of `make_plan`.
+        epochs: of the run whose model scores: parties whose blocks are of different ends of it have different plans.
+    """
     plan = make_plan(SGD, segment, parties, held, training, vfb2)
-    plan = replace(plan, first_epoch=0, epochs=0, window=1, synchronous=False, label_epsilon=0.0)
+    plan = replace(plan, first_epoch=epochs, epochs=0, window=1, synchronous=False, label_epsilon=0.0)
     return replace(plan, evaluate=False, curvature=False, start=False, score=True)
 
 

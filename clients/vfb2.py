@@ -50,7 +50,7 @@ class VFB2Client(PayloadClient[NoModel]):
 
     Attributes:
         keepsake: what the party keeps for itself after the run's last segment: its block and what predicting needs.
-        active: the parties whose labels that run used.
+        active, epochs: the parties whose labels that run used, and how many epochs it had.
         scores: what the party has learnt in a run that scores rows: the id and z of each.
         facts: entries on the current message for the owner's log: the peers, and what the party sent. They contain no
             row's values, label or id.
@@ -72,6 +72,7 @@ class VFB2Client(PayloadClient[NoModel]):
         self.party = site
         self.keepsake: dict[str, NDArray[np.float64]] | None = None
         self.active: tuple[int, ...] = ()
+        self.epochs = 0
         self.scores: tuple[Sequence[str], NDArray[np.float64]] | None = None
         self.facts: dict[str, Any] = {}
 
@@ -217,7 +218,7 @@ class VFB2Client(PayloadClient[NoModel]):
         self.party.keep_flips(self.state.aligned, self.settings.label_epsilon, outcome.flips)
         self.state = add_segment(self.state, segment, start, outcome)
         if segment.last[0]:
-            self.active = plan.active
+            self.active, self.epochs = plan.active, plan.first_epoch + plan.epochs
             self.keepsake = {"weights": outcome.weights, **self.party.data.keepsake(self.state.aligned)}
         share = bool(segment.share[0]) and self.party.share
         return Report(
@@ -242,7 +243,7 @@ class VFB2Client(PayloadClient[NoModel]):
         data, held, parties = self.party.data, self.counts(), self.party.parties
         assert data.block is not None
         check_recipients(segment, data.block.active, parties, self.settings)
-        plan = make_score_plan(segment, parties, held, self.training, self.settings)
+        plan = make_score_plan(segment, parties, held, self.training, self.settings, data.block.epochs)
         self.note(plan, held, self.digest(segment))
         self.facts["score-run"] = self.settings.score_run
         outcome = self.run(segment, plan, PartyState(data.block.weights))

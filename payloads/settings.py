@@ -22,11 +22,11 @@ class Settings(BaseModel):
     )
 
     @property
-    def idle(self) -> tuple[str, ...]:
+    def without_effect(self) -> tuple[str, ...]:
         """Names of these settings that have no effect, given the others."""
         return ()
 
-    def limit(self, training: "TrainingSettings") -> "TrainingSettings":
+    def adapt_training(self, training: "TrainingSettings") -> "TrainingSettings":
         """Return the settings of the run's training, with those on which these settings leave no choice."""
         return training
 

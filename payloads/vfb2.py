@@ -104,10 +104,10 @@ class VFB2Settings(Settings):
         return text
 
     @property
-    def idle(self) -> tuple[str, ...]:
+    def without_effect(self) -> tuple[str, ...]:
         return () if self.score_run else ("score_for",)
 
-    def limit(self, training: TrainingSettings) -> TrainingSettings:
+    def adapt_training(self, training: TrainingSettings) -> TrainingSettings:
         """Leave one round, without a checkpoint, to a run that scores."""
         if not self.score_run:
             return training

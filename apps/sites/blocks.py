@@ -17,7 +17,6 @@ from apps.sites.state_store import STATE_DIR, state_dir
 from clients.parties import KeptBlock
 from payloads.record import PayloadError
 from problems.data import Preprocessing
-from problems.errors import NOTHING
 
 BLOCK = "block"
 BLOCK_FORMAT, BLOCK_VERSION = "florilegium-block", "2"
@@ -63,7 +62,7 @@ def write_block(folder: Path, arrays: Mapping[str, NDArray[Any]], header: Mappin
     Args:
         arrays: ``weights`` and, of a file of its own, ``low`` and ``high``.
         header: by name, what JSON can hold; `read_block` needs ``run``, ``problem``, ``party``, ``parties``,
-            ``active``, ``columns`` and ``preprocessing``.
+            ``active``, ``epochs``, ``columns`` and ``preprocessing``.
     """
     make_folder(folder, private=True)
     texts = {name: json.dumps(value) for name, value in header.items()}
@@ -84,10 +83,16 @@ def read_block(node: Mapping[str, Any], score_run: str, problem: str, place: tup
         ConfigError: there is none, it cannot be read, or it is another run's, party's or problem's.
     """
     party, parties = place
-    path, token = _find(node, score_run, party)
-    if path is None or not path.is_file():
-        got = NOTHING if path is None else f"{str(path)!r}, which does not exist"
-        where = f"in the node config's {STATE_DIR}, or at its {BLOCK}"
+    directory, token = Path(score_run).expanduser(), score_run
+    if (directory / "run-token").is_file():
+        token = (directory / "run-token").read_text("utf-8", errors="replace")
+    if not re.fullmatch("[0-9a-f]{32}", token):
+        allowed = "the 32 hexadecimal digits of a run's token, or a run directory on the machine of all parties"
+        raise ConfigError(f"party {party}: vfb2.score-run", got=repr(score_run), allowed=allowed, hint=_PAGE)
+    named, base = str(node.get(BLOCK, "")), state_dir(node) or directory / "client-state"
+    path = Path(named).expanduser() if named else base / token / f"client-{party}" / _NAME
+    if not path.is_file():
+        got, where = f"{str(path)!r}, which does not exist", f"in the node config's {STATE_DIR}, or at its {BLOCK}"
         allowed = f"its block of the run {score_run!r}, {where}"
         raise ConfigError(f"party {party}: {BLOCK}", got=got, allowed=allowed, hint=_PAGE)
     return _read(path, path.stat().st_mtime_ns, token, problem, party, parties)
@@ -99,12 +104,13 @@ def _read(path: Path, changed: int, token: str, problem: str, party: int, partie
     try:
         arrays, texts = read_sealed(path, BLOCK_FORMAT, BLOCK_VERSION)
         header = {name: json.loads(text) for name, text in texts.items() if name not in ("format", "version")}
-        wanted = {"run": token or header["run"], "problem": problem, "party": party, "parties": parties}
+        wanted = {"run": token, "problem": problem, "party": party, "parties": parties}
         wrong = {name: header[name] for name, value in wanted.items() if header[name] != value}
         made_of = header["preprocessing"]
         block = BlockFile(
             weights=arrays["weights"],
             active=tuple(header["active"]),
+            epochs=header["epochs"],
             path=path,
             names=tuple(header["columns"]),
             preprocessing=None if made_of is None else Preprocessing.from_json(made_of),
@@ -119,15 +125,3 @@ def _read(path: Path, changed: int, token: str, problem: str, party: int, partie
         allowed = ", ".join(f"{name} {wanted[name]!r}" for name in wrong)
         raise ConfigError(key, got=got, allowed=allowed, hint=_PAGE)
     return block
-
-
-def _find(node: Mapping[str, Any], score_run: str, party: int) -> tuple[Path | None, str]:
-    """Return where a party's block should be, and the token of its run, "" where only the block itself says it."""
-    token = score_run if re.fullmatch("[0-9a-f]{32}", score_run) else ""
-    directory = Path(score_run).expanduser()
-    if not token and (directory / "run-token").is_file():
-        token = (directory / "run-token").read_text("utf-8", errors="replace")
-    if named := node.get(BLOCK):
-        return Path(str(named)).expanduser(), token
-    base = state_dir(node) or directory / "client-state"
-    return (base / token / f"client-{party}" / _NAME if token else None), token

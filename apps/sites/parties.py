@@ -119,6 +119,7 @@ class PartySites(Sites):
                 "party": party.partition_id,
                 "parties": party.parties,
                 "active": client.active,
+                "epochs": client.epochs,
                 "columns": party.data.names,
                 "preprocessing": None if made_of is None else made_of.to_json(),
             }

@@ -1,5 +1,6 @@
 """From a vertical run to scored customers: each party brings the file of its own columns and keeps its own block."""
 
+import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +14,8 @@ from flwr.app import RecordDict
 from safetensors.numpy import save_file
 
 from apps.config import Scalar, parse_run_config
-from apps.sites.blocks import read_block
+from apps.sites.blocks import BLOCK_FORMAT, BLOCK_VERSION, read_block, write_block
+from apps.sites.files import FORMAT, VERSION, read_sealed
 from clients.parties import KeptBlock, Party
 from clients.vertical.policy import PolicyError
 from clients.vertical.segment.plan import Holding, Outcome, Plan
@@ -224,6 +226,19 @@ def test_a_block_that_is_not_the_party_s_and_a_policy_refuse(
         play(tmp_path / "run", {**CSV, **INTERSECTION, "vfb2.score-run": token, **config}, nodes)
 
 
+def test_blocks_of_one_run_after_different_numbers_of_epochs_do_not_add_up(trained: Any, tmp_path: Path) -> None:
+    _, token, kept, _ = trained
+    nodes, _ = new_rows(tmp_path, kept)
+    arrays, texts = read_sealed(Path(path_of(kept, 1, token)), BLOCK_FORMAT, BLOCK_VERSION)
+    header = {name: json.loads(text) for name, text in texts.items() if name not in (FORMAT, VERSION)}
+    assert header["epochs"] == 3
+    nodes[1]["block"] = str(write_block(tmp_path / "older", arrays, {**header, "epochs": 2}))
+    with pytest.raises(
+        RuntimeError, match=r"partition 1 gave no good reply.*its plan is \w{12}, that of the others \w{12}"
+    ):
+        play(tmp_path / "run", {**CSV, **INTERSECTION, "vfb2.score-run": token}, nodes)
+
+
 def test_a_block_of_an_earlier_release_or_a_changed_one_is_refused(trained: Any, tmp_path: Path) -> None:
     _, token, kept, _ = trained
     save_file({"weights": np.zeros(3)}, tmp_path / "old", {"format": "florilegium-block"})
@@ -240,7 +255,7 @@ def test_a_party_sums_for_those_it_knows_to_be_recipients_only(
     score_for: str, active: tuple[int, ...], tmp_path: Path
 ) -> None:
     """The server names party 0; the party's own block says whose labels were used. Nor does it train when asked to."""
-    rows = Mock(labelled=True, columns=3, block=KeptBlock(np.ones(3), active))
+    rows = Mock(labelled=True, columns=3, block=KeptBlock(np.ones(3), active, 3))
     rows.holding.return_value, rows.ids.return_value = Holding(np.ones((2, 3))), ["1", "2"]
     client = client_of(tmp_path, Party(0, 3, lambda: rows), {"vfb2.score-run": "a" * 32, "vfb2.score-for": score_for})
     plans: list[Plan] = []
@@ -248,7 +263,7 @@ def test_a_party_sums_for_those_it_knows_to_be_recipients_only(
     client.state, client.inbox = VFB2State.empty(), segment_of([b""] * 3, share=True)
     if (score_for, active) == ("label-holders", (0,)):
         assert client.answer("").weights is None
-        assert (plans[0].score, plans[0].epochs) == (True, 0)
+        assert (plans[0].score, plans[0].epochs, plans[0].first_epoch) == (True, 0, 3)
         assert client.scores[0] == ["1", "2"]
     else:
         with pytest.raises(PolicyError, match=r"party 0: vfb2.score-for: got parties \[0\] as those who learn scores"):
@@ -276,7 +291,9 @@ def test_a_simulation_leaves_blocks_that_score_its_data_set(tmp_path: Path) -> N
         play(tmp_path / "again", {"vfb2.score-run": str(other.path)})
     with pytest.raises(RuntimeError, match=r"^party 0: columns: got columns .* allowed: those of its block"):
         play(tmp_path / "wrong", {"vfb2.score-run": str(run.path), "seed": 3})
-    with pytest.raises(RuntimeError, match=r"^party 0: block: got nothing, allowed: its block of the run '/nowhere'"):
+    with pytest.raises(
+        RuntimeError, match=r"^party 0: vfb2.score-run: got '/nowhere', allowed: the 32 hexadecimal digits"
+    ):
         play(tmp_path / "none", {"vfb2.score-run": "/nowhere"})
 
 
