@@ -210,6 +210,7 @@ class VFB2Client(PayloadClient[NoModel]):
         """
         held, digest = self.counts(), self.digest(segment)
         plan = make_plan(self.algorithm, segment, self.party.parties, held, self.training, self.settings)
+        plan = dataclasses.replace(plan, ids=digest.tobytes().hex())
         number = plan.segment
         self.note(plan, held, digest)
         start = self.start(segment)
@@ -243,8 +244,10 @@ class VFB2Client(PayloadClient[NoModel]):
         data, held, parties = self.party.data, self.counts(), self.party.parties
         assert data.block is not None
         check_recipients(segment, data.block.active, parties, self.settings)
+        digest = self.digest(segment)
         plan = make_score_plan(segment, parties, held, self.training, self.settings, data.block.epochs)
-        self.note(plan, held, self.digest(segment))
+        plan = dataclasses.replace(plan, ids=digest.tobytes().hex())
+        self.note(plan, held, digest)
         self.facts["score-run"] = self.settings.score_run
         outcome = self.run(segment, plan, PartyState(data.block.weights))
         self.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from apps.run_config.settings import ConfigError
 from apps.sites.files import make_folder, read_sealed, write_sealed
-from apps.sites.state_store import STATE_DIR, state_dir
+from apps.sites.state_store import STATE_DIR, client_folder, state_dir
 from clients.parties import KeptBlock
 from payloads.record import PayloadError
 from problems.data import Preprocessing
@@ -53,7 +53,7 @@ def party_folder(node: Mapping[str, Any], local: Mapping[str, Any], token: str, 
     base, shared = state_dir(node), state_dir(local)
     if base is None and shared is not None and shared.is_dir() and node.get("share-block", True):
         base = shared
-    return None if base is None else base / token / f"client-{party}"
+    return None if base is None else client_folder(base, token, party)
 
 
 def write_block(folder: Path, arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> Path:

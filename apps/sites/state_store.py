@@ -4,6 +4,7 @@ Keys and files call it state. There is one file per round, with the client, type
 docs/architecture.md says where it lies.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -31,6 +32,21 @@ def state_dir(node: Mapping[str, Any]) -> Path | None:
     return Path(named).expanduser() if named else None
 
 
+def client_folder(base: Path, token: str, client: int) -> Path:
+    """Return the folder of a client's files of a run.
+
+    Args:
+        base: the folder of all runs.
+        token: the run's, which comes with a message: a server must not choose a folder outside the base by it.
+
+    Raises:
+        ValueError: the token is not 32 hexadecimal digits.
+    """
+    if not re.fullmatch("[0-9a-f]{32}", token):
+        raise ValueError(f"{RUN_TOKEN}: got {token[:64]!r}, allowed: 32 hexadecimal digits")
+    return base / token / f"client-{client}"
+
+
 class StateStore:
     """The saved memory of one client, in ``folder``, by round."""
 
@@ -55,7 +71,7 @@ class StateStore:
             base = shared
         if base is None:
             return None
-        return cls(base / str(config[RUN_TOKEN]) / f"client-{partition_id}", int(config[CHECKPOINT_ROUND]))
+        return cls(client_folder(base, str(config[RUN_TOKEN]), partition_id), int(config[CHECKPOINT_ROUND]))
 
     def rounds(self) -> list[int]:
         """The rounds with saved memory, oldest first."""

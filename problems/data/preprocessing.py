@@ -77,8 +77,9 @@ class Feature:
             return np.zeros_like(values)
         if (self.mean, self.deviation) == (0.0, 1.0):
             return values
-        # No row is so many deviations away from the mean of all rows. Without the bound a server could find out by
-        # scalings of its own, under which a value does or does not overflow, what a row holds.
+        # No row is so many deviations away from the mean of all rows. Without the bound a value could overflow under a
+        # scaling of the server's, and the error would say so. What gradients and counts under such a scaling tell of
+        # rows, the bound does not prevent: docs/disclosure.md.
         with np.errstate(over="ignore"):
             scaled: np.ndarray = np.clip((values - self.mean) / self.deviation, -MOST_DEVIATIONS, MOST_DEVIATIONS)
         return scaled

@@ -236,9 +236,10 @@ def test_a_state_that_does_not_fit() -> None:
     assert (error.party, error.reason) == (3, "weights must be 3 finite numbers, got 2")
 
 
-def test_plans_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("change", [{"step": 0.7}, {"ids": "of other rows"}])
+def test_plans_differ(change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     async def odd(me: int, plan: Plan, *arguments: Any, **options: Any) -> Any:
-        return await run_segment(me, plan if me else replace(plan, step=0.7), *arguments, **options)
+        return await run_segment(me, plan if me else replace(plan, **change), *arguments, **options)
 
     monkeypatch.setattr("benchmarks.parties.run_segment", odd)
     error = failure(make_case(4, (1, 2)))

@@ -51,6 +51,8 @@ class Plan:
         allow_bare: accept q = 2, where the dominator sees its only collaborator's partials.
         score: whether the segment does nothing but give every active party the sums of all rows, for which nobody needs
             labels; the blocks stay as they are.
+        ids: the digest of the rows' ids at this party. Parties compare it with the rest of the plan: by sums to which a
+            party gives shifted rows, a server and a recipient could tell partials apart.
     """
 
     serial: int
@@ -78,6 +80,7 @@ class Plan:
     start: bool = False
     allow_bare: bool = False
     score: bool = False
+    ids: str = ""
 
     def moves(self, party: int) -> bool:
         """Whether a party's block is updated."""

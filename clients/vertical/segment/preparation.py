@@ -72,7 +72,9 @@ def check_hellos(plan: Plan, hellos: Mapping[int, Hello]) -> None:
     for party, hello in sorted(hellos.items()):
         if hello.plan != common:
             own, others = hello.plan.hex()[:12], common.hex()[:12]
-            raise PartyError(party, f"its plan is {own}, that of the others {others} (SHA-256)")
+            raise PartyError(
+                party, f"its plan is {own}, that of the others {others} (SHA-256); rows have other ids, or keys differ"
+            )
     for party, hello in sorted(hellos.items()):
         for name, held, planned in (("training", hello.rows, plan.rows), ("test", hello.test_rows, plan.test_rows)):
             if held != planned:
