@@ -43,7 +43,8 @@ def measure(
 
     Args:
         probabilities: of a positive, ascending.
-        negatives, positives: counts of rows with these probabilities.
+        negatives: counts of rows of this class with these probabilities.
+        positives: likewise.
 
     Returns:
         The figures, nan where a sample lacks a class that they need; in each of the bins the sum over rows of label

@@ -61,7 +61,8 @@ class Tally:
 
         Args:
             edges: codes.
-            negatives, positives: counts.
+            negatives: counts of this class.
+            positives: likewise.
             places: the partition id of each site.
         """
         return cls(floors(edges), centres(edges), negatives, positives, places)
@@ -132,7 +133,9 @@ class Tally:
             above = np.cumsum(self.positives.sum(axis=0)[::-1])[::-1]
             return float(self.floors[np.flatnonzero(above >= _share(least, positives))[-1]])
         below = np.append(0, np.cumsum(self.negatives.sum(axis=0)))
-        candidates = np.append(self.floors, np.nextafter(self.floors[-1], np.inf))
+        # The next number in single precision, in which a model's scores may be: it is above them there too.
+        beyond = np.nextafter(np.float32(self.floors[-1]), np.float32(np.inf))
+        candidates = np.append(self.floors, max(float(beyond), np.nextafter(self.floors[-1], np.inf)))
         return float(candidates[np.flatnonzero(below >= _share(least, negatives))[0]])
 
 

@@ -23,7 +23,7 @@ from clients.parties import KeptBlock, PartyData, Rows
 from clients.vertical.segment.plan import Holding
 from payloads.vfb2 import VFB2Settings
 from problems.data import DataError, Preprocessing
-from problems.data.cells import is_numeric, texts
+from problems.data.cells import as_listed, is_number, texts
 from problems.data.formats.tables import read_table
 from problems.data.preprocessing import MARKS
 from problems.vertical.blocks.base import Features, canonical
@@ -82,7 +82,7 @@ class ScoreTable(_Rows):
         if made_of is None or low is None or high is None:
             allowed = "that of a run on files, since a file is scored"
             raise DataError(block.path, got="a block of a data set's columns", allowed=allowed, hint="train on files")
-        frame = read_table(path)
+        frame = read_table(path, made_of.words)
         ids = read_ids(path, frame, id_column)
         frame.columns = frame.columns.map(str)
         _check_kinds(frame, made_of, party)
@@ -116,9 +116,9 @@ def _check_kinds(frame: "pd.DataFrame", made_of: Preprocessing, party: int) -> N
         known = [feature.value for feature in made_of.inputs if feature.column == name and feature.kind in MARKS]
         if not known or name not in frame.columns:
             continue
-        column = frame[name].dropna()
-        strange = int((~np.isin(texts(column)[0], known)).sum())
-        if strange and is_numeric(column):
+        cells = as_listed(texts(frame[name].dropna())[0], known)
+        strange = int((~np.isin(cells, known)).sum())
+        if 0 < strange == len(cells) and all(map(is_number, cells)):
             allowed = "text, as in training"
             raise DataError(f"column {name!r}", got="numbers", allowed=allowed, hint="bring the column as in training")
         if strange:

@@ -86,14 +86,21 @@ def days(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
 
 
 def texts(column: "pd.Series[Any]") -> tuple[Shaped[np.ndarray, "n"], Bool[np.ndarray, "n"]]:
-    """Return each cell as text, whole numbers without a decimal point, and which cells are missing.
+    """Return each cell as text without spaces around, whole numbers without a decimal point; and which are missing.
 
     The text of a missing cell is "".
     """
-    write = str if is_date(column) or not is_numeric(column) else as_text
+    write = str if is_date(column) else as_text
     missing = column.isna().to_numpy(dtype=bool)
     cells = column.to_numpy(dtype=object)
     return np.array(["" if gap else write(cell) for cell, gap in zip(cells, missing, strict=True)], dtype=str), missing
+
+
+def as_listed(cells: Shaped[np.ndarray, "n"], listed: Sequence[str]) -> Shaped[np.ndarray, "n"]:
+    """Return the texts of cells, of which numbers are written as listed values are: 1.0 is 1 if that is listed."""
+    others = {cell: as_text(float(cell)) for cell in np.unique(cells[~np.isin(cells, listed)]) if is_number(cell)}
+    meant = {cell: text for cell, text in others.items() if text in listed}
+    return np.array([meant.get(cell, cell) for cell in cells], dtype=str) if meant else cells
 
 
 def without_markers(column: "pd.Series[Any]", markers: Sequence[str]) -> "pd.Series[Any]":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import Float32, Float64
 
-from problems.data.cells import days, name_cells, numbers, texts, without_markers
+from problems.data.cells import as_listed, days, name_cells, numbers, texts, without_markers
 from problems.data.spec import DataError
 
 if TYPE_CHECKING:
@@ -163,6 +163,11 @@ class Preprocessing:
         """Names of the raw columns that hold dates."""
         return tuple(feature.column for feature in self.outputs if feature.kind == "date")
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Names of the raw columns whose cells are text, also where they look like numbers."""
+        return tuple(dict.fromkeys(one.column for one in self.inputs if one.kind in ("category", "other")))
+
     def features(self, frame: "pd.DataFrame") -> Float32[np.ndarray, "n f"]:
         """Return the features of the rows of a raw table.
 
@@ -296,6 +301,7 @@ def _numbers(column: "pd.Series[Any]", features: Sequence[Feature]) -> Float64[n
             return np.full((len(column), 1), np.nan)
     cells, missing = texts(column)
     listed = [feature.value for feature in features if feature.kind == "category"]
+    cells = as_listed(cells, listed)
     marks = [cells == feature.value if feature.kind == "category" else ~np.isin(cells, listed) for feature in features]
     return np.where(missing[:, None], np.nan, np.stack(marks, axis=1).astype(np.float64))
 

@@ -158,7 +158,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Raises:
             DataError: as of `decision_function`.
         """
-        return (self.decision_function(table) >= self.threshold).astype(np.int64)
+        return (self.decision_function(table).astype(np.float64) >= self.threshold).astype(np.int64)
 
     def features(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.float32]:
         """Return rows as the network takes them.

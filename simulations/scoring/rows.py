@@ -32,7 +32,7 @@ def read_rows(model: TrainedModel, path: Path) -> NewRows:
     """
     path, data = path.expanduser(), model.config.data
     if model.preprocessing is not None:
-        return read_table_rows(path, data.label_column or "label")
+        return read_table_rows(path, data.label_column or "label", model.preprocessing.words)
     return read_array_rows(path, model.sample_format.shape, data)
 
 
@@ -135,7 +135,9 @@ def evaluate_file(
     Args:
         model: scores them.
         path: of the rows.
-        resamples, confidence, seed: as of `problems.metrics.scored_metrics`.
+        resamples: as of `problems.metrics.scored_metrics`.
+        confidence: likewise.
+        seed: likewise.
 
     Raises:
         DataError: the rows cannot be read or scored, have no labels, or not those of the training.
@@ -149,7 +151,7 @@ def evaluate_file(
         raise DataError(path, got="rows without labels", allowed=allowed, hint="add them, or take `predict`")
     labels = model.sample_format.encode_labels(np.asarray(rows.labels))
     scores = model.decision_function(rows.features)
-    likely, called = probabilities(scores)[:, 1], scores >= model.threshold
+    likely, called = probabilities(scores)[:, 1], scores.astype(np.float64) >= model.threshold
     metrics = scored_metrics(labels, scores, likely, called, resamples=resamples, confidence=confidence, seed=seed)
     counts = len(labels), int(labels.sum())
     return Measured(model.record.name, model.chosen, *counts, model.threshold, resamples, confidence, seed, metrics)

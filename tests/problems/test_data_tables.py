@@ -224,3 +224,29 @@ def test_folders_with_too_few_or_too_many_files(tmp_path: Path) -> None:
     refuses("csv", "empty.csv", r"empty.csv: got a file that cannot be read as a table")
     (tmp_path / "t.parquet").write_text("no parquet")
     refuses("parquet", "t.parquet", r"t.parquet: got a file that cannot be read as a table")
+
+
+def test_rows_of_more_cells_than_names(tmp_path: Path) -> None:
+    """Pandas would take the first cells for an index, and every column for its neighbour."""
+    (tmp_path / "t.csv").write_text("age,bmi,label\n" + "".join(f"{20 + i},{i},{i % 2},\n" for i in range(20)))
+    with pytest.raises(DataError, match="got rows of more cells than the first line names"):
+        load(DataSpec("csv", str(tmp_path / "t.csv")), 2)
+
+
+def test_listed_values_are_those_of_the_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Values that look like numbers or truths, and spaces; a whole number may be written as 2.0."""
+    cells = {"a": ["007", "012"], "b": ["true", "false"], "c": [" nurse", "baker "], "d": ["1", "2.0"], "e": ["x", "y"]}
+    table = pd.DataFrame({name: values * 20 for name, values in cells.items()})
+    path = write_table(table.assign(label=[0, 0, 1, 1] * 10), tmp_path / "t.csv")
+    columns = "a[007|012],b[true|false],c[nurse|baker],d[1|2],e[X|Y]"
+    data = load(DataSpec("csv", path, feature_columns=columns), 1)
+    seen = np.concatenate([data.train.features, data.test.features]).sum(axis=0)
+    assert seen.tolist() == [20.0] * 8 + [0.0] * 2
+    assert "column 'e' has 40 of 40 cells that are none of those in feature-columns" in caplog.text
+
+
+def test_what_means_missing_is_not_looked_for_in_labels_and_sites(tmp_path: Path) -> None:
+    table = frame().assign(label=[-1, 1] * 20, site=[9, 9, 8, 8] * 10)
+    path = write_table(table, tmp_path / "t.csv")
+    spec = DataSpec("csv", path, partition="natural", site_column="site", missing="mean", missing_values="-1,9")
+    assert sum(len(load(spec, 2).client(place)) for place in (0, 1)) == 32

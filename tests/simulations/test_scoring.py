@@ -18,6 +18,7 @@ from apps.config import Scalar
 from problems.data import DataError, DataSpec, load
 from problems.metrics import binary_metrics
 from simulations.scoring.card import write_card
+from simulations.scoring.rows import score_file
 from tests.battery.federation import OF_ROWS, Run, federate, patients
 from tests.programs import Line
 from tests.simulations.fabricated import refusal
@@ -283,3 +284,18 @@ def test_the_card_tells_what_the_run_directory_knows(command: Line, hospital: tu
     ):
         assert told in text
     assert str(hospital[1].parent) not in text
+
+
+def test_a_row_s_score_does_not_depend_on_the_others(tmp_path: Path) -> None:
+    """Pandas reads a column whose cells all look like numbers, or truths, as such."""
+    rng = np.random.default_rng(0)
+    choices = {"ward": ["007", "012", "A1"], "smoker": ["true", "false", "unknown"]}
+    table = pd.DataFrame({name: rng.choice(values, 60) for name, values in choices.items()})
+    table.assign(label=rng.integers(0, 2, 60)).to_csv(tmp_path / "all.csv", index=False)
+    config = {"dataset": "csv", "data-dir": str(tmp_path / "all.csv"), "strategy": "local-sgd", "num-server-rounds": 2}
+    run, _ = federate(tmp_path / "run", config, clients=2)
+    model = florilegium.load(run.path)
+    some = table[(table.ward != "A1") & (table.smoker != "unknown")].head(5)
+    some.to_csv(tmp_path / "some.csv", index=False)
+    together, alone = (score_file(model, tmp_path / f"{name}.csv").score.to_numpy() for name in ("all", "some"))
+    np.testing.assert_array_equal(alone, together[some.index])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
-from problems.data.cells import ISO_DATE, TRUTHS, days, is_date, is_numeric, name_cells, numbers, texts
+from problems.data.cells import ISO_DATE, TRUTHS, as_listed, days, is_date, is_numeric, name_cells, numbers, texts
 from problems.data.preprocessing import Kind
 from problems.data.spec import REST, Column, DataError, DataSpec
 
@@ -171,8 +171,13 @@ class _Check:
     def _strangers(self) -> Iterator[DataError]:
         """Values of a site's file that are not listed, where all must be."""
         listed = self.column.categories
-        strange = self.values.notna().to_numpy() & ~np.isin(texts(self.values)[0], listed)
-        if self.site and REST not in listed and strange.any():
+        strange = self.values.notna().to_numpy() & ~np.isin(as_listed(texts(self.values)[0], listed), listed)
+        if REST in listed or not strange.any():
+            return
+        if not self.site:
+            what = name_cells(strange, "that are none of those in feature-columns")
+            _log.warning("column %r has %s: they count as none of them", self.column.name, what)
+        else:
             way_out = f"list them in feature-columns, or {REST} for all others"
             yield self._fault(
                 name_cells(strange, "that are none of those in feature-columns"), ", ".join(listed), way_out

@@ -1,5 +1,6 @@
 """Rows that a trained model is to score: a file, or a folder of images, that no run has read."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,18 +38,19 @@ class NewRows:
         return len(self.features)
 
 
-def read_table_rows(path: Path, label_column: str) -> NewRows:
+def read_table_rows(path: Path, label_column: str, words: Sequence[str] = ()) -> NewRows:
     """Read a table.
 
     Args:
         path: a csv or parquet file.
         label_column: the name of the labels' column, which need not be there.
+        words: as of `problems.data.formats.tables.read_table`.
 
     Raises:
         DataError: it is no such file, or cannot be read.
     """
     _check_file(path, _TABLES, "since the run was trained on a table")
-    frame = tables.read_table(path)
+    frame = tables.read_table(path, words)
     frame.columns = frame.columns.map(str)
     return NewRows(frame, frame[label_column].to_numpy() if label_column in frame.columns else None)
 

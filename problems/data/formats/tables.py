@@ -25,11 +25,12 @@ PARQUET_ENDINGS = (".parquet", ".pq")
 _log = logging.getLogger(__name__)
 
 
-def read_table(path: Path, **options: Any) -> "pd.DataFrame":
+def read_table(path: Path, words: Sequence[str] = (), **options: Any) -> "pd.DataFrame":
     """Return the table of a csv or parquet file.
 
     Args:
         path: of the file; its ending says which kind it is.
+        words: names of columns whose cells are text in a csv, as they are written, also where they look like numbers.
         options: for `pandas.read_csv`, if the file has an unusual form.
 
     Raises:
@@ -37,15 +38,19 @@ def read_table(path: Path, **options: Any) -> "pd.DataFrame":
     """
     import pandas as pd
 
+    parquet, kinds = path.name.endswith(PARQUET_ENDINGS), None if options else dict.fromkeys(words, str)
     try:
-        frame = pd.read_parquet(path) if path.name.endswith(PARQUET_ENDINGS) else pd.read_csv(path, **options)
+        frame = pd.read_parquet(path) if parquet else pd.read_csv(path, dtype=kinds, **options)
         names = list(frame.columns)
-        if not path.name.endswith(PARQUET_ENDINGS) and not options:  # pandas renames duplicates
+        if not parquet and not options:  # pandas renames duplicates
             names = pd.read_csv(path, header=None, nrows=1, dtype=str).iloc[0].dropna().tolist()
     except (OSError, EOFError, ValueError) as error:  # pandas' and pyarrow's own errors are ValueErrors
         why = " ".join(str(error).split())
         got, way_out = f"a file that cannot be read as a table ({why})", "mend the file, or set dataset to its kind"
         raise DataError(path, got=got, allowed="named columns and a row a sample", hint=way_out) from error
+    if not parquet and not options and not frame.index.equals(pd.RangeIndex(len(frame))):
+        got, way_out = "rows of more cells than the first line names", "name every column, or end no line with a comma"
+        raise DataError(path, got=got, allowed="a name for each cell", hint=way_out)
     if frame.empty:
         raise DataError(path, got="no row", allowed="names of columns and at least one row", hint="bring some")
     if twice := [repr(name) for name, times in Counter(names).items() if times > 1]:
@@ -69,7 +74,8 @@ def table(train: Path, test: Path | None, spec: DataSpec, *, site: bool = False)
     Raises:
         DataError: names the column that is not there, or all that cannot be features; see `check_columns`.
     """
-    frames = read_table(train), None if test is None else read_table(test)
+    words = [column.name for column in parse_columns(spec.feature_columns) if column.categories]
+    frames = read_table(train, words), None if test is None else read_table(test, words)
     return from_frames(*frames, (train, test), spec, site=site)
 
 
@@ -155,7 +161,11 @@ def _clean(
     frame = frame.drop(columns=list(dropped), errors="ignore")
     counting = [name for name in frame.columns[:1] if not some and is_index(frame[name])]
     markers = parse_names("missing-values", spec.missing_values)
-    return frame.drop(columns=counting).apply(without_markers, markers=markers), counting
+    apart = [spec.label_column or "label", spec.site_column]
+    frame = frame.drop(columns=counting)
+    for name in frame.columns.difference(apart):
+        frame[name] = without_markers(frame[name], markers)
+    return frame, counting
 
 
 def encode(
