@@ -69,7 +69,11 @@ def make_score_plan(
     """Say what a segment does that scores rows.
 
     Args:
-        segment, parties, held, training, vfb2: as of `make_plan`.
+        segment: as of `make_plan`, and so are the next four.
+        parties: see there.
+        held: see there.
+        training: see there.
+        vfb2: see there.
         epochs: of the run whose model scores: parties whose blocks are of different ends of it have different plans.
     """
     plan = make_plan(SGD, segment, parties, held, training, vfb2)
