@@ -2,9 +2,9 @@
 
 A site alone is the run's own strategy with one client that holds this site's rows: the same loss, model, initial
 weights and number of local steps, and batches of the same size, or of all rows where there are fewer. All rows in one
-place are the same with one client that holds the rows of all sites. All are evaluated on the run's test rows. They have
-the features as the run has scaled them, and neither secure sums nor noise for privacy, which a site alone has no use
-for.
+place are the same with one client that holds the rows of all sites. All are evaluated on the rows that the run's
+metrics are of: its test or validation rows, or the test rows if it has chosen anything, which the others do not. They
+have the features as the run has scaled them, and neither secure sums nor noise for privacy, which a site alone has no use for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flwr.app import Context, RecordDict
 from numpy.typing import NDArray
 
 from apps.client_app import report_of, site_of
-from apps.config import ConfigError, DataSettings, RunConfig, Scalar, flatten, parse_run_config
+from apps.config import ConfigError, DataSettings, EvaluationSettings, RunConfig, Scalar, flatten, parse_run_config
 from apps.evaluation.metric_names import better, format_metrics
 from apps.run_directory.artifacts import MATPLOTLIB
 from apps.run_directory.curves import RANKING, rows_in_words
@@ -169,10 +169,12 @@ def train_baselines(
         ConfigError, DataError: the sites' rows cannot be read.
     """
     config, run = parse_run_config(flat), read_run(out)
-    sites, test = _gather(config, clients, flat, nodes)
+    tested = "test_metrics" in run.result
+    sites, test = _gather(config, clients, flat, nodes, tested=tested)
     metric = next(iter(run.metrics))
+    curve = {run.selected or run.facts["rounds"]: run.metrics[metric]} if tested else run.curve(metric)
     total = _count(sites)
-    federated = Result(FEDERATED, *total, run.metrics, curve=run.curve(metric))
+    federated = Result(FEDERATED, *total, run.metrics, curve=curve)
 
     def train(name: str, folder: str, some: Sequence[Site]) -> Result:
         record, reason = _train(config, out / "baselines" / folder, some, test)
@@ -182,15 +184,16 @@ def train_baselines(
 
     pooled = train(POOLED, "pooled", sites)
     alone = [train(f"site {place} alone", f"site-{place}", [site]) for place, site in enumerate(sites)]
-    found = Baselines(metric, rows_in_words(run.config), federated, pooled, alone)
+    where = "the test rows" if tested else rows_in_words(run.config)
+    found = Baselines(metric, where, federated, pooled, alone)
     found.save(out, picture=config.run.pictures)
     return found
 
 
 def _gather(
-    config: RunConfig, clients: int, flat: Mapping[str, Scalar], nodes: Sequence[Mapping[str, Scalar]]
+    config: RunConfig, clients: int, flat: Mapping[str, Scalar], nodes: Sequence[Mapping[str, Scalar]], *, tested: bool
 ) -> tuple[list[Site], Pair]:
-    """What each site trains on, as its ClientApp has it, and the test rows of the run."""
+    """What each site trains on, as its ClientApp has it, and what is evaluated on: the test rows, if ``tested``."""
     contexts = [
         Context(
             run_id=0,
@@ -205,11 +208,13 @@ def _gather(
     scaling = None if schema is None else schema.scaling
     rows = [site for context in contexts if isinstance(site := site_of(context, config, scaling), Site)]
     if schema is None:
-        test = resources.federated_data(config.data, clients).test
+        data = resources.federated_data(config.data, clients)
+        test = data.test if tested else data.evaluated
     elif config.data.data_dir:
         test = server_samples(config, schema)
     else:
-        return rows, _join([site.held_out for site in rows if site.held_out])
+        held = [site.test if tested else site.held_out for site in rows]
+        return rows, _join([site for site in held if site])
     return rows, (test.features.astype(np.float32), test.labels)
 
 
@@ -246,6 +251,7 @@ def _config(config: RunConfig, place: str, rows: int, positives: int) -> dict[st
     """The flat run config of a baseline."""
     flat = {key: value for key, value in flatten(config.resolve()).items() if not key.startswith("synthetic.")}
     flat |= {kebab(name): known.default for name, known in DataSettings.model_fields.items()}
+    flat |= {kebab(name): known.default for name, known in EvaluationSettings.model_fields.items()}
     flat |= {"dataset": LOADER, "data-dir": place, "resume": (Path(place) / "metrics.jsonl").exists()}
     flat |= {"pictures": False, "tracking-uri": "", "fraction-train": 1.0, "min-train-nodes": 0.5}
     flat |= {"privacy.secure-sum": False, "privacy.epsilon": 0.0}

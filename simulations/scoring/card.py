@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from apps.evaluation.metric_names import add_suffix
-from apps.registry import ALGORITHMS
 from apps.run_directory.curves import rows_in_words
 from problems.data.spec import DATASETS, GENERIC, PARTITIONS
 from problems.models import MODELS
@@ -54,7 +53,7 @@ def _details(model: TrainedModel) -> str:
             f"than for {_quote(labels.negative_labels)}",
             "Model type": f"`{config.run.model}`, {network} {model.network.dim:,} parameters",
             "Input": _input(model),
-            "Strategy": f"`{model.record.result['strategy']}`, {ALGORITHMS[config.run.strategy].description}",
+            "Strategy": f"`{model.record.result['strategy']}`, {config.algorithm.description}",
             "Model": f"`{model.chosen}`, of round {round_}",
             "License": "to be chosen by those who publish the model",
         }
@@ -203,7 +202,7 @@ def _figure(value: Any) -> str:
 
 def _privacy(model: TrainedModel) -> str:
     privacy, lines = model.config.privacy, model.record.lines
-    sends = ALGORITHMS[model.config.run.strategy].sends
+    sends = model.config.algorithm.sends
     found = {
         "What travelled beside the model": sends,
         "Secure sums": f"yes, with threshold {privacy.secure_threshold:.3g}" if privacy.secure_sum else "no",

@@ -13,6 +13,8 @@ from apps.config import ConfigError, Scalar, parse_run_config
 from apps.server_app import RunFailedError
 from problems.data import DataError, DataSpec, load
 from simulations.results.records import read_run
+from simulations.scoring.card import write_card
+from simulations.scoring.model import load as load_model
 from tests.battery.engines import Engine, Flower, InProcess, flower_home
 from tests.programs import Line
 
@@ -103,6 +105,7 @@ def test_a_package_s_strategy_and_data_run_by_name_and_by_path(package: Path, tm
     departures = read_run(tmp_path / "half").departures
     assert "model" in departures
     assert "halfway.share" not in departures
+    assert "Strategy:** `halfway`, " in write_card(load_model(tmp_path / "half"))
     more = {**SMALL, "dataset": "blobs", "strategy": "halfway", "num-server-rounds": 3, "resume": True}
     with pytest.raises(RunFailedError, match=r"halfway.share: got 0.2, allowed: 0.5"):
         InProcess().run(tmp_path / "half", {**more, "strategy-settings": "share=0.2"}, 3)

@@ -51,6 +51,16 @@ def test_of_one_site_all_three_are_the_same(strategy: str, tmp_path: Path) -> No
         assert {name: other.metrics[name] for name in shared} == expected
 
 
+@pytest.mark.parametrize("keys", [{}, {"threshold_at": "sensitivity=0.9"}])
+def test_all_are_evaluated_on_the_rows_of_the_run_s_metrics(keys: dict[str, Any], tmp_path: Path) -> None:
+    """Validation rows, or the test rows of a run that has chosen something."""
+    found = compared(tmp_path / "run", 1, learning_rate=0.01, validation_fraction=0.2, **keys)
+    assert found.where == ("the test rows" if keys else "validation rows")
+    expected = {name: pytest.approx(value, rel=1e-6) for name, value in found.federated.metrics.items()}
+    for other in (found.pooled, *found.alone):
+        assert other.metrics == expected
+
+
 def test_a_site_alone_is_sgd_on_its_own_rows(tmp_path: Path) -> None:
     """Its rows as they were disturbed, the initial weights and the test rows of the run, as many steps in all."""
     keys: dict[str, Any] = {"label_noise": 0.1, "client_shift": 0.3, "partition": "linear", "init_from": ""}
