@@ -4,7 +4,8 @@ A site alone is the run's own strategy with one client that holds this site's ro
 weights and number of local steps, and batches of the same size, or of all rows where there are fewer. All rows in one
 place are the same with one client that holds the rows of all sites. All are evaluated on the rows that the run's
 metrics are of: its test or validation rows, or the test rows if it has chosen anything, which the others do not. They
-have the features as the run has scaled them, and neither secure sums nor noise for privacy, which a site alone has no use for.
+have the features as the run has scaled them, and neither secure sums nor noise for privacy, for which a site alone has
+no use.
 """
 
 from __future__ import annotations
