@@ -41,7 +41,7 @@ from clients.vertical.policy import (
 from clients.vertical.transport.identity import Identity
 from clients.vfb2 import VFB2Client
 from payloads.handshake import Scaling, SiteReport
-from payloads.vfb2 import DATA_SUMMARY
+from payloads.vfb2 import DATA_SUMMARY, Segment
 from payloads.wire import PHASE, RUN_TOKEN
 
 PEER_FILES = ("peer-cert", "peer-key", PEER_CA)
@@ -99,8 +99,10 @@ class PartySites(Sites):
             config: the message's scalars. Their run token names the folder, else the salt of the segment does.
         """
         assert isinstance(client, VFB2Client)
+        if not isinstance(client.inbox, Segment):  # the party has only introduced itself
+            return
         party, node = client.party, context.node_config
-        run = str(config.get(RUN_TOKEN, "")) or (client.inbox.salt.tobytes().hex() if client.inbox else "")
+        run = str(config.get(RUN_TOKEN, "")) or client.inbox.salt.tobytes().hex()
         folder = party_folder(node, local, run, party.partition_id)
         if client.scores is not None:
             block = party.data.block

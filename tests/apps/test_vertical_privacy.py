@@ -11,6 +11,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from apps.config import Scalar
+from apps.training import Training
 from clients.parties import Party, sockets
 from clients.vertical.segment.plan import Holding, Outcome
 from clients.vertical.transport.addresses import Address
@@ -49,6 +50,19 @@ def test_blocks_that_are_not_shared_stay_at_the_parties(
     for place in range(PARTIES):
         (file,) = (tmp_path / f"state-{place}").rglob("block.safetensors")
         np.testing.assert_array_equal(load_file(file)["weights"], shared.model[f"weights.{place}"])
+
+
+def test_a_server_without_run_tokens_does_not_keep_parties_from_their_state_dir(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a server app of one's own starts the strategy: the folder has the name of the run's salt."""
+    monkeypatch.setattr(Training, "offer_state_dir", lambda *_: None)
+    run, tap = play(tmp_path / "run", {}, [{"state-dir": str(tmp_path / "state")}] * PARTIES)
+    segments = [payloads_of("vfb2-sgd", exchange)[0] for exchange in tap.exchanges]
+    (salt,) = {segment.salt.tobytes().hex() for segment in segments if isinstance(segment, Segment)}
+    for place in range(PARTIES):
+        kept = load_file(tmp_path / "state" / salt / f"client-{place}" / "block.safetensors")["weights"]
+        np.testing.assert_array_equal(kept, run.model[f"weights.{place}"])
 
 
 def test_a_party_does_not_give_what_it_does_not_share(tmp_path: Path) -> None:
