@@ -23,6 +23,7 @@ from apps.run_directory.checkpoints import Checkpoint, read_checkpoint, write_ch
 from apps.run_directory.events import TENSORBOARD, Events
 from apps.run_directory.tracking import Tracker
 from apps.sites.files import DiskFullError, flush, make_folder, room_for, write_atomic, write_tensors
+from apps.sites.state_store import is_token
 from payloads.record import PayloadError
 from problems.data import Preprocessing
 from problems.errors import importable, install
@@ -207,7 +208,7 @@ class RunDirectory:
             was = f"{before[key]!r}, with which" if key in before else "no such key, without which"
             way_out = "set it so, or begin a new run"
             raise _not_resumable(key, repr(now.get(key)), f"{was} the run in {self.path} was started", way_out)
-        if not (self.path / "run-token").exists() or not re.fullmatch("[0-9a-f]{32}", self.token):
+        if not (self.path / "run-token").exists() or not is_token(self.token):
             token = self.path / "run-token"
             raise _not_resumable(token, "a file that is missing or damaged", "32 hexadecimal digits")
         covered = self.newest_checkpoint().server_round

@@ -1,7 +1,6 @@
 """The file of a party's own block: written when a run ends, and read when a later run scores rows with it."""
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from apps.run_config.settings import ConfigError
 from apps.sites.files import make_folder, read_sealed, write_sealed
-from apps.sites.state_store import STATE_DIR, client_folder, state_dir
+from apps.sites.state_store import STATE_DIR, base_folder, client_folder, is_token, state_dir
 from clients.parties import KeptBlock
 from payloads.record import PayloadError
 from problems.data import Preprocessing
@@ -50,9 +49,7 @@ def party_folder(node: Mapping[str, Any], local: Mapping[str, Any], token: str, 
             does not keep its block from the server.
         token: the run's.
     """
-    base, shared = state_dir(node), state_dir(local)
-    if base is None and shared is not None and shared.is_dir() and node.get("share-block", True):
-        base = shared
+    base = base_folder(node, local if node.get("share-block", True) else {})
     return None if base is None else client_folder(base, token, party)
 
 
@@ -86,11 +83,11 @@ def read_block(node: Mapping[str, Any], score_run: str, problem: str, place: tup
     directory, token = Path(score_run).expanduser(), score_run
     if (directory / "run-token").is_file():
         token = (directory / "run-token").read_text("utf-8", errors="replace")
-    if not re.fullmatch("[0-9a-f]{32}", token):
+    if not is_token(token):
         allowed = "the 32 hexadecimal digits of a run's token, or a run directory on the machine of all parties"
         raise ConfigError(f"party {party}: vfb2.score-run", got=repr(score_run), allowed=allowed, hint=_PAGE)
     named, base = str(node.get(BLOCK, "")), state_dir(node) or directory / "client-state"
-    path = Path(named).expanduser() if named else base / token / f"client-{party}" / _NAME
+    path = Path(named).expanduser() if named else client_folder(base, token, party) / _NAME
     if not path.is_file():
         got, where = f"{str(path)!r}, which does not exist", f"in the node config's {STATE_DIR}, or at its {BLOCK}"
         allowed = f"its block of the run {score_run!r}, {where}"

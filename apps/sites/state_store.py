@@ -32,6 +32,22 @@ def state_dir(node: Mapping[str, Any]) -> Path | None:
     return Path(named).expanduser() if named else None
 
 
+def base_folder(node: Mapping[str, Any], local: Mapping[str, Any]) -> Path | None:
+    """Return the folder of a client's files of all runs, or None: its ``state-dir``, else a server's on the same disk.
+
+    Args:
+        node: its node config.
+        local: the paths that a message brings.
+    """
+    own, shared = state_dir(node), state_dir(local)
+    return shared if own is None and shared is not None and shared.is_dir() else own
+
+
+def is_token(text: str) -> bool:
+    """Whether a text can be a run's token, under whose name clients keep files: 32 hexadecimal digits."""
+    return re.fullmatch("[0-9a-f]{32}", text) is not None
+
+
 def client_folder(base: Path, token: str, client: int) -> Path:
     """Return the folder of a client's files of a run.
 
@@ -42,7 +58,7 @@ def client_folder(base: Path, token: str, client: int) -> Path:
     Raises:
         ValueError: the token is not 32 hexadecimal digits.
     """
-    if not re.fullmatch("[0-9a-f]{32}", token):
+    if not is_token(token):
         raise ValueError(f"{RUN_TOKEN}: got {token[:64]!r}, allowed: 32 hexadecimal digits")
     return base / token / f"client-{client}"
 
@@ -66,9 +82,7 @@ class StateStore:
         """
         if CHECKPOINT_ROUND not in config:
             return None
-        base, shared = state_dir(context.node_config), state_dir(local)
-        if base is None and shared is not None and shared.is_dir():
-            base = shared
+        base = base_folder(context.node_config, local)
         if base is None:
             return None
         return cls(client_folder(base, str(config[RUN_TOKEN]), partition_id), int(config[CHECKPOINT_ROUND]))
