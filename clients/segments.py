@@ -18,6 +18,7 @@ def make_plan(
     segment: Segment,
     parties: int,
     held: NDArray[np.int64],
+    ids: bytes,
     training: TrainingSettings,
     vfb2: VFB2Settings,
 ) -> Plan:
@@ -27,6 +28,7 @@ def make_plan(
         algorithm: "sgd", "svrg" or "saga".
         parties: q.
         held: (2,) the party's training and test rows, which count while the server does not know those of all.
+        ids: digest of the ids of these rows.
     """
     number = int(segment.segment[0])
     rows, test_rows = (held if segment.rows is None else segment.rows).tolist()
@@ -55,6 +57,7 @@ def make_plan(
         curvature=bool(segment.curvature[0]),
         start=number == 1,
         allow_bare=vfb2.allow_two_parties,
+        ids=ids.hex(),
     )
 
 
@@ -62,6 +65,7 @@ def make_score_plan(
     segment: Segment,
     parties: int,
     held: NDArray[np.int64],
+    ids: bytes,
     training: TrainingSettings,
     vfb2: VFB2Settings,
     epochs: int,
@@ -69,14 +73,15 @@ def make_score_plan(
     """Say what a segment does that scores rows.
 
     Args:
-        segment: as of `make_plan`, and so are the next four.
+        segment: as of `make_plan`, and so are the next five.
         parties: see there.
         held: see there.
+        ids: see there.
         training: see there.
         vfb2: see there.
         epochs: of the run whose model scores: parties whose blocks are of different ends of it have different plans.
     """
-    plan = make_plan(SGD, segment, parties, held, training, vfb2)
+    plan = make_plan(SGD, segment, parties, held, ids, training, vfb2)
     plan = replace(plan, first_epoch=epochs, epochs=0, window=1, synchronous=False, label_epsilon=0.0)
     return replace(plan, evaluate=False, curvature=False, start=False, score=True)
 

@@ -209,10 +209,10 @@ class VFB2Client(PayloadClient[NoModel]):
             PartyError: a party failed.
         """
         held, digest = self.counts(), self.digest(segment)
-        plan = make_plan(self.algorithm, segment, self.party.parties, held, self.training, self.settings)
-        plan = dataclasses.replace(plan, ids=digest.tobytes().hex())
+        parties, training, settings = self.party.parties, self.training, self.settings
+        plan = make_plan(self.algorithm, segment, parties, held, digest.tobytes(), training, settings)
         number = plan.segment
-        self.note(plan, held, digest)
+        self.note(plan, held)
         start = self.start(segment)
         outcome = self.run(segment, plan, start)
         self.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))
@@ -244,10 +244,9 @@ class VFB2Client(PayloadClient[NoModel]):
         data, held, parties = self.party.data, self.counts(), self.party.parties
         assert data.block is not None
         check_recipients(segment, data.block.active, parties, self.settings)
-        digest = self.digest(segment)
-        plan = make_score_plan(segment, parties, held, self.training, self.settings, data.block.epochs)
-        plan = dataclasses.replace(plan, ids=digest.tobytes().hex())
-        self.note(plan, held, digest)
+        training, settings, ids = self.training, self.settings, self.digest(segment).tobytes()
+        plan = make_score_plan(segment, parties, held, ids, training, settings, data.block.epochs)
+        self.note(plan, held)
         self.facts["score-run"] = self.settings.score_run
         outcome = self.run(segment, plan, PartyState(data.block.weights))
         self.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))
@@ -256,17 +255,16 @@ class VFB2Client(PayloadClient[NoModel]):
             self.scores = data.ids(self.state.aligned), outcome.scores
         return Report(serial=segment.serial, counters=_in_order(outcome))
 
-    def note(self, plan: Plan, held: NDArray[np.int64], digest: NDArray[np.uint8]) -> None:
+    def note(self, plan: Plan, held: NDArray[np.int64]) -> None:
         """Note for the owner's log what a segment does.
 
         Args:
             held: (2,) numbers of rows that take part.
-            digest: of their ids.
         """
         self.facts |= {
             "rows": int(held[0]),
             "test-rows": int(held[1]),
-            "digest": digest.tobytes().hex(),
+            "digest": plan.ids,
             "segment": plan.segment,
             "attempt": plan.serial,
             "epochs": plan.epochs,
