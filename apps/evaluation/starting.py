@@ -10,18 +10,17 @@ from torch import Tensor
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
 from payloads.record import FloatArray
+from problems.models.networks import SADDLE_NAMES
 
 KEY = "init-from"
 _PAGE = "see docs/configuration.md"
-# the scalars of an AUC saddle, which belong to its loss and not to the network
-_SADDLE = "saddle."
 
 
 def starting_point(config: RunConfig, evaluator: Evaluator) -> list[FloatArray]:
     """Return the flat arrays that a new run starts from.
 
-    The scalars of an AUC saddle, ``saddle.*``, may be missing in the file, and then start as without it; where the loss
-    has none, those of the file have no effect.
+    The scalars of an AUC saddle, which belong to its loss and not to the network, may be missing in the file, and then
+    start as without it; where the loss has none, those of the file have no effect.
 
     Args:
         config: the run's; ``init-from`` names the file, or is empty.
@@ -35,7 +34,7 @@ def starting_point(config: RunConfig, evaluator: Evaluator) -> list[FloatArray]:
         return evaluator.start()
     named = _read(place)
     expected = {name: tuple(value.shape) for name, value in evaluator.name_arrays(evaluator.start()).items()}
-    named = {name: value for name, value in named.items() if name in expected or not name.startswith(_SADDLE)}
+    named = {name: value for name, value in named.items() if name in expected or name not in SADDLE_NAMES}
     if differing := _differences(expected, named):
         got, allowed = f"{place}, which {differing}", f"the names and shapes of model {config.run.model!r} in this run"
         raise ConfigError(KEY, got=got, allowed=allowed, hint="set model and columns as in that file's run")
@@ -65,7 +64,7 @@ def _differences(expected: Mapping[str, tuple[int, ...]], named: Mapping[str, An
     def shorten(names: list[str]) -> str:
         return ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
-    lacking = [name for name in expected if name not in named and not name.startswith(_SADDLE)]
+    lacking = [name for name in expected if name not in named and name not in SADDLE_NAMES]
     more = [name for name in named if name not in expected]
     shapes = {name: tuple(named[name].shape) for name in expected if name in named}
     other = [f"{name!r} of {shape}, not {expected[name]}" for name, shape in shapes.items() if shape != expected[name]]
