@@ -60,7 +60,7 @@ class PartyTable:
         order = np.argsort(ids, kind="stable")
         self._ids: list[str] = ids[order].tolist()
         frame = frame.drop(columns=id_column)
-        label_column = spec.label_column or "label"
+        label_column = spec.labels_in
         self.labelled = label_column in frame.columns
         self._labels: Array | None = None
         self._question, self._sides = "", None

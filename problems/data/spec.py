@@ -248,6 +248,11 @@ class DataSpec:
     synthetic_samples: int = _key(2000, "training samples of a client, an integer >= 1", ge=1)
     seed: int = 0
 
+    @property
+    def labels_in(self) -> str:
+        """Name of the column with the labels of a table."""
+        return self.label_column or "label"
+
 
 def in_data_set(error: DataError, spec: DataSpec) -> DataError:
     """Return an error with the name of the data set and the page about data sets added.

@@ -132,7 +132,7 @@ def _check_columns(spec: DataSpec) -> None:
         _inside(spec, key, tabular or got == plain, only, "leave it out")
     dropped, markers = (parse_names(key, _value(spec, key)) for key in ("drop-columns", "missing-values"))
     columns = parse_columns(number) if tabular else ()
-    needed = {spec.label_column or "label", spec.site_column, *(column.name for column in columns)}
+    needed = {spec.labels_in, spec.site_column, *(column.name for column in columns)}
     if both := needed.intersection(dropped):
         got = f"{spec.drop_columns!r}, with {min(both)!r}"
         raise DataError("drop-columns", got=got, allowed="no column that another key names", hint="leave it out")

@@ -13,9 +13,9 @@ from problems.data.cells import is_number
 from problems.data.preprocessing import Feature, Preprocessing
 from problems.data.samples import as_float32
 from problems.models import FlatModel
-from simulations.scoring.export import FEATURES, PROBABILITY, SCORE, input_names
+from simulations.scoring.export import FEATURES, input_names
 from simulations.scoring.graph import input_type
-from simulations.scoring.model import TrainedModel, probabilities
+from simulations.scoring.model import PROBABILITY, SCORE, TrainedModel, probabilities
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,12 +19,12 @@ from apps.run_directory.versions import NAME, project_version
 from problems.data.preprocessing import Preprocessing
 from problems.errors import importable, require
 from problems.models import ModelError
-from simulations.scoring.model import TrainedModel
+from simulations.scoring.model import PROBABILITY, SCORE, TrainedModel
 
 if TYPE_CHECKING:
     import onnx
 
-FEATURES, SCORE, PROBABILITY = "features", "score", "probability"
+FEATURES = "features"
 OPSET = 18
 TOLERANCE = 1e-5
 

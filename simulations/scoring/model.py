@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LAST, BEST = "last", "best"
+SCORE, PROBABILITY = "score", "probability"  # columns of a table of scores, and outputs of an exported model
 _PAGE = "see docs/scoring.md"
 _PREFIX = "model_"  # of the files of other models than the last one
 

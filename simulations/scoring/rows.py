@@ -16,12 +16,12 @@ from problems.data import DataError
 from problems.data.formats.new_rows import NewRows, read_array_rows, read_table_rows
 from problems.data.formats.tables import PARQUET_ENDINGS
 from problems.metrics import Interval, scored_metrics
-from simulations.scoring.model import TrainedModel, probabilities
+from simulations.scoring.model import PROBABILITY, SCORE, TrainedModel, probabilities
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SCORE, PROBABILITY, FILE = "score", "probability", "file"
+FILE = "file"
 
 
 def read_rows(model: TrainedModel, path: Path) -> NewRows:
@@ -32,7 +32,7 @@ def read_rows(model: TrainedModel, path: Path) -> NewRows:
     """
     path, data = path.expanduser(), model.config.data
     if model.preprocessing is not None:
-        return read_table_rows(path, data.label_column or "label", model.preprocessing.words)
+        return read_table_rows(path, data.labels_in, model.preprocessing.words)
     return read_array_rows(path, model.sample_format.shape, data)
 
 
@@ -146,7 +146,7 @@ def evaluate_file(
     rows = read_rows(model, path)
     if rows.labels is None:
         table = model.preprocessing is not None
-        wanted = f"column {model.config.data.label_column or 'label'!r}" if table else "class folders, or an array y"
+        wanted = f"column {model.config.data.labels_in!r}" if table else "class folders, or an array y"
         allowed = f"{wanted}, since metrics need labels"
         raise DataError(path, got="rows without labels", allowed=allowed, hint="add them, or take `predict`")
     labels = model.sample_format.encode_labels(np.asarray(rows.labels))

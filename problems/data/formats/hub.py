@@ -61,7 +61,7 @@ def hugging_face(dataset: str, spec: DataSpec) -> Source:
         DataError: it cannot be opened, lacks a split or a column, or its columns cannot be features.
     """
     train, test = _two_splits(_open(dataset.removeprefix(HUB)))
-    label_column = spec.label_column or "label"
+    label_column = spec.labels_in
     apart = [name for name in (label_column, spec.site_column) if name]
     offered = [name for name in train.column_names if name not in apart]
     columns = [column.name for column in fill_in(parse_columns(spec.feature_columns), offered)]

@@ -101,7 +101,7 @@ def from_frames(
     """
     import pandas as pd
 
-    (train, test), label_column = places, spec.label_column or "label"
+    (train, test), label_column = places, spec.labels_in
     named, train_count = parse_columns(spec.feature_columns), None
     some = bool(named) and REST not in {column.name for column in named}
     frame, counting = _clean(frame, train, spec, site=site, some=some)
@@ -161,7 +161,7 @@ def _clean(
     frame = frame.drop(columns=list(dropped), errors="ignore")
     counting = [name for name in frame.columns[:1] if not some and is_index(frame[name])]
     markers = parse_names("missing-values", spec.missing_values)
-    apart = [spec.label_column or "label", spec.site_column]
+    apart = [spec.labels_in, spec.site_column]
     frame = frame.drop(columns=counting)
     for name in frame.columns.difference(apart):
         frame[name] = without_markers(frame[name], markers)
@@ -188,7 +188,7 @@ def encode(
         missing=spec.missing,  # type: ignore[arg-type]
         missing_values=parse_names("missing-values", spec.missing_values),
         scale=spec.scale,  # type: ignore[arg-type]
-        label_column=spec.label_column or "label",
+        label_column=spec.labels_in,
     )
     return Encoded(preprocessing, preprocessing.encode(frame))
 
