@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,30 @@ from problems.data.spec import Column
 
 if TYPE_CHECKING:
     import pandas as pd
+
+T = TypeVar("T")
+
+_read_lock = threading.Lock()
+
+
+def read_own(path: Path, key: str, read: Callable[[Path, int], T]) -> T:
+    """Read a party's own file; one thread reads at a time.
+
+    Args:
+        path: of the file.
+        key: the node config's, with the party.
+        read: called with the path and the time of the file's last change in nanoseconds, by which it may cache.
+
+    Raises:
+        DataError: there is no such file, or what ``read`` raises; names the key.
+    """
+    try:
+        if not path.is_file():
+            raise DataError(repr(str(path)), got="no such file", allowed="an existing file", hint="give its path")
+        with _read_lock:
+            return read(path, path.stat().st_mtime_ns)
+    except DataError as error:
+        raise DataError.of(error, key, hint=f"{error.hint}; see docs/vertical.md") from error
 
 
 class _Split(NamedTuple):

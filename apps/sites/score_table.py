@@ -2,9 +2,8 @@
 
 import csv
 import io
-import threading
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from logging import WARNING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from scipy import sparse
 from apps.run_config.algorithm import RunConfig
 from apps.sites.blocks import BlockFile, read_block
 from apps.sites.files import make_folder, write_atomic
-from apps.sites.party_table import read_ids, scale
+from apps.sites.party_table import read_ids, read_own, scale
 from apps.sites.rows import DATA_PATH
 from clients.parties import KeptBlock, PartyData, Rows
 from clients.vertical.segment.plan import Holding
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCORE_PATH, SCORES_PATH = "score-path", "scores-path"
-
-_load_lock = threading.Lock()
 
 
 class _Rows:
@@ -143,17 +140,12 @@ def read_score_table(path: Path, config: RunConfig, node: Mapping[str, Any], pla
     vfb2, key = config.family, SCORE_PATH if node.get(SCORE_PATH) else DATA_PATH
     assert isinstance(vfb2, VFB2Settings)
     block = read_block(node, vfb2.score_run, vfb2.problem, place)
-    try:
-        if not path.is_file():
-            raise DataError(repr(str(path)), got="no such file", allowed="an existing file", hint="give its path")
-        with _load_lock:
-            return _score_table(path, path.stat().st_mtime_ns, vfb2.id_column, block, place[0])
-    except DataError as error:
-        raise DataError.of(error, f"party {place[0]}: {key}", hint=f"{error.hint}; see docs/vertical.md") from error
+    read = partial(_score_table, id_column=vfb2.id_column, block=block, party=place[0])
+    return read_own(path, f"party {place[0]}: {key}", read)
 
 
 @lru_cache(maxsize=4)
-def _score_table(path: Path, changed: int, id_column: str, block: BlockFile, party: int) -> ScoreTable:
+def _score_table(path: Path, changed: int, *, id_column: str, block: BlockFile, party: int) -> ScoreTable:
     return ScoreTable(path, id_column, block, party)
 
 

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError
 from apps.sites.blocks import read_block
-from apps.sites.party_table import PartyTable
+from apps.sites.party_table import PartyTable, read_own
 from apps.sites.rows import DATA_PATH
 from apps.sites.score_table import SCORE_PATH, SimulatedRows, read_score_table
 from clients.parties import KeptBlock, PartyData, Rows
 from clients.vertical.segment.plan import Holding
 from payloads.settings import Settings
 from payloads.vfb2 import VFB2Settings
-from problems.data import DataError, DataSpec, Preprocessing
+from problems.data import DataSpec, Preprocessing
 from problems.data.spec import DRAWN, GENERIC, TABLES, is_hub, is_loader
 from problems.errors import NOTHING
 from problems.vertical.data import VerticalData, load_vertical
@@ -162,16 +162,11 @@ def _simulate_scoring(config: RunConfig, node: Mapping[str, Any], place: tuple[i
 
 
 @lru_cache(maxsize=4)
-def _read_table(path: Path, changed: int, spec: DataSpec, id_column: str, problem: str) -> PartyTable:
+def _read_table(path: Path, changed: int, *, spec: DataSpec, id_column: str, problem: str) -> PartyTable:
     return PartyTable(path, spec, id_column, classification=make_objective(problem).classification)
 
 
 def _own_table(path: Path, config: RunConfig, place: int) -> PartyTable:
     vfb2 = settings_of(config)
-    try:
-        if not path.is_file():
-            raise DataError(repr(str(path)), got="no such file", allowed="an existing file", hint="give its path")
-        with _load_lock:
-            return _read_table(path, path.stat().st_mtime_ns, config.data, vfb2.id_column, vfb2.problem)
-    except DataError as error:
-        raise DataError.of(error, f"partition {place}: {DATA_PATH}", hint=f"{error.hint}; {_PAGE}") from error
+    read = partial(_read_table, spec=config.data, id_column=vfb2.id_column, problem=vfb2.problem)
+    return read_own(path, f"partition {place}: {DATA_PATH}", read)
