@@ -24,6 +24,7 @@ from apps.run_config.settings import (
     flatten,
 )
 from clients.base import MethodClient
+from methods.adam import ADAM_STEP
 from methods.method import SampleGradients
 from payloads.settings import PrivacySettings, Settings, TrainingSettings, kebab
 from problems.data import SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
@@ -176,7 +177,7 @@ def _without_auto(flat: Mapping[str, Scalar], row: Algorithm | None) -> dict[str
     """The model, number type and step for the data set and strategy, where the config has none or "auto"."""
     own = {**_AUTO, **_AUTO_OF.get(flat.get("dataset", ""), {})}
     if row is not None:
-        own["learning-rate"] = row.strategy.default_step
+        own["learning-rate"] = ADAM_STEP if flat.get("local-optimizer") == "adam" else row.strategy.default_step
         if own["dtype"] not in row.strategy.number_types:
             own["dtype"] = row.strategy.number_types[0]
     return {key: value for key, value in own.items() if flat.get(key, "auto") == "auto"}
@@ -189,11 +190,13 @@ def _check_needs(strategy: str, algorithm: Algorithm, training: TrainingSettings
     elif needs.needs_examples and not training.by_examples:
         key, got = "client-weights", repr(training.client_weights)
         allowed = f"'examples', {since} {needs.needs_examples}"
-    elif not _adjusts(algorithm) and (training.clip_gradient or training.weight_decay):
+    elif not _trait(algorithm, "adjusts") and (training.clip_gradient or training.weight_decay):
         key = "clip-gradient" if training.clip_gradient else "weight-decay"
         got = str(training.clip_gradient or training.weight_decay)
-        others = ", ".join(name for name, row in ALGORITHMS.items() if _adjusts(row))
-        allowed = f"0, {since} has no place for it in its theory; or with {others}"
+        allowed = f"0, {since} has no place for it in its theory; or with {_those_with('adjusts')}"
+    elif not _trait(algorithm, "has_adam") and training.local_optimizer == "adam":
+        key, got = "local-optimizer", "'adam'"
+        allowed = f"'sgd', {since} has steps of its own; or with {_those_with('has_adam')}"
     elif training.dtype not in needs.number_types:
         key, got, allowed = "dtype", repr(training.dtype), f"{' or '.join(needs.number_types)}, {since} computes in it"
     else:
@@ -237,8 +240,13 @@ def taken_of(algorithm: Algorithm) -> SampleGradients | None:
     return algorithm.client.method.taken if issubclass(algorithm.client, MethodClient) else None
 
 
-def _adjusts(algorithm: Algorithm) -> bool:
-    return issubclass(algorithm.client, MethodClient) and algorithm.client.method.adjusts
+def _trait(algorithm: Algorithm, name: str) -> bool:
+    """One of the booleans of an algorithm's `Method`."""
+    return issubclass(algorithm.client, MethodClient) and getattr(algorithm.client.method, name)
+
+
+def _those_with(trait: str) -> str:
+    return ", ".join(name for name, row in ALGORITHMS.items() if _trait(row, trait))
 
 
 def _private() -> list[str]:

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
+from methods.adam import Point, adam_step
 from methods.local_sgd import finish
 from methods.method import ClientHalf, Method, SampleGradients, Task
 from methods.samples import Batch, SampleObjective, sample_batches
@@ -31,23 +32,24 @@ class FedProxSettings(Settings):
 FedProxTask = Task[FedProxSettings, SampleObjective]
 
 
-@dataclass(frozen=True)
-class Carry:
+@dataclass(frozen=True, kw_only=True)
+class Carry(Point):
     """w, the server's model, and mu."""
 
-    x: Float[Tensor, "*stack d"]
     reference: Float[Tensor, "*stack d"]
     mu: float
 
 
 def start(x: Float[Tensor, "d"], mu: float | None, memory: None, task: FedProxTask) -> Carry:
     """mu comes from the message or, where it has none, from the settings."""
-    return Carry(x, x.clone(), task.settings.proximal_mu if mu is None else mu)
+    return Carry(x=x, reference=x.clone(), mu=task.settings.proximal_mu if mu is None else mu)
 
 
 def step(carry: Carry, batch: Batch, eta: float, task: FedProxTask) -> Carry:
-    """w <- w - eta (grad f_i(w) + mu (w - w_server))."""
+    """w <- w - eta (grad f_i(w) + mu (w - w_server)), or Adam's step with this gradient."""
     gradient = task.f.gradient(carry.x, batch)
+    if task.training.local_optimizer == "adam":
+        return adam_step(carry, gradient.add_(carry.x - carry.reference, alpha=carry.mu), eta)
     if pull := eta * carry.mu:
         carry.x.lerp_(carry.reference, pull)
     carry.x.sub_(gradient, alpha=eta)
@@ -59,4 +61,5 @@ FEDPROX = Method(
     settings=FedProxSettings,
     taken=SampleGradients(),
     adjusts=True,
+    has_adam=True,
 )

@@ -1,11 +1,12 @@
 """Local SGD (Stich 2019, "Local SGD Converges Fast and Communicates Little"): K steps at every site, then the mean."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
 
+from methods.adam import Point as Point
+from methods.adam import adam_step
 from methods.method import ClientHalf, Method, SampleGradients, Task
 from methods.samples import Batch, SampleObjective, sample_batches
 from payloads.settings import Settings
@@ -13,19 +14,14 @@ from payloads.settings import Settings
 SGDTask = Task[Settings, SampleObjective]
 
 
-@dataclass(frozen=True)
-class Point:
-    """Nothing but w."""
-
-    x: Float[Tensor, "*stack d"]
-
-
 def start(x: Float[Tensor, "d"], down: None, memory: None, task: Task[Any, Any]) -> Point:
     return Point(x)
 
 
 def step(carry: Point, batch: Batch, eta: float, task: SGDTask) -> Point:
-    """w <- w - eta grad f_i(w)."""
+    """w <- w - eta grad f_i(w), or Adam's step."""
+    if task.training.local_optimizer == "adam":
+        return adam_step(carry, task.f.gradient(carry.x, batch), eta)
     task.f.descend(carry.x, batch, eta)
     return carry
 
@@ -36,5 +32,8 @@ def finish(carry: Any, task: Task[Any, Any]) -> tuple[Float[Tensor, "d"], None, 
 
 
 LOCAL_SGD = Method(
-    ClientHalf(SampleObjective, sample_batches, start, step, finish), taken=SampleGradients(), adjusts=True
+    ClientHalf(SampleObjective, sample_batches, start, step, finish),
+    taken=SampleGradients(),
+    adjusts=True,
+    has_adam=True,
 )

@@ -274,6 +274,7 @@ class Method:
         taken: what it takes of samples; None where it is more than gradients of means over single samples, so that
             clipping single samples does not make it private.
         adjusts: whether the gradient of a step may be clipped and have weight decay; see `methods.adjustment`.
+        has_adam: whether its local steps may be Adam's; see `methods.adam`.
     """
 
     client: ClientHalf
@@ -284,6 +285,7 @@ class Method:
     loss: str = CROSS_ENTROPY
     taken: SampleGradients | None = None
     adjusts: bool = False
+    has_adam: bool = False
 
 
 def as_tensor(array: Float[np.ndarray, "*shape"], like: Tensor) -> Float[Tensor, "*shape"]:

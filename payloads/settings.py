@@ -79,6 +79,9 @@ class TrainingSettings(Settings):
         ge=0,
         description="longest gradient of a local step, longer ones are clipped to it; a number >= 0 (0: none)",
     )
+    local_optimizer: Literal["sgd", "adam"] = Field(
+        "sgd", description="what a local step does with its gradient: sgd or adam"
+    )
     weight_decay: float = Field(
         0.0, ge=0, description="factor of the weights that a local step adds to the gradient, a number >= 0"
     )

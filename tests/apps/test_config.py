@@ -107,6 +107,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "strategy-settings": st.just(""),  # of strategies of other packages
         "tracking-uri": st.sampled_from(["", "file:///srv/a", "https://a.b:80/c"]),
         **dict.fromkeys(("clip-gradient", "weight-decay"), st.just(0.0)),  # not every strategy can have them
+        "local-optimizer": st.just("sgd"),  # likewise
         "client-weights": st.just("examples"),  # the other word is not for every strategy
         "select-by": st.just(""),  # needs validation rows, and the next key needs it
         "patience": st.just(0),

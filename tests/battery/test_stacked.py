@@ -14,6 +14,7 @@ from apps.registry import ALGORITHMS
 from simulations.arguments import AUTO
 from simulations.engines.launch import run
 from simulations.engines.stacked import messages
+from tests.algorithms.test_adam import ADAM, WITH_ADAM
 from tests.algorithms.test_adjustment import ADJUSTED
 from tests.battery.federation import federate
 from tests.battery.test_resume import assert_same_run
@@ -45,10 +46,15 @@ def test_messages_and_models_are_those_recorded(case: str, dtype: str, tmp_path:
     assert (np.abs(found - np.load(RECORDED)[f"{case} {dtype}"]) <= TOLERANCE[dtype] * (1 + norms)).all()
 
 
-@pytest.mark.parametrize("strategy", ADJUSTED)
-def test_gradients_are_clipped_and_decay_client_by_client(strategy: str, tmp_path: Path, stacked: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "more"),
+    [(name, {}) for name in ADJUSTED] + [(name, {"learning-rate": 0.01, **ADAM}) for name in WITH_ADAM],
+)
+def test_gradients_are_clipped_and_decay_client_by_client(
+    strategy: str, more: dict[str, Scalar], tmp_path: Path, stacked: list[int]
+) -> None:
     config: dict[str, Scalar] = {"strategy": strategy, "dtype": "float64", "model": "mlp", "learning-rate": 0.3}
-    config |= {"clip-gradient": 0.05, "weight-decay": 0.3}
+    config |= {"clip-gradient": 0.05, "weight-decay": 0.3, **more}
     alone, _ = federate(tmp_path / "alone", config, clients=3)
     together, _ = federate(tmp_path / "together", config, clients=3, stack=3)
     assert max(stacked) == 3
