@@ -28,6 +28,7 @@ from methods.adam import ADAM_STEP
 from methods.method import SampleGradients
 from payloads.settings import PrivacySettings, Settings, TrainingSettings, kebab
 from problems.data import SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
+from problems.data.spec import TABLES
 from problems.errors import did_you_mean
 from problems.minimax import AUC_MINIMAX, COMPOSITIONAL_AUC, ProblemError
 from problems.minimax.problem import find_factory
@@ -62,6 +63,7 @@ _BEFORE = {"standardise": "scale"}
 _AUTO: dict[str, Scalar] = {
     "model": RunSettings.model_fields["model"].default,
     "dtype": TrainingSettings.model_fields["dtype"].default,
+    "scale": DataSpec.scale,
 }
 _AUTO_OF: dict[Scalar, dict[str, Scalar]] = {SPARSE_LOGISTIC: {"model": "linear-no-intercept", "dtype": "float64"}}
 
@@ -174,9 +176,11 @@ def _row_of(strategy: Scalar) -> tuple[Algorithm | None, list[ConfigError]]:
 
 
 def _without_auto(flat: Mapping[str, Scalar], row: Algorithm | None) -> dict[str, Scalar]:
-    """The model, number type and step for the data set and strategy, where the config has none or "auto"."""
+    """The model, number type, step and scale for the data set and strategy, where the config has none or "auto"."""
     own = {**_AUTO, **_AUTO_OF.get(flat.get("dataset", ""), {})}
     if row is not None:
+        if row.strategy.vertical and flat.get("dataset") in TABLES:
+            own["scale"] = "range"
         own["learning-rate"] = ADAM_STEP if flat.get("local-optimizer") == "adam" else row.strategy.default_step
         if own["dtype"] not in row.strategy.number_types:
             own["dtype"] = row.strategy.number_types[0]

@@ -54,7 +54,6 @@ class PartyData(Protocol):
     labelled: bool
     columns: int  # of its block
     names: list[str]  # of the columns
-    preprocessing: Preprocessing | None  # how the columns are made of its own file's
     block: KeptBlock | None  # of the run whose model scores the rows; None in a run that trains
 
     def ids(self, rows: Rows | None) -> Sequence[str]:
@@ -63,12 +62,8 @@ class PartyData(Protocol):
     def holding(self, rows: Rows | None) -> Holding:
         """Training and test rows with their labels."""
 
-    def keepsake(self, rows: Rows | None) -> dict[str, NDArray[np.float64]]:
-        """Return what the party itself needs beside its block in order to predict.
-
-        Returns:
-            Arrays by name, such as what its columns were scaled by; {} if it needs nothing.
-        """
+    def preprocessing(self, rows: Rows | None) -> Preprocessing | None:
+        """How the columns are made of its own file's, fitted to its training rows; None without a file or training."""
 
     def training_marks(self, rows: Rows | None) -> Sequence[str] | None:
         """Return a text for each training row and its label, the same in every run.

@@ -220,7 +220,7 @@ class VFB2Client(PayloadClient[NoModel]):
         self.state = add_segment(self.state, segment, start, outcome)
         if segment.last[0]:
             self.active, self.epochs = plan.active, plan.first_epoch + plan.epochs
-            self.keepsake = {"weights": outcome.weights, **self.party.data.keepsake(self.state.aligned)}
+            self.keepsake = {"weights": outcome.weights}
         share = bool(segment.share[0]) and self.party.share
         return Report(
             serial=segment.serial,

@@ -54,6 +54,9 @@ class VFB2Settings(Settings):
     weight: Annotated[float, Field(ge=0)] | Literal["auto"] = Field(
         "auto", description="the regulariser's factor, a number >= 0, or auto: 1e-4, for robust 0"
     )
+    intercept: bool | Literal["auto"] = Field(
+        "auto", description="true: parties with labels have a column of ones; false; or auto: those with own files have"
+    )
     active_parties: int = Field(2, ge=1, description="parties whose labels are used, an integer >= 1")
     epochs: int = Field(1, ge=1, description="epochs of a round, an integer >= 1")
     window: int = Field(4, ge=1, description="updates an active party may have under way, an integer >= 1")

@@ -7,7 +7,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from apps.run_config.settings import ConfigError
@@ -30,15 +29,13 @@ class BlockFile(KeptBlock):
     Attributes:
         path: of the file.
         names: of its columns after the encoding.
-        preprocessing: how they are made of the party's file; None for columns of a data set that parties shared out.
-        low, high: (d,) bounds that they were scaled by; None likewise.
+        preprocessing: how they are made of the party's file, but for an intercept, which is the last of them; None for
+            columns of a data set that parties shared out.
     """
 
     path: Path
     names: tuple[str, ...]
     preprocessing: Preprocessing | None = None
-    low: NDArray[np.float64] | None = None
-    high: NDArray[np.float64] | None = None
 
 
 def party_folder(node: Mapping[str, Any], local: Mapping[str, Any], token: str, party: int) -> Path | None:
@@ -57,7 +54,7 @@ def write_block(folder: Path, arrays: Mapping[str, NDArray[Any]], header: Mappin
     """Write a party's block, readable by its owner only; returns the path.
 
     Args:
-        arrays: ``weights`` and, of a file of its own, ``low`` and ``high``.
+        arrays: ``weights``.
         header: by name, what JSON can hold; `read_block` needs ``run``, ``problem``, ``party``, ``parties``,
             ``active``, ``epochs``, ``columns`` and ``preprocessing``.
     """
@@ -111,8 +108,6 @@ def _read(path: Path, changed: int, token: str, problem: str, party: int, partie
             path=path,
             names=tuple(header["columns"]),
             preprocessing=None if made_of is None else Preprocessing.from_json(made_of),
-            low=arrays.get("low"),
-            high=arrays.get("high"),
         )
     except (PayloadError, KeyError, ValueError) as error:
         hint = "train again: blocks of 0.1.0 hold too little" if "version 'none'" in str(error) else _PAGE

@@ -114,7 +114,7 @@ class PartySites(Sites):
             lost = "party %d: its block of the model is lost when the run ends, and no row can be scored with it: %s"
             log(WARNING, lost, party.partition_id, "its node config has no state-dir to keep it in")
         elif folder is not None and client.keepsake is not None:
-            made_of = party.data.preprocessing
+            made_of = party.data.preprocessing(client.state.aligned)
             header = {
                 "run": run,
                 "problem": client.settings.problem,

@@ -1,9 +1,10 @@
-"""A party's own file: rows named by an id column, numbers scaled to [0, 1], text as one column per value."""
+"""A party's own file: rows named by an id column, numbers scaled by the party's rows, text as one column per value."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,18 +16,23 @@ from numpy.typing import NDArray
 from clients.parties import KeptBlock
 from clients.vertical.segment.plan import Holding
 from problems.data import DataError, DataSpec
+from problems.data.agreement import fit_alone
 from problems.data.disturb import split_rows
 from problems.data.formats.inspection import check_columns, numeric_column
-from problems.data.formats.tables import PARQUET_ENDINGS, encode, read_table
-from problems.data.preprocessing import MARKS, Preprocessing
+from problems.data.formats.tables import PARQUET_ENDINGS, clean, encode, read_table
+from problems.data.preprocessing import Preprocessing
 from problems.data.samples import Array, Rows, label_classes, positive_classes
-from problems.data.spec import Column
+from problems.data.spec import REST, fill_in, parse_columns
 
 if TYPE_CHECKING:
     import pandas as pd
 
 T = TypeVar("T")
 
+# the name of the column of ones
+INTERCEPT = "(intercept)"
+
+_log = logging.getLogger(__name__)
 _read_lock = threading.Lock()
 
 
@@ -55,23 +61,25 @@ class _Split(NamedTuple):
 
     holding: Holding
     rows: Rows  # places of the training rows
-    low: Array  # (columns,) bounds that columns were scaled by
-    high: Array
+    preprocessing: Preprocessing  # fitted to these
 
 
 class PartyTable:
     """The rows of one party's csv or parquet file, in the order of their ids.
 
     The test rows are drawn from the seed and the number of rows alone, so that a party without labels draws the same
-    ones. Numeric columns are scaled by the least and the largest value of the training rows; a text column becomes one
-    0/1 column for each value in the file.
+    ones. Numeric columns are scaled and filled by the party's own training rows, of which it tells nobody; a text
+    column becomes one 0/1 column for each value in the file.
 
     Attributes:
         labelled: whether the file has the label column.
         columns: number of features after the encoding.
         names: of these features.
-        preprocessing: how they are made of the file's columns, before they are scaled.
         block: None, as the rows are trained on.
+
+    Args:
+        classification: whether labels are classes, not numbers.
+        intercept: whether a party with labels has a column of ones, the last of its features.
 
     Raises:
         DataError: names a column that is missing, has gaps or cannot be encoded, or two rows with the same id.
@@ -79,12 +87,18 @@ class PartyTable:
 
     block: KeptBlock | None = None
 
-    def __init__(self, path: Path, spec: DataSpec, id_column: str, *, classification: bool) -> None:
-        frame = read_table(path)
+    def __init__(
+        self, path: Path, spec: DataSpec, id_column: str, *, classification: bool, intercept: bool = False
+    ) -> None:
+        named = parse_columns(spec.feature_columns)
+        frame = read_table(path, [column.name for column in named if column.categories])
         ids = read_ids(path, frame, id_column)
         order = np.argsort(ids, kind="stable")
         self._ids: list[str] = ids[order].tolist()
-        frame = frame.drop(columns=id_column)
+        some = bool(named) and REST not in {column.name for column in named}
+        frame, counting = clean(frame.drop(columns=id_column), path, spec, site=True, some=some)
+        if counting:
+            _log.warning("left out column %r of %s, which counts rows and has no name", counting[0], path)
         label_column = spec.labels_in
         self.labelled = label_column in frame.columns
         self._labels: Array | None = None
@@ -98,21 +112,22 @@ class PartyTable:
                 self._question, self._sides = _told_apart(label_column, classes, positive, codes)
             else:
                 self._labels = numeric_column(column)
-        if not len(frame.columns):
+        # other parties hold the other columns that feature-columns names
+        columns = [column for column in fill_in(named, frame.columns) if column.name in frame.columns]
+        if not columns:
             got = "no column of features, only id and label"
             raise DataError(path, got=got, allowed="one at least", hint="add columns of features")
-        frame.columns = frame.columns.map(str)
-        columns = [Column(name) for name in frame.columns]
-        check_columns(frame, columns, spec, party=True)
-        whole = encode(frame, columns, np.arange(len(frame)), spec)
-        self.preprocessing: Preprocessing | None = whole.preprocessing
-        self.names = list(whole.preprocessing.names)
-        self._features = whole.values[order]  # (rows, columns), not scaled
-        self._scaled = np.array([feature.kind not in MARKS for feature in whole.preprocessing.inputs])
-        self.columns = len(self.names)
+        check_columns(frame, columns, spec)
+        encoded = encode(frame, columns, np.arange(len(frame)), spec)
+        self._preprocessing, self._values = encoded.preprocessing, encoded.values[order]
+        self._intercept = intercept and self.labelled
         self._test_fraction, self._validation_fraction = spec.test_fraction, spec.validation_fraction
         self._seed = spec.seed
         self._splits: dict[bytes | None, _Split] = {}
+        gaps = {feature.column for feature in self._preprocessing.inputs} & set(frame.columns[frame.isna().any()])
+        self._gaps = np.array([name in gaps for name in self._preprocessing.columns])
+        self.names = [*self._fit(np.arange(len(frame))).names, *([INTERCEPT] if self._intercept else [])]
+        self.columns = len(self.names)
 
     def ids(self, rows: Rows | None) -> Sequence[str]:
         return self._ids if rows is None else [self._ids[row] for row in rows]
@@ -120,14 +135,8 @@ class PartyTable:
     def holding(self, rows: Rows | None) -> Holding:
         return self._split(rows).holding
 
-    def keepsake(self, rows: Rows | None) -> dict[str, Array]:
-        """Return the bounds of columns' scaling: (value - low) / (high - low), or value - low where both are equal.
-
-        Returns:
-            The arrays "low" and "high", (columns,) both.
-        """
-        split = self._split(rows)
-        return {"low": split.low, "high": split.high}
+    def preprocessing(self, rows: Rows | None) -> Preprocessing:
+        return self._split(rows).preprocessing
 
     def training_marks(self, rows: Rows | None) -> Sequence[str] | None:
         """Return a mark of each training row: hash of label column and class sets, the label's set, and the row's id.
@@ -142,7 +151,7 @@ class PartyTable:
     def _split(self, rows: Rows | None) -> _Split:
         key = None if rows is None else rows.tobytes()
         if key not in self._splits:
-            self._splits = {key: self._cut(np.arange(len(self._features)) if rows is None else rows)}
+            self._splits = {key: self._cut(np.arange(len(self._values)) if rows is None else rows)}
         return self._splits[key]
 
     def _cut(self, rows: Rows) -> _Split:
@@ -150,17 +159,22 @@ class PartyTable:
         if self._validation_fraction:
             kept, held = split_rows(len(train), self._validation_fraction, self._seed, "vertical validation split")
             train, test = train[kept], train[held]
-        features = self._features[rows]
-        low = np.where(self._scaled, features[train].min(axis=0), 0.0)
-        high = np.where(self._scaled, features[train].max(axis=0), 1.0)
-        features = scale(features, low, high)
+        fitted = self._fit(rows[train])
+        constant = [feature.name for feature in fitted.inputs if feature.deviation == 0.0]
+        if constant:
+            _log.warning("columns with one number in all training rows, which have no effect: %s", ", ".join(constant))
+        features = encode_rows(fitted, self._values[rows], intercept=self._intercept)
         labels = () if self._labels is None else (self._labels[rows[train]], self._labels[rows[test]])
-        return _Split(Holding(features[train], features[test], *labels), rows[train], low, high)
+        return _Split(Holding(features[train], features[test], *labels), rows[train], fitted)
+
+    def _fit(self, rows: Rows) -> Preprocessing:
+        return fit_alone(self._preprocessing, self._values[rows], self._gaps)
 
 
-def scale(values: Array, low: Array, high: Array) -> Array:
-    """Return (n, d) values with each column's ``low`` at 0 and its ``high`` at 1; ``low`` is subtracted where equal."""
-    return (values - low) / np.where(high > low, high - low, 1.0)
+def encode_rows(preprocessing: Preprocessing, values: Array, *, intercept: bool) -> Array:
+    """Return the features (n, d) of encoded rows, the last of which are ones if there is an intercept."""
+    features = preprocessing.transform(values)
+    return np.column_stack((features, np.ones(len(features)))) if intercept else features
 
 
 def read_ids(path: Path, frame: pd.DataFrame, column: str) -> NDArray[np.str_]:

@@ -16,7 +16,7 @@ from scipy import sparse
 from apps.run_config.algorithm import RunConfig
 from apps.sites.blocks import BlockFile, read_block
 from apps.sites.files import make_folder, write_atomic
-from apps.sites.party_table import read_ids, read_own, scale
+from apps.sites.party_table import encode_rows, read_ids, read_own
 from apps.sites.rows import DATA_PATH
 from clients.parties import KeptBlock, PartyData, Rows
 from clients.vertical.segment.plan import Holding
@@ -42,7 +42,6 @@ class _Rows:
         columns, names: number and names of the block's columns.
     """
 
-    preprocessing: Preprocessing | None = None
     block: KeptBlock | None
 
     def __init__(self, features: Features, ids: Sequence[str], block: BlockFile, party: int) -> None:
@@ -56,8 +55,8 @@ class _Rows:
     def holding(self, rows: Rows | None) -> Holding:
         return Holding(self._features if rows is None else self._features[rows])
 
-    def keepsake(self, rows: Rows | None) -> dict[str, NDArray[np.float64]]:
-        return {}
+    def preprocessing(self, rows: Rows | None) -> Preprocessing | None:
+        return None
 
     def training_marks(self, rows: Rows | None) -> Sequence[str] | None:
         return None
@@ -75,8 +74,8 @@ class ScoreTable(_Rows):
     """
 
     def __init__(self, path: Path, id_column: str, block: BlockFile, party: int) -> None:
-        made_of, low, high = block.preprocessing, block.low, block.high
-        if made_of is None or low is None or high is None:
+        made_of = block.preprocessing
+        if made_of is None:
             allowed = "that of a run on files, since a file is scored"
             raise DataError(block.path, got="a block of a data set's columns", allowed=allowed, hint="train on files")
         frame = read_table(path, made_of.words)
@@ -84,7 +83,9 @@ class ScoreTable(_Rows):
         frame.columns = frame.columns.map(str)
         _check_kinds(frame, made_of, party)
         order = np.argsort(ids, kind="stable")
-        super().__init__(scale(made_of.encode(frame)[order], low, high), ids[order].tolist(), block, party)
+        intercept = len(block.names) > len(made_of.names)
+        features = encode_rows(made_of, made_of.encode(frame)[order], intercept=intercept)
+        super().__init__(features, ids[order].tolist(), block, party)
 
 
 class SimulatedRows(_Rows):

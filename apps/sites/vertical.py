@@ -7,13 +7,10 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError
 from apps.sites.blocks import read_block
-from apps.sites.party_table import PartyTable, read_own
+from apps.sites.party_table import INTERCEPT, PartyTable, read_own
 from apps.sites.rows import DATA_PATH
 from apps.sites.score_table import SCORE_PATH, SimulatedRows, read_score_table
 from clients.parties import KeptBlock, PartyData, Rows
@@ -54,11 +51,6 @@ def check_columns(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
     required: tuple[tuple[str, object, bool, str], ...] = (
         ("partition", spec.partition, spec.partition in COLUMN_PARTITIONS, partitions),
         ("site-column", spec.site_column, not spec.site_column, "''"),
-        ("feature-columns", spec.feature_columns, not spec.feature_columns, "''"),
-        ("drop-columns", spec.drop_columns, not spec.drop_columns, "''"),
-        ("missing", spec.missing, spec.missing == "error", "error"),
-        ("missing-values", spec.missing_values, not spec.missing_values, "''"),
-        ("scale", spec.scale, spec.scale == "standard", "standard"),
         ("client-shift", spec.client_shift, spec.client_shift == 0, "0.0"),
         ("partition-sites", spec.partition_sites, spec.partition_sites == 0, "0"),
     )
@@ -74,12 +66,11 @@ def check_columns(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
 class SimulatedParty:
     """A party's columns of a data set that all simulated parties load. Row numbers serve as ids."""
 
-    preprocessing: Preprocessing | None = None
     block: KeptBlock | None = None
 
     def __init__(self, data: VerticalData, place: int, *, labelled: bool) -> None:
         train, test = data.party(place)
-        self.names = [str(column) for column in data.columns[place]]
+        self.names = [INTERCEPT if column == data.intercept else str(column) for column in data.columns[place]]
         labels = (data.train_labels, data.test_labels) if labelled else (None, None)
         self.labelled = labelled
         self.columns = int(train.shape[1])
@@ -94,8 +85,8 @@ class SimulatedParty:
             raise ValueError("simulated parties hold the same rows")
         return self._holding
 
-    def keepsake(self, rows: Rows | None) -> dict[str, NDArray[np.float64]]:
-        return {}
+    def preprocessing(self, rows: Rows | None) -> Preprocessing | None:
+        return None
 
     def training_marks(self, rows: Rows | None) -> Sequence[str] | None:
         return None
@@ -111,13 +102,13 @@ def vertical_data(config: RunConfig, parties: int) -> VerticalData:
     numbers = generic and not config.data.positive_label
     regression = numbers and not make_objective(settings_of(config).problem).classification
     with _load_lock:
-        return _vertical_data(config.data, parties, regression)
+        return _vertical_data(config.data, parties, regression, settings_of(config).intercept is True)
 
 
 @lru_cache(maxsize=2)
-def _vertical_data(spec: DataSpec, parties: int, regression: bool) -> VerticalData:
-    how = COLUMN_PARTITIONS[spec.partition]
-    return load_vertical(replace(spec, partition="iid"), parties, partition=how, regression=regression)
+def _vertical_data(spec: DataSpec, parties: int, regression: bool, intercept: bool) -> VerticalData:
+    spec, how = replace(spec, partition="iid"), COLUMN_PARTITIONS[spec.partition]
+    return load_vertical(spec, parties, partition=how, regression=regression, intercept=intercept)
 
 
 def data_loader(config: RunConfig, node: Mapping[str, Any], place: int, parties: int) -> Callable[[], PartyData]:
@@ -162,11 +153,15 @@ def _simulate_scoring(config: RunConfig, node: Mapping[str, Any], place: tuple[i
 
 
 @lru_cache(maxsize=4)
-def _read_table(path: Path, changed: int, *, spec: DataSpec, id_column: str, problem: str) -> PartyTable:
-    return PartyTable(path, spec, id_column, classification=make_objective(problem).classification)
+def _read_table(
+    path: Path, changed: int, *, spec: DataSpec, id_column: str, problem: str, intercept: bool
+) -> PartyTable:
+    classification = make_objective(problem).classification
+    return PartyTable(path, spec, id_column, classification=classification, intercept=intercept)
 
 
 def _own_table(path: Path, config: RunConfig, place: int) -> PartyTable:
     vfb2 = settings_of(config)
-    read = partial(_read_table, spec=config.data, id_column=vfb2.id_column, problem=vfb2.problem)
+    options = {"id_column": vfb2.id_column, "problem": vfb2.problem, "intercept": vfb2.intercept is not False}
+    read = partial(_read_table, spec=config.data, **options)
     return read_own(path, f"partition {place}: {DATA_PATH}", read)

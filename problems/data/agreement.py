@@ -101,10 +101,7 @@ class Encoded:
         Raises:
             DataError: as of `agree`.
         """
-        statistics = measure(self.preprocessing, self.values[train_rows], fewest=1)
-        fitted = self.preprocessing
-        if statistics is not None:
-            fitted = fit(fitted, agree(fitted, [statistics]))
+        fitted = fit_alone(self.preprocessing, self.values[train_rows])
         return fitted.apply(self.values), fitted
 
 
@@ -243,6 +240,32 @@ def fit(preprocessing: Preprocessing, agreed: Agreed) -> Preprocessing:
         chosen = [name for name, has in zip(columns, agreed.indicators, strict=True) if has]
         fitted += [Feature(name, "missing") for name in chosen]
     return replace(preprocessing, outputs=tuple(fitted))
+
+
+def fit_alone(
+    preprocessing: Preprocessing, values: Float64[np.ndarray, "n c"], gaps: Bool[np.ndarray, "k"] | None = None
+) -> Preprocessing:
+    """Return a preprocessing that scales and fills by the training rows of one table.
+
+    Args:
+        preprocessing: not yet fitted.
+        values: the training rows, encoded.
+        gaps: which raw columns have a feature for missing cells, where these may have any; None: those with such cells.
+
+    Raises:
+        DataError: as of `measure` and `agree`.
+    """
+    statistics, count = measure(preprocessing, values, fewest=1), len(preprocessing.inputs)
+    agreed = Agreed(np.zeros(count), np.ones(count))
+    if statistics is not None:
+        agreed = agree(preprocessing, [statistics])
+    if preprocessing.scale == "range":
+        marks = np.array([feature.kind in MARKS for feature in preprocessing.inputs])
+        low, high = np.fmin.reduce(values), np.fmax.reduce(values)
+        agreed = replace(agreed, means=np.where(marks, 0.0, low), deviations=np.where(marks, 1.0, high - low))
+    if agreed.indicators is not None and gaps is not None:
+        agreed = replace(agreed, indicators=gaps)
+    return fit(preprocessing, agreed)
 
 
 def _check_fill(feature: Feature) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Kind = Literal["number", "date", "boolean", "category", "other", "missing", "empty"]
 Transform = Literal["none", "log", "quantile"]
 Missing = Literal["error", "mean", "median", "indicator"]
+Scale = Literal["standard", "quantile", "log", "range", "none"]
 
 VERSION = 1
 """Of the form of columns.json."""
@@ -128,7 +129,7 @@ class Preprocessing:
     outputs: tuple[Feature, ...]
     missing: Missing = "error"
     missing_values: tuple[str, ...] = ()
-    scale: Literal["standard", "quantile", "log", "none"] = "standard"
+    scale: Scale = "standard"
     label_column: str = ""
     positive_labels: tuple[str, ...] = ()
 
@@ -207,6 +208,11 @@ class Preprocessing:
 
     def apply(self, values: Float64[np.ndarray, "n c"]) -> Float32[np.ndarray, "n f"]:
         """Return the features of encoded rows: `encode` gives the values."""
+        with np.errstate(over="ignore"):  # whoever trains on them checks that they are finite
+            return self.transform(values).astype(np.float32)
+
+    def transform(self, values: Float64[np.ndarray, "n c"]) -> Float64[np.ndarray, "n f"]:
+        """Return what `apply` does, before it is rounded."""
         places = {feature.column: place for place, feature in enumerate(self.inputs)}
         scaled = np.empty((len(values), len(self.outputs)))
         for place, feature in enumerate(self.outputs):
@@ -214,8 +220,7 @@ class Preprocessing:
                 scaled[:, place] = np.isnan(values[:, places[feature.column]])
             else:
                 scaled[:, place] = feature.scale(values[:, place])
-        with np.errstate(over="ignore"):  # whoever trains on them checks that they are finite
-            return scaled.astype(np.float32)
+        return scaled
 
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` reads: numbers, texts, lists and dictionaries only."""

@@ -69,6 +69,7 @@ SCALES: dict[str, str] = {
     "standard": "mean 0 and variance 1",
     "quantile": "the level among all training rows, scaled to mean 0 and variance 1",
     "log": "sign(x) log(1 + |x|), then mean 0 and variance 1",
+    "range": "0 for the least number of the training rows and 1 for the largest",
     "none": "as they are",
 }
 # Stands for every value of a text column, and for every column, that is not listed.
@@ -229,7 +230,8 @@ class DataSpec:
     missing: str = _key("error", f"what is done about missing cells of a table, one of {', '.join(MISSING)}")
     missing_values: str = _key("", "cells of a table that mean missing beside empty ones, with commas, or empty")
     scale: str = _key(
-        "standard", f"how a table's numbers are scaled over all training rows, one of {', '.join(SCALES)}"
+        "standard",
+        f"how a table's numbers are scaled by its training rows, one of {', '.join(SCALES)}, or in a run config auto",
     )
     imbalance: float = _key(
         0.0, "share of positives left in the training set, in (0, 1), or 0: as they are", ge=0, lt=1

@@ -130,6 +130,8 @@ def _check_columns(spec: DataSpec) -> None:
     for key, plain in (("drop-columns", ""), ("missing", "error"), ("missing-values", ""), ("scale", "standard")):
         got, only = _value(spec, key), f"{plain!r} with dataset {spec.dataset!r}, which is no table"
         _inside(spec, key, tabular or got == plain, only, "leave it out")
+    private = "any other with partition 'own', since sites do not tell of their least and largest numbers"
+    _inside(spec, "scale", spec.scale != "range" or spec.partition != OWN, private)
     dropped, markers = (parse_names(key, _value(spec, key)) for key in ("drop-columns", "missing-values"))
     columns = parse_columns(number) if tabular else ()
     needed = {spec.labels_in, spec.site_column, *(column.name for column in columns)}

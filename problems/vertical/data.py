@@ -1,11 +1,12 @@
 """A labelled data set whose columns are spread over parties, every party holding all rows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
 from jaxtyping import Float64, Int64, Real
+from scipy import sparse
 
 from problems.data.disturb import drop_positives, flip_labels, split, split_rows, validation_split
 from problems.data.formats.arrays import read_svmlight
@@ -30,6 +31,7 @@ class VerticalData:
         test_features: as the training ones.
         test_labels: as the training ones.
         columns: the ascending column numbers of each party; disjoint, together all d.
+        intercept: the number of the column of ones, which the first party holds; None without.
     """
 
     train_features: Features
@@ -37,6 +39,7 @@ class VerticalData:
     test_features: Features
     test_labels: Float64[np.ndarray, "test"]
     columns: tuple[Int64[np.ndarray, "_"], ...]
+    intercept: int | None = None
 
     def party(self, party: int) -> tuple[Features, Features]:
         """Return the training and the test features of one party.
@@ -51,7 +54,9 @@ class VerticalData:
         return _columns_of(self.train_features, columns), _columns_of(self.test_features, columns)
 
 
-def load_vertical(spec: DataSpec, parties: int, *, partition: str = "random", regression: bool = False) -> VerticalData:
+def load_vertical(
+    spec: DataSpec, parties: int, *, partition: str = "random", regression: bool = False, intercept: bool = False
+) -> VerticalData:
     """Read `spec.dataset`, split its rows in train and test and spread its columns over `parties`.
 
     Rows, split, imbalance and label noise are those of `problems.data.load`, rows in the data set's order; equal
@@ -63,6 +68,7 @@ def load_vertical(spec: DataSpec, parties: int, *, partition: str = "random", re
         partition: how columns are spread, one of `COLUMN_PARTITIONS`.
         regression: take the labels as numbers, and draw the test rows without regard to them; for the problems
             `ridge` and `robust`. Imbalance, label noise and a positive label are then refused.
+        intercept: whether the first party has a column of ones beside its share of the columns.
 
     Raises:
         DataError: when an argument is wrong, the data is missing or damaged, a feature is not finite, or there are
@@ -70,7 +76,8 @@ def load_vertical(spec: DataSpec, parties: int, *, partition: str = "random", re
     """
     _check(spec, parties, partition, regression)
     try:
-        return _load(spec, parties, partition, regression)
+        data = _load(spec, parties, partition, regression)
+        return _with_intercept(data) if intercept else data
     except DataError as error:
         raise in_data_set(error, spec) from error
 
@@ -98,6 +105,21 @@ def _load(spec: DataSpec, parties: int, partition: str, regression: bool) -> Ver
         test_labels=test_labels,
         columns=_spread(features.shape[1], parties, partition, spec.seed),
     )
+
+
+def _with_intercept(data: VerticalData) -> VerticalData:
+    """The same data with a column of ones, the last, at the first party."""
+    number, (first, *others) = data.train_features.shape[1], data.columns
+    train, test = (_with_ones(features) for features in (data.train_features, data.test_features))
+    columns = (np.append(first, number), *others)
+    return replace(data, train_features=train, test_features=test, columns=columns, intercept=number)
+
+
+def _with_ones(features: Features) -> Features:
+    ones = np.ones((features.shape[0], 1))
+    if isinstance(features, np.ndarray):
+        return np.hstack((features, ones))
+    return canonical(sparse.hstack((features, sparse.csr_array(ones)), format="csr"))
 
 
 def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> None:

@@ -4,7 +4,7 @@ import math
 import re
 import tomllib
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import pytest
 import tomli_w
@@ -54,7 +54,7 @@ def test_pyproject_names_every_key_and_no_other() -> None:
 
 @pytest.mark.parametrize("key", sorted(FIELDS))
 def test_the_default_in_pyproject_is_the_models(key: str) -> None:
-    default = "auto" if key in ("model", "dtype", "learning-rate") else FIELDS[key].default
+    default = "auto" if key in ("model", "dtype", "learning-rate", "scale") else FIELDS[key].default
     assert IN_PYPROJECT[key] == default
     assert type(IN_PYPROJECT[key]) is type(default)
     assert known_keys()[key]
@@ -138,6 +138,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "composite.lower": st.one_of(st.just("none"), st.floats(-1e6, 0)),
         "composite.upper": st.one_of(st.just("none"), st.floats(0, 1e6)),
         "composite.strong-convexity": st.one_of(st.just("auto"), st.floats(0, 1e6)),
+        "vfb2.intercept": st.sampled_from(["auto", True, False]),
         "vfb2.weight": st.one_of(st.just("auto"), st.floats(0, 1e6)),
         "min-train-nodes": st.one_of(st.integers(1, 10**6), st.floats(0, 1, exclude_min=True)),
         "vfb2.skew": st.one_of(st.just("auto"), st.integers(1, 10**6)),
@@ -214,6 +215,7 @@ def wrong(key: str) -> list[Scalar]:
     beyond += [bounds[name] + step for name, step in (("ge", -1), ("le", 1)) if name in bounds]
     values: dict[Any, list[Scalar]] = {
         bool: ["true", 1],
+        bool | Literal["auto"]: ["true", 1],
         int: ["8", True, 8.5, 8.0, *beyond],
         float: ["0.1", True, math.nan, math.inf, *map(float, beyond)],
         str: [3, 0.5, True],

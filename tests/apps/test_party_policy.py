@@ -26,7 +26,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files of parties that have been read."""
     names: list[str] = []
     read = party_table.read_table
-    monkeypatch.setattr(party_table, "read_table", lambda path: (names.append(path.name), read(path))[1])
+    monkeypatch.setattr(
+        party_table, "read_table", lambda path, words=(): (names.append(path.name), read(path, words))[1]
+    )
     return names
 
 

@@ -1,5 +1,6 @@
 """Vertical runs of parties with files of their own."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 from sklearn.metrics import roc_auc_score
 
+from problems.data import Preprocessing
 from problems.data.disturb import split_rows
 from problems.vertical.analysis import value
 from problems.vertical.objectives import make_objective
@@ -46,6 +48,15 @@ def test_files_of_their_own_are_trained_on_as_if_they_were_one(tmp_path: Path) -
     assert run.lines[-1]["auc"] == pytest.approx(roc_auc_score(y[test_rows] > 0, X[test_rows] @ w))
     assert "suboptimality" not in run.lines[-1]  # the server has no data
     assert set(run.model) == {"weights.0", "weights.1", "weights.2"}
+
+
+def test_the_intercept_is_a_column_of_ones_at_the_party_with_labels(tmp_path: Path) -> None:
+    nodes, whole = own_files(tmp_path, [EVERYBODY] * 3, labelled=1)
+    run, _ = play(tmp_path / "run", {**CSV, "vfb2.intercept": "auto"}, nodes)
+    train_rows, _ = split_rows(60, 0.2, 0, "vertical split")
+    X, y = scaled(whole, train_rows)
+    w = trained(np.column_stack((X, np.ones(60)))[train_rows], y[train_rows], batch_size=8)
+    np.testing.assert_allclose(blocks(run), np.insert(w[:9], 3, w[9]), rtol=0, atol=1e-9)
 
 
 def test_the_rows_that_all_hold_are_found(tmp_path: Path) -> None:
@@ -86,8 +97,9 @@ def test_a_party_keeps_what_it_needs_to_predict(tmp_path: Path) -> None:
     block = load_file(file)
     with safe_open(file, framework="numpy") as tensors:
         assert tensors.metadata()["columns"] == '["x3", "x4", "x5"]'
+        made_of = tensors.metadata()["preprocessing"]
     np.testing.assert_array_equal(block["weights"], run.model["weights.1"])
     train_rows, _ = split_rows(60, 0.2, 0, "vertical split")
     raw = whole[["x3", "x4", "x5"]].to_numpy()[train_rows]
-    np.testing.assert_array_equal(block["low"], raw.min(axis=0))
-    np.testing.assert_array_equal(block["high"], raw.max(axis=0))
+    scales = [(one.mean, one.mean + one.deviation) for one in Preprocessing.from_json(json.loads(made_of)).outputs]
+    np.testing.assert_allclose(np.transpose(scales), [raw.min(axis=0), raw.max(axis=0)], rtol=1e-15)

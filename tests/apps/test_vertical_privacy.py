@@ -69,7 +69,7 @@ def test_a_party_does_not_give_what_it_does_not_share(tmp_path: Path) -> None:
     """Whatever the server asks."""
     rows = Mock(labelled=True, columns=3, names=("a", "b", "c"))
     rows.holding.return_value = Holding(np.ones((2, 3)), np.ones((1, 3)), np.ones(2), np.ones(1))
-    rows.ids.return_value, rows.keepsake.return_value, rows.training_marks.return_value = ["1", "2", "3"], {}, None
+    rows.ids.return_value, rows.training_marks.return_value = ["1", "2", "3"], None
     client = client_of(tmp_path, Party(0, 3, lambda: rows))
     client.run = lambda segment, plan, start: Outcome(np.ones(3))
     client.state = VFB2State.empty()

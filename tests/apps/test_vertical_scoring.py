@@ -42,7 +42,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Nodes,
     second["job"] = second["id"].map(jobs)
     second.to_csv(folder / "party-1.csv", index=False)
     kept = [{**node, "state-dir": str(folder / f"state-{place}")} for place, node in enumerate(nodes)]
-    run, _ = play(folder / "run", CSV, kept)
+    run, _ = play(folder / "run", {**CSV, "vfb2.intercept": "auto"}, kept)
     return folder, (run.path / "run-token").read_text(), kept, whole.assign(job=jobs.to_numpy())
 
 
@@ -74,8 +74,10 @@ def pooled(run: Path, trained: pd.DataFrame, new: pd.DataFrame) -> np.ndarray:
     assert (scaled.min() < 0).any() and (scaled.max() > 1).any()  # noqa: PT018
     jobs = np.stack([new["job"] == name for name in ("baker", "clerk", "smith")], axis=1)
     of_1 = model["weights.1"]
-    weights = np.concatenate([model["weights.0"], of_1[:3], model["weights.2"]])
-    return scaled.to_numpy() @ weights + jobs @ of_1[3:]
+    *of_0, intercept = model["weights.0"]
+    assert abs(intercept) > 0.01
+    weights = np.concatenate([of_0, of_1[:3], model["weights.2"]])
+    return intercept + scaled.to_numpy() @ weights + jobs @ of_1[3:]
 
 
 def words_of(grid: Wiretap) -> bytes:
@@ -147,12 +149,10 @@ def test_one_common_row_is_enough(rows: list[str], told: str, trained: Any, tmp_
     scores = pd.read_csv(state / (run.path / "run-token").read_text() / "client-0" / "scores.csv")
     row = new[new["id"] == NEW[0]].assign(job="smith")
     wanted = [read_block(node, token, "logistic", (k, 3)) for k, node in enumerate(kept)]
-    z = sum(
-        float(b.weights[:3] @ ((row[list(b.names[:3])].to_numpy()[0] - b.low[:3]) / (b.high[:3] - b.low[:3])))
-        for b in wanted
-    )
+    parts = [b.preprocessing.transform(b.preprocessing.encode(row))[0] for b in wanted]
+    z = sum(part @ b.weights[: len(part)] for part, b in zip(parts, wanted, strict=True)) + wanted[0].weights[3]
     assert scores["id"].tolist() == [NEW[0]]
-    assert scores["score"][0] == pytest.approx(z + wanted[1].weights[5], abs=1e-9)
+    assert scores["score"][0] == pytest.approx(z, abs=1e-9)
 
 
 def drop(name: str) -> Any:

@@ -1,5 +1,6 @@
 """A party's own file: how rows are named, ordered and split, how columns are encoded, and what is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from apps.sites.party_table import PartyTable
 from problems.data import DataError, DataSpec
 from problems.data.disturb import split_rows
+from problems.data.formats.tables import from_frames
 
-SPEC = DataSpec("csv", test_fraction=0.25, seed=3)
+SPEC = DataSpec("csv", test_fraction=0.25, seed=3, scale="range")
 
 
 def table(path: Path, columns: dict[str, Any], spec: DataSpec = SPEC, **options: Any) -> PartyTable:
@@ -42,18 +44,18 @@ def test_columns_that_are_no_features_are_named_at_once(tmp_path: Path) -> None:
     columns = rows_of(40) | {"second_id": [f"p{n}" for n in range(40)], "gap": [None] + [1.0] * 39}
     with pytest.raises(DataError) as caught:
         table(tmp_path, columns)
-    assert "column 'second_id': got what looks like an id, allowed: features; drop the column; " in str(caught.value)
+    assert "column 'second_id': got what looks like an id, allowed: features; name the column" in str(caught.value)
     assert "column 'gap': got 1 of 40 cells missing" in str(caught.value)
 
 
 def test_numbers_are_scaled_by_the_training_rows(tmp_path: Path) -> None:
     columns = rows_of(40)
     party = table(tmp_path, columns | {"constant": 5.0})
-    holding, kept = party.holding(None), party.keepsake(None)
+    holding, (kept, *_) = party.holding(None), party.preprocessing(None).outputs
     train, test = split_rows(40, 0.25, 3, "vertical split")
     raw = columns["a"][in_order(columns)]
     low, high = raw[train].min(), raw[train].max()
-    assert (kept["low"][0], kept["high"][0]) == (low, high)
+    assert (kept.mean, kept.deviation) == (low, high - low)
     for rows, part in ((train, holding.features), (test, holding.test_features)):
         np.testing.assert_allclose(part[:, 0], (raw[rows] - low) / (high - low), atol=1e-14)
         assert not part[:, 2].any()
@@ -64,7 +66,7 @@ def test_a_party_with_the_label_column_holds_labels(tmp_path: Path) -> None:
     assert not table(tmp_path, columns).labelled
     assert table(tmp_path, columns).holding(None).labels is None
     train, test = split_rows(8, 0.25, 3, "vertical split")
-    regression = {"spec": DataSpec("csv", test_fraction=0.25, seed=3, label_column="y"), "classification": False}
+    regression = {"spec": replace(SPEC, label_column="y"), "classification": False}
     for name, labels, wanted, options in (
         ("label", columns["id"] % 2, np.where(columns["id"] % 2 == 1, 1.0, -1.0), {}),
         ("y", columns["a"] * 2, columns["a"] * 2, regression),
@@ -117,10 +119,10 @@ def test_a_file_that_cannot_be_used_says_why(columns: dict[str, Any], told: str,
 
 def test_parties_hold_out_the_same_validation_rows(tmp_path: Path) -> None:
     """By their number alone, labels or not; the test rows are in neither part."""
-    spec = DataSpec("csv", test_fraction=0.25, validation_fraction=0.2, seed=3)
+    spec = replace(SPEC, validation_fraction=0.2)
     columns = rows_of(80)
     party = table(tmp_path, columns, spec)
-    held, kept = party.holding(None), party.keepsake(None)
+    held, fitted = party.holding(None), party.preprocessing(None)
     labelled = table(tmp_path, {**columns, "label": np.arange(80) % 2}, spec).holding(None)
     np.testing.assert_array_equal(labelled.features, held.features)
     np.testing.assert_array_equal(labelled.test_features, held.test_features)
@@ -129,4 +131,33 @@ def test_parties_hold_out_the_same_validation_rows(tmp_path: Path) -> None:
     assert (len(inside), len(outside)) == (48, 12)
     raw = np.stack([columns["a"], columns["b"]], axis=1)[in_order(columns)]
     for rows, part in ((inside, held.features), (outside, held.test_features)):
-        np.testing.assert_allclose(part, (raw[rows] - kept["low"]) / (kept["high"] - kept["low"]))
+        np.testing.assert_array_equal(part, fitted.transform(raw[rows]))
+
+
+@pytest.mark.parametrize("scale", ["standard", "quantile", "log", "none"])
+def test_scales_and_fills_are_those_of_a_table_with_all_rows(scale: str, tmp_path: Path) -> None:
+    """What one site of a horizontal run makes of the same training rows; a gap of any row has a feature."""
+    columns = rows_of(80)
+    order, train = in_order(columns), split_rows(80, 0.25, 3, "vertical split")[0]
+    gap = np.where(np.arange(80) == order[train[5]], np.nan, columns["a"])
+    outside = np.where(np.arange(80) == order[np.setdiff1d(np.arange(80), train)[0]], np.nan, columns["b"])
+    columns |= {"a": gap, "b": outside, "town": ["x", "y"] * 40, "spare": 1.0}
+    spec = replace(SPEC, scale=scale, missing="indicator", drop_columns="spare,elsewhere", feature_columns="*,far[1|2]")
+    party = table(tmp_path, columns, spec)
+    assert party.names == ["a", "b", "town=x", "town=y", "a missing", "b missing"]
+    frame = pd.read_csv(tmp_path / "party.csv").iloc[order].reset_index(drop=True)
+    whole = replace(spec, drop_columns="spare", feature_columns="")
+    source = from_frames(frame.drop(columns="id").assign(label=[0, 1] * 40), None, ("", None), whole)
+    expected, fitted = source.features(train)
+    np.testing.assert_allclose(party.holding(None).features[:, :5], expected[train], rtol=1e-6, atol=1e-6)
+    assert party.preprocessing(None).outputs[:5] == fitted.outputs
+    assert party.holding(None).test_features[:, 5].sum() == 1
+    assert not party.holding(None).features[:, 5].any()
+
+
+def test_a_party_with_labels_has_the_intercept(tmp_path: Path) -> None:
+    columns = rows_of(20)
+    assert table(tmp_path, columns, intercept=True).names == ["a", "b"]
+    party = table(tmp_path, columns | {"label": [0, 1] * 10}, intercept=True)
+    assert party.names == ["a", "b", "(intercept)"]
+    assert (party.holding(None).features[:, 2] == 1).all()

@@ -22,7 +22,7 @@ KEYS: dict[str, Scalar] = {"strategy": "vfb2-sgd", "dataset": "breast-cancer", "
 KEYS |= {"vfb2.assemble": True}  # the blocks are at the server in the end, to be looked at
 EVERYBODY = [f"row-{number:03}" for number in range(60)]
 # for parties with files of their own
-CSV: dict[str, Scalar] = {"dataset": "csv", "vfb2.active-parties": 1}
+CSV: dict[str, Scalar] = {"dataset": "csv", "vfb2.active-parties": 1, "vfb2.intercept": False}
 
 
 def play(path: Path, config: Mapping[str, Scalar], nodes: Sequence[Mapping[str, Scalar]] = ()) -> tuple[Run, Wiretap]:

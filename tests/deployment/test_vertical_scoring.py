@@ -33,6 +33,7 @@ def test_deployed_parties_score_the_rows_they_have_in_common(tmp_path: Path) -> 
         until(lambda: deployment.online() == 3, "all SuperNodes are online")
         config = {**CSV, "strategy": "vfb2-saga", "vfb2.transport": "tcp", "vfb2.join-timeout": 60.0}
         config |= {"vfb2.alignment": "intersection", "num-server-rounds": 1, "learning-rate": 0.05}
+        config["vfb2.intercept"] = "auto"
         token = (deployment.run(tmp_path / "train", config).path / "run-token").read_text()
         scored = deployment.run(tmp_path / "score", {**config, "vfb2.score-run": token, "vfb2.score-for": "all"})
         assert scored.lines[-1]["clients_answered"] == 3
@@ -45,10 +46,11 @@ def test_deployed_parties_score_the_rows_they_have_in_common(tmp_path: Path) -> 
     z = np.zeros(len(common))
     for party in range(3):
         block = read_block({"state-dir": str(tmp_path / f"state-{party}")}, token, "logistic", (party, 3))
-        assert block.low is not None
-        assert block.high is not None
+        assert block.preprocessing is not None
         assert np.abs(block.weights).min() > 0
-        z += (common[list(block.names)].to_numpy() - block.low) / (block.high - block.low) @ block.weights
+        low, width = np.array([(one.mean, one.deviation) for one in block.preprocessing.outputs]).T
+        names = list(block.preprocessing.names)
+        z += (common[names].to_numpy() - low) / width @ block.weights[:3] + block.weights[3:].sum()
     for party in range(3):
         scores = pd.read_csv(tmp_path / f"scores-{party}.csv")
         assert list(scores["id"]) == list(common.index)

@@ -204,7 +204,7 @@ def test_files_of_no_use(name: str, content: str, dataset: str, told: str, tmp_p
             {"dataset": "npz", "scale": "none"},
             "scale: got 'none', allowed: 'standard' with dataset 'npz', which is no table",
         ),
-        ({"scale": "logs"}, "scale: got 'logs', allowed: standard, quantile, log, none (did you mean 'log'?)"),
+        ({"scale": "logs"}, "scale: got 'logs', allowed: standard, quantile, log, range, none (did you mean 'log'?)"),
         ({"missing": "drop"}, "missing: got 'drop', allowed: error, mean, median, indicator"),
         ({"missing_values": "-9,,?"}, "missing-values: got '-9,,?', allowed: different ones with commas"),
         ({"drop_columns": "a,a"}, "drop-columns: got 'a,a', allowed: different ones with commas"),

@@ -28,6 +28,8 @@ SENTINELS = (-9, -99, -999, -9999)
 MARKERS = ("?", "-", ".")
 """Cells that mean "missing": they do not count when a column of numbers is recognised."""
 
+_DROP = "name the column in drop-columns"
+_LISTING = f", or list its values in feature-columns, as in {REST},sex[f|m|{REST}]: {REST} is all others"
 _ID_NAME = re.compile(r"(?i:(?:.*[\W_])?(?:id|uuid|mrn|ssn)(?:[\W_].*)?|idx|index|name|patient|subject)|.*[a-z]I[Dd]")
 _DATE = re.compile(r"(\d{1,4}([-/.])\d{1,2}\2\d{1,4})([T ].*)?")
 _UNNAMED = re.compile(r"Unnamed: \d+")
@@ -42,7 +44,6 @@ def check_columns(
     found: Sequence[DataError] = (),
     *,
     site: bool = False,
-    party: bool = False,
 ) -> None:
     """Refuse all columns that cannot be features as they are; warn of numbers that may mean missing values.
 
@@ -52,21 +53,18 @@ def check_columns(
         spec: its keys for columns.
         found: earlier errors, to be reported with the rest.
         site: whether it is one site's file, where text must be listed.
-        party: whether it is that of a party of a vertical run, which reads none of these keys.
 
     Raises:
         DataError: names every such column. Of a site's file it quotes no value, since a site's message leaves the site.
     """
-    checks = [_Check(frame[column.name], column, spec, site, party) for column in columns]
+    checks = [_Check(frame[column.name], column, spec, site) for column in columns]
     faults = [fault for check in checks for fault in check.faults()]
     if found or faults:
         # Equal hints that follow each other are printed once.
         raise DataError.join([*found, *sorted(faults, key=lambda fault: fault.hint)])
     if doubts := [text for text in (check.sentinels() for check in checks) if text]:
-        way_out = "fill or drop it" if party else "name it in missing-values"
-        _log.warning(
-            "columns hold %s and else nothing below 0: where that means missing, %s", ", ".join(doubts), way_out
-        )
+        words = "columns hold %s and else nothing below 0: where that means missing, name it in missing-values"
+        _log.warning(words, ", ".join(doubts))
 
 
 def kind_of(values: "pd.Series[Any]", spec: DataSpec) -> Kind | None:
@@ -125,7 +123,6 @@ class _Check:
     column: Column
     spec: DataSpec
     site: bool
-    party: bool
 
     @cached_property
     def kind(self) -> Kind | None:
@@ -135,16 +132,15 @@ class _Check:
     def faults(self) -> Iterator[DataError]:
         """What is wrong with the column."""
         if _UNNAMED.fullmatch(self.column.name):
-            yield self._fault("no name in the file", "a name", f"{self._drop}, or write the table without its index")
+            yield self._fault("no name in the file", "a name", f"{_DROP}, or write the table without its index")
             return
         try:
             gaps = self.values.isna().to_numpy()
             if self.kind is not None and gaps.all() and not self.site and self.spec.missing != "error":
-                yield self._fault("no cell that is not missing", "some", self._drop)
+                yield self._fault("no cell that is not missing", "some", _DROP)
             if gaps.any() and self.spec.missing == "error":
-                fill = "fill or drop them"
-                fill = fill if self.party else f"set missing to mean, median or indicator, or {fill}"
-                yield self._fault(name_cells(gaps, "missing"), "none", fill)
+                way_out = "set missing to mean, median or indicator, or fill or drop them"
+                yield self._fault(name_cells(gaps, "missing"), "none", way_out)
             if self.column.categories:
                 yield from self._strangers()
             elif self.kind is None:
@@ -193,9 +189,9 @@ class _Check:
             where = f", the first in row {wrong[0] + 1:,}" if len(wrong) else ""
             return f" but for {len(wrong):,} of {len(self.values):,}{where}" if len(wrong) else ""
 
-        markers = "" if self.party else ", or name in missing-values what means missing"
+        markers = ", or name in missing-values what means missing"
         if numbers.sum() >= MOSTLY * (~words.isin(MARKERS)).sum() > 0:
-            way_out = f"mend or drop these cells{markers}{self._listing}"
+            way_out = f"mend or drop these cells{markers}{_LISTING}"
             yield self._fault(f"numbers as text{strays(numbers)}", "numbers alone", way_out)
         elif _marks(words.str.replace(",", ".", regex=False)).mean() >= MOSTLY:
             yield self._fault("numbers with decimal commas", "decimal points", "write them with points")
@@ -203,23 +199,19 @@ class _Check:
             forms = words[dates].str.extract(_DATE)[0].str.replace(r"\d", "0", regex=True)
             form = forms.value_counts().index[0]
             iso = form == "0000-00-00"
-            way_out = f"mend these cells{markers}" if iso else f"write them so, or {self._drop}"
+            way_out = f"mend these cells{markers}" if iso else f"write them so, or {_DROP}"
             got = f"dates{strays(dates)}" if iso else f"dates in the form {form}"
             yield self._fault(got, "dates in the form 0000-00-00, years first", way_out)
         elif _ID_NAME.fullmatch(self.column.name) or (different > 2 and 2 * different > len(words)):
             yield self._an_id
         elif different > MOST_VALUES:
-            way_out = f"{self._drop} or encode it"
-            if not self.party:
-                way_out = (
-                    f"{way_out}, or list the frequent values in feature-columns with {REST} for all others, as in "
-                )
-                way_out += self._example(words)
+            listing = f"list the frequent values in feature-columns with {REST} for all others, as in "
+            way_out = f"{_DROP} or encode it, or {listing}{self._example(words)}"
             yield self._fault(f"text of {different:,} different values", f"{MOST_VALUES} at most", way_out)
         elif self.site:
             allowed, way_out = (
                 "numbers, and text whose values are listed",
-                f"encode it alike at every site{self._listing}",
+                f"encode it alike at every site{_LISTING}",
             )
             yield self._fault("text", allowed, way_out)
 
@@ -236,20 +228,7 @@ class _Check:
 
     @property
     def _an_id(self) -> DataError:
-        others = "" if self.party else ", or name others in feature-columns"
-        return self._fault("what looks like an id", "features", f"{self._drop}{others}")
-
-    @property
-    def _drop(self) -> str:
-        return "drop the column" if self.party else "name the column in drop-columns"
-
-    @property
-    def _listing(self) -> str:
-        return (
-            ""
-            if self.party
-            else f", or list its values in feature-columns, as in {REST},sex[f|m|{REST}]: {REST} is all others"
-        )
+        return self._fault("what looks like an id", "features", f"{_DROP}, or name others in feature-columns")
 
 
 def _is_id(numbers: Float64[np.ndarray, "n"], name: str) -> bool:

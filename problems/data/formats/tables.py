@@ -104,10 +104,10 @@ def from_frames(
     (train, test), label_column = places, spec.labels_in
     named, train_count = parse_columns(spec.feature_columns), None
     some = bool(named) and REST not in {column.name for column in named}
-    frame, counting = _clean(frame, train, spec, site=site, some=some)
+    frame, counting = clean(frame, train, spec, site=site, some=some)
     if other is not None:
         assert test is not None
-        other, _ = _clean(other, test, spec, site=True, some=some)
+        other, _ = clean(other, test, spec, site=True, some=some)
         if not some and set(other.columns) != set(frame.columns):
             differing = sorted(map(str, set(other.columns) ^ set(frame.columns)))
             got = f"other columns than {train}: {', '.join(differing[:10])}"
@@ -145,12 +145,23 @@ def from_frames(
     )
 
 
-def _clean(
+def clean(
     frame: "pd.DataFrame", place: str | Path, spec: DataSpec, *, site: bool, some: bool
 ) -> tuple["pd.DataFrame", list[str]]:
-    """A table without the columns to be dropped, in which cells that mean missing are missing; and a dropped index.
+    """Return a table without the columns to be dropped, in which cells that mean missing are missing; and its index.
 
-    Only a site's file may lack some of the columns to be dropped. An index stays where only some columns are features.
+    Args:
+        frame: the table.
+        place: where it comes from, for errors.
+        spec: its keys for columns.
+        site: whether it is one site's or party's file, which may lack some of the columns to be dropped.
+        some: whether only some columns are to be features; an index then stays.
+
+    Returns:
+        The table, and the name of the dropped index in a list, which is empty where there was none.
+
+    Raises:
+        DataError: a column that is to be dropped is not there.
     """
     frame = frame.set_axis(frame.columns.map(str), axis="columns")
     dropped = parse_names("drop-columns", spec.drop_columns)
