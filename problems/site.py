@@ -1,5 +1,6 @@
 """A client's resident data, and the mini-batches that are drawn from it."""
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Self
@@ -9,6 +10,7 @@ import torch
 from jaxtyping import Float, Int64, Real
 from torch import Tensor
 
+from problems.data.mapped import allocate
 from problems.models import NUMPY_DTYPES
 from problems.randomness import Purpose
 from problems.sampling import EpochSampler, Indices, on_device
@@ -56,10 +58,13 @@ class Site:
             labels: 0 or 1.
             dtype: of both tensors.
             device: of both tensors.
+
+        Raises:
+            DataError: as of `problems.data.mapped.allocate`.
         """
         return cls(
             partition_id,
-            _as_tensor(features, dtype, device),
+            as_tensor(features, dtype, device),
             torch.tensor(labels, dtype=dtype, device=device),
             np.flatnonzero(labels == 1),
             np.flatnonzero(labels == 0),
@@ -123,14 +128,26 @@ class Site:
         return self.features.index_select(0, places), self.labels.index_select(0, places)
 
 
-def _as_tensor(
+def as_tensor(
     array: Real[np.ndarray, "n *shape"], dtype: torch.dtype, device: torch.device | str
 ) -> Float[Tensor, "n *shape"]:
-    if torch.device(device).type != "cpu" or array.dtype != NUMPY_DTYPES[dtype]:
+    """Return an array as a tensor, on a CPU without a copy if its type is right and its memory may be written to.
+
+    Args:
+        array: never changed by this project's code.
+        dtype: of the tensor.
+        device: of the tensor.
+
+    Raises:
+        DataError: as of `problems.data.mapped.allocate`.
+    """
+    if torch.device(device).type != "cpu":
         return torch.tensor(array, dtype=dtype, device=device)
     shared = array.view()
-    try:
+    with suppress(ValueError):
         shared.setflags(write=True)  # PyTorch has no tensors that are read-only, and warns of arrays that are
-    except ValueError:
-        return torch.tensor(array, dtype=dtype)
+    if not shared.flags.writeable or shared.dtype != NUMPY_DTYPES[dtype]:
+        shared = allocate(array.shape, NUMPY_DTYPES[dtype])
+        with np.errstate(over="ignore"):
+            np.copyto(shared, array, casting="unsafe")
     return torch.from_numpy(shared)

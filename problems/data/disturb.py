@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 from jaxtyping import Float32, Int8, Int64
 
+from problems.data.mapped import allocate
 from problems.data.spec import DataError
 from problems.randomness import stream
 
@@ -159,7 +160,8 @@ def shift_client(
         std: of the noise.
         seed: the run's.
     """
-    noise = stream(seed, "client shift", partition_id).standard_normal(features.shape, dtype=np.float32)
+    noise = allocate(features.shape, np.float32)
+    stream(seed, "client shift", partition_id).standard_normal(dtype=np.float32, out=noise)
     noise *= np.float32(std)
     noise += np.float32(step * (partition_id - num_clients / 2))
     noise += features

@@ -19,6 +19,7 @@ from problems.data.samples import (
     check_both_classes,
     check_finite,
     positive_classes,
+    take_float32,
 )
 from problems.data.spec import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, in_data_set
 from problems.data.validation import validate
@@ -159,10 +160,10 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
 
     def samples_of(held: Int64[np.ndarray, "some"]) -> Samples:
         sites = clients_of(spec, source.sites, num_clients)
-        return Samples(as_float32(features[held]), labels[held], None if sites is None else sites[held])
+        return Samples(take_float32(features, held), labels[held], None if sites is None else sites[held])
 
     return FederatedData(
-        train=Samples(as_float32(features[rows[order]]), train_labels[order]),
+        train=Samples(take_float32(features, rows[order]), train_labels[order]),
         test=samples_of(test_rows),
         sizes=[len(part) for part in parts],
         spec=spec,

@@ -11,7 +11,7 @@ from problems.data.disturb import hold_out, validation_split
 from problems.data.formats.readers import read_site
 from problems.data.preprocessing import Preprocessing
 from problems.data.quantiles import FEWEST_ROWS
-from problems.data.samples import Samples, as_float32, check_finite, positive_classes
+from problems.data.samples import Samples, as_float32, check_finite, positive_classes, take_float32
 from problems.data.spec import DataError, DataSpec, in_data_set
 from problems.data.validation import validate
 
@@ -78,12 +78,14 @@ class SiteRows:
         Raises:
             DataError: features that are not finite, or what was agreed on is missing or of another number of columns.
         """
-        features = self.features[rows]
-        if self.preprocessing is not None:
-            check_finite(np.nan_to_num(features, nan=0.0, posinf=np.inf, neginf=-np.inf))
-            features = _fit(self.preprocessing, agreed).apply(features)
+        if self.preprocessing is None:
+            features = take_float32(self.features, rows)
+        else:
+            values = self.features[rows]
+            check_finite(np.nan_to_num(values, nan=0.0, posinf=np.inf, neginf=-np.inf))
+            features = as_float32(_fit(self.preprocessing, agreed).apply(values))
         check_finite(features)
-        return Samples(as_float32(features), self.labels[rows])
+        return Samples(features, self.labels[rows])
 
 
 def _fit(preprocessing: Preprocessing, agreed: Agreed | None) -> Preprocessing:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from problems.data.agreement import Encoded
 from problems.data.cells import as_text, is_number
+from problems.data.mapped import allocate, slices
 from problems.data.preprocessing import Preprocessing
 from problems.data.spec import DataError
 from problems.errors import NOTHING
@@ -93,7 +94,10 @@ def label_classes(labels: NDArray[Any], what: str = "labels") -> tuple[tuple[str
         raise DataError(what, got=f"shape {labels.shape}", allowed="one column, (n,)", hint="bring them so")
     if len(labels) == 0:
         raise DataError("rows", got="no sample", allowed="at least one of each class", hint="bring some")
-    missing = sum(value is None or value != value for value in labels.tolist())
+    if labels.dtype.kind == "O":
+        missing = sum(value is None or value != value for value in labels)
+    else:
+        missing = int(np.count_nonzero(labels != labels))
     if missing:
         got = f"{missing:,} of {len(labels):,} missing"
         raise DataError(what, got=got, allowed="none", hint="fill them, or drop their rows")
@@ -222,6 +226,24 @@ def as_float32(features: Shaped[np.ndarray, "n *shape"]) -> Float32[np.ndarray, 
         return features.astype(np.float32, copy=False)
 
 
+def take_float32(
+    features: Shaped[np.ndarray, "n *shape"], rows: Int64[np.ndarray, "some"]
+) -> Float32[np.ndarray, "some *shape"]:
+    """Return some rows as `as_float32` does, in a new array, without a further copy of all of them.
+
+    Args:
+        features: of any number type.
+        rows: their indices.
+
+    Raises:
+        DataError: as of `allocate`.
+    """
+    taken = allocate((len(rows), *features.shape[1:]), np.float32)
+    for some in slices(taken):
+        taken[some] = as_float32(features[rows[some]])
+    return taken
+
+
 def check_finite(features: Shaped[np.ndarray, "n *shape"]) -> None:
     """Check features.
 
@@ -230,7 +252,9 @@ def check_finite(features: Shaped[np.ndarray, "n *shape"]) -> None:
     """
     if features.dtype.kind != "f":
         return
-    finite = np.isfinite(as_float32(features)).reshape(len(features), -1).all(axis=1)
+    finite = np.ones(len(features), dtype=bool)
+    for some in slices(features):
+        finite[some] = np.isfinite(as_float32(features[some])).reshape(len(finite[some]), -1).all(axis=1)
     if not finite.all():
         bad, first = f"{int((~finite).sum()):,} of {len(features):,} samples", int(np.argmin(finite)) + 1
         got = f"{bad} that are not finite in float32, the first is row {first:,}"

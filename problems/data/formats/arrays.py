@@ -9,6 +9,7 @@ from jaxtyping import Float32, Float64
 from numpy.typing import NDArray
 from scipy import sparse
 
+from problems.data.mapped import concatenate
 from problems.data.samples import Source, make_source
 from problems.data.spec import DataError
 
@@ -181,7 +182,7 @@ def join(where: str | Path, pair: Pair, held_out: Pair | None) -> Source:
         got = f"training features {ours} but test features {theirs}"
         raise DataError(where, got=got, allowed="the same in both", hint="give both alike")
     return make_source(
-        np.concatenate((labels, test_labels)), np.concatenate((features, test_features)), train_count=len(labels)
+        np.concatenate((labels, test_labels)), concatenate((features, test_features)), train_count=len(labels)
     )
 
 

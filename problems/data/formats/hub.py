@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from problems.data.formats.arrays import check_pair, join
 from problems.data.formats.images import channels_first, pixels_of
 from problems.data.formats.tables import from_frames
+from problems.data.mapped import allocate
 from problems.data.samples import Source, make_source
 from problems.data.spec import HUB, DataError, DataSpec, fill_in, parse_columns
 from problems.errors import install
@@ -28,6 +29,8 @@ NAMED: dict[str, tuple[str, str, str]] = {
 }
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 PROBE_SECONDS = 5.0
+# rows of a column of images or of arrays that are read at a time
+READ_ROWS = 128
 # files of a folder that `save_to_disk` has written
 _SAVED = ("dataset_dict.json", "state.json")
 
@@ -128,28 +131,47 @@ def _class_names(split: Any, column: str) -> NDArray[Any]:
 
 def _pair(split: Any, column: str, label: str) -> tuple[NDArray[Any], NDArray[Any]]:
     """A column of images or of arrays, and the labels."""
-    import datasets
-
-    place = f"column {column!r}"
-    if isinstance(split.features[column], datasets.Image):
-        pixels = [pixels_of(picture) for picture in split[column]]
-        if len(shapes := {picture.shape for picture in pixels}) > 1:
-            got = f"images of {' and '.join(map(str, sorted(shapes)[:2]))}"
-            raise DataError(place, got=got, allowed="one size and one number of channels", hint="bring them to one")
-        features = np.stack(pixels)
-    else:
-        rows = split.with_format("numpy").select_columns([column])[:][column]
-        try:
-            features = np.stack(list(rows)) if len(rows) else np.empty((0, 1))
-        except (ValueError, TypeError) as error:
-            allowed = "arrays of one shape"
-            raise DataError(place, got=f"others ({error})", allowed=allowed, hint="bring them to one shape") from error
-        if _number_type(split.features[column]) == "uint8":  # the library widens it
-            features = features.astype(np.uint8)
+    features = _rows(split, column)
     named = hasattr(split.features[label], "names")
     labels = _class_names(split, label) if named else np.asarray(split[label][:])
-    check_pair(place, features, labels)
+    check_pair(f"column {column!r}", features, labels)
     return features, labels
+
+
+def _rows(split: Any, column: str) -> NDArray[Any]:
+    """A column of images or of arrays: uint8 as such, all other numbers as float32."""
+    import datasets
+
+    place, images = f"column {column!r}", isinstance(split.features[column], datasets.Image)
+    # the library widens bytes
+    dtype = np.uint8 if images or _number_type(split.features[column]) == "uint8" else np.float32
+    one_column = split.select_columns([column])
+    features: NDArray[Any] = np.empty((0, 1), dtype)
+    start = 0
+    try:
+        for read in (one_column if images else one_column.with_format("numpy")).iter(READ_ROWS):
+            some = [pixels_of(row) if images else np.asarray(row) for row in read[column]]
+            if not start:
+                features = allocate((len(split), *some[0].shape), dtype)
+            _check_rows(place, some, features.shape[1:])
+            with np.errstate(over="ignore", invalid="raise"):  # numbers that are not finite are refused later
+                features[start : start + len(some)] = some
+            start += len(some)
+    except DataError:
+        raise
+    except (ValueError, FloatingPointError) as error:
+        got = f"one with missing numbers or rows ({first_line(error)})"
+        raise DataError(place, got=got, allowed="arrays of one shape", hint="fill them, or drop the rows") from error
+    return features
+
+
+def _check_rows(place: str, rows: Sequence[NDArray[Any]], shape: tuple[int, ...]) -> None:
+    """Raise DataError for rows of another shape, or that are no numbers."""
+    for row in rows:
+        if row.shape != shape:
+            got, allowed = f"rows of {shape} and {row.shape}", "one size and, of images, one number of channels"
+            raise DataError(place, got=got, allowed=allowed, hint="bring them to one")
+        check_pair(place, row[np.newaxis], None)
 
 
 def _open(place: str) -> Any:

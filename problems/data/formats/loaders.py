@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from problems.data.formats.arrays import Pair, check_pair, join
 from problems.data.formats.images import pixels_of
+from problems.data.mapped import allocate
 from problems.data.samples import Source
 from problems.data.spec import LOADER_FORM, PAGE, DataError
 from problems.importing import first_line, import_named
@@ -101,7 +102,7 @@ def _rows(path: str, dataset: Any) -> Pair:
         sample, label = _array(item[0]), _array(item[1])
         pixels = sample.dtype == np.uint8
         if row == 0:
-            features = np.empty((len(dataset), *sample.shape), np.uint8 if pixels else np.float32)
+            features = allocate((len(dataset), *sample.shape), np.uint8 if pixels else np.float32)
         if sample.shape != features.shape[1:] or pixels != (features.dtype == np.uint8):
             got = f"{path!r}, whose item {row} has {sample.shape} {sample.dtype} and item 0 {features.shape[1:]}"
             raise _unfit(f"{got} {features.dtype}", "features of one shape and type")
