@@ -32,6 +32,8 @@ from apps.sites.rows import reads_own, server_samples
 from clients.base import Site
 from payloads.settings import kebab
 from problems.data import UNLABELLED
+from problems.data.mapped import concatenate
+from problems.data.samples import as_float32
 from problems.errors import importable
 from simulations.arguments import add_directory
 from simulations.engines.launch import run_federation
@@ -216,13 +218,13 @@ def _gather(
     else:
         held = [site.test if tested else site.held_out for site in rows]
         return rows, _join([site for site in held if site])
-    return rows, (test.features.astype(np.float32), test.labels)
+    return rows, (as_float32(test.features), test.labels)
 
 
 def _join(sites: Sequence[Site]) -> Pair:
     """The features and labels of some sites, one after another."""
     features, labels = zip(*((site.features.cpu().numpy(), site.labels.cpu().numpy()) for site in sites), strict=True)
-    return np.concatenate(features).astype(np.float32), np.concatenate(labels).astype(np.int8)
+    return concatenate(features, np.float32), np.concatenate(labels).astype(np.int8)
 
 
 def _count(sites: Sequence[Site]) -> tuple[int, int]:

@@ -16,11 +16,13 @@ from methods.penalised import CompositeSettings
 from payloads.record import FloatArray
 from payloads.settings import Settings
 from problems.data import DataSpec, FederatedData, Samples
+from problems.data.mapped import concatenate
 from problems.models import FlatModel, Layout
 from problems.objectives.classification import SAMPLE_LOSSES
 from problems.objectives.composite import LinearObjective, linear_features, ridge_factors
 from problems.optimum import Optimum, minimise
 from problems.penalties import Penalty, make_penalty
+from problems.site import as_tensor
 
 LARGEST_REFERENCE = 20_000_000
 """Numbers in the sites' samples up to which x* is computed, which then takes a minute at most."""
@@ -65,13 +67,13 @@ class CompositeEvaluator(ModelEvaluator):
         self.penalty, self.ridge = penalty_terms(config, self.layout)
         clients = [data.client(i) for i in range(data.num_clients)]
         weights = _sample_weights([len(client) for client in clients], config.training.by_examples)
-        features = torch.tensor(np.concatenate([client.features for client in clients]))
+        together = concatenate([client.features for client in clients])
         self.sample_weights = torch.tensor(np.concatenate(weights))  # (n,)
         self.sample_labels = torch.tensor(np.concatenate([client.labels for client in clients]), dtype=torch.float64)
         self.sample_loss = SAMPLE_LOSSES[config.training.loss]
-        design = linear_features(model.module, features)
+        design = linear_features(model.module, torch.from_numpy(together))
         if design is None:
-            self.samples = features.to(model.device, model.dtype)
+            self.samples = as_tensor(together, model.dtype, model.device)
             self.smooth = self.optimum = None
             return
         self.smooth = LinearObjective(design, self.sample_labels, self.sample_weights, self.sample_loss, self.ridge)

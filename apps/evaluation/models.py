@@ -25,6 +25,7 @@ from problems.models.networks import network_names
 from problems.objectives.classification import RATIO_LOSS, SAMPLE_LOSSES, ratio_loss, ratio_weights
 from problems.objectives.pairwise import make_objective, pairwise_score
 from problems.objectives.scores import score_of
+from problems.site import as_tensor
 from problems.tallies import Tally
 from strategies.rounds.schema import Schema
 
@@ -125,7 +126,7 @@ class ModelEvaluator(ScoreEvaluator):
 
     def __init__(self, config: RunConfig, model: FlatModel, test: Samples) -> None:
         super().__init__(config, model)
-        self.features = torch.tensor(test.features, dtype=model.dtype, device=model.device)
+        self.features = as_tensor(test.features, model.dtype, model.device)
         self.labels = test.labels
         self.sites = test.sites
 
@@ -160,7 +161,7 @@ class ProblemEvaluator(Evaluator):
 
     def __init__(self, config: RunConfig, samples: Samples) -> None:
         dtype, device = resources.dtype_of(config.training), resources.device_of(config.training)
-        features = torch.tensor(samples.features, dtype=dtype, device=device)
+        features = as_tensor(samples.features, dtype, device)
         labels = torch.tensor(samples.labels, dtype=dtype, device=device)
         self.oracle = resources.own_problem(config, features, labels)
         problem = self.oracle.problem

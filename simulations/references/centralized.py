@@ -19,6 +19,7 @@ from clients.base import Site
 from clients.scoring import LocalPairClient, LocalSGDClient
 from methods.pairwise import Momentum
 from problems.data import FederatedData
+from problems.data.mapped import concatenate
 from problems.objectives.classification import CROSS_ENTROPY
 from problems.objectives.pairwise import PAIRWISE_LOSSES
 
@@ -59,7 +60,7 @@ def train_centralized(
     training = config.training
     model = resources.new_model(config, data.input_shape)
     sites = [data.client(partition) for partition in range(data.num_clients)]
-    features = np.concatenate([samples.features for samples in sites])
+    features = concatenate([samples.features for samples in sites])
     labels = np.concatenate([samples.labels for samples in sites])
     site = Site.from_arrays(0, features, labels, dtype=model.dtype, device=model.device)
     kind = LocalSGDClient if training.loss == CROSS_ENTROPY else LocalPairClient
