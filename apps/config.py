@@ -136,7 +136,7 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
         training = _with_loss(training, run.strategy, algorithm, family)
     evaluation: EvaluationSettings = parts[EvaluationSettings]
     scored = spec.dataset not in UNLABELLED and ":" not in training.loss
-    evaluation.check(run.strategy, training.loss, spec, vertical=algorithm.strategy.vertical, scored=scored)
+    evaluation.check(run.strategy, training, spec, vertical=algorithm.strategy.vertical, scored=scored)
     _check_budget(run.strategy, algorithm, training.loss, tables[PRIVACY], family)
     training = family.adapt_training(training)
     privacy = PrivacySettings() if algorithm.strategy.vertical else tables[PRIVACY]

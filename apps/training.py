@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from apps.evaluation.metric_names import add_suffix
 from apps.evaluation.models import RowEvaluation
 from apps.evaluation.selection import Choice, check_test_rows, measure
-from apps.evaluation.site_figures import describe
+from apps.evaluation.site_figures import ROUND_FIGURES, describe, describe_round
 from apps.evaluation.starting import starting_point
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
@@ -206,6 +206,8 @@ class Training:
     def evaluate(self, evaluator: Evaluator, server_round: int, arrays: list[FloatArray]) -> dict[str, float]:
         """Return the metrics of the `models` after a round, and take them into account for the choice.
 
+        The figures of sites, where the round is to have them, are added to its report.
+
         Raises:
             ConfigError: ``select-by`` is none of the metrics.
             ValueError: some are not finite: the run has diverged.
@@ -213,6 +215,9 @@ class Training:
         models = self.models(server_round, arrays)
         metrics = evaluator.relate(self.strategy.measured) | measure(evaluator, models)
         self.choice = self.choice.take(self.config, server_round, metrics, models, evaluator.tally)
+        if self.config.evaluation.has_figures(server_round, self.config.training) and evaluator.tally is not None:
+            figures = describe_round(evaluator.tally, self.config, len(self.strategy.roster))
+            self.strategy.report.extras[ROUND_FIGURES] = figures
         return metrics
 
     def describe(

@@ -5,12 +5,14 @@ from typing import Any
 
 from apps.run_config.algorithm import RunConfig
 from problems import intervals
-from problems.intervals import BRIER, RANKING
+from problems.intervals import BRIER, RANKING, point_figures
 from problems.randomness import stream
 from problems.tallies import Tally
 
 # of the figures, the one by which the log orders sites
 AUC = RANKING[0]
+# of a line of metrics.jsonl: the figures of the round
+ROUND_FIGURES = "figures"
 _SECURE = "privacy.secure-sum"
 
 
@@ -45,7 +47,6 @@ def describe(tally: Tally, config: RunConfig, clients: int, threshold: dict[str,
         server does not know which rows are whose, or with secure sums.
     """
     tested = config.evaluation.tests or not config.data.validation_fraction
-    listed = [] if config.privacy.secure_sum else [site for site in tally.sites() if site.places[0] < clients]
 
     def entry(rows: Tally) -> dict[str, Any]:
         negatives, positives = rows.count()
@@ -59,8 +60,33 @@ def describe(tally: Tally, config: RunConfig, clients: int, threshold: dict[str,
     return ({} if threshold is None else {"threshold": threshold}) | {
         "figures_on": "test rows" if tested else "validation rows",
         "all": entry(tally.total()),
-        "sites": [{"partition": site.places[0], **entry(site)} for site in listed if sum(site.count())],
+        "sites": [{"partition": site.places[0], **entry(site)} for site in _sites(tally, config, clients)],
     }
+
+
+def describe_round(tally: Tally, config: RunConfig, clients: int) -> dict[str, Any]:
+    """Return the figures of all rows and of each site's after a round, without intervals.
+
+    Args:
+        tally: of the rows that the round was evaluated on.
+        clients: as in `describe`.
+
+    Returns:
+        ``all`` and ``sites``, as in `describe`.
+    """
+
+    def entry(rows: Tally) -> dict[str, Any]:
+        negatives, positives = rows.count()
+        return {"rows": negatives + positives, "positives": positives, **point_figures(rows)}
+
+    sites = [{"partition": site.places[0], **entry(site)} for site in _sites(tally, config, clients)]
+    return {"all": entry(tally.total()), "sites": sites}
+
+
+def _sites(tally: Tally, config: RunConfig, clients: int) -> list[Tally]:
+    """The rows of each site that is told apart and has any; with secure sums the sums are all that is told."""
+    listed = [] if config.privacy.secure_sum else [site for site in tally.sites() if site.places[0] < clients]
+    return [site for site in listed if sum(site.count())]
 
 
 def describe_in_words(result: Mapping[str, Any], config: RunConfig) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import Any, get_type_hints
 
 from pydantic import Field, create_model, field_validator
 
-from payloads.settings import Settings
+from payloads.settings import Settings, TrainingSettings
 from problems.data import DataSpec
 from problems.errors import InputError
 from problems.models import MODELS
@@ -62,6 +62,9 @@ class EvaluationSettings(Settings):
     site_metrics: bool = Field(
         False, description="true: at the end figures with intervals of each site and of all together; or false"
     )
+    site_metrics_every: int = Field(
+        0, ge=0, description="figures of each site every so many rounds too, an integer >= 0 (0: at the end only)"
+    )
 
     @field_validator("threshold_at")
     @classmethod
@@ -85,22 +88,27 @@ class EvaluationSettings(Settings):
         """Whether the model that the run leaves is measured on the test rows, though the run has validation rows."""
         return bool(self.select_by or self.threshold_at)
 
-    def check(self, strategy: str, loss: str, spec: DataSpec, *, vertical: bool, scored: bool) -> None:
-        """Check the keys against those of the data.
+    def has_figures(self, server_round: int, training: TrainingSettings) -> bool:
+        """Whether the line of an evaluated round has figures of sites: round 0, every so many rounds, and the last."""
+        every = self.site_metrics_every
+        return bool(every) and (server_round % every == 0 or server_round == training.num_server_rounds)
+
+    def check(self, strategy: str, training: TrainingSettings, spec: DataSpec, *, vertical: bool, scored: bool) -> None:
+        """Check the keys against those of the data and of the training.
 
         Args:
             strategy: its name.
-            loss: its name.
             vertical: whether the strategy is, whose server has no model.
             scored: whether the model scores rows.
 
         Raises:
-            ConfigError: there is no model or no score to make anything of, or the choice would be made on other than
-                validation rows.
+            ConfigError: there is no model or no score to make anything of, the choice would be made on other than
+                validation rows, or a key would have no effect.
         """
         if self.patience and not self.select_by:
             allowed = "0 without select-by, whose metric it waits for"
             raise ConfigError("patience", got=self.patience, allowed=allowed, hint="set select-by to a metric")
+        self._check_rounds(training.evaluate_every)
         for key, value, needs_scores in (
             ("select-by", self.select_by, False),
             ("threshold-at", self.threshold_at, True),
@@ -113,12 +121,21 @@ class EvaluationSettings(Settings):
                 got, allowed = f"{value!r} with strategy {strategy!r}", f"{none}, since its parties keep their blocks"
                 raise ConfigError(key, got=got, allowed=allowed, hint="leave it out")
             if needs_scores and not scored:
-                got, allowed = f"{value!r} with loss {loss!r}", f"{none}, since it has no scores of rows"
+                got, allowed = f"{value!r} with loss {training.loss!r}", f"{none}, since it has no scores of rows"
                 raise ConfigError(key, got=got, allowed=allowed, hint="leave it out")
             if isinstance(value, str) and not spec.validation_fraction:
                 got, hint = f"{value!r} without validation rows", "set validation-fraction, for example to 0.2"
                 allowed = f"{none}, or with validation rows, since no choice is made on test rows"
                 raise ConfigError(key, got=got, allowed=allowed, hint=hint)
+
+    def _check_rounds(self, evaluate_every: int) -> None:
+        every, key = self.site_metrics_every, "site-metrics-every"
+        if every and not self.site_metrics:
+            allowed = "0 without site-metrics, whose figures it is about"
+            raise ConfigError(key, got=every, allowed=allowed, hint="set site-metrics to true")
+        if every % evaluate_every:
+            allowed = f"a multiple of evaluate-every, {evaluate_every}: other rounds have no scores"
+            raise ConfigError(key, got=every, allowed=allowed, hint="set it so, or evaluate-every to 1")
 
 
 def _rule(text: str) -> tuple[str, float]:

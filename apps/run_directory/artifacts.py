@@ -42,6 +42,7 @@ _FREE_KEYS = {
     "num-server-rounds",
     "patience",
     "site-metrics",
+    "site-metrics-every",
     "checkpoint-every",
     "max-retries",
     "retry-wait",

@@ -1,11 +1,22 @@
-"""The picture of a run: its ranking metrics and its loss, by round."""
+"""The pictures of a run by round: its ranking metrics and its loss, and the figures of its sites.
+
+They do without pyplot, whose state belongs to the main thread.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from apps.evaluation.metric_names import add_suffix
+from apps.evaluation.site_figures import AUC, ROUND_FIGURES
 from problems.data import OWN
+from problems.intervals import BRIER
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 RANKING = {
     "auc": "AUC",
@@ -13,6 +24,8 @@ RANKING = {
     "pauc_fpr30": "partial AUC, FPR up to 0.3",
     "average_precision": "average precision",
 }
+# sites up to which each has a curve of its own
+_MOST_SITES = 12
 
 
 def rows_in_words(config: Mapping[str, Any]) -> str:
@@ -38,21 +51,13 @@ def draw_curves(
 ) -> None:
     """Draw metrics by round as one PNG.
 
-    It does without pyplot, whose state belongs to the main thread.
-
     Args:
         lines: those of metrics.jsonl.
         rows: what the metrics were measured on, see `rows_in_words`.
         view: whose metrics to draw; "" is the model itself.
         selected: the round whose model was selected, to be marked; None: none was.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    figure, left, right = _panels((3, 2))
     for metric, label in RANKING.items():
         name = add_suffix(metric, view)
         points = [(line["round"], line[name]) for line in lines if name in line]
@@ -66,9 +71,76 @@ def draw_curves(
     right.set(xlabel="round", ylabel="loss", title=f"objective on {rows}")
     if left.lines:
         left.legend(loc="lower right", frameon=False)
-    for axes in (left, right):
+    _mark(selected, left, right)
+    figure.savefig(path, dpi=120)
+
+
+def has_sites(lines: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether `draw_sites` has something to draw."""
+    return any(line[ROUND_FIGURES]["sites"] for line in lines if ROUND_FIGURES in line)
+
+
+def draw_sites(
+    lines: Sequence[Mapping[str, Any]], path: Path, title: str, rows: str, selected: int | None = None
+) -> None:
+    """Draw each site's AUC and Brier score by round as one PNG; of many sites those of the worst and the best.
+
+    Args:
+        lines: as in `draw_curves`, as the next ones.
+    """
+    from matplotlib import colormaps
+
+    figure, *panels = _panels((1, 1))
+    rounds = [(line["round"], line[ROUND_FIGURES]) for line in lines if ROUND_FIGURES in line]
+    for axes, name, label in zip(panels, (AUC, BRIER), (RANKING[AUC], "Brier score"), strict=True):
+        curves: dict[int, dict[int, float]] = {}
+        for server_round, figures in rounds:
+            for site in figures["sites"]:
+                if site[name] is not None:
+                    curves.setdefault(site["partition"], {})[server_round] = site[name]
+        for place in _choose(curves):
+            color = colormaps["tab20"](place % 20)
+            axes.plot(
+                *zip(*curves[place].items(), strict=True),
+                color=color,
+                linewidth=1,
+                marker=".",
+                label=f"partition {place}",
+            )
+        everyone = [(server_round, figures["all"][name]) for server_round, figures in rounds]
+        axes.plot(*zip(*everyone, strict=True), linewidth=2.5, color="black", label="all")
+        few = len(curves) <= _MOST_SITES
+        axes.set(xlabel="round", ylabel=f"{label} on {rows}", title=title if few else f"{title}: lowest and highest")
+        axes.legend(frameon=False, fontsize="small")
+    _mark(selected, *panels)
+    figure.savefig(path, dpi=120)
+
+
+def _choose(curves: Mapping[int, Mapping[int, float]]) -> list[int]:
+    """The sites that are drawn: all or, of many, the lowest and the highest in the last round that has them."""
+    if len(curves) <= _MOST_SITES:
+        return sorted(curves)
+    last = max(max(curve) for curve in curves.values())
+    there = [place for place, curve in curves.items() if last in curve]
+    return [choose(there, key=lambda place: curves[place][last]) for choose in (min, max)]
+
+
+def _panels(ratios: tuple[int, int]) -> tuple[Figure, Axes, Axes]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, width_ratios=ratios)
+    return figure, left, right
+
+
+def _mark(selected: int | None, *panels: Axes) -> None:
+    """Mark the selected round, if there is one, and whole rounds."""
+    from matplotlib.ticker import MaxNLocator
+
+    for axes in panels:
         if selected is not None:
             axes.axvline(selected, color="black", linestyle=":", linewidth=1)
         axes.grid(alpha=0.3)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.savefig(path, dpi=120)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from apps.evaluation.site_figures import AUC
-from apps.run_directory.curves import draw_curves, rows_in_words
+from apps.run_directory.curves import draw_curves, draw_sites, has_sites, rows_in_words
 from apps.sites.files import room_for
 from problems.tallies import Tally
 
@@ -44,6 +44,9 @@ def draw_run(
     chosen = result.get("selected", {}).get("round")
     with room_for(folder / "curves.png"):
         draw_curves(lines, folder / "curves.png", title, rows_in_words(config), view, chosen)
+    if has_sites(lines):
+        with room_for(folder / "sites.png"):
+            draw_sites(lines, folder / "sites.png", title, rows_in_words(config), chosen)
     if tally is not None and AUC in result["all"]:
         _draw(folder / "roc.png", title, result, tally, _draw_roc, "lower right")
         _draw(folder / "reliability.png", title, result, tally, _draw_reliability, "upper left")

@@ -5,14 +5,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from apps.evaluation.site_figures import ROUND_FIGURES
 from problems.errors import importable
+from problems.intervals import FIGURES
 
 TENSORBOARD = "tensorboard"  # in the extra "reports"
 
 
 def numbers_of(line: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a line of metrics.jsonl but its round, by name."""
-    return {name: value for name, value in line.items() if name != "round" and isinstance(value, int | float)}
+    """The numbers of a line of metrics.jsonl but its round, by name; a site's figure as ``sites/2/auc``."""
+    figures = line.get(ROUND_FIGURES, {"sites": []})["sites"]
+    of_sites = {f"sites/{site['partition']}/{name}": site[name] for site in figures for name in FIGURES}
+    numbers = {name: value for name, value in line.items() if name != "round"} | of_sites
+    return {name: value for name, value in numbers.items() if isinstance(value, int | float)}
 
 
 class Events:

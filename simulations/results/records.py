@@ -13,6 +13,7 @@ from typing import Any
 
 from apps.config import SHOWING_KEYS, ConfigError, Scalar, flatten, parse_run_config
 from apps.evaluation.metric_names import format_metric
+from apps.evaluation.site_figures import ROUND_FIGURES
 from apps.evaluation.vertical import SUBOPTIMALITY
 from apps.run_directory.missing import dropped_sites
 from apps.sites.files import write_atomic
@@ -35,8 +36,9 @@ BOOKKEEPING = frozenset(
         *("dropped", "state_lost", "seconds", "server_seconds"),
     ]
 )
-# what only some runs have there: a vertical run the seconds without joining and evaluation, others spent budgets
-OF_SOME_RUNS = frozenset([TRAINING_SECONDS, "epsilon", "pool_epsilon"])
+# what only some runs have there: a vertical run the seconds without joining and evaluation, others spent budgets, or
+# the figures of sites
+OF_SOME_RUNS = frozenset([TRAINING_SECONDS, "epsilon", "pool_epsilon", ROUND_FIGURES])
 UNTOLD = (*SHOWING_KEYS, "run-name", "resume")  # keys by which runs are not told apart
 FINISHED, STOPPED, FAILED, UNFINISHED = "finished", "stopped", "failed", "unfinished"
 STOPPED_EARLY = "stopped early"  # beginning of failure.json's reason if a sweep ended a run before its last round

@@ -43,7 +43,7 @@ class RoundReport:
     # spent on messages that the strategy sends itself: in further exchanges, retries and replacements
     exchange_seconds: float = 0.0
     # further entries of the round's line, by name
-    extras: dict[str, float] = field(default_factory=dict)
+    extras: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

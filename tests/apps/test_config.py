@@ -113,6 +113,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "patience": st.just(0),
         "threshold-at": st.just(""),  # likewise, and not for every strategy, as the next
         "site-metrics": st.just(False),
+        "site-metrics-every": st.just(0),  # needs the key above
         "vfb2.score-run": st.just(""),  # leaves one round only
         "privacy.secure-sum": st.just(False),  # not every strategy can have sums
         "privacy.epsilon": st.just(0.0),  # nor a budget

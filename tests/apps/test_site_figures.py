@@ -13,6 +13,9 @@ from safetensors.torch import load_file
 from sklearn.metrics import average_precision_score, brier_score_loss, confusion_matrix, roc_auc_score
 
 from apps.config import ConfigError, Scalar, parse_run_config
+from apps.evaluation.site_figures import ROUND_FIGURES
+from apps.run_directory.curves import _choose
+from apps.run_directory.events import numbers_of
 from apps.sites.resources import federated_data
 from payloads.held_out import SCORE_COUNTS, TEST_SCORE_COUNTS
 from payloads.wire import PAYLOAD
@@ -40,6 +43,7 @@ CHOOSING: dict[str, Scalar] = {"select-by": "auc", "threshold-at": "sensitivity=
 
 
 def own(path: Path, config: dict[str, Scalar] = CHOOSING) -> tuple[Run, Wiretap, list[dict[str, Scalar]]]:
+    path.mkdir(exist_ok=True)
     nodes = files(path, [patients(80 + 20 * place, place, shift=2 * place) for place in range(SITES)])
     return *federate(path / "run", {**OWN, **config}, nodes=nodes), nodes
 
@@ -101,6 +105,42 @@ def test_each_site_has_the_figures_of_its_own_test_rows(tmp_path: Path) -> None:
     assert all(PAYLOAD in message.content for message in asked)
 
 
+@pytest.mark.parametrize("secure", [False, True])
+def test_rounds_have_the_figures_that_the_end_would_have(secure: bool, tmp_path: Path) -> None:
+    """Of rounds 0, 2 and the last; nothing else in the lines changes, the bytes neither."""
+    more: dict[str, Scalar] = {"privacy.secure-sum": secure}
+    run, _, _ = own(tmp_path / "with", {**more, "site-metrics-every": 2})
+    plain, _, _ = own(tmp_path / "without", {**more, "site-metrics": False})
+    lines = [json.loads(line) for line in run.untimed]
+    figures = {line["round"]: line.pop(ROUND_FIGURES) for line in lines if ROUND_FIGURES in line}
+    assert list(figures) == [0, 2, 3]
+    assert lines == [json.loads(line) for line in plain.untimed]
+
+    def values(entry: dict[str, Any]) -> dict[str, Any]:
+        points = {name: entry[name] and entry[name][0] for name in FIGURES}
+        return {name: entry[name] for name in ("partition", "rows", "positives") if name in entry} | points
+
+    ends = run.result
+    assert figures[3] == {"all": values(ends["all"]), "sites": [values(site) for site in ends["sites"]]}
+    assert len(figures[0]["sites"]) == (0 if secure else SITES)
+    assert {line["round"]: line["auc"] for line in run.lines if line["round"] in figures} == pytest.approx(
+        {number: found["all"]["auc"] for number, found in figures.items()}
+    )
+
+
+def test_each_sites_figures_are_numbers_of_their_own() -> None:
+    entry = dict.fromkeys(FIGURES, 0.5)
+    sites = [{"partition": 2, "rows": 9, "positives": 9, **entry, "auc": None}]
+    found = numbers_of({"round": 3, "loss": 0.1, ROUND_FIGURES: {"all": entry, "sites": sites}})
+    assert found == {"loss": 0.1, **{f"sites/2/{name}": 0.5 for name in FIGURES if name != "auc"}}
+
+
+def test_of_many_sites_the_lowest_and_the_highest_are_drawn() -> None:
+    curves = {place: {0: 0.5, 4: abs(place - 5) / 20} for place in range(13)} | {13: {0: 0.0}}
+    assert _choose(curves) == [5, 12]
+    assert _choose({place: curves[place] for place in (4, 2)}) == [2, 4]
+
+
 def test_with_secure_sums_there_are_figures_of_all_alone(tmp_path: Path) -> None:
     run, grid, nodes = own(tmp_path, {**CHOOSING, "privacy.secure-sum": True})
     assert run.result["sites"] == []
@@ -139,7 +179,7 @@ def test_the_servers_test_rows_are_those_of_natural_sites(tmp_path: Path) -> Non
     pd.concat(tables).to_csv(tmp_path / "t.csv", index=False)
     config = {key: OWN[key] for key in ("label-column", "positive-label", "strategy", "site-metrics")}
     config |= {"dataset": "csv", "data-dir": str(tmp_path / "t.csv"), "site-column": "ward", "partition": "natural"}
-    config |= {"partition-sites": 4, "pictures": True}
+    config |= {"partition-sites": 4, "pictures": True, "site-metrics-every": 1}
     run, _ = federate(tmp_path / "run", config)
     data = federated_data(parse_run_config(flat_config(run.path, config)).data, 3)
     module = build_model("linear", data.test.shape, seed=9)
@@ -154,7 +194,7 @@ def test_the_servers_test_rows_are_those_of_natural_sites(tmp_path: Path) -> Non
     check_figures(run.result["all"], data.test.labels, scores)
     assert run.result["all"]["rows"] == sum(site["rows"] for site in run.result["sites"]) + sum(data.test.sites == -1)
     assert sum(data.test.sites == -1) > 0
-    assert {(run.path / name).exists() for name in ("roc.png", "reliability.png")} == {True}
+    assert {(run.path / name).exists() for name in ("roc.png", "reliability.png", "sites.png")} == {True}
 
 
 def test_drawn_sites_are_the_clients() -> None:
@@ -198,7 +238,7 @@ def test_a_site_of_one_class_has_no_ranking(tmp_path: Path) -> None:
     assert "figures on test rows, with 95 % intervals" in page
 
 
-@pytest.mark.parametrize("config", [CHOOSING, {"threshold-at": "specificity=0.7"}, {}])
+@pytest.mark.parametrize("config", [CHOOSING, {"threshold-at": "specificity=0.7", "site-metrics-every": 1}, {}])
 def test_a_finished_run_that_is_resumed_says_the_same(config: dict[str, Scalar], tmp_path: Path) -> None:
     config = {**config, "checkpoint-every": 2}
     run, _, nodes = own(tmp_path, config)
@@ -229,6 +269,11 @@ REFUSED: list[tuple[dict[str, Scalar], str]] = [
     ({"threshold-at": "specificity=nan"}, "threshold-at: got 'specificity=nan'"),
     ({"threshold-at": "0.9"}, "threshold-at: got '0.9'"),
     ({"site-metrics": True, "strategy": "vfb2-sgd"}, "site-metrics: got True with strategy 'vfb2-sgd', allowed: false"),
+    ({"site-metrics-every": 2}, "site-metrics-every: got 2, allowed: 0 without site-metrics"),
+    (
+        {"site-metrics": True, "site-metrics-every": 6, "evaluate-every": 4},
+        "site-metrics-every: got 6, allowed: a multiple of evaluate-every, 4",
+    ),
     (
         {"site-metrics": True, "strategy": "fedsgda-mb", "dataset": "synthetic-pl"},
         "site-metrics: got True with loss 'synthetic-pl', allowed: false, since it has no scores of rows",
