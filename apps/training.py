@@ -117,7 +117,7 @@ class Training:
             self.strategy.prepare(record, self.grid)  # a resumed run may have made no round
         found, tally = self.describe(evaluator, models, len(roster))
         found["samples"] = evaluator.sample_format and evaluator.sample_format.to_json()
-        result = self.history.result(config, self.engine, len(roster), self.made, found, self.strategy.report)
+        result = self.history.result(config, self.engine, roster, self.made, found, self.strategy.report)
         self.directory.finish(result, self.strategy.headline, pictures=config.run.pictures, tally=tally)
         return result
 

@@ -14,6 +14,8 @@ from apps.run_config.algorithm import RunConfig
 from apps.run_directory.artifacts import RunDirectory
 from apps.run_directory.missing import WITH_MISSING, Watch, dropped_sites, in_words
 from apps.run_directory.versions import versions
+from problems.data import UNLABELLED
+from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import RoundReport
 
 # called with each line of metrics.jsonl once it is written; an exception from it ends the run
@@ -107,13 +109,13 @@ class History:
         log(INFO, "round %*d/%s  %s  %s  %.2f s", width, server_round, self.rounds, measured, sites, seconds)
 
     def result(
-        self, config: RunConfig, engine: str, clients: int, made: int, found: Mapping[str, Any], report: RoundReport
+        self, config: RunConfig, engine: str, roster: Roster, made: int, found: Mapping[str, Any], report: RoundReport
     ) -> dict[str, Any]:
         """Return what result.json holds.
 
         Args:
             engine: what carried the messages.
-            clients: how many sites joined.
+            roster: the sites that joined.
             made: the last round.
             found: what else there is to say of the models that the run leaves.
             report: of the exchanges after the last round.
@@ -131,7 +133,8 @@ class History:
             "bytes_up": self.bytes_up + report.bytes_up,
             "bytes_down": self.bytes_down + report.bytes_down,
             "wall_seconds": time.perf_counter() - self.started,
-            "clients": clients,
+            "clients": len(roster),
+            "training_rows": _training_rows(config, roster),
             "dropped": dropped_sites([*self.directory.lines(), after]),
             "versions": versions(),
             "config": config.resolve(),
@@ -152,3 +155,13 @@ class History:
         remark, place = f"{missing}; " if missing else "", self.directory.path / "result.json"
         outcome = f"{outcome}: {metrics} " if metrics else outcome
         log(level, "%s in %.1f s; %ssee %s", outcome, result["wall_seconds"], remark, place)
+
+
+def _training_rows(config: RunConfig, roster: Roster) -> list[dict[str, int]] | None:
+    """What each site said before round 1 of the rows it trains on; None where sites hold columns, or rows no labels."""
+    if config.algorithm.strategy.vertical or config.data.dataset in UNLABELLED:
+        return None
+    return [
+        {"partition": place, "rows": negatives + positives, "positives": positives}
+        for place, (negatives, positives) in enumerate(roster.class_counts.tolist())
+    ]

@@ -119,6 +119,9 @@ def _training(model: TrainedModel) -> str:
     }
     if share := config["validation-fraction"]:
         data["Validation"] = f"{share} of the training rows"
+    if counted := result.get("training_rows"):
+        total, positives = (sum(site[name] for site in counted) for name in ("rows", "positives"))
+        data["Rows trained on"] = f"{total:,}, {positives:,} of them positive; as each site said before round 1:"
     facts = {
         "Rounds": f"{result['rounds']} of {config['num-server-rounds']}",
         "Loss": f"`{config['loss']}`",
@@ -132,6 +135,7 @@ def _training(model: TrainedModel) -> str:
     keys = [[f"`{key}`", f"`{config[key]!r}`", f"`{default!r}`"] for key, default in departures.items()]
     parts = [
         "### Training Data\n\n" + _items(data),
+        _rows(result.get("training_rows")),
         _preprocessing(model),
         "### Training Procedure\n\n" + _items(facts),
         "#### Training Hyperparameters\n\nKeys that differ from the defaults of the strategy:\n\n"
@@ -140,6 +144,14 @@ def _training(model: TrainedModel) -> str:
         else "",
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _rows(counted: Sequence[Mapping[str, int]] | None) -> str:
+    """The rows of each site, where the server was told."""
+    if not counted:
+        return ""
+    cells = [[f"site {one['partition']}", f"{one['rows']:,}", f"{one['positives']:,}"] for one in counted]
+    return _table(["", "training rows", "positive"], cells)
 
 
 def _preprocessing(model: TrainedModel) -> str:

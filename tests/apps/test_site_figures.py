@@ -147,6 +147,12 @@ def test_with_secure_sums_there_are_figures_of_all_alone(tmp_path: Path) -> None
     labels, scores = map(np.concatenate, zip(*scored(run, nodes, "test_rows"), strict=True))
     check_figures(run.result["all"], labels, scores, within=0.05)
     check_confusion(run.result["all"]["confusion"], labels, scores, run.result["threshold"]["score"])
+    # what a site says before round 1 is no sum
+    config = parse_run_config({key: OWN[key] for key in OWN if key != "site-metrics"})
+    trained = [rows.labels[rows.train_rows] for rows in (own_rows(config, node, i) for i, node in enumerate(nodes))]
+    assert run.result["training_rows"] == [
+        {"partition": place, "rows": len(labels), "positives": labels.sum()} for place, labels in enumerate(trained)
+    ]
     # each model is asked about once: the difference of two sums would be a site's counts
     counted = [one for one in grid.exchanges if one.message.metadata.message_type == MessageType.EVALUATE]
     asked = [(one.phase, one.server_round) for one in counted]
