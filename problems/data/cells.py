@@ -90,9 +90,16 @@ def texts(column: "pd.Series[Any]") -> tuple[Shaped[np.ndarray, "n"], Bool[np.nd
 
     The text of a missing cell is "".
     """
+    import pandas as pd
+
     write = str if is_date(column) else as_text
     missing = column.isna().to_numpy(dtype=bool)
     cells = column.to_numpy(dtype=object)
+    if not pd.api.types.is_object_dtype(column.dtype):  # there 1 and True would pass for the same cell
+        # each different cell is written once
+        codes, distinct = pd.factorize(column)
+        words = [write(cell) for cell in pd.Series(distinct, dtype=column.dtype).to_numpy(dtype=object)]
+        return np.array([*words, ""], dtype=str)[codes], missing
     return np.array(["" if gap else write(cell) for cell, gap in zip(cells, missing, strict=True)], dtype=str), missing
 
 

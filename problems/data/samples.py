@@ -30,8 +30,9 @@ class Source:
     codes: Int64[np.ndarray, "n"]
     """Each row's index into `classes`."""
     encode: Encoder
-    """Maps the training rows to the features of all rows, (n, *shape), float or uint8 pixels; or to the `Encoded` rows
-    of a table. Any statistics come from the training rows alone."""
+    """Maps the training rows to the features of all rows, (n, *shape), float or uint8 pixels; to the `Encoded` rows of
+    a table; or, of a table that says itself how it is scaled, to the features and what makes them of raw rows. Any
+    statistics come from the training rows alone."""
     train_count: int | None = None
     """Rows before the set's own test split; None when it has none."""
     sites: Int64[np.ndarray, "n"] | None = None
@@ -43,7 +44,9 @@ class Source:
     def features(self, train_rows: Int64[np.ndarray, "train"]) -> tuple[Any, Preprocessing | None]:
         """The features of all rows, and the `Preprocessing` of a table, fitted to the training rows, else None."""
         encoded = self.encode(train_rows)
-        return encoded.features(train_rows) if isinstance(encoded, Encoded) else (encoded, None)
+        if isinstance(encoded, Encoded):
+            return encoded.features(train_rows)
+        return encoded if isinstance(encoded, tuple) else (encoded, None)
 
     def own_split(self) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
         """The rows of the set's own training and test split; without one, all rows and none."""

@@ -42,7 +42,7 @@ def write_card(model: TrainedModel) -> str:
 
 def _details(model: TrainedModel) -> str:
     labels, config = model.sample_format, model.config
-    what = f"column `{model.config.data.labels_in}`" if model.preprocessing is not None else "label"
+    what = f"column `{model.label_column}`" if model.preprocessing is not None else "label"
     network = MODELS[config.run.model].description if config.run.model in MODELS else "a network of the user's own."
     round_ = f"{model.server_round} of {model.record.result['rounds']}"
     if chosen := model.selected:

@@ -185,6 +185,12 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise DataError("rows", got=got, allowed=allowed, hint=f"the run was trained on a table, {_PAGE}")
         return self.preprocessing.features(table)
 
+    @property
+    def label_column(self) -> str:
+        """The column of a table in which its labels are."""
+        own = "" if self.preprocessing is None else self.preprocessing.label_column
+        return own or self.config.data.labels_in
+
     @cached_property
     def feature_names_in_(self) -> NDArray[Any]:
         """The raw columns that are needed, in order; only a run on a table has them."""

@@ -30,10 +30,10 @@ def read_rows(model: TrainedModel, path: Path) -> NewRows:
     Raises:
         DataError: it is of another kind, or cannot be read.
     """
-    path, data = path.expanduser(), model.config.data
+    path = path.expanduser()
     if model.preprocessing is not None:
-        return read_table_rows(path, data.labels_in, model.preprocessing.words)
-    return read_array_rows(path, model.sample_format.shape, data)
+        return read_table_rows(path, model.label_column, model.preprocessing.words)
+    return read_array_rows(path, model.sample_format.shape, model.config.data)
 
 
 def score_file(model: TrainedModel, path: Path, keep: Sequence[str] = ()) -> pd.DataFrame:
@@ -146,7 +146,7 @@ def evaluate_file(
     rows = read_rows(model, path)
     if rows.labels is None:
         table = model.preprocessing is not None
-        wanted = f"column {model.config.data.labels_in!r}" if table else "class folders, or an array y"
+        wanted = f"column {model.label_column!r}" if table else "class folders, or an array y"
         allowed = f"{wanted}, since metrics need labels"
         raise DataError(path, got="rows without labels", allowed=allowed, hint="add them, or take `predict`")
     labels = model.sample_format.encode_labels(np.asarray(rows.labels))

@@ -21,9 +21,12 @@ def test_the_bundled_sets_are_what_scikit_learn_s_loaders_return() -> None:
     images, numbers = load_digits(return_X_y=True)
     np.testing.assert_array_equal(digits().features(everything)[0], (images / 16).astype(np.float32))
     np.testing.assert_array_equal(digits().codes, numbers)
-    tumours, benign = load_breast_cancer(return_X_y=True)
-    features, _ = breast_cancer().features(everything[:569])
+    tumours, benign = load_breast_cancer(return_X_y=True, as_frame=True)
+    features, columns = breast_cancer().features(everything[:569])
     np.testing.assert_allclose(features, StandardScaler().fit_transform(tumours), rtol=1e-5, atol=1e-6)
+    assert columns is not None
+    assert columns.names == tuple(tumours.columns)
+    np.testing.assert_array_equal(columns.features(tumours), features.astype(np.float32))
     np.testing.assert_array_equal(breast_cancer().codes, 1 - benign)
 
 

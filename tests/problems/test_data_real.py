@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from problems.data import DataError, DataSpec, load
@@ -39,11 +40,14 @@ def test_uci_credit_has_ninety_features() -> None:
     for start, stop in zip([1, 8, 12, 23, 34, 45, 56, 66], [8, 12, 23, 34, 45, 56, 66, 76], strict=True):
         assert (codes[:, start:stop].sum(axis=1) == 1.0).all()
     assert (amounts.max(axis=0) == 1.0).all()
+    # what columns.json makes of the published rows are these, if in another order
+    assert data.columns is not None
+    published = data.columns.features(pd.read_csv(REAL / "uci-credit" / "UCI_Credit_Card.csv.gz"))
+    ours = np.concatenate([features, data.test.features])
+    np.testing.assert_array_equal(published[np.lexsort(published.T)], ours[np.lexsort(ours.T)])
 
 
 def test_uci_credit_shares_get_the_same_columns(tmp_path: Path) -> None:
-    import pandas as pd
-
     table = pd.read_csv(REAL / "uci-credit" / "UCI_Credit_Card.csv.gz", nrows=200)
     table.to_csv(tmp_path / "site.csv", index=False)
     samples = load(DataSpec(dataset="uci-credit", data_dir=str(tmp_path / "site.csv")), 2)

@@ -11,11 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
+from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import get_scorer
 
 import florilegium
 from apps.config import Scalar
 from problems.data import DataError, DataSpec, load
+from problems.data.disturb import split
 from problems.metrics import binary_metrics
 from simulations.scoring.card import write_card
 from simulations.scoring.rows import score_file
@@ -40,11 +42,23 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
 def hospital(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
     """A run on a table, and the table of its test rows, whose ids begin with zeros."""
     folder = tmp_path_factory.mktemp("hospital")
-    for split, seed in (("train", 0), ("test", 1)):
+    for part, seed in (("train", 0), ("test", 1)):
         table = patients(60, seed).drop(columns="name")
         table.insert(0, "id", [f"{row:03}" for row in range(60)])
-        table.to_csv(folder / f"{split}.csv", index=False)
+        table.to_csv(folder / f"{part}.csv", index=False)
     run, _ = federate(folder / "a", {**TABLE, "data-dir": str(folder), "feature-columns": "age,sex,weight"})
+    return run, folder / "test.csv"
+
+
+@pytest.fixture(scope="module")
+def tumours(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+    """A run on a named data set, and its test rows with the names that scikit-learn gives the columns."""
+    folder = tmp_path_factory.mktemp("tumours")
+    bunch = load_breast_cancer(as_frame=True)
+    diagnosis = bunch.target_names[bunch.target]
+    rows = split((diagnosis == "malignant").astype(np.int8), 0.2, 0)[1]
+    bunch.data.assign(diagnosis=diagnosis).iloc[rows].to_csv(folder / "test.csv", index=False)
+    run, _ = federate(folder / "a", {"strategy": "local-sgd", "dataset": "breast-cancer"}, clients=3)
     return run, folder / "test.csv"
 
 
@@ -55,7 +69,9 @@ def measured(command: Line, run: Run, new: Path, *options: str) -> dict[str, Any
     return found
 
 
-@pytest.mark.parametrize(("kind", "model"), [("digits", "last"), ("digits", "inner"), ("hospital", "last")])
+@pytest.mark.parametrize(
+    ("kind", "model"), [("digits", "last"), ("digits", "inner"), ("hospital", "last"), ("tumours", "last")]
+)
 def test_evaluate_measures_what_the_run_measured(
     command: Line, request: pytest.FixtureRequest, kind: str, model: str
 ) -> None:

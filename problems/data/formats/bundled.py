@@ -4,8 +4,9 @@ import math
 from importlib.metadata import distribution
 
 import numpy as np
-from jaxtyping import Float32, Float64, Int8, Int64
+from jaxtyping import Float, Float32, Float64, Int8, Int64
 
+from problems.data.preprocessing import Feature, Preprocessing
 from problems.data.samples import Source, make_source
 from problems.data.spec import SPARSE_LOGISTIC
 from problems.randomness import stream
@@ -17,6 +18,13 @@ SITE_TEST_POSITIVES, SITE_TEST_NEGATIVES = 100, 500
 SITE_FEATURES = 10
 LOGISTIC_FEATURES = 60
 NOISY_ROWS = 4_000  # of each split
+_NUCLEUS = (
+    *("radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave points"),
+    *("symmetry", "fractal dimension"),
+)
+TUMOUR_COLUMNS = tuple(form.format(name) for form in ("mean {}", "{} error", "worst {}") for name in _NUCLEUS)
+"""scikit-learn's names of the columns."""
+DIAGNOSIS = "diagnosis"
 
 
 def digits() -> Source:
@@ -29,9 +37,12 @@ def breast_cancer() -> Source:
     """Return scikit-learn's breast cancer set: 569 rows of 30 features, classes "benign" and "malignant"."""
     data, target = _read("breast_cancer.csv", header=1)
 
-    def encode(train_rows: Int64[np.ndarray, "train"]) -> Float64[np.ndarray, "n f"]:
-        scaled: np.ndarray = (data - data[train_rows].mean(axis=0)) / np.sqrt(data[train_rows].var(axis=0))
-        return scaled
+    def encode(train_rows: Int64[np.ndarray, "train"]) -> tuple[Float[np.ndarray, "n f"], Preprocessing]:
+        known = data[train_rows]
+        moments = zip(TUMOUR_COLUMNS, known.mean(axis=0).tolist(), np.sqrt(known.var(axis=0)).tolist(), strict=True)
+        features = [Feature(name, "number", mean=mean, deviation=deviation) for name, mean, deviation in moments]
+        fitted = Preprocessing(tuple(features), label_column=DIAGNOSIS)
+        return fitted.transform(data), fitted
 
     return make_source(np.where(target == 0, "malignant", "benign"), encode)
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool, Float32, Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 
 from problems.data.agreement import Encoded
 from problems.data.formats.inspection import numeric_column
@@ -64,18 +64,19 @@ def credit(path: Path) -> Source:
         allowed = "the UCI credit card file UCI_Credit_Card.csv"
         raise DataError(path, got=got, allowed=allowed, hint="set data-dir to that file")
 
-    def encode(train_rows: Int64[np.ndarray, "train"]) -> Float32[np.ndarray, "n 90"]:
-        blocks = []
-        for name, codes in CREDIT_CODES.items():
-            values = numeric_column(frame[name])
-            _check_codes(path, name, values, codes)
-            blocks.append(values[:, None] == (codes[1:] if len(codes) == 2 else codes))
-        amounts = np.stack([numeric_column(frame[name]) for name in AMOUNTS], axis=1)
-        low, high = amounts[train_rows].min(axis=0), amounts[train_rows].max(axis=0)
-        blocks.append((amounts - low) / np.where(high > low, high - low, 1.0))
-        return np.concatenate(blocks, axis=1, dtype=np.float32, casting="same_kind")
-
-    return make_source(frame[label].to_numpy(), encode)
+    for name in (*CREDIT_CODES, *AMOUNTS):
+        values = numeric_column(frame[name])
+        if name in CREDIT_CODES:
+            _check_codes(path, name, values, CREDIT_CODES[name])
+    coded = [
+        Feature(name, "category", str(code))
+        for name, codes in CREDIT_CODES.items()
+        for code in (codes[1:] if len(codes) == 2 else codes)
+    ]
+    amounts = [Feature(name, "number") for name in AMOUNTS]
+    preprocessing = Preprocessing((*coded, *amounts), scale="range", label_column=label)
+    rows = Encoded(preprocessing, preprocessing.encode(frame))
+    return make_source(frame[label].to_numpy(), lambda train_rows: rows)
 
 
 def heart_disease(paths: Sequence[Path]) -> Source:
