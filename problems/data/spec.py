@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from problems.data.quoting import split_items, split_values, unquote
 from problems.errors import InputError
 from problems.importing import find_plugin, is_dotted
 
@@ -72,6 +73,7 @@ SCALES: dict[str, str] = {
     "range": "0 for the least number of the training rows and 1 for the largest",
     "none": "as they are",
 }
+_QUOTES = "quoted where they have commas or brackets"
 # Stands for every value of a text column, and for every column, that is not listed.
 REST = "*"
 
@@ -128,10 +130,12 @@ class Column:
 def parse_columns(text: str) -> tuple[Column, ...]:
     """``"age, sex[f|m]"`` -> the columns in that order; "" -> none, which stands for all, as ``"*"`` does.
 
+    A name or value with a comma, bracket or bar is quoted: ``"weight, kg"``.
+
     Raises:
         DataError: a name that is empty or occurs twice, brackets that do not close, fewer than two categories.
     """
-    columns = [_column(part.strip(), text) for part in text.split(",")] if text.strip() else []
+    columns = [_column(part.strip(), text) for part in split_items(text)] if text.strip() else []
     names = [column.name for column in columns]
     for name in names:
         if names.count(name) > 1:
@@ -154,19 +158,22 @@ def fill_in(columns: Sequence[Column], names: Iterable[str]) -> tuple[Column, ..
 
 
 def _column(part: str, text: str) -> Column:
-    name, bracket, inside = part.partition("[")
-    categories = tuple(value.strip() for value in inside[:-1].split("|")) if bracket else ()
-    if not name.strip() or (bracket and not inside.endswith("]")):
-        got, allowed = f"{text!r}: {part!r} is no column", "names with commas, name[value|value] for text"
-    elif bracket and (len(set(categories)) != len(categories) or len(categories) < 2 or "" in categories):
+    try:
+        name, listed = split_values(part)
+    except ValueError:
+        name, listed = "", None
+    categories = tuple(listed or ())
+    if not name:
+        got, allowed = f"{text!r}: {part!r} is no column", f"names with commas, name[value|value] for text; {_QUOTES}"
+    elif listed is not None and (len(set(categories)) != len(categories) or len(categories) < 2 or "" in categories):
         got, allowed = f"{text!r}: {part!r}", "two or more different values in its brackets"
     else:
-        return Column(name.strip(), categories)
+        return Column(name, categories)
     raise DataError("feature-columns", got=got, allowed=allowed, hint=f"see {PAGE}")
 
 
 def parse_names(key: str, text: str) -> tuple[str, ...]:
-    """``"id, when"`` -> ("id", "when"); "" -> none.
+    """``"id, when"`` -> ("id", "when"); "" -> none. A name with a comma is quoted, as in `parse_columns`.
 
     Args:
         key: the run-config key, for errors.
@@ -175,9 +182,9 @@ def parse_names(key: str, text: str) -> tuple[str, ...]:
     Raises:
         DataError: an empty part, or one that occurs twice.
     """
-    names = tuple(part.strip() for part in text.split(",")) if text.strip() else ()
+    names = tuple(map(unquote, split_items(text))) if text.strip() else ()
     if "" in names or len(set(names)) < len(names):
-        raise DataError(key, got=repr(text), allowed="different ones with commas", hint=f"see {PAGE}")
+        raise DataError(key, got=repr(text), allowed=f"different ones with commas; {_QUOTES}", hint=f"see {PAGE}")
     return names
 
 

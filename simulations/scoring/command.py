@@ -31,11 +31,12 @@ def predict(
     model: ModelOption = "",
 ) -> None:
     """Score new rows with a run's model: one line for each, in their order."""
+    from problems.data.spec import parse_names
     from simulations.scoring.model import load  # imports scikit-learn, which takes a second
     from simulations.scoring.rows import score_file, write_scores
 
     trained = load(run, model)
-    scores = score_file(trained, new, [name.strip() for name in keep.split(",")] if keep else ())
+    scores = score_file(trained, new, parse_names("--keep", keep))
     if out is None:
         typer.echo(scores.to_csv(index=False), nl=False)
     else:

@@ -1,6 +1,7 @@
 """Csv and parquet on small tables written here."""
 
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -127,6 +128,8 @@ N = np.arange(40)
         (["?" if n % 9 == 7 else str(n) for n in N], "numbers as text but for 4 of 40, the first in row 8, allowed:"),
         (["?"] * 38 + ["1", "2.5"], "numbers as text but for 38 of 40, the first in row 1, allowed:"),
         ([f"{n},5" for n in N], "numbers with decimal commas, allowed: decimal points"),
+        ([f"{n % 7},125" for n in N], "numbers with decimal commas, allowed: decimal points"),
+        ([f"{500 + 300 * n:,}.5" for n in N], "numbers with commas between thousands, allowed: numbers without"),
         ([f"{n % 18 + 10}.{n % 3 + 10}.1970" for n in N], "dates in the form 00.00.0000, allowed: dates in the form 0"),
         (
             [f"1970/1/{n % 18 + 10} noon" for n in N],
@@ -231,6 +234,17 @@ def test_rows_of_more_cells_than_names(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("age,bmi,label\n" + "".join(f"{20 + i},{i},{i % 2},\n" for i in range(20)))
     with pytest.raises(DataError, match="got rows of more cells than the first line names"):
         load(DataSpec("csv", str(tmp_path / "t.csv")), 2)
+
+
+def test_parquet_has_decimal_numbers_and_lists(tmp_path: Path) -> None:
+    prices = [None if n == 3 else Decimal(n) / 4 for n in range(40)]
+    path = write_table(frame().assign(price=prices, seen=[[n, 1] for n in range(40)]), tmp_path / "t.parquet")
+    spec = DataSpec("parquet", path, missing="mean", scale="none")
+    with pytest.raises(DataError, match="column 'seen': got cells that are lists or the like, allowed: one value a ce"):
+        load(spec, 1)
+    data = load(replace(spec, drop_columns="seen", feature_columns="price"), 1)
+    known = np.concatenate([data.train.features, data.test.features])[:, 0]
+    assert np.isin(np.arange(40) / 4, known).sum() == 39
 
 
 def test_listed_values_are_those_of_the_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -20,7 +20,8 @@ from problems.data.agreement import Agreed, measure
 from problems.data.agreement import agree as agree_on
 from problems.data.disturb import hold_out
 from problems.data.preprocessing import Feature
-from problems.data.spec import Column, fill_in, parse_columns
+from problems.data.quoting import quote
+from problems.data.spec import Column, fill_in, parse_columns, parse_names
 from strategies.rounds.errors import StrategyError
 from strategies.rounds.schema import agree
 
@@ -65,6 +66,24 @@ def test_columns_are_read_as_they_are_written() -> None:
     ]
     assert fill_in((), ["a", "b"]) == (Column("a"), Column("b"))
     assert parse_columns(" age , sex[f | m],b 2") == (Column("age"), Column("sex", ("f", "m")), Column("b 2"))
+    quoted = parse_columns('"weight, kg", "dose [mg]"[low|"a,b"|"c|d"|*], 5" pipe, "say ""a"""')
+    assert quoted == (
+        Column("weight, kg"),
+        Column("dose [mg]", ("low", "a,b", "c|d", "*")),
+        Column('5" pipe'),
+        Column('say "a"'),
+    )
+
+
+names = st.text(st.sampled_from('ab ,[]|"*'), min_size=1, max_size=6).filter(lambda name: name != "*")
+
+
+@given(st.lists(st.tuples(names, st.lists(names, max_size=3, unique=True)), min_size=1, unique_by=lambda one: one[0]))
+def test_any_name_can_be_quoted(columns: list[tuple[str, list[str]]]) -> None:
+    listed = [(name, tuple(values) if len(values) > 1 else ()) for name, values in columns]
+    words = [quote(name) + (f"[{'|'.join(map(quote, values))}]" if values else "") for name, values in listed]
+    assert parse_columns(", ".join(words)) == tuple(Column(*one) for one in listed)
+    assert parse_names("drop-columns", ",".join(quote(name) for name, _ in listed)) == tuple(n for n, _ in listed)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +91,8 @@ def test_columns_are_read_as_they_are_written() -> None:
     [
         ("[f|m]", "is no column"),
         ("a[f|m", "'a[f|m' is no column"),
+        ('a,"b', "'\"b' is no column"),
+        ('"a"b', "allowed: names with commas, name[value|value] for text; quoted where they have commas or brackets"),
         ("a[f]", "allowed: two or more different values in its brackets"),
         ("a[f|]", "allowed: two or more different values in its brackets"),
         ("a,a[f|m]", "column 'a' occurs twice"),
@@ -179,12 +200,21 @@ def test_validation_rows_are_evaluated_in_the_place_of_test_rows(tmp_path: Path,
         ("s.svm", "+1 1:1 9:1\n", "svmlight", "cannot be read as svmlight (ValueError)"),
         ("s.npz", "secret", "npz", "cannot be read as npz"),
         ("s.csv", "a,label\n1,2,3\n1,2,3,4\n", "csv", "cannot be read as a table"),
+        (
+            "s.csv",
+            "a;b;label\n1,5;secret;1\n2;3,5;0\n",
+            "csv",
+            "columns that are separated by semicolons, allowed: comm",
+        ),
+        ("s.csv", '"weight, kg";label\n1,5;0\n2;1\n', "csv", "columns that are separated by semicolons, allowed: comm"),
+        ("s.csv", "a\tlabel\n1\t0\n", "csv", "columns that are separated by tabs, allowed: commas"),
+        ("s.csv", "a,label\nsecret é,0\n", "csv", "text that is not in UTF-8, allowed: UTF-8"),
         ("s.xls", "", "csv", "got no file of dataset 'csv', allowed: .csv, .csv.gz, .parquet, .pq"),
         ("s.csv", "", "image-folder", "got no file of dataset 'image-folder', allowed: a folder of class folders"),
     ],
 )
 def test_files_of_no_use(name: str, content: str, dataset: str, told: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(content)
+    (tmp_path / name).write_text(content, "latin-1")
     wanted = spec(dataset, feature_columns="4" if dataset == "svmlight" else "")
     with pytest.raises(DataError) as caught:
         read_own(str(tmp_path / name), wanted, 0)

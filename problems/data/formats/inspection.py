@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float64, Int64
 
 from problems.data.cells import ISO_DATE, TRUTHS, as_listed, days, is_date, is_numeric, name_cells, numbers, texts
 from problems.data.preprocessing import Kind
+from problems.data.quoting import quote
 from problems.data.spec import REST, Column, DataError, DataSpec
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ _DROP = "name the column in drop-columns"
 _LISTING = f", or list its values in feature-columns, as in {REST},sex[f|m|{REST}]: {REST} is all others"
 _ID_NAME = re.compile(r"(?i:(?:.*[\W_])?(?:id|uuid|mrn|ssn)(?:[\W_].*)?|idx|index|name|patient|subject)|.*[a-z]I[Dd]")
 _DATE = re.compile(r"(\d{1,4}([-/.])\d{1,2}\2\d{1,4})([T ].*)?")
+_GROUPED = r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?"
 _UNNAMED = re.compile(r"Unnamed: \d+")
 
 _log = logging.getLogger(__name__)
@@ -141,7 +143,10 @@ class _Check:
             if gaps.any() and self.spec.missing == "error":
                 way_out = "set missing to mean, median or indicator, or fill or drop them"
                 yield self._fault(name_cells(gaps, "missing"), "none", way_out)
-            if self.column.categories:
+            if _has_nested(self.values):
+                way_out = f"{_DROP}, or write each value into a column of its own"
+                yield self._fault("cells that are lists or the like", "one value a cell", way_out)
+            elif self.column.categories:
                 yield from self._strangers()
             elif self.kind is None:
                 yield from self._faults_of_text(np.flatnonzero(~gaps))
@@ -193,6 +198,9 @@ class _Check:
         if numbers.sum() >= MOSTLY * (~words.isin(MARKERS)).sum() > 0:
             way_out = f"mend or drop these cells{markers}{_LISTING}"
             yield self._fault(f"numbers as text{strays(numbers)}", "numbers alone", way_out)
+        elif _has_thousands(words):
+            way_out = "write 1,234 as 1234 or, if the comma is a decimal one, as 1.234"
+            yield self._fault("numbers with commas between thousands", "numbers without", way_out)
         elif _marks(words.str.replace(",", ".", regex=False)).mean() >= MOSTLY:
             yield self._fault("numbers with decimal commas", "decimal points", "write them with points")
         elif dates.mean() >= MOSTLY:
@@ -217,11 +225,10 @@ class _Check:
 
     def _example(self, words: "pd.Series[str]") -> str:
         """An entry of feature-columns: with the most frequent values or, of a site's file, with others."""
-        listable = words[~words.str.contains(r"[\[\]|,]")]
-        frequent = listable.value_counts().index[:2].tolist()
+        frequent = words.value_counts().index[:2].tolist()
         if self.site or len(frequent) < 2:
             return f"job[baker|nurse|{REST}]"
-        return f"{self.column.name}[{'|'.join(frequent)}|{REST}]"
+        return f"{quote(self.column.name)}[{'|'.join(map(quote, frequent))}|{REST}]"
 
     def _fault(self, got: str, allowed: str, hint: str) -> DataError:
         return DataError(f"column {self.column.name!r}", got=got, allowed=allowed, hint=hint)
@@ -229,6 +236,20 @@ class _Check:
     @property
     def _an_id(self) -> DataError:
         return self._fault("what looks like an id", "features", f"{_DROP}, or name others in feature-columns")
+
+
+def _has_thousands(words: "pd.Series[str]") -> bool:
+    """Whether texts are numbers for the most part, all of whose commas are before three digits, as in 1,234.5."""
+    commas = words.str.contains(",", regex=False)
+    grouped = words[commas].str.fullmatch(_GROUPED)
+    return bool(commas.any() and grouped.all() and _marks(words.str.replace(",", "", regex=False)).mean() >= MOSTLY)
+
+
+def _has_nested(values: "pd.Series[Any]") -> bool:
+    """Whether cells hold several values, as those of a parquet file may."""
+    if values.dtype != object:
+        return False
+    return any(isinstance(cell, list | tuple | dict | set | np.ndarray) for cell in values)
 
 
 def _is_id(numbers: Float64[np.ndarray, "n"], name: str) -> bool:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 CSV_ENDINGS = (".csv", ".csv.gz")
 PARQUET_ENDINGS = (".parquet", ".pq")
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 _log = logging.getLogger(__name__)
 
@@ -39,23 +40,48 @@ def read_table(path: Path, words: Sequence[str] = (), **options: Any) -> "pd.Dat
     import pandas as pd
 
     parquet, kinds = path.name.endswith(PARQUET_ENDINGS), None if options else dict.fromkeys(words, str)
+    names: list[Any] = []
     try:
-        frame = pd.read_parquet(path) if parquet else pd.read_csv(path, dtype=kinds, **options)
-        names = list(frame.columns)
         if not parquet and not options:  # pandas renames duplicates
             names = pd.read_csv(path, header=None, nrows=1, dtype=str).iloc[0].dropna().tolist()
+            if len(names) == 1:
+                _check_separator(path, names)
+        frame = _with_floats(pd.read_parquet(path)) if parquet else pd.read_csv(path, dtype=kinds, **options)
+    except DataError:
+        raise
+    except UnicodeDecodeError as error:
+        way_out = "save it as UTF-8 (spreadsheets: CSV UTF-8), or convert it: iconv -f latin1 -t utf-8"
+        raise DataError(path, got="text that is not in UTF-8", allowed="UTF-8", hint=way_out) from error
     except (OSError, EOFError, ValueError) as error:  # pandas' and pyarrow's own errors are ValueErrors
+        _check_separator(path, names)
         why = " ".join(str(error).split())
         got, way_out = f"a file that cannot be read as a table ({why})", "mend the file, or set dataset to its kind"
         raise DataError(path, got=got, allowed="named columns and a row a sample", hint=way_out) from error
     if not parquet and not options and not frame.index.equals(pd.RangeIndex(len(frame))):
+        _check_separator(path, names)
         got, way_out = "rows of more cells than the first line names", "name every column, or end no line with a comma"
         raise DataError(path, got=got, allowed="a name for each cell", hint=way_out)
     if frame.empty:
         raise DataError(path, got="no row", allowed="names of columns and at least one row", hint="bring some")
-    if twice := [repr(name) for name, times in Counter(names).items() if times > 1]:
+    if twice := [repr(name) for name, times in Counter(names or frame.columns).items() if times > 1]:
         raise DataError(path, got=f"column {', '.join(twice)} more than once", allowed="once", hint="rename the others")
     return frame
+
+
+def _check_separator(path: Path, names: Sequence[str]) -> None:
+    """Refuse a csv whose first line has more of another separator than commas."""
+    found = max(_SEPARATORS, key=lambda mark: sum(name.count(mark) for name in names))
+    if sum(name.count(found) for name in names) >= max(len(names), 1):
+        got = f"columns that are separated by {_SEPARATORS[found]}"
+        raise DataError(path, got=got, allowed="commas", hint="write the table with commas, and numbers with points")
+
+
+def _with_floats(frame: "pd.DataFrame") -> "pd.DataFrame":
+    """A table in which columns of decimal numbers, a type of parquet, are floats."""
+    import pandas as pd
+
+    decimal = [name for name in frame if pd.api.types.infer_dtype(frame[name], skipna=True) == "decimal"]
+    return frame.astype(dict.fromkeys(decimal, float))
 
 
 def table(train: Path, test: Path | None, spec: DataSpec, *, site: bool = False) -> Source:

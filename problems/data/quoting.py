@@ -1,0 +1,59 @@
+"""Lists of names in one text, in which a name with a comma or bracket of its own is quoted, as in a csv file.
+
+``age, "weight, kg", "dose [mg]"`` are three names. Inside quotes a quote is written twice, and spaces count.
+"""
+
+import re
+
+_QUOTED = r'"(?:[^"]|"")*"'
+# a name, and perhaps a list of values in brackets, in which quotes hide commas and brackets as they do in the name
+_ITEM = re.compile(rf'\s*(?:{_QUOTED})?(?:[^,\["]*\[(?:{_QUOTED}|[^\]",])*\])?[^,]*')
+_VALUE = re.compile(rf"\s*(?:{_QUOTED})?[^|]*")
+_NAME = re.compile(rf"\s*({_QUOTED}|[^\[]*)(.*)", re.DOTALL)
+
+
+def split_items(text: str) -> list[str]:
+    """Return the parts of a text between commas that are not quoted."""
+    return _split(text, _ITEM)
+
+
+def split_values(item: str) -> tuple[str, list[str] | None]:
+    """Return the name of an item of `split_items`, and the values in its brackets: ``sex[f|m]``.
+
+    Returns:
+        The name, "" if its quotes do not close; and the values, None without brackets.
+
+    Raises:
+        ValueError: the brackets do not close.
+    """
+    found = _NAME.fullmatch(item)
+    assert found
+    name, rest = found[1], found[2].strip()
+    if rest and not (rest.startswith("[") and rest.endswith("]")):
+        raise ValueError(f"{rest!r} are no brackets")
+    return unquote(name), [unquote(value) for value in _split(rest[1:-1], _VALUE)] if rest else None
+
+
+def unquote(part: str) -> str:
+    """Return what a part of a list stands for, without spaces around it; "" if its quotes do not close."""
+    part = part.strip()
+    if not part.startswith('"'):
+        return part
+    return part[1:-1].replace('""', '"') if re.fullmatch(_QUOTED, part) else ""
+
+
+def quote(name: str) -> str:
+    """Return a name as it has to be written in a list, quoted where it must be."""
+    plain = name == name.strip() and not re.search(r'[\[\]|,"]', name)
+    return name if plain else '"' + name.replace('"', '""') + '"'
+
+
+def _split(text: str, item: re.Pattern[str]) -> list[str]:
+    parts, start = [], 0
+    while True:
+        found = item.match(text, start)
+        assert found
+        parts.append(found[0])
+        start = found.end() + 1
+        if start > len(text):
+            return parts
