@@ -13,9 +13,12 @@ from flwr.clientapp import ClientApp
 from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
 from apps.run_config.algorithm import HANDSHAKE, Held
 from apps.sites import resources
+from apps.sites.ledger import EVALUATIONS, HANDSHAKES, count_answer
+from apps.sites.policy import check_demands
 from apps.sites.sample_privacy import guard_samples, keep_ledger
-from apps.sites.secure_sums import answer_question, check_demands, mask_reply
+from apps.sites.secure_sums import answer_question, mask_reply
 from apps.sites.state_store import StateStore
+from apps.sites.withheld import withhold
 from clients.base import Fitted, PayloadClient, Site, score
 from methods.private import BudgetError
 from payloads.flower_internals import fill, values_of
@@ -124,7 +127,11 @@ def query(message: Message, context: Context) -> Message:
     try:
         config = run_config(context)
         check_demands(context.node_config, config)
-        with config.algorithm.sites.audit(config, HANDSHAKE, context, message):
+        count_answer(context.node_config, HANDSHAKES)
+        with (
+            withhold(config, context.node_config),
+            config.algorithm.sites.audit(config, HANDSHAKE, context, message),
+        ):
             report = report_of(context, config)
         device = resources.device_of(config.training).type
     except (ValueError, OSError) as error:
@@ -159,7 +166,7 @@ def train(message: Message, context: Context) -> Message:
         return Message(answer_question(message.content, context, config, node_place(context)[0]), reply_to=message)
     sites = config.algorithm.sites
     try:
-        with sites.audit(config, phase, context, message) as facts:
+        with withhold(config, context.node_config), sites.audit(config, phase, context, message) as facts:
             request = Request.of(message.content)
             work = receive(request, context, facts)
             with resources.turn(work.client.model):
@@ -296,10 +303,16 @@ def evaluate(message: Message, context: Context) -> Message:
     Returns:
         What the client's ``evaluate`` finds; if the message names a phase, the held-out rows' scores, counted by bin.
     """
-    check_demands(context.node_config, run_config(context))
+    config = run_config(context)
+    check_demands(context.node_config, config)
     request = Request.of(message.content, MessageType.EVALUATE)
-    if PHASE in request.config:
-        return Message(_scores(context, request), reply_to=message)
+    count_answer(context.node_config, EVALUATIONS)
+    with withhold(config, context.node_config):
+        found = _scores(context, request) if PHASE in request.config else _losses(context, request)
+    return Message(found, reply_to=message)
+
+
+def _losses(context: Context, request: Request) -> RecordDict:
     privacy = run_config(context).privacy
     if privacy.secure_sum:
         raise SecureSumError("the server asked for values outside of a secure sum")
@@ -313,7 +326,7 @@ def evaluate(message: Message, context: Context) -> Message:
     client = make_client(context, request.scaling)
     loss, num_examples, metrics = client.evaluate(request.parameters, request.config)
     numbers = {NUM_EXAMPLES: num_examples, "loss": loss, **metrics}
-    return Message(RecordDict({METRICS: MetricRecord(numbers)}), reply_to=message)  # type: ignore[arg-type]
+    return RecordDict({METRICS: MetricRecord(numbers)})  # type: ignore[arg-type]
 
 
 def _scores(context: Context, request: Request) -> RecordDict:

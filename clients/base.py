@@ -51,6 +51,10 @@ Config = dict[str, Scalar]
 Fitted = tuple[list[FloatArray], int, Config]
 
 
+class DivergedScoresError(ValueError):
+    """The scores of a site's rows are not finite; the text does not say of how many."""
+
+
 class PayloadClient(NumPyClient, Generic[M]):
     """Base of all clients. Subclasses name their records, and implement `fit` and `evaluate`."""
 
@@ -200,7 +204,8 @@ def score(
         phase: which rows; `TEST_SCORE_COUNTS` for the test rows of a run that evaluates on validation rows.
 
     Raises:
-        ValueError: a score is not finite as float32, or the site has no such rows.
+        DivergedScoresError: a score is not finite as float32.
+        ValueError: the site has no such rows.
     """
     rows = site.test if phase == TEST_SCORE_COUNTS else site.held_out
     if rows is None:
@@ -210,6 +215,7 @@ def score(
     try:
         scores = codes(model.predict(rows.features).cpu().numpy())
     except ValueError as error:
-        raise ValueError(f"the global model's scores: {error}: the run has diverged, its steps are too large") from None
+        text = "the global model's scores are not finite: the run has diverged, its steps are too large"
+        raise DivergedScoresError(text) from error
     bins = places(scores, first_edges(BINS) if asked is None else asked.edges)
     return ScoreCounts.of(bins, rows.labels.cpu().numpy() > 0.5)

@@ -21,6 +21,8 @@ from privacy.shamir import SHARE_BYTES
 ByteArray = NDArray[np.uint8]
 # the stages; in the third the exchange takes place whose replies are summed
 KEYS, BOXES, VALUES, SHARES = STAGES = ("keys", "boxes", "values", "shares")
+# the exchange of a round that has no phase
+OWN_EXCHANGE = "its own exchange"
 
 
 def purpose_of(server_round: int, phase: str, number: int) -> bytes:
@@ -29,7 +31,7 @@ def purpose_of(server_round: int, phase: str, number: int) -> bytes:
     Args:
         number: of the sum, counted over the run.
     """
-    return f"round {server_round}, {phase or 'its own exchange'}, sum {number}".encode()
+    return f"round {server_round}, {phase or OWN_EXCHANGE}, sum {number}".encode()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

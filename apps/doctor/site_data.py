@@ -17,8 +17,10 @@ def data(context: Context) -> str:
         WrongError: the site's own file has several labels, none of them positive.
     """
     from apps.client_app import report_of, run_config, site_of
+    from apps.sites.policy import check_demands
 
     config = run_config(context)
+    check_demands(context.node_config, config)
     report = report_of(context, config)
     held_out = 0 if report.held_out_counts is None else int(report.held_out_counts.sum())
     place = f"partition {context.node_config['partition-id']} of {context.node_config['num-partitions']}"

@@ -26,6 +26,8 @@ from problems.data.spec import PAGE
 from strategies.rounds.schema import Schema
 
 DATA_PATH = "data-path"
+# of a node config: by this seed, whatever the run's, the site draws the rows that it holds out
+SPLIT_SEED = "split-seed"
 
 _load_lock = threading.Lock()
 
@@ -50,8 +52,11 @@ def own_rows(config: RunConfig, node: Mapping[str, Any], partition_id: int) -> S
             allowed=f"a path in every node config, since partition={OWN!r}",
             hint=f"give one, such as '{DATA_PATH}=\"/srv/site.csv\"'; see {PAGE}",
         )
+    spec = config.data
+    if SPLIT_SEED in node:  # held out even where the server tests on a file of its own
+        spec = replace(spec, seed=node[SPLIT_SEED], data_dir="")
     try:
-        return _read(path, config.data, partition_id)
+        return _read(path, spec, partition_id)
     except DataError as error:
         raise error.at(f"partition {partition_id}") from error
 

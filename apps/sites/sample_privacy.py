@@ -1,23 +1,25 @@
 """What a node does for `privacy.epsilon`: it puts a guard before its client's samples, and keeps the guard's ledger.
 
-The ledger stands in the node's context, so that a server that asks for a round twice is refused. The key
-``largest-epsilon`` of the node config says what the owner demands of a run.
+The ledger stands in the node's context and, with a ``state-dir``, on its disk, so that a server that asks for a round
+twice is refused. The keys ``largest-epsilon`` and ``largest-total-epsilon`` of the node config say what the owner
+demands of a run, and of all runs on the site's file together.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from flwr.app import ConfigRecord, Context
+from flwr.app import Context
 
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError, Scalar
+from apps.sites.ledger import keep, pledge_epsilon, recall
+from apps.sites.state_store import STATE_DIR, state_dir
 from clients.base import MethodClient, PayloadClient
 from methods.private import Guard, Ledger, releases_of
-from payloads.flower_internals import values_of
-from payloads.wire import find
 from privacy.budget import noise_of_batches
 
 SPENT = "samples-spent"
+LARGEST, LARGEST_TOTAL = "largest-epsilon", "largest-total-epsilon"
 
 
 def check_epsilon(node: Mapping[str, Scalar], config: RunConfig) -> None:
@@ -26,16 +28,20 @@ def check_epsilon(node: Mapping[str, Scalar], config: RunConfig) -> None:
     Raises:
         ConfigError: names the key of the node config, and what the run has.
     """
-    largest = node.get("largest-epsilon")
-    if largest is None:
-        return
-    if isinstance(largest, bool) or not isinstance(largest, int | float) or not largest > 0:
-        raise ConfigError("largest-epsilon", got=repr(largest), allowed="a number > 0", hint="change the node config")
-    epsilon = config.privacy.epsilon
-    if not 0 < epsilon <= largest:
-        got = f"a run with privacy.epsilon={epsilon:g}"
-        allowed = f"above 0 and at most {largest:g}, which this site's node config demands"
-        raise ConfigError("largest-epsilon", got=got, allowed=allowed, hint="set privacy.epsilon")
+    for key in (LARGEST, LARGEST_TOTAL):
+        largest = node.get(key)
+        if largest is None:
+            continue
+        if isinstance(largest, bool) or not isinstance(largest, int | float) or not largest > 0:
+            raise ConfigError(key, got=repr(largest), allowed="a number > 0", hint="change the node config")
+        epsilon = config.privacy.epsilon
+        if not 0 < epsilon <= largest:
+            got = f"a run with privacy.epsilon={epsilon:g}"
+            allowed = f"above 0 and at most {largest:g}, which this site's node config demands"
+            raise ConfigError(key, got=got, allowed=allowed, hint="set privacy.epsilon")
+    if LARGEST_TOTAL in node and state_dir(node) is None:
+        allowed = f"that with a {STATE_DIR}, where the site adds up"
+        raise ConfigError(LARGEST_TOTAL, got=f"no {STATE_DIR}", allowed=allowed, hint="change the node config")
 
 
 def guard_samples(client: PayloadClient[Any], config: RunConfig, context: Context) -> None:
@@ -55,10 +61,12 @@ def guard_samples(client: PayloadClient[Any], config: RunConfig, context: Contex
         got, allowed = f"{privacy.delta:g}", f"at most 1 / {samples}, one over this site's number of training rows"
         raise ConfigError("privacy.delta", got=got, allowed=allowed, hint="set a smaller one")
     most = releases_of(taken, training, samples, training.num_server_rounds)
-    spent = dict(find(context.state, SPENT, ConfigRecord) or {})
+    if (most_of_all := context.node_config.get(LARGEST_TOTAL)) is not None:
+        pledge_epsilon(context, privacy.epsilon, float(most_of_all))
+    spent = recall(context, SPENT)
     noise = spent.pop("noise", None) or noise_of_batches(privacy.epsilon, privacy.delta, most)
-    ledger = Ledger(most, taken.of_batch, **spent)  # type: ignore[arg-type]
-    client.protect(Guard(privacy.clip, noise, max(most.rate * samples, 1.0), ledger))  # type: ignore[arg-type]
+    ledger = Ledger(most, taken.of_batch, **spent)
+    client.protect(Guard(privacy.clip, noise, max(most.rate * samples, 1.0), ledger))
 
 
 def keep_ledger(client: PayloadClient[Any], context: Context) -> None:
@@ -69,5 +77,5 @@ def keep_ledger(client: PayloadClient[Any], context: Context) -> None:
         context: the node's.
     """
     if isinstance(client, MethodClient) and (guard := client.guard):
-        spent: dict[str, Any] = {"noise": guard.noise, "batches": guard.ledger.batches, "whole": guard.ledger.whole}
-        values_of(context.state)[SPENT] = ConfigRecord(spent)
+        spent = {"noise": guard.noise, "batches": guard.ledger.batches, "whole": guard.ledger.whole}
+        keep(context, SPENT, spent)

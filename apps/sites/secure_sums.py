@@ -13,10 +13,11 @@ from flwr.app import ConfigRecord, Context, RecordDict
 
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError, Scalar
-from apps.sites.sample_privacy import check_epsilon
+from apps.sites.ledger import keep, recall
 from clients.secure_sum import QUESTIONS, Demands, SumClient
+from payloads.held_out import EVALUATIONS
 from payloads.record import FloatArray, Payload
-from payloads.secure_sum import Present, make_ring, pack, purpose_of
+from payloads.secure_sum import KEYS, OWN_EXCHANGE, Present, make_ring, pack, purpose_of
 from payloads.wire import (
     CONFIG,
     LARGEST_SITE,
@@ -34,15 +35,16 @@ from privacy.keys import read_private, read_public
 from privacy.secure_sum import FEWEST_MEMBERS, SecureSumError
 
 T = TypeVar("T")
+# the exchanges of the newest round that the node has told keys for
+ASKED = "secure-sums-asked"
 
 
-def check_demands(node: Mapping[str, Scalar], config: RunConfig) -> None:
-    """Refuse a run that does not meet the owner's demands, before any data is read.
+def check_sums(node: Mapping[str, Scalar], config: RunConfig) -> None:
+    """Refuse a run whose server sees more than sums, if the owner demands sums.
 
     Raises:
         ConfigError: names the key of the node config, and what the run has.
     """
-    check_epsilon(node, config)
     demanded = node.get("secure-sum", False)
     if not isinstance(demanded, bool):
         raise ConfigError("secure-sum", got=repr(demanded), allowed="true or false", hint="change the node config")
@@ -91,7 +93,24 @@ def answer_question(records: RecordDict, context: Context, config: RunConfig, pl
     kind = QUESTIONS[stage]
     question = None if kind is None else kind.from_record(need(records, PAYLOAD, ConfigRecord))
     told = _client(asked, context, config, place, demands_of(context.node_config)).answer(stage, question)
+    if stage == KEYS:
+        _join_once(context, int(asked[ROUND]), str(asked.get(PHASE, "")))
     return content(payload=told.to_record(), metrics={NUM_EXAMPLES: 0, ROUND: int(asked[ROUND])})
+
+
+def _join_once(context: Context, server_round: int, phase: str) -> None:
+    """Refuse a second sum for what a site has been asked in a round, also after its SuperNode was started anew.
+
+    The difference of two sums for one question, one without some client, would be that client's values. A round may
+    count scores of several models, which `apps.sites.ledger.EVALUATIONS` limits.
+    """
+    before, exchange = recall(context, ASKED), phase or OWN_EXCHANGE
+    newest = int(before.get("round", -1))
+    exchanges = str(before["exchanges"]).split(",") if newest == server_round else []
+    if server_round < newest or (exchange in exchanges and phase not in EVALUATIONS):
+        asked = f"round {server_round}, {exchange}"
+        raise SecureSumError(f"{asked}: a second sum was asked for, after one in round {newest}")
+    keep(context, ASKED, {"round": server_round, "exchanges": ",".join([*exchanges, exchange])})
 
 
 def mask_reply(
@@ -124,7 +143,9 @@ def mask_reply(
     ring = make_ring(config.training.dtype, limit, len(present.places))
     weight = samples / int(asked[LARGEST_SITE]) if LARGEST_SITE in asked else 1.0
     if not 0 <= weight <= 1:
-        raise SecureSumError(f"{samples} samples, but the server says that no site has more than {asked[LARGEST_SITE]}")
+        raise SecureSumError(
+            f"the server says that no site has more than {asked[LARGEST_SITE]} samples, but this one has"
+        )
     values = pack(steps, payload, ring, limit, weight)
     # what the owner demands is checked in the stages before and after this one
     return _client(asked, context, config, place, Demands()).mask(values, ring, present, question).to_record()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -19,6 +20,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from apps.sites.withheld import VERBOSE
 from simulations.engines.flower_internals import ErrorCode, Run, identity, own_message, own_records, set_message_id
 
 # Takes messages to different nodes, which it does not change, and the nodes' contexts, in which it keeps what a client
@@ -66,11 +68,14 @@ class InProcessGrid(Grid):
         self._run = Run.create_empty(RUN_ID)
         self._message_ids = itertools.count(1)
         self._replies: dict[str, Message] = {}
+        run_id = secrets.randbits(63)
         self._contexts = {
             FIRST_NODE_ID + partition: Context(
-                run_id=RUN_ID,
+                # what sites keep by run on their disks is of this run alone
+                run_id=run_id,
                 node_id=FIRST_NODE_ID + partition,
-                node_config={"partition-id": partition, "num-partitions": num_clients, **more},
+                # the sites' files lie beside the server
+                node_config={"partition-id": partition, "num-partitions": num_clients, VERBOSE: True, **more},
                 state=RecordDict(),
                 run_config=dict(run_config),
             )

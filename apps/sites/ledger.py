@@ -1,0 +1,146 @@
+"""What a site has told: one file of its ``state-dir``, which outlives runs and SuperNodes.
+
+It counts what leaves the site over the life of its file, by the owner's limits ``most-handshakes`` and
+``most-evaluations``, and keeps of each run what must not be forgotten while the run lasts.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Context
+
+from apps.run_config.settings import ConfigError, Scalar
+from apps.sites.files import OWNER_ONLY, make_folder, write_atomic
+from apps.sites.rows import DATA_PATH
+from apps.sites.state_store import STATE_DIR, state_dir
+from payloads.flower_internals import values_of
+from payloads.wire import find
+from problems.errors import NOTHING
+
+NAME = "answers.json"
+HANDSHAKES, EVALUATIONS = "handshakes", "evaluations"
+LIMITS = {HANDSHAKES: "most-handshakes", EVALUATIONS: "most-evaluations"}
+_FILES, _RUNS = "files", "runs"
+
+
+@contextlib.contextmanager
+def open_ledger(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield a site's ledger, which is written back unless the enclosed work fails; a lock keeps others out.
+
+    Args:
+        folder: the site's ``state-dir``; it is made if it is missing.
+
+    Raises:
+        ConfigError: the file is damaged.
+    """
+    make_folder(folder, private=True)
+    path = folder / NAME
+    with os.fdopen(os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, OWNER_ONLY)) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            ledger: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {_FILES: {}, _RUNS: {}}
+            ledger[_FILES], ledger[_RUNS]
+        except (ValueError, LookupError, TypeError) as error:
+            hint = "bring back a copy: without it the site counts anew what it has told"
+            raise ConfigError(STATE_DIR, got=f"{path}: {error}", allowed="a whole ledger", hint=hint) from None
+        yield ledger
+        write_atomic(path, json.dumps(ledger).encode(), private=True)
+
+
+def check_limits(node: Mapping[str, Scalar]) -> None:
+    """Check the keys of `LIMITS` in a node config.
+
+    Raises:
+        ConfigError: one is no integer >= 0, or there is no ``state-dir`` to count in.
+    """
+    for key in LIMITS.values():
+        limit = node.get(key, 0)
+        if type(limit) is not int or limit < 0:
+            raise ConfigError(key, got=repr(limit), allowed="an integer >= 0", hint="change the node config")
+        if limit and state_dir(node) is None:
+            got, allowed = f"{limit} without a {STATE_DIR}", f"that with a {STATE_DIR}, where the site counts"
+            raise ConfigError(key, got=got, allowed=allowed, hint="change the node config")
+
+
+def count_answer(node: Mapping[str, Scalar], what: str) -> None:
+    """Count an answer that a site is about to give, if its owner limits how many there may be of its file.
+
+    Args:
+        what: one of `LIMITS`.
+
+    Raises:
+        ConfigError: the owner allows no more; or as for `check_limits` and `open_ledger`.
+    """
+    check_limits(node)
+    most, folder = int(node.get(LIMITS[what], 0)), state_dir(node)
+    if not most or folder is None:
+        return
+    with open_ledger(folder) as ledger:
+        told = ledger[_FILES].setdefault(_digest(node), {})
+        if told.get(what, 0) >= most:
+            got = f"a request for more {what} than this site's node config allows"
+            allowed = f"{most} of one file over all runs"
+            raise ConfigError(LIMITS[what], got=got, allowed=allowed, hint="ask the owner of the data")
+        told[what] = told.get(what, 0) + 1
+
+
+def pledge_epsilon(context: Context, epsilon: float, most: float) -> None:
+    """Add a run's epsilon to those of the earlier runs on a site's file, once for each run.
+
+    Args:
+        context: the node's, which has a ``state-dir``.
+        epsilon: of the run.
+        most: the largest sum.
+
+    Raises:
+        ConfigError: the sum is larger; or as for `open_ledger`.
+    """
+    folder = state_dir(context.node_config)
+    assert folder is not None
+    with open_ledger(folder) as ledger:
+        spent = ledger[_FILES].setdefault(_digest(context.node_config), {}).setdefault("epsilons", {})
+        before = sum(value for run, value in spent.items() if run != str(context.run_id))
+        if before + epsilon > most:
+            got = f"a run with privacy.epsilon={epsilon:g} after runs with {before:g} in all"
+            allowed = f"{most:g} for all runs on one file, which this site's node config demands"
+            raise ConfigError("largest-total-epsilon", got=got, allowed=allowed, hint="lower privacy.epsilon")
+        spent[str(context.run_id)] = max(epsilon, spent.get(str(context.run_id), 0.0))
+
+
+def _digest(node: Mapping[str, Scalar]) -> str:
+    """A hash of the content of a node's file, or of all files of its folder."""
+    path = Path(str(node.get(DATA_PATH, NOTHING))).expanduser()
+    files = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
+    whole = hashlib.sha256()
+    for file in files:
+        if file.is_file():
+            with file.open("rb") as content:
+                whole.update(hashlib.file_digest(content, "sha256").digest())
+    return whole.hexdigest()
+
+
+def recall(context: Context, name: str) -> dict[str, Any]:
+    """Return what `keep` has kept of a node's run under a name: that in its context, else that in its ledger, or {}."""
+    record, folder = find(context.state, name, ConfigRecord), state_dir(context.node_config)
+    if record is not None or folder is None or not (folder / NAME).exists():
+        return dict(record or {})
+    with open_ledger(folder) as ledger:
+        return dict(ledger[_RUNS].get(str(context.run_id), {}).get(name, {}))
+
+
+def keep(context: Context, name: str, values: Mapping[str, Any]) -> None:
+    """Keep what a node must know in its run's next messages: in its context and, with a ``state-dir``, in its ledger.
+
+    Args:
+        values: numbers and texts.
+    """
+    values_of(context.state)[name] = ConfigRecord(dict(values))
+    if (folder := state_dir(context.node_config)) is not None:
+        with open_ledger(folder) as ledger:
+            ledger[_RUNS].setdefault(str(context.run_id), {})[name] = dict(values)

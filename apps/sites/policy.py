@@ -1,0 +1,81 @@
+"""What the owner of a site's file demands of a run: keys of the node config, checked before any data are read.
+
+A key of the run config that says how the file is read is fixed if the node config has it too. With ``split-seed`` all
+of them are, and the site draws the rows that it holds out by that seed: every run is told the same of the same file.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from apps.run_config.algorithm import RunConfig
+from apps.run_config.settings import ConfigError, Scalar
+from apps.sites.ledger import LIMITS, check_limits
+from apps.sites.rows import SPLIT_SEED
+from apps.sites.sample_privacy import LARGEST_TOTAL, check_epsilon
+from apps.sites.secure_sums import check_sums
+from payloads.settings import kebab
+from problems.data import OWN, DataSpec
+from problems.errors import NOTHING
+
+DATASET = "dataset"
+# run-config key -> its default, by which split-seed fixes it where the node config does not name it
+FIXED: dict[str, Any] = {
+    kebab(field.name): field.default
+    for field in fields(DataSpec)
+    if field.name
+    in (
+        "dataset",
+        "label_column",
+        "positive_label",
+        "feature_columns",
+        "drop_columns",
+        "missing",
+        "missing_values",
+        "scale",
+        "test_fraction",
+        "validation_fraction",
+    )
+}
+
+
+def check_demands(node: Mapping[str, Scalar], config: RunConfig) -> None:
+    """Refuse a run that does not meet the owner's demands, before any data are read.
+
+    Raises:
+        ConfigError: names the key of the node config, and what the run has.
+    """
+    check_limits(node)
+    _check_fixed(node, config.data)
+    check_epsilon(node, config)
+    check_sums(node, config)
+
+
+def _check_fixed(node: Mapping[str, Scalar], data: DataSpec) -> None:
+    """Refuse another partition than the owner's file, and other values than those that the owner has fixed."""
+    named = [key for key in (SPLIT_SEED, *FIXED, *LIMITS.values(), LARGEST_TOTAL) if key in node]
+    if named and data.partition != OWN:
+        got, allowed = f"a run with partition={data.partition!r}", f"{OWN!r}, since this site's node config has it"
+        raise ConfigError(named[0], got=got, allowed=allowed, hint="set partition")
+    for key, wanted in _agreement(node).items():
+        text = isinstance(FIXED[key], str)
+        if isinstance(wanted, bool) or isinstance(wanted, str) != text:
+            allowed = "text" if text else "a number"
+            raise ConfigError(f"node config: {key}", got=repr(wanted), allowed=allowed, hint="change the node config")
+        if (got := getattr(data, key.replace("-", "_"))) != wanted:
+            allowed = f"{wanted!r}, which this site's node config fixes"
+            raise ConfigError(key, got=f"a run with {key}={got!r}", allowed=allowed, hint=f"set {key}")
+
+
+def _agreement(node: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """What the owner has fixed, by its key."""
+    named = {key: node[key] for key in FIXED if key in node}
+    if SPLIT_SEED not in node:
+        return named
+    seed = node[SPLIT_SEED]
+    if type(seed) is not int or seed < 0:
+        raise ConfigError(SPLIT_SEED, got=repr(seed), allowed="an integer >= 0", hint="change the node config")
+    if DATASET not in named:
+        got, allowed = f"{NOTHING}, with {SPLIT_SEED}", "the kind of the file, such as 'csv'"
+        raise ConfigError(f"node config: {DATASET}", got=got, allowed=allowed, hint="change the node config")
+    return FIXED | named
