@@ -102,7 +102,7 @@ def _join_once(context: Context, server_round: int, phase: str) -> None:
     """Refuse a second sum for what a site has been asked in a round, also after its SuperNode was started anew.
 
     The difference of two sums for one question, one without some client, would be that client's values. A round may
-    count scores of several models, which `apps.sites.ledger.EVALUATIONS` limits.
+    count scores of several models, which ``most-evaluations`` limits.
     """
     before, exchange = recall(context, ASKED), phase or OWN_EXCHANGE
     newest = int(before.get("round", -1))

@@ -1,5 +1,6 @@
 """The same run config on deployed sites and in this process: the same metrics, the same model, to the bit."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,24 @@ def test_sites_with_own_files_compute_what_one_process_does(deployment_with_tabl
     assert comparable(run) == comparable(expected)
     assert run.model_bytes == expected.model_bytes
     assert not any(line["dropped"] for line in run.lines)
+
+
+def test_what_is_wrong_with_a_site_s_file_stays_in_its_log(deployment_with_tables: Deployment, tmp_path: Path) -> None:
+    file = deployment_with_tables.own_file(1)
+    whole = file.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    file.write_bytes(b"".join([*lines[:8], b"," * lines[0].count(b",") + b"\n", *lines[8:]]))
+    try:
+        run_id = deployment_with_tables.submit(tmp_path / "run", {**OWN, "strategy": "local-sgd"})
+        assert deployment_with_tables.ended(run_id) == "finished:failed"
+    finally:
+        file.write_bytes(whole)
+    reason = json.loads((tmp_path / "run" / "failure.json").read_text("utf-8"))["reason"]
+    columns = "column 'ill'; column 'weight'; column 'sex'; column 'age'"
+    assert reason == f"partition 1: dataset 'csv': {columns}: this site's log says what is wrong"
+    logs = {name: (deployment_with_tables.folder / f"{name}.log").read_text() for name in ("site-1", "superlink")}
+    assert "of 60 cells missing" not in logs["superlink"]
+    assert "the first in row 8" in logs["site-1"]
 
 
 def test_deployed_sites_find_the_same_secure_sums(deployment: Deployment, tmp_path: Path) -> None:
