@@ -24,6 +24,7 @@ from clients.vertical.segment.plan import Holding, Injection, Outcome, PartyStat
 from clients.vertical.transport.addresses import Address
 from clients.vertical.transport.endpoint import Endpoint, Limits
 from clients.vertical.transport.identity import Identity
+from problems.vertical.blocks.network import Architecture
 from simulations.engines.addresses import local_addresses, socket_folder
 
 TRANSPORTS = ("unix", "tcp")
@@ -55,6 +56,7 @@ class _Party:
     plans: Sequence[Plan]
     state: PartyState
     endpoint: Endpoint | None
+    network: Architecture | None
     injection: Injection | None
     recorder: Recorder | None
     threads: int
@@ -70,6 +72,7 @@ class _Party:
                     self.holding,
                     self.state,
                     self.endpoint,
+                    network=self.network,
                     injection=self.injection,
                     recorder=self.recorder,
                     threads=self.threads,
@@ -87,6 +90,7 @@ def run_parties(
     processes: bool = True,
     transport: str = "unix",
     states: Sequence[PartyState] | None = None,
+    networks: Sequence[Architecture | None] | None = None,
     injections: Sequence[Injection | None] | None = None,
     recorders: Sequence[Recorder | None] | None = None,
     threads: int = 1,
@@ -102,6 +106,7 @@ def run_parties(
         processes: a process for each party; False: a thread.
         transport: "unix" or "tcp".
         states: where each party starts; None: at zero.
+        networks: of each party, for plans with an embedding.
         injections: of each party.
         recorders: of each party, with threads only.
         threads: of each party's own, see `run_segment`.
@@ -118,7 +123,8 @@ def run_parties(
     """
     plans = [plans] if isinstance(plans, Plan) else list(plans)
     count = len(holdings)
-    _check(count, plans, transport, processes, states, injections, recorders)
+    lists = {"states": states, "networks": networks, "injections": injections, "recorders": recorders}
+    _check(count, plans, transport, processes, lists)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(socket_folder()) if transport == "unix" else None
         endpoints = _endpoints(local_addresses(count, folder), limits or Limits()) if count > 1 else [None]
@@ -129,6 +135,7 @@ def run_parties(
                 plans,
                 PartyState() if states is None else states[me],
                 endpoints[me],
+                None if networks is None else networks[me],
                 None if injections is None else injections[me],
                 None if recorders is None else recorders[me],
                 threads,
@@ -144,9 +151,7 @@ def _check(
     plans: Sequence[Plan],
     transport: str,
     processes: bool,
-    states: Sequence[PartyState] | None,
-    injections: Sequence[Injection | None] | None,
-    recorders: Sequence[Recorder | None] | None,
+    lists: Mapping[str, Sequence[object] | None],
 ) -> None:
     if transport not in TRANSPORTS:
         raise ValueError(f"transport {transport!r} is not known; one of: {', '.join(TRANSPORTS)}")
@@ -154,10 +159,10 @@ def _check(
         plan.check()
         if plan.parties != count:
             raise ValueError(f"a plan for {plan.parties} parties, and holdings of {count}")
-    for name, given in (("states", states), ("injections", injections), ("recorders", recorders)):
+    for name, given in lists.items():
         if given is not None and len(given) != count:
             raise ValueError(f"{name} of {len(given)} parties, and holdings of {count}")
-    if processes and recorders is not None:
+    if processes and lists["recorders"] is not None:
         raise ValueError("a recorder sees nothing of another process; take processes=False")
 
 

@@ -113,7 +113,7 @@ def test_the_skew_holds_the_fast_dominator_back() -> None:
     block = make_block(features, "sgd", objective, 0.1)
     gifts = Gifts(3, Agenda(plan))
     ended: list[bool] = []
-    common = (3, plan, Agenda(plan), Holding(features), objective, block, gifts, None)
+    common = (3, plan, Agenda(plan), Holding(features), objective, block, gifts, None, None)
     station = Station(*common, later=lambda call: call(), done=lambda: ended.append(True))
     updates = Updates(station, [[5, 5], [10, 10]], Workers())
 

@@ -53,8 +53,9 @@ def exposed(
                         count += int(np.isin(sums_of(tapes, group, dominator, kind), seen).sum())
         for other, theirs in enumerate(tapes):
             if other != me:
-                bare = np.concatenate([values for _, _, values in theirs.partials])
-                count += int(np.isin(bare[bare != 0].view(np.uint64), seen).sum())
+                bare = np.concatenate([np.zeros(0), *(values for _, _, values in theirs.partials)])
+                bare = bare[bare != 0]  # the slopes under a ReLU are zero too
+                count += int(np.isin(bare.view(np.uint64), seen).sum())
                 count += int(np.isin(RING.encode(bare), seen).sum())
     return count
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from . import vfb2
+from . import split_network, vfb2
 from .vfb2 import Array, Event, Problem
 
 
@@ -37,3 +37,29 @@ def test_replay_of_a_delayed_log_by_hand() -> None:
     theta_b = 2 * (1 * u + 2 * -1 - 0.5)
     assert blocks[0][0] == pytest.approx(u - 0.1 * (theta_b + 0.1 * u), abs=1e-15)
     assert blocks[1][0] == pytest.approx(v - 0.1 * (2 * theta_b + 0.1 * v), abs=1e-15)
+
+
+def test_a_step_of_the_split_network_is_along_the_gradient() -> None:
+    """By central differences of the objective in every weight of two parties and the head, away from the kinks."""
+    rng = np.random.default_rng(0)
+    X, y, B = rng.standard_normal((6, 5)), np.sign(rng.standard_normal(6)), np.array([4, 0, 3])
+    sizes = [(2, 4, 3), (3, 3)]
+    starts = [rng.standard_normal(2 * 4 + 4 + 4 * 3 + 3), rng.standard_normal(3 * 3 + 3), rng.standard_normal(4)]
+
+    def at(weights: list[Array]) -> tuple[split_network.Headed, list[split_network.Part]]:
+        problem = split_network.Headed("nonconvex-logistic", 0.1, 0.01, weights[2])
+        columns = (X[:, :2], X[:, 2:])
+        return problem, [split_network.Part(columns[p], problem, sizes[p], 0.01, weights[p]) for p in range(2)]
+
+    problem, parts = at(starts)
+    split_network.central(problem, parts, y, [[[B]]])
+    for place, after in enumerate([parts[0].w, parts[1].w, problem.v]):
+        slopes = []
+        for j in range(len(starts[place])):
+            ends = []
+            for way in (1e-6, -1e-6):
+                moved = [start.copy() for start in starts]
+                moved[place][j] += way
+                ends.append(at(moved)[0].objective(at(moved)[1], B, y))
+            slopes.append((ends[0] - ends[1]) / 2e-6)
+        assert (starts[place] - after) / 0.01 == pytest.approx(slopes, abs=1e-8)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from clients.vertical.segment.plan import Plan
 from clients.vertical.transport.frames import Frame, PartyError
+from problems.vertical.head import Head
 from problems.vertical.objectives import Array, Objective, correct_for_flips
 
 Flips = NDArray[np.bool_]
@@ -23,6 +24,7 @@ class Dominator:
         objective: without correction for flipped labels.
         labels: (n,) without flips.
         flips: (n,) which labels to flip, under label privacy.
+        head: makes predictions of the sums, and is trained here; None: the sums are predictions.
         broadcast: sends a frame to every other party.
         send: sends a frame to one party.
     """
@@ -34,22 +36,27 @@ class Dominator:
         objective: Objective,
         labels: Array,
         flips: Flips | None,
+        head: Head | None,
         broadcast: Callable[[Frame], None],
         send: Callable[[int, Frame], None],
     ) -> None:
         self._me = me
         self._labels = labels if flips is None else np.where(flips, -labels, labels)
         self._slopes = (correct_for_flips(objective, plan.label_epsilon) if plan.label_epsilon else objective).slopes
-        self._plan, self._broadcast, self._send = plan, broadcast, send
+        self._plan, self._head, self._broadcast, self._send = plan, head, broadcast, send
 
-    def theta(self, z: Array, rows: NDArray[np.int64] | slice) -> Array:
-        """Return (b,) the losses' slopes at the predictions of some training rows.
+    def theta(self, sums: Array, rows: NDArray[np.int64] | slice) -> Array:
+        """Return (b * k,) the losses' slopes in the sums of some training rows; a head then does its own update.
 
         Args:
-            z: (b,) the predictions: partials summed over all parties.
+            sums: (b * k,) partials summed over all parties: the predictions, if there is no head.
             rows: (b,) positions of these rows among the training rows, or a slice of them.
         """
-        return self._slopes(z, self._labels[rows])
+        labels, head = self._labels[rows], self._head
+        if head is None:
+            return self._slopes(sums, labels)
+        embedded = sums.reshape(len(labels), self._plan.width)
+        return head.learn(embedded, self._slopes(head.predict(embedded), labels)).ravel()
 
     def announce(self, kind: int, number: int, theta: Array) -> None:
         """Send theta to all parties that update; the others get an empty frame.

@@ -103,11 +103,12 @@ class Evaluation(Phase):
         station, agenda = self._station, self._station.agenda
         test = station.holding.test_features
         trained, tested = station.block.partials(), np.zeros(0) if test is None else station.block.predict(test)
+        trained, tested = (values.reshape(-1, station.plan.width) for values in (trained, tested))
         shares = zip(agenda.chunks, agenda.test_chunks, strict=True)
-        values = [np.concatenate([trained[rows], tested[test_rows]]) for rows, test_rows in shares]
+        values = [np.concatenate([trained[rows], tested[test_rows]]).ravel() for rows, test_rows in shares]
         self._own = station.share(Kind.EVALUATION, dict(enumerate(values)))
         self._totals = np.zeros(agenda.totals)
-        self._totals[PENALTY] = station.block.penalty()
+        self._totals[PENALTY] = station.block.penalty() + (0.0 if station.head is None else station.head.penalty())
         if station.plan.curvature:
             self._totals[MOMENT] = second_moment(station.holding.features)
         if self._own is None:
@@ -120,7 +121,7 @@ class Evaluation(Phase):
         z = station.total(Kind.EVALUATION, self._own)
         if z is not None:
             self._own = None
-            self._measure(z)
+            self._measure(station.predict(z))
             if station.place:
                 self._give()
             else:

@@ -15,7 +15,7 @@ from scipy import sparse
 from clients.vertical.segment.dominator import Dominator, agreed_flips, draw_flips, notice
 from clients.vertical.segment.full_passes import Evaluation, FullPass
 from clients.vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan, Recorder
-from clients.vertical.segment.preparation import Hello, check_hellos, prepared_block, shared_sums
+from clients.vertical.segment.preparation import Hello, check_hellos, prepared_block, prepared_head, shared_sums
 from clients.vertical.segment.routing import Exchange
 from clients.vertical.segment.scoring import Scoring
 from clients.vertical.segment.shared import Station
@@ -27,6 +27,8 @@ from clients.vertical.transport.frames import PartyError
 from clients.vertical.transport.mesh import Mesh
 from clients.vertical.transport.traffic import Counters
 from problems.vertical.blocks.base import SAGA, SVRG, Block
+from problems.vertical.blocks.network import Architecture
+from problems.vertical.head import Head
 from problems.vertical.objectives import make_objective
 
 
@@ -37,6 +39,7 @@ async def run_segment(
     start: PartyState,
     endpoint: Endpoint | None,
     *,
+    network: Architecture | None = None,
     injection: Injection | None = None,
     recorder: Recorder | None = None,
     threads: int = 1,
@@ -49,6 +52,7 @@ async def run_segment(
         start: the state its last segment left. Under label privacy an active party's ``start.flips`` is set as soon as
             flips are drawn. It must be kept even if the segment fails: flips drawn twice would protect half as much.
         endpoint: None for a party without peers.
+        network: of this party, in a plan with an embedding.
         threads: how many compute asynchronous updates; with an injected computing time, how many workers sleep.
         events: whether the outcome has a log; with threads it is in the order in which results came in.
 
@@ -61,7 +65,8 @@ async def run_segment(
         raise ValueError(f"party {me} of a plan for {plan.parties} parties")
     if threads < 1:
         raise ValueError(f"threads must be 1 or more, got {threads}")
-    return await _Party(me, plan, holding, start, endpoint, injection or Injection(), threads).run(recorder, events)
+    party = _Party(me, plan, holding, start, endpoint, network, injection or Injection(), threads)
+    return await party.run(recorder, events)
 
 
 @dataclass(eq=False, repr=False)
@@ -71,6 +76,7 @@ class _Party:
     holding: Holding
     state: PartyState
     endpoint: Endpoint | None
+    network: Architecture | None
     injection: Injection
     threads: int
 
@@ -116,9 +122,15 @@ class _Party:
                 await self._mesh.close()
         times = {"seconds_total": time.perf_counter() - began, "seconds_training": seconds, "cpu_training": cpu}
         counters = {name: float(count) for name, count in (self._counts(station) | times).items()}
-        block = station.block
         return Outcome(
-            block.weights, block.table, self.state.flips, station.metrics, counters, station.log, station.scores
+            station.block.weights,
+            station.block.table,
+            self.state.flips,
+            station.metrics,
+            counters,
+            station.log,
+            station.scores,
+            None if station.head is None else station.head.weights,
         )
 
     async def _set_up(self, recorder: Recorder | None, events: bool) -> Station:
@@ -135,10 +147,10 @@ class _Party:
             joined = await self._mesh.join()
             hellos |= {peer: Hello.from_bytes(peer, body) for peer, body in joined.items()}
         check_hellos(plan, hellos)
-        block = await prepared
+        block, head = await prepared
         sums = shared_sums(self.me, self._agenda, self._private, hellos, self._exchange.send, recorder)
         self._exchange.open(sums, recorder)
-        dominator = await self._meet_dominators()
+        dominator = await self._meet_dominators(head)
         return Station(
             self.me,
             plan,
@@ -148,18 +160,21 @@ class _Party:
             block,
             sums,
             dominator,
+            head,
             later=self._exchange.later,
             done=self._exchange.done,
             log=[] if events else None,
         )
 
-    def _prepare(self) -> Block:
+    def _prepare(self) -> tuple[Block, Head | None]:
+        me, plan, objective, state, network = self.me, self.plan, self._objective, self.state, self.network
         try:
-            return prepared_block(self.me, self.plan, self.holding, self._objective, self.state)
+            block = prepared_block(me, plan, self.holding, objective, state, network)
+            return block, prepared_head(me, plan, objective, state, network)
         except ValueError as error:
             raise PartyError(self.me, str(error)) from error
 
-    async def _meet_dominators(self) -> Dominator | None:
+    async def _meet_dominators(self, head: Head | None) -> Dominator | None:
         """Agree on labels and flips with the other active parties."""
         plan, labels, flips = self.plan, self.holding.labels, self.state.flips
         if self.me not in plan.active or labels is None or plan.score:
@@ -173,7 +188,7 @@ class _Party:
         if flips is not None:
             self.state.flips = flips
         exchange = self._exchange
-        return Dominator(self.me, plan, self._objective, labels, flips, exchange.broadcast, exchange.send)
+        return Dominator(self.me, plan, self._objective, labels, flips, head, exchange.broadcast, exchange.send)
 
     async def _train(self, station: Station) -> None:
         plan, agenda, exchange = self.plan, self._agenda, self._exchange
@@ -203,7 +218,8 @@ class _Party:
         if self.injection.compute:
             return SleepingWorkers(self.injection.compute, self.threads, self._exchange.fail)
         if self.threads > 1 and not self.plan.synchronous:
-            return Threads(self.threads, self._exchange.fail, lock=sparse.issparse(self.holding.features))
+            in_turn = self.plan.embedding > 0 or sparse.issparse(self.holding.features)
+            return Threads(self.threads, self._exchange.fail, lock=in_turn)
         return Workers()
 
     def _counts(self, station: Station) -> dict[str, float]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from clients.vertical.transport.endpoint import Delays
 from clients.vertical.transport.frames import Frame
-from problems.vertical.blocks.base import ALGORITHMS, Features
+from problems.vertical.blocks.base import ALGORITHMS, SGD, Features
 from problems.vertical.objectives import PROBLEMS, Array, make_objective
 
 PAIRWISE, TWO_TREES, BARE = "pairwise", "two-trees", "none"
@@ -51,6 +51,7 @@ class Plan:
         allow_bare: accept q = 2, where the dominator sees its only collaborator's partials.
         score: whether the segment does nothing but give every active party the sums of all rows, for which nobody needs
             labels; the blocks stay as they are.
+        embedding: k, the numbers that each party makes of a row with a network; 0: its linear partial.
         ids: the digest of the rows' ids at this party. Parties compare it with the rest of the plan: by sums to which a
             party gives shifted rows, a server and a recipient could tell partials apart.
     """
@@ -80,7 +81,18 @@ class Plan:
     start: bool = False
     allow_bare: bool = False
     score: bool = False
+    embedding: int = 0
     ids: str = ""
+
+    @property
+    def width(self) -> int:
+        """Numbers of a row in partials, sums and thetas."""
+        return max(self.embedding, 1)
+
+    @property
+    def headed(self) -> bool:
+        """Whether the dominator makes one prediction of a row's sums with a head; else the sum itself is one."""
+        return self.embedding > 1
 
     def moves(self, party: int) -> bool:
         """Whether a party's block is updated."""
@@ -94,7 +106,9 @@ class Plan:
         """Raise ValueError, with the reason, if the plan cannot be carried out."""
         if not 0 <= self.serial < 2**32:
             raise ValueError(f"serial must be 0 to 2^32 - 1, got {self.serial}")
-        least = dict.fromkeys(("segment", "batch_size", "seed", "first_epoch", "epochs", "skew", "test_rows"), 0)
+        least = dict.fromkeys(
+            ("segment", "batch_size", "seed", "first_epoch", "epochs", "skew", "test_rows", "embedding"), 0
+        )
         for name, bound in {**least, "window": 1, "rows": 1}.items():
             if getattr(self, name) < bound:
                 raise ValueError(f"{name} must be {bound} or more, got {getattr(self, name)}")
@@ -111,6 +125,10 @@ class Plan:
             raise ValueError(f"label_epsilon {self.label_epsilon} needs two classes; problem {self.problem!r} has none")
         if self.score and (self.epochs or self.evaluate or self.test_rows):
             raise ValueError("a segment that scores rows has no epochs, no evaluation and no test rows")
+        if self.embedding and (self.algorithm != SGD or self.curvature or not self.update_passive):
+            raise ValueError("networks are trained by sgd, at all parties, and without a bound of the curvature")
+        if self.headed and len(self.active) > 1:
+            raise ValueError(f"the head of {self.embedding} sums is at one active party, got {len(self.active)}")
 
     def _check_parties(self) -> None:
         if not 1 <= self.parties <= MOST_PARTIES:
@@ -153,14 +171,16 @@ class PartyState:
     """What a party keeps from one segment to the next.
 
     Attributes:
-        weights: (d,) its block; None is zeros.
+        weights: (d,) its block, or (p,) its network; None is zeros, or a network's first weights.
         table: (n,) SAGA's alpha.
         flips: (n,) which labels are flipped, of an active party under label privacy.
+        head: (k + 1,) its head, of the active party where there is one; None is its first weights.
     """
 
     weights: Array | None = None
     table: Array | None = None
     flips: NDArray[np.bool_] | None = None
+    head: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -210,6 +230,7 @@ class Outcome:
         counters: see `clients.vertical.segment.party`.
         log: the steps in the order in which this party did them, if asked for.
         scores: (n,) z of every row, at an active party of a segment that scores rows.
+        head: see `PartyState`.
     """
 
     weights: Array
@@ -219,8 +240,9 @@ class Outcome:
     counters: dict[str, float] = field(default_factory=dict)
     log: list[Event] | None = None
     scores: Array | None = None
+    head: Array | None = None
 
     @property
     def state(self) -> PartyState:
         """Where the next segment starts."""
-        return PartyState(self.weights, self.table, self.flips)
+        return PartyState(self.weights, self.table, self.flips, self.head)

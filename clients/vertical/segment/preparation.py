@@ -22,6 +22,8 @@ from clients.vertical.transport.frames import PartyError
 from privacy.keys import agree
 from problems.vertical.blocks import make_block
 from problems.vertical.blocks.base import SAGA, Block
+from problems.vertical.blocks.network import Architecture, NetworkBlock, make_network
+from problems.vertical.head import Head
 from problems.vertical.objectives import Objective
 
 _FORM = struct.Struct("<32s32sQQ")
@@ -97,8 +99,13 @@ def agree_keys(plan: Plan, me: int, private: X25519PrivateKey, hellos: Mapping[i
     return keys
 
 
-def prepared_block(me: int, plan: Plan, holding: Holding, objective: Objective, state: PartyState) -> Block:
+def prepared_block(
+    me: int, plan: Plan, holding: Holding, objective: Objective, state: PartyState, network: Architecture | None
+) -> Block:
     """The party's block as its last segment left it.
+
+    Args:
+        network: what the party makes its embeddings with, in a plan that has any.
 
     Raises:
         ValueError: the party lacks what the plan needs, or a block does not accept the features, the weights or the
@@ -114,7 +121,7 @@ def prepared_block(me: int, plan: Plan, holding: Holding, objective: Objective, 
         _check_labels("labels", holding.labels, plan.rows, objective)
         if plan.evaluate and plan.test_rows:
             _check_labels("test labels", holding.test_labels, plan.test_rows, objective)
-    block = make_block(holding.features, plan.algorithm, objective, plan.step)
+    block = _new_block(plan, holding, objective, network)
     if state.weights is not None:
         block.set_weights(state.weights)
     if plan.algorithm == SAGA and not plan.start:
@@ -123,6 +130,33 @@ def prepared_block(me: int, plan: Plan, holding: Holding, objective: Objective, 
         elif plan.epochs and plan.moves(me):
             raise ValueError("saga goes on from the table of its last segment, and there is none")
     return block
+
+
+def _new_block(plan: Plan, holding: Holding, objective: Objective, network: Architecture | None) -> Block:
+    if not plan.embedding:
+        return make_block(holding.features, plan.algorithm, objective, plan.step)
+    if network is None:
+        raise ValueError(f"a plan with embeddings of {plan.embedding} numbers needs a network, this party has none")
+    made = make_network(network, holding.features.shape[1], plan.embedding)
+    return NetworkBlock(holding.features, made, plan.embedding, objective, plan.step)
+
+
+def prepared_head(
+    me: int, plan: Plan, objective: Objective, state: PartyState, network: Architecture | None
+) -> Head | None:
+    """The head as its last segment left it; None at a party without.
+
+    Raises:
+        ValueError: as of `Head.set_weights`, or there is none to score rows with.
+    """
+    if not plan.headed or me not in plan.active or network is None:
+        return None
+    head = Head(plan.embedding, network.seed + 1, objective, plan.step)
+    if state.head is not None:
+        head.set_weights(state.head)
+    elif plan.score:
+        raise ValueError("it has no head to make scores of the sums with")
+    return head
 
 
 def _check_labels(name: str, labels: object, rows: int, objective: Objective) -> None:

@@ -20,9 +20,9 @@ class Scoring(Phase):
 
     def __init__(self, station: Station) -> None:
         self._station = station
-        self._partials = station.block.partials()
+        self._partials = station.block.partials().reshape(-1, station.plan.width)
         limit = RING.limit_for(station.plan.parties)
-        beyond = int((~(np.abs(self._partials) < limit)).sum())
+        beyond = int((~(np.abs(self._partials) < limit)).any(axis=1).sum())
         if beyond:
             reason = f"its columns add more than {limit:g} to the score of {beyond:,} of {len(self._partials):,} rows"
             raise PartyError(station.me, f"{reason}, which masked sums cannot hold: are they as in training?")
@@ -35,7 +35,7 @@ class Scoring(Phase):
     def begin(self) -> None:
         station = self._station
         self._number += 1
-        values = self._partials[station.agenda.pieces[self._number]]
+        values = self._partials[station.agenda.pieces[self._number]].ravel()
         self._own = station.share(Kind.SCORES, dict.fromkeys(range(len(station.plan.active)), values))
         if self._own is None:
             station.done()
@@ -47,5 +47,5 @@ class Scoring(Phase):
         z = station.total(Kind.SCORES, self._own)
         if z is not None and station.scores is not None:
             self._own = None
-            station.scores[station.agenda.pieces[self._number]] = z
+            station.scores[station.agenda.pieces[self._number]] = station.predict(z)
             station.done()

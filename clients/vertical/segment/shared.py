@@ -12,6 +12,7 @@ from clients.vertical.segment.masked_sums import Sums
 from clients.vertical.segment.plan import Event, Holding, Plan
 from clients.vertical.segment.sum_order import Agenda
 from problems.vertical.blocks.base import Block
+from problems.vertical.head import Head
 from problems.vertical.objectives import Array, Objective
 
 
@@ -48,6 +49,7 @@ class Station:
     Attributes:
         objective: without correction for flipped labels, for the evaluation.
         dominator: None at a passive party.
+        head: makes predictions of the sums, at the active party; None: the sums are predictions.
         later: has a function called in the next turn of the loop.
         done: to be called when the current phase has ended at this party.
         log: the party's steps, if asked for.
@@ -64,6 +66,7 @@ class Station:
     block: Block
     sums: Sums
     dominator: Dominator | None
+    head: Head | None
     later: Callable[[Callable[[], None]], None]
     done: Callable[[], None]
     log: list[Event] | None = None
@@ -74,6 +77,10 @@ class Station:
     def __post_init__(self) -> None:
         self.place = self.plan.active.index(self.me) if self.me in self.plan.active else -1
         self.learns = self.plan.moves(self.me)
+
+    def predict(self, sums: Array) -> Array:
+        """Return (n,) z of rows at an active party, given the sums (n * k,) over all parties."""
+        return sums if self.head is None else self.head.predict(sums.reshape(-1, self.plan.width))
 
     def note(self, kind: str, place: int, number: int) -> None:
         """Log a step on an update, if the steps are logged.

@@ -22,7 +22,7 @@ SUMS = (Kind.PARTIAL, Kind.SNAPSHOT_PARTIAL, Kind.EVALUATION, Kind.TOTALS, Kind.
 MARKS = 5
 # ranges of scores, each with a count per class
 BINS = 2048
-# most rows that are scored at once: a frame has at most half a MiB
+# most numbers of rows that are scored at once: a frame has at most half a MiB
 PIECE = 2**16
 
 
@@ -44,16 +44,17 @@ class Agenda:
         """Whether every epoch ends with all its updates applied everywhere."""
         self.counts = [0 if plan.score else self.schedule.count(place) for place in range(len(plan.active))]
         """Updates per epoch, by place."""
-        starts = range(0, plan.rows if plan.score else 0, PIECE)
-        self.pieces = [slice(start, min(start + PIECE, plan.rows)) for start in starts]
+        piece = max(PIECE // plan.width, 1)
+        starts = range(0, plan.rows if plan.score else 0, piece)
+        self.pieces = [slice(start, min(start + piece, plan.rows)) for start in starts]
         """The rows that are scored at once, in order."""
 
     @property
     def longest(self) -> int:
         """A bound of the elements of every sum."""
         if self.plan.score:
-            return max(map(_count, self.pieces))
-        return max(self.plan.rows + self.plan.test_rows, self.totals)
+            return self.plan.width * max(map(_count, self.pieces))
+        return max(self.plan.width * (self.plan.rows + self.plan.test_rows), self.totals)
 
     def batches(self, place: int) -> Iterator[NDArray[np.int64]]:
         """The rows of every update that a place dominates in the segment."""
@@ -78,8 +79,10 @@ class Agenda:
         """
         if not 0 <= number < self.total(kind, place):
             raise IndexError(f"sum {number} of {self.total(kind, place)}")
-        if kind == Kind.TOTALS:
-            return self.totals
+        return self.totals if kind == Kind.TOTALS else self.plan.width * self._rows(kind, place, number)
+
+    def _rows(self, kind: int, place: int, number: int) -> int:
+        """How many rows a sum is of."""
         if kind == Kind.SCORES:
             return _count(self.pieces[number])
         length = _count(self.chunks[place])

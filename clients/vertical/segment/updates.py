@@ -27,7 +27,7 @@ class UpdatePhase(Phase):
     def __init__(self, station: Station, ends: list[list[int]], workers: Workers) -> None:
         self._station, self._workers = station, workers
         self._block, self._sums, self._dominator = station.block, station.sums, station.dominator
-        self._active, self._mine = station.plan.active, station.place
+        self._active, self._mine, self._width = station.plan.active, station.place, station.plan.width
         places = range(len(self._active))
         self._batches = [station.agenda.batches(place) for place in places]
         self._stretches = iter(ends)
@@ -40,7 +40,7 @@ class UpdatePhase(Phase):
         peer = self._active[place]
         if rows is None or number != expected:
             raise PartyError(peer, f"it sent theta {number}, where {expected} is the next and is not due")
-        length = 8 * len(rows) if self._station.learns else 0
+        length = 8 * self._width * len(rows) if self._station.learns else 0
         if len(body) != length:
             raise PartyError(peer, f"its theta {number} has {len(body)} bytes, not the {length} of the batch")
         return np.frombuffer(body)
@@ -110,7 +110,7 @@ class Updates(UpdatePhase):
         self._workers.submit(place, apply, lambda _: self._finish(place, applied, applied_of_all))
 
     def _dominate(self, dominator: Dominator, rows: Rows, others: Array) -> Array:
-        """Compute theta (b,) and apply it to the own block."""
+        """Compute theta (b * k,) and apply it to the own block."""
         others += self._block.partials(rows)
         theta = dominator.theta(others, rows)
         try:
@@ -179,7 +179,7 @@ class Updates(UpdatePhase):
         for place, number, rows in due:
             self._pending[place].append((rows, self._applied[place], self._tally.applied))
             self._station.note("partial", place, number)
-        self._sums.contribute(Kind.PARTIAL, values, [(place, len(rows)) for place, _, rows in due])
+        self._sums.contribute(Kind.PARTIAL, values, [(place, self._width * len(rows)) for place, _, rows in due])
 
     def _raise_least(self) -> bool:
         """Recompute `_least`; returns whether it has grown."""
@@ -256,7 +256,7 @@ class Rounds(UpdatePhase):
             self._station.note("theta" if place == self._mine else "partial", place, self._applied[place])
         if self._in:
             values = self._block.partials(np.concatenate(list(self._rows.values())))
-            parts = np.split(values, np.cumsum([len(rows) for rows in self._rows.values()])[:-1])
+            parts = np.split(values, np.cumsum([self._width * len(rows) for rows in self._rows.values()])[:-1])
             self._own = self._station.share(Kind.PARTIAL, dict(zip(self._in, parts, strict=True)))
 
     def _take(self) -> None:

@@ -60,17 +60,20 @@ def jit(signature: Any = None, *, fastmath: Any = False) -> Callable[[Function],
 
 
 class Block(ABC):
-    """A party's columns of the training rows, with its weights, zero at first.
+    """A party's columns of the training rows, with its weights, zero at first (those of a network are random).
 
     Not safe for threads: one update or sum at a time.
 
     Attributes:
         rows: n.
         columns: d.
+        width: k, the numbers that a row has in partials and thetas; 1 but for `problems.vertical.blocks.network`.
         algorithm: one of `ALGORITHMS`.
         objective: whose regulariser the updates apply.
         step: gamma.
     """
+
+    width = 1
 
     def __init__(self, features: Features, algorithm: str, objective: Objective, step: float) -> None:
         self.rows, self.columns = features.shape
@@ -106,8 +109,8 @@ class Block(ABC):
             ValueError: another shape, or a weight that is not finite.
         """
         weights = np.asarray(weights, dtype=np.float64)
-        if weights.shape != (self.columns,) or not np.isfinite(weights).all():
-            raise ValueError(f"weights must be {self.columns:,} finite numbers, got {_nature(weights)}")
+        if weights.shape != self._w.shape or not np.isfinite(weights).all():
+            raise ValueError(f"weights must be {len(self._w):,} finite numbers, got {_nature(weights)}")
         self._settle()
         self._w[:] = weights
 
@@ -171,10 +174,13 @@ class Block(ABC):
         Raises:
             ValueError: another number of columns.
         """
+        self._settle()
+        return product(self._accept(features), self._w)
+
+    def _accept(self, features: Features) -> Features:
         if features.ndim != 2 or features.shape[1] != self.columns:
             raise ValueError(f"features must be (k, {self.columns}), got {features.shape}")
-        self._settle()
-        return product(features, self._w)
+        return features
 
     @abstractmethod
     def _settle(self) -> None:

@@ -1,0 +1,93 @@
+"""A user's own torch module as a party's network, in float64 on the CPU."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor, nn
+
+from problems.importing import first_line, import_named
+from problems.models.vectors import flatten
+from problems.vertical.blocks.base import Features
+from problems.vertical.blocks.network import NetworkError
+
+# rows whose activations are in memory at a time, where no gradient is asked for
+_ROWS = 4096
+_FACTORY = "a factory(columns, embedding) whose torch.nn.Module makes (b, columns) to (b, embedding)"
+
+
+class Module:
+    """A module behind the interface of `problems.vertical.blocks.network.Network`.
+
+    Args:
+        module: from (b, d) to (b, k); its parameters become views of `weights`.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module, self._members = module, list(module.parameters())
+        self.weights = flatten(self._members, torch.float64, "cpu").numpy()
+
+    def embed(self, rows: Features) -> Float64[np.ndarray, "b k"]:
+        with torch.no_grad():
+            parts = [self._module(part) for part in torch.split(_tensor(rows), _ROWS)]
+        return torch.cat(parts).numpy()
+
+    def pull(self, rows: Features, slopes: Float64[np.ndarray, "b k"]) -> Float64[np.ndarray, "p"]:
+        embedded = self._module(_tensor(rows))
+        parts = torch.autograd.grad(
+            embedded, self._members, torch.from_numpy(slopes), allow_unused=True, materialize_grads=True
+        )
+        return torch.cat([part.reshape(-1) for part in parts]).numpy()
+
+
+def make_module(name: str, columns: int, width: int, seed: int) -> Module:
+    """Import a factory, and build and check its module.
+
+    Args:
+        name: ``package.module:factory``.
+        columns: d.
+        width: k.
+        seed: torch's generator begins with it while the factory runs.
+
+    Raises:
+        NetworkError: the factory cannot be imported or fails; or its module does not make (b, d) to (b, k), or makes it
+            of chance or of the batch, as dropout and batch norm do: partials and update would be of other functions; or
+            it has more state than the parameters that are trained, which alone are kept.
+    """
+    factory = import_named(name, _unfit)
+    with torch.random.fork_rng(devices=[]):
+        # Not torch.manual_seed: it would also seed the accelerators' generators, which are not forked here.
+        torch.default_generator.manual_seed(seed % 2**64)
+        try:
+            module = factory(columns, width)
+            made = module.double() if isinstance(module, nn.Module) else None
+            rows = torch.randn(32, columns, dtype=torch.float64)
+            found: list[Any] = (
+                [] if made is None else [made.eval()(rows), *(made.train()(rows[:n]) for n in (32, 32, 1))]
+            )
+        except Exception as error:
+            raise _unfit(f"'{name}', which failed on {columns} columns ({first_line(error)})") from error
+    if not found:
+        raise _unfit(f"'{name}', which returned {type(module).__name__}")
+    shapes = [tuple(one.shape) if isinstance(one, Tensor) else type(one).__name__ for one in found]
+    if shapes[0] != (32, width):
+        raise _unfit(f"'{name}', whose module returned {shapes[0]} for 32 rows, where the embedding is {width}")
+    first = found[0]
+    if not all(torch.allclose(one, first[: len(one)], rtol=1e-9, atol=1e-9) for one in found[1:]):
+        got = f"'{name}', whose module is random in training, or depends on the batch (dropout, batch norm)"
+        raise _unfit(got, hint="take a module without, such as one with layer norm")
+    trained = {id(one) for one in module.parameters() if one.requires_grad}
+    rest = [key for key, one in module.state_dict(keep_vars=True).items() if id(one) not in trained]
+    if rest or not trained:
+        got = f"'{name}', whose module has {', '.join(rest) or 'no parameters'}"
+        raise _unfit(got, hint="take a module whose whole state is parameters that are trained")
+    return Module(module)
+
+
+def _tensor(rows: Features) -> Float64[Tensor, "b d"]:
+    return torch.from_numpy(rows if isinstance(rows, np.ndarray) else rows.toarray())
+
+
+def _unfit(got: str, hint: str = "see docs/vertical.md") -> NetworkError:
+    return NetworkError("vfb2.model", got=got, allowed=_FACTORY, hint=hint)
