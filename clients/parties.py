@@ -37,11 +37,17 @@ class KeptBlock:
         weights: (d,) of its columns.
         active: the parties whose labels that run used, in order.
         epochs: how many that run had made.
+        embedding: k, of a network; 0: the block is linear.
+        model: which network it is, see `problems.vertical.blocks.network.Architecture`.
+        head: (k + 1,) the head, of the active party of a run that had one.
     """
 
     weights: NDArray[np.float64]
     active: tuple[int, ...]
     epochs: int
+    embedding: int = 0
+    model: str = ""
+    head: NDArray[np.float64] | None = None
 
 
 class PartyData(Protocol):
@@ -52,6 +58,7 @@ class PartyData(Protocol):
     """
 
     labelled: bool
+    public: bool  # whether every party has all columns, as in an experiment
     columns: int  # of its block
     names: list[str]  # of the columns
     block: KeptBlock | None  # of the run whose model scores the rows; None in a run that trains
@@ -104,6 +111,7 @@ class Party:
         authority: file of the authority that signed the parties' certificates; None: each certificate is pinned.
         advertised: "host:port" at which parties of other hosts reach it, or empty.
         share: whether the server may have its block.
+        model: which network it has, in a run with an embedding.
         policy: what its owner demands of a run.
         flips: where its label flips are kept from run to run; None: nowhere.
     """
@@ -115,6 +123,7 @@ class Party:
     authority: str | None = None
     advertised: str = ""
     share: bool = True
+    model: str = ""
     policy: Policy = field(default_factory=Policy)
     flips: FlipMemory | None = None
 

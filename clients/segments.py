@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.parties import KeptBlock
 from clients.vertical.policy import PolicyError
 from clients.vertical.segment.plan import Outcome, PartyState, Plan
 from payloads.settings import TrainingSettings
@@ -57,6 +58,7 @@ def make_plan(
         curvature=bool(segment.curvature[0]),
         start=number == 1,
         allow_bare=vfb2.allow_two_parties,
+        embedding=vfb2.embedding,
         ids=ids.hex(),
     )
 
@@ -68,7 +70,7 @@ def make_score_plan(
     ids: bytes,
     training: TrainingSettings,
     vfb2: VFB2Settings,
-    epochs: int,
+    block: KeptBlock,
 ) -> Plan:
     """Say what a segment does that scores rows.
 
@@ -79,23 +81,28 @@ def make_score_plan(
         ids: see there.
         training: see there.
         vfb2: see there.
-        epochs: of the run whose model scores: parties whose blocks are of different ends of it have different plans.
+        block: the party's. Parties whose blocks are of different ends of a run, or whose embeddings have other lengths,
+            have different plans.
     """
     plan = make_plan(SGD, segment, parties, held, ids, training, vfb2)
-    plan = replace(plan, first_epoch=epochs, epochs=0, window=1, synchronous=False, label_epsilon=0.0)
+    plan = replace(plan, first_epoch=block.epochs, epochs=0, window=1, synchronous=False, label_epsilon=0.0)
+    plan = replace(plan, embedding=block.embedding, update_passive=True)
     return replace(plan, evaluate=False, curvature=False, start=False, score=True)
 
 
-def check_recipients(segment: Segment, active: tuple[int, ...], parties: int, vfb2: VFB2Settings) -> None:
+def check_recipients(segment: Segment, block: KeptBlock, parties: int, vfb2: VFB2Settings) -> None:
     """Check who learns the scores, since the server chooses whom it names.
 
     Args:
-        active: the parties whose labels were used in training, as this party has kept them.
+        block: the party's, which says whose labels were used in training.
 
     Raises:
-        PolicyError: others than the run config says are to learn them.
+        PolicyError: others than the run config says are to learn them, or than can make scores of the sums.
     """
-    wanted = tuple(range(parties)) if vfb2.score_for == "all" else active
+    if block.embedding > 1 and vfb2.score_for == "all":
+        allowed = f"'label-holders': only party {block.active[0]} has the head that makes scores of the sums"
+        raise PolicyError("vfb2.score-for", got="'all'", allowed=allowed, hint="leave it out")
+    wanted = tuple(range(parties)) if vfb2.score_for == "all" else block.active
     if tuple(segment.active.tolist()) != wanted:
         got, allowed = f"parties {segment.active.tolist()} as those who learn scores", f"{list(wanted)}"
         hint = "give every party the block of one and the same run"
@@ -110,9 +117,9 @@ def find_state(segment: Segment, kept: VFB2State) -> PartyState:
     """
     base, (older, newer) = int(segment.base[0]), kept.segments.tolist()
     if base == newer:
-        return PartyState(kept.newer, kept.newer_table, kept.flips)
+        return PartyState(kept.newer, kept.newer_table, kept.flips, kept.newer_head)
     if base == older:
-        return PartyState(kept.older, kept.older_table, kept.flips)
+        return PartyState(kept.older, kept.older_table, kept.flips, kept.older_head)
     held = " and ".join(str(number) for number in (older, newer) if number >= 0) or "none"
     raise ValueError(
         f"segment {int(segment.segment[0])} starts from the weights after segment {base}, but this party has those "
@@ -132,8 +139,10 @@ def add_segment(kept: VFB2State, segment: Segment, start: PartyState, outcome: O
         serial=segment.serial,
         segments=np.array([number - 1, number]),
         older=start.weights if number else None,
+        older_head=start.head,
         older_table=start.table,
         newer=outcome.weights,
+        newer_head=outcome.head,
         newer_table=outcome.table,
         flips=outcome.flips,
     )

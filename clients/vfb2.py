@@ -4,6 +4,7 @@ it ends with. The segment itself runs in `clients.vertical.segment`; `payloads.v
 
 import asyncio
 import dataclasses
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -43,6 +44,8 @@ from payloads.vfb2 import (
     text,
 )
 from payloads.wire import PHASE
+from problems.randomness import seed_sequence
+from problems.vertical.blocks.network import Architecture, NetworkError, make_network
 
 
 class VFB2Client(PayloadClient[NoModel]):
@@ -146,18 +149,37 @@ class VFB2Client(PayloadClient[NoModel]):
         """Say what this party holds.
 
         Raises:
-            RefusalError: its data cannot be used.
+            RefusalError: its data, or its network for them, cannot be used.
         """
         try:
             data = self.party.data
+            if data.block is None and self.settings.embedding:
+                # refused now, before any segment
+                make_network(self.network(), data.columns, self.settings.embedding)
             return DataSummary(
                 rows=self.counts(),
                 columns=np.array([data.columns]),
                 digest=self.digest(segment),
                 labels=np.array([data.labelled]),
             )
+        except NetworkError as error:
+            raise RefusalError(str(NetworkError.of(error, f"party {self.party.partition_id}"))) from error
         except (ValueError, OSError) as error:
             raise RefusalError(str(error)) from error
+
+    def network(self) -> Architecture:
+        """The party's network of its kept block, else of its node's config or the run's.
+
+        First weights that others could draw too would let them read its columns off the first sums, so a party with
+        rows of its own draws them from the system's randomness.
+        """
+        party, kept = self.party, self.party.data.block
+        if kept is not None:
+            return Architecture(kept.model, 0)
+        if not party.data.public:
+            return Architecture(party.model, secrets.randbits(128))
+        drawn = seed_sequence(self.training.seed, "vertical network", party.partition_id).generate_state(1, np.uint64)
+        return Architecture(party.model, int(drawn[0]))
 
     def identity(self) -> Identity:
         """The party's own identity, else the one kept since the run began, else a new one."""
@@ -220,7 +242,8 @@ class VFB2Client(PayloadClient[NoModel]):
         self.state = add_segment(self.state, segment, start, outcome)
         if segment.last[0]:
             self.active, self.epochs = plan.active, plan.first_epoch + plan.epochs
-            self.keepsake = {"weights": outcome.weights}
+            head = {} if outcome.head is None else {"head": outcome.head}
+            self.keepsake = {"weights": outcome.weights, **head}
         share = bool(segment.share[0]) and self.party.share
         return Report(
             serial=segment.serial,
@@ -243,12 +266,12 @@ class VFB2Client(PayloadClient[NoModel]):
         """
         data, held, parties = self.party.data, self.counts(), self.party.parties
         assert data.block is not None
-        check_recipients(segment, data.block.active, parties, self.settings)
+        check_recipients(segment, data.block, parties, self.settings)
         training, settings, ids = self.training, self.settings, self.digest(segment).tobytes()
-        plan = make_score_plan(segment, parties, held, ids, training, settings, data.block.epochs)
+        plan = make_score_plan(segment, parties, held, ids, training, settings, data.block)
         self.note(plan, held)
         self.facts["score-run"] = self.settings.score_run
-        outcome = self.run(segment, plan, PartyState(data.block.weights))
+        outcome = self.run(segment, plan, PartyState(data.block.weights, head=data.block.head))
         self.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))
         self.state = dataclasses.replace(self.state, serial=segment.serial)
         if outcome.scores is not None:
@@ -271,6 +294,7 @@ class VFB2Client(PayloadClient[NoModel]):
             "active": list(plan.active),
             "masking": plan.masking,
             "label-epsilon": plan.label_epsilon,
+            "embedding": plan.embedding,
             "evaluated": plan.evaluate,
         }
 
@@ -292,7 +316,10 @@ class VFB2Client(PayloadClient[NoModel]):
         injection = Injection(compute, Delays(one_way, jitter, self.training.seed))
         with sockets(endpoint.addresses[me]):
             held = self.party.data.holding(self.state.aligned)
-            return asyncio.run(run_segment(me, plan, held, start, endpoint, injection=injection, threads=vfb2.threads))
+            network = self.network() if plan.embedding else None
+            return asyncio.run(
+                run_segment(me, plan, held, start, endpoint, network=network, injection=injection, threads=vfb2.threads)
+            )
 
     def endpoint(self, segment: Segment) -> Endpoint:
         """Say how the other parties are reached and identified.

@@ -11,6 +11,8 @@ which they talk to each other directly.
 | gamma, lambda | ``learning-rate``, ``weight`` |
 | problems (13), (14), (17), (18) | ``problem`` |
 | tau, the bound of the delay | `VFB2Settings.delay_bound` |
+
+Beyond the paper, ``embedding`` and ``model`` give each party a network in place of its linear block.
 """
 
 from collections.abc import Sequence
@@ -64,6 +66,10 @@ class VFB2Settings(Settings):
         "auto", description="updates an active party may be ahead of the slowest, an integer >= 1, or auto: 4 * window"
     )
     synchronous: bool = Field(False, description="true: rounds of one update an active party, in step; or false")
+    embedding: int = Field(
+        0, ge=0, description="numbers that each party's network makes of a row, an integer, or 0: linear models"
+    )
+    model: str = Field("linear", description="the parties' networks: linear, mlp or package.module:factory")
     update_passive: bool = Field(True, description="false: blocks of parties without labels stay at 0; or true")
     masking: Literal["pairwise", "two-trees"] = Field(
         "pairwise", description="what hides partial sums: pairwise, or two-trees (Algorithm 1)"
@@ -108,7 +114,8 @@ class VFB2Settings(Settings):
 
     @property
     def without_effect(self) -> tuple[str, ...]:
-        return () if self.score_run else ("score_for",)
+        unread = [] if self.score_run else ["score_for"]
+        return (*unread, "check_step" if self.embedding else "model")
 
     def adapt_training(self, training: TrainingSettings) -> TrainingSettings:
         """Leave one round, without a checkpoint, to a run that scores."""
@@ -277,6 +284,9 @@ class VFB2State(Payload):
     segments: IntArray = array(2, kind="int")
     older: Array | None = array("w", optional=True)
     newer: Array | None = array("w", optional=True)
+    # where there is a head: its weights, of the one active party
+    older_head: Array | None = array("h", optional=True)
+    newer_head: Array | None = array("h", optional=True)
     # SAGA's scalars, one per training row
     older_table: Array | None = array("n", optional=True)
     newer_table: Array | None = array("n", optional=True)

@@ -187,15 +187,16 @@ def check_rows(held: Sequence[DataSummary | Report]) -> tuple[int, int]:
     return common[0], common[1]
 
 
-def warn_of_looks(epochs: int, columns: Sequence[int]) -> None:
+def warn_of_looks(epochs: int, columns: Sequence[int], embedding: int) -> None:
     """Warn if a party sees, over all epochs, at least as many numbers of each row as the others have columns."""
-    others = [sum(columns) - own for own in columns]
-    if epochs >= min(others):
+    others, each = [sum(columns) - own for own in columns], max(embedding, 1)
+    if epochs * each >= min(others):
         words = (
-            "%d epochs show party %d as many numbers of every row as the others have columns (%d): what these hold can "
-            "be worked out, see docs/security.md"
+            "%d epochs%s show party %d as many numbers of every row as the others have columns (%d): what these hold "
+            "can be worked out, see docs/security.md"
         )
-        log(WARNING, words, epochs, others.index(min(others)), min(others))
+        of = f" of embedding {each}" if embedding else ""
+        log(WARNING, words, epochs, of, others.index(min(others)), min(others))
 
 
 def check_step(step: float, eigenvalue: float, vfb2: VFB2Settings) -> None:

@@ -133,7 +133,7 @@ class VFB2(VerticalStrategy):
         agreed = "%d parties hold the same %d training and %d test rows, %s columns; labels of party %s"
         names = ", ".join(map(str, self.active))
         log(INFO, agreed, len(replies), *self.rows, " + ".join(map(str, columns)), names)
-        warn_of_looks(self.training.num_server_rounds * self.settings.epochs, columns)
+        warn_of_looks(self.training.num_server_rounds * self.settings.epochs, columns, self.settings.embedding)
         if eigenvalue is not None:
             check_step(self.training.learning_rate, eigenvalue, self.settings)
 
@@ -199,7 +199,7 @@ class VFB2(VerticalStrategy):
             salt=text(bytes.fromhex(self.salt)),
             rows=None if self.rows is None else np.array(self.rows),
             active=np.array(self.active, dtype=np.int64),
-            curvature=np.array([number == 0 and self.settings.check_step != "off"]),
+            curvature=np.array([number == 0 and self.settings.check_step != "off" and not self.settings.embedding]),
             evaluate=np.array([self.evaluates()]),
             share=np.array(
                 [self.shares and not self.settings.score_run and (last or (every > 0 and number % every == 0))]

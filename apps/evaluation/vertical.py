@@ -33,9 +33,13 @@ class VerticalEvaluator(Evaluator):
         self.config = config
         self.objective = make_objective(vfb2.problem, vfb2.factor)
         self.data: VerticalData | None = None
-        if pooled and (config.data.data_dir or config.data.dataset not in GENERIC):
+        # of networks no minimum is known
+        if pooled and not vfb2.embedding and (config.data.data_dir or config.data.dataset not in GENERIC):
             self.data = vertical_data(config, parties)
-        self.summary = f"problem {vfb2.problem}, weight {self.objective.weight:g}; the blocks stay at {parties} parties"
+        parts = f"networks of embedding {vfb2.embedding}" if vfb2.embedding else "blocks"
+        self.summary = (
+            f"problem {vfb2.problem}, weight {self.objective.weight:g}; the {parts} stay at {parties} parties"
+        )
 
     def start(self) -> list[FloatArray]:
         return [np.zeros(0)]

@@ -22,7 +22,7 @@ _NAME = "block.safetensors"
 _PAGE = "see docs/vertical.md"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class BlockFile(KeptBlock):
     """A party's block with all that scoring its own file needs.
 
@@ -54,9 +54,9 @@ def write_block(folder: Path, arrays: Mapping[str, NDArray[Any]], header: Mappin
     """Write a party's block, readable by its owner only; returns the path.
 
     Args:
-        arrays: ``weights``.
+        arrays: ``weights`` and, where there is one, ``head``.
         header: by name, what JSON can hold; `read_block` needs ``run``, ``problem``, ``party``, ``parties``,
-            ``active``, ``epochs``, ``columns`` and ``preprocessing``.
+            ``active``, ``epochs``, ``columns`` and ``preprocessing``, and of a network ``embedding`` and ``model``.
     """
     make_folder(folder, private=True)
     texts = {name: json.dumps(value) for name, value in header.items()}
@@ -105,6 +105,9 @@ def _read(path: Path, changed: int, token: str, problem: str, party: int, partie
             weights=arrays["weights"],
             active=tuple(header["active"]),
             epochs=header["epochs"],
+            embedding=header.get("embedding", 0),
+            model=header.get("model", ""),
+            head=arrays.get("head"),
             path=path,
             names=tuple(header["columns"]),
             preprocessing=None if made_of is None else Preprocessing.from_json(made_of),

@@ -41,9 +41,11 @@ from clients.vertical.policy import (
 from clients.vertical.transport.identity import Identity
 from clients.vfb2 import VFB2Client
 from payloads.handshake import Scaling, SiteReport
-from payloads.vfb2 import DATA_SUMMARY, Segment
+from payloads.vfb2 import DATA_SUMMARY, Segment, VFB2Settings
 from payloads.wire import PHASE, RUN_TOKEN
+from problems.vertical.blocks.network import NetworkError, check_name
 
+MODEL = "model"
 PEER_FILES = ("peer-cert", "peer-key", PEER_CA)
 _PAGE = "see docs/vertical.md"
 T = TypeVar("T", bool, str)
@@ -122,6 +124,8 @@ class PartySites(Sites):
                 "parties": party.parties,
                 "active": client.active,
                 "epochs": client.epochs,
+                "embedding": client.settings.embedding,
+                "model": party.model,
                 "columns": party.data.names,
                 "preprocessing": None if made_of is None else made_of.to_json(),
             }
@@ -161,9 +165,22 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
         authority=authority,
         advertised=_of(node, "advertise", ""),
         share=_of(node, "share-block", True),
+        model=_model_of(node, vfb2),
         policy=policy,
         flips=None if folder is None else FlipMemory(folder),
     )
+
+
+def _model_of(node: Mapping[str, Any], vfb2: VFB2Settings) -> str:
+    """A party's network: its node config's ``model``, else the run's; nothing is imported."""
+    name = _of(node, MODEL, vfb2.model)
+    if not vfb2.embedding:
+        return name
+    try:
+        check_name(f"node config: {MODEL}", name)
+    except NetworkError as error:
+        raise ConfigError.of(error) from None
+    return name
 
 
 def policy_of(node: Mapping[str, Any]) -> Policy:

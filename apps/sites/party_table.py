@@ -85,6 +85,7 @@ class PartyTable:
         DataError: names a column that is missing, has gaps or cannot be encoded, or two rows with the same id.
     """
 
+    public = False
     block: KeptBlock | None = None
 
     def __init__(

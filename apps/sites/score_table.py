@@ -42,6 +42,7 @@ class _Rows:
         columns, names: number and names of the block's columns.
     """
 
+    public = False
     block: KeptBlock | None
 
     def __init__(self, features: Features, ids: Sequence[str], block: BlockFile, party: int) -> None:

@@ -20,6 +20,7 @@ from payloads.vfb2 import VFB2Settings
 from problems.data import DataSpec, Preprocessing
 from problems.data.spec import DRAWN, GENERIC, TABLES, is_hub, is_loader
 from problems.errors import NOTHING
+from problems.vertical.blocks.network import NetworkError, check_name
 from problems.vertical.data import VerticalData, load_vertical
 from problems.vertical.objectives import make_objective
 
@@ -61,11 +62,33 @@ def check_columns(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
     if vfb2.label_epsilon and not make_objective(vfb2.problem).classification:
         allowed, way_out = f"0, since problem {vfb2.problem!r} has no classes", "leave it out, or set vfb2.problem"
         raise ConfigError("vfb2.label-epsilon", got=vfb2.label_epsilon, allowed=allowed, hint=way_out)
+    if vfb2.embedding and not vfb2.score_run:
+        _check_networks(strategy, vfb2)
+
+
+def _check_networks(strategy: str, vfb2: VFB2Settings) -> None:
+    """Refuse what networks have no place in."""
+    k, several = vfb2.embedding, vfb2.embedding > 1 and vfb2.active_parties > 1
+    refused: tuple[tuple[str, object, bool, str], ...] = (
+        ("strategy", strategy, strategy != "vfb2-sgd", "vfb2-sgd: SVRG and SAGA keep a slope a row, not a gradient"),
+        ("vfb2.active-parties", vfb2.active_parties, several, "1, or vfb2.embedding=1: each would have another head"),
+        ("vfb2.update-passive", False, not vfb2.update_passive, "true: a network that is not trained is noise"),
+        ("vfb2.assemble", True, vfb2.assemble, "false: a party's network is its own business"),
+    )
+    for key, value, wrong, allowed in refused:
+        if wrong:
+            hint = "change one of the two; see docs/vertical.md"
+            raise ConfigError(key, got=f"{value!r} with vfb2.embedding={k}", allowed=allowed, hint=hint)
+    try:
+        check_name("vfb2.model", vfb2.model)
+    except NetworkError as error:
+        raise ConfigError.of(error) from None
 
 
 class SimulatedParty:
     """A party's columns of a data set that all simulated parties load. Row numbers serve as ids."""
 
+    public = True
     block: KeptBlock | None = None
 
     def __init__(self, data: VerticalData, place: int, *, labelled: bool) -> None:
@@ -162,6 +185,8 @@ def _read_table(
 
 def _own_table(path: Path, config: RunConfig, place: int) -> PartyTable:
     vfb2 = settings_of(config)
-    options = {"id_column": vfb2.id_column, "problem": vfb2.problem, "intercept": vfb2.intercept is not False}
+    # networks have intercepts of their own
+    intercept = not vfb2.embedding if vfb2.intercept == "auto" else vfb2.intercept
+    options = {"id_column": vfb2.id_column, "problem": vfb2.problem, "intercept": intercept}
     read = partial(_read_table, spec=config.data, **options)
     return read_own(path, f"partition {place}: {DATA_PATH}", read)

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from simulations.attacks import decoding, leaks
+from simulations.attacks import decoding, leaks, split_networks
 from simulations.attacks.watched import Numbers
 from simulations.results.output import print_json, table
 
@@ -20,6 +20,7 @@ _FUNCTIONS: list[Callable[[], Numbers]] = [
     *(leaks.labels, leaks.label_cost, leaks.gram, leaks.two_parties),
     *(leaks.trees, leaks.float_masks, leaks.intersection),
     *(decoding.before_training, decoding.assembled, decoding.looks, decoding.votes),
+    split_networks.networks,
 ]
 DEMONSTRATIONS = {function.__name__.replace("_", "-"): function for function in _FUNCTIONS}
 

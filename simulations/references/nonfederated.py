@@ -19,10 +19,10 @@ from strategies.vfb2 import step_of
 
 
 def check_vertical(config: RunConfig) -> None:
-    """Check that the strategy is vertical, without which there is no such reference.
+    """Check that the strategy is vertical and the model linear, without which there is no such reference.
 
     Raises:
-        ConfigError: it is not; the message names those that are.
+        ConfigError: it is not; the message names those that are. Or the parties have networks.
     """
     if not config.algorithm.strategy.vertical:
         vertical = ", ".join(name for name, row in ALGORITHMS.items() if row.strategy.vertical)
@@ -32,6 +32,9 @@ def check_vertical(config: RunConfig) -> None:
             allowed=vertical,
             hint="for others take `python -m simulations centralized`",
         )
+    if embedding := settings_of(config).embedding:
+        allowed = "0, since the reference has the linear model of all columns, and no networks"
+        raise ConfigError("vfb2.embedding", got=embedding, allowed=allowed, hint="leave it out")
 
 
 def train_nonfederated(

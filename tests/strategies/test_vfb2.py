@@ -382,9 +382,17 @@ def test_an_impossible_report_is_refused(place: int, phase: str, changes: dict[s
 
 
 @pytest.mark.parametrize(
-    ("epochs", "said"), [(8, ""), (9, r"9 epochs show party 2 .* as the others have columns \(9\)")]
+    ("epochs", "embedding", "said"),
+    [
+        (8, 0, ""),
+        (9, 0, r"9 epochs show party 2 .* as the others have columns \(9\)"),
+        (2, 4, ""),
+        (3, 4, r"3 epochs of embedding 4 show party 2"),
+    ],
 )
-def test_as_many_looks_as_columns_are_said(epochs: int, said: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_as_many_looks_as_columns_are_said(
+    epochs: int, embedding: int, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING, logger="flwr"):
-        warn_of_looks(epochs, [4, 5, 6])
+        warn_of_looks(epochs, [4, 5, 6], embedding)
     assert re.search(said, caplog.text) if said else not caplog.text
