@@ -244,7 +244,7 @@ class VFB2Client(PayloadClient[NoModel]):
             self.active, self.epochs = plan.active, plan.first_epoch + plan.epochs
             head = {} if outcome.head is None else {"head": outcome.head}
             self.keepsake = {"weights": outcome.weights, **head}
-        share = bool(segment.share[0]) and self.party.share
+        share = bool(segment.share[0]) and self.settings.assemble and self.party.share
         return Report(
             serial=segment.serial,
             counters=_in_order(outcome),

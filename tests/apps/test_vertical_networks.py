@@ -1,5 +1,7 @@
 """Vertical runs whose parties have networks: what they learn, keep, go on from and score with, and what is refused."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,11 @@ def frozen(columns: int, embedding: int) -> nn.Module:
     module = nn.Linear(columns, embedding)
     module.bias.requires_grad_(False)
     return module
+
+
+def slow(columns: int, embedding: int) -> nn.Module:
+    time.sleep(0.01)  # another party's factory may run meanwhile
+    return nn.Linear(columns, embedding)
 
 
 class Squeezed(nn.Linear):
@@ -105,6 +112,32 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one.weights, other.weights)
     np.testing.assert_array_equal(kept(whole)[0].head, kept(run)[0].head)
     assert kept(run)[0].epochs == 4
+
+
+def test_parties_with_files_go_on_from_their_secret_weights_and_score_new_rows(tmp_path: Path) -> None:
+    """With a step too small to move a weight, so that a network drawn anew would be seen."""
+    nodes, _ = own_files(tmp_path, [EVERYBODY] * 3, labelled=1)
+    nodes = [{**node, "state-dir": str(tmp_path / "state")} for node in nodes]
+    nodes[2]["model"] = "mlp"
+    config = {**CSV, **KEYS, "learning-rate": 1e-12, "checkpoint-every": 1}
+    run, _ = play(tmp_path / "run", {**config, "num-server-rounds": 1}, nodes)
+    token = (run.path / "run-token").read_text()
+    before = [read_block(node, token, "logistic", (p, 3)) for p, node in enumerate(nodes)]
+    run, _ = play(tmp_path / "run", {**config, "num-server-rounds": 2, "resume": True}, nodes)
+    blocks = [read_block(node, token, "logistic", (p, 3)) for p, node in enumerate(nodes)]
+    for one, other in zip(before, blocks, strict=True):
+        assert (one.epochs, other.epochs) == (1, 2)
+        np.testing.assert_allclose(one.weights, other.weights, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(before[0].head, blocks[0].head, rtol=0, atol=1e-9)  # type: ignore[arg-type]
+    (tmp_path / "new").mkdir()
+    new, table = own_files(tmp_path / "new", [["b", "a", "c"], ["c", "a", "d"], ["a", "c", "e"]], labelled=0)
+    new = [{**node, "state-dir": str(tmp_path / "state")} for node in new]
+    play(tmp_path / "scores", {**CSV, "vfb2.score-run": token, "vfb2.alignment": "intersection"}, new)
+    (file,) = (tmp_path / "state").rglob("scores.csv")
+    assert pd.read_csv(file)["id"].tolist() == ["a", "c"]
+    rows = table.set_index("id").loc[["a", "c"]]
+    scaled = [(rows[list(b.names)].to_numpy() - b.low) / (b.high - b.low) for b in blocks]  # type: ignore[operator]
+    np.testing.assert_allclose(pd.read_csv(file)["score"], predicted(blocks, scaled), rtol=0, atol=1e-9)
 
 
 def test_first_weights_of_a_party_with_its_own_rows_are_its_secret(tmp_path: Path) -> None:
@@ -178,6 +211,15 @@ def test_the_linear_reference_is_not_one_of_networks(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"vfb2\.embedding: got 1, allowed: 0"):
         run_nonfederated(flat_config(tmp_path, config))
     assert "vfb2.check-step='refuse'" in parse_run_config({**config, "vfb2.check-step": "refuse"}).warning
+
+
+def test_parties_of_one_process_do_not_draw_each_other_s_weights() -> None:
+    def first_weights(seed: int) -> np.ndarray:
+        return make_network(Architecture(f"{__name__}:slow", seed), 3, 2).weights
+
+    alone = [first_weights(seed) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        np.testing.assert_array_equal(list(pool.map(first_weights, range(4))), alone)
 
 
 def test_a_module_s_update_is_torch_s() -> None:

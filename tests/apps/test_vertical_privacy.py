@@ -75,6 +75,9 @@ def test_a_party_does_not_give_what_it_does_not_share(tmp_path: Path) -> None:
     client.state = VFB2State.empty()
     segment = segment_of([b""] * 3, share=True)
     assert client.take_part(segment).weights is not None
+    client.settings = client.settings.model_copy(update={"assemble": False})
+    assert client.take_part(segment).weights is None
+    client.settings = client.settings.model_copy(update={"assemble": True})
     client.party = dataclasses.replace(client.party, share=False)
     assert client.take_part(segment).weights is None
 

@@ -123,6 +123,11 @@ def prepared_block(
             _check_labels("test labels", holding.test_labels, plan.test_rows, objective)
     block = _new_block(plan, holding, objective, network)
     if state.weights is not None:
+        if network is not None and len(state.weights) != len(block.weights):
+            got = (
+                f"its network {network.model!r} has {len(block.weights):,} weights, and it kept {len(state.weights):,}"
+            )
+            raise ValueError(f"{got}: take the model that it began with")
         block.set_weights(state.weights)
     if plan.algorithm == SAGA and not plan.start:
         if state.table is not None:

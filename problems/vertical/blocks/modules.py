@@ -1,5 +1,6 @@
 """A user's own torch module as a party's network, in float64 on the CPU."""
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from problems.vertical.blocks.network import NetworkError
 
 # rows whose activations are in memory at a time, where no gradient is asked for
 _ROWS = 4096
+# torch has one generator for a process, in which several parties may be
+_generator = threading.Lock()
 _FACTORY = "a factory(columns, embedding) whose torch.nn.Module makes (b, columns) to (b, embedding)"
 
 
@@ -56,7 +59,7 @@ def make_module(name: str, columns: int, width: int, seed: int) -> Module:
             it has more state than the parameters that are trained, which alone are kept.
     """
     factory = import_named(name, _unfit)
-    with torch.random.fork_rng(devices=[]):
+    with _generator, torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed: it would also seed the accelerators' generators, which are not forked here.
         torch.default_generator.manual_seed(seed % 2**64)
         try:
