@@ -67,7 +67,7 @@ class VFB2Settings(Settings):
     )
     synchronous: bool = Field(False, description="true: rounds of one update an active party, in step; or false")
     embedding: int = Field(
-        0, ge=0, description="numbers that each party's network makes of a row, an integer, or 0: linear models"
+        0, ge=0, description="numbers that each party's network makes of a row, an integer >= 0; 0: linear models"
     )
     model: str = Field("linear", description="the parties' networks: linear, mlp or package.module:factory")
     update_passive: bool = Field(True, description="false: blocks of parties without labels stay at 0; or true")

@@ -73,7 +73,7 @@ class SleepingWorkers(Workers):
 
 
 class Threads(Workers):
-    """A pool of `count` threads; with `lock` they take turns, as a sparse block's lazy updates require.
+    """A pool of `count` threads; with `lock` they take turns, as sparse blocks and networks require.
 
     Without it a thread may read a block while another writes it: the paper's inconsistent reads.
     """
