@@ -40,6 +40,7 @@ class KeptBlock:
         embedding: k, of a network; 0: the block is linear.
         model: which network it is, see `problems.vertical.blocks.network.Architecture`.
         head: (k + 1,) the head, of the active party of a run that had one.
+        classes: names of the labels' classes, at a label holder of a run that told several apart.
     """
 
     weights: NDArray[np.float64]
@@ -48,6 +49,7 @@ class KeptBlock:
     embedding: int = 0
     model: str = ""
     head: NDArray[np.float64] | None = None
+    classes: tuple[str, ...] = ()
 
 
 class PartyData(Protocol):
@@ -61,6 +63,7 @@ class PartyData(Protocol):
     public: bool  # whether every party has all columns, as in an experiment
     columns: int  # of its block
     names: list[str]  # of the columns
+    classes: tuple[str, ...]  # names of the labels' classes, in a run that tells several apart
     block: KeptBlock | None  # of the run whose model scores the rows; None in a run that trains
 
     def ids(self, rows: Rows | None) -> Sequence[str]:

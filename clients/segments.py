@@ -11,7 +11,7 @@ from clients.vertical.segment.plan import Outcome, PartyState, Plan
 from payloads.settings import TrainingSettings
 from payloads.vfb2 import Segment, VFB2Settings, VFB2State
 from problems.vertical.blocks.base import SGD
-from problems.vertical.objectives import make_objective
+from problems.vertical.objectives import SOFTMAX, make_objective
 
 
 def make_plan(
@@ -99,7 +99,7 @@ def check_recipients(segment: Segment, block: KeptBlock, parties: int, vfb2: VFB
     Raises:
         PolicyError: others than the run config says are to learn them, or than can make scores of the sums.
     """
-    if block.embedding > 1 and vfb2.score_for == "all":
+    if block.embedding > 1 and vfb2.problem != SOFTMAX and vfb2.score_for == "all":
         allowed = f"'label-holders': only party {block.active[0]} has the head that makes scores of the sums"
         raise PolicyError("vfb2.score-for", got="'all'", allowed=allowed, hint="leave it out")
     wanted = tuple(range(parties)) if vfb2.score_for == "all" else block.active

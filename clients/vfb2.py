@@ -44,6 +44,7 @@ from payloads.vfb2 import (
     text,
 )
 from payloads.wire import PHASE
+from problems.errors import InputError
 from problems.randomness import seed_sequence
 from problems.vertical.blocks.network import Architecture, NetworkError, make_network
 
@@ -153,9 +154,14 @@ class VFB2Client(PayloadClient[NoModel]):
         """
         try:
             data = self.party.data
-            if data.block is None and self.settings.embedding:
+            k = self.settings.embedding
+            if data.block is None and data.classes and len(data.classes) != k:
+                key, named = f"party {self.party.partition_id}: vfb2.embedding", ", ".join(data.classes[:20])
+                allowed = f"{len(data.classes)}, the number of classes: {named}"
+                raise RefusalError(str(InputError(key, got=k, allowed=allowed, hint="set it to that")))
+            if data.block is None and k:
                 # refused now, before any segment
-                make_network(self.network(), data.columns, self.settings.embedding)
+                make_network(self.network(), data.columns, k)
             return DataSummary(
                 rows=self.counts(),
                 columns=np.array([data.columns]),

@@ -45,7 +45,7 @@ COUNTERS = ("updates", "seconds_training", "seconds_total", "bytes_sent", "bytes
 PAGE = 1024
 
 ScoreFor = Literal["label-holders", "all"]
-ProblemName = Literal["logistic", "nonconvex-logistic", "ridge", "robust"]
+ProblemName = Literal["logistic", "nonconvex-logistic", "ridge", "robust", "softmax"]
 _SECONDS = "seconds, a number >= 0 for all parties, or one a party with commas; empty: none"
 
 

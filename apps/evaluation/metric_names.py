@@ -47,15 +47,16 @@ def add_suffix(name: str, view: str) -> str:
 
 
 def format_metrics(metrics: Mapping[str, float], view: str = "") -> str:
-    """Write the metrics of a log line: those in `SHOWN`, in that order.
+    """Write the metrics of a log line: those in `SHOWN`, in that order, and before them accuracy if there is no AUC.
 
     Args:
         metrics: name -> value; others may be among them.
         view: whose metrics to show, or the model's where the view has none yet; "" is the model itself.
     """
-    names = {add_suffix(name, view): name for name in SHOWN}
+    shown = SHOWN if any(name.startswith("auc") for name in metrics) else ("accuracy", *SHOWN)
+    names = {add_suffix(name, view): name for name in shown}
     if names.keys().isdisjoint(metrics):
-        names = {name: name for name in SHOWN}
+        names = {name: name for name in shown}
     return "  ".join(
         f"{name} {format_metric(plain, metrics[name])}" for name, plain in names.items() if name in metrics
     )

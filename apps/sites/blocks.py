@@ -56,7 +56,8 @@ def write_block(folder: Path, arrays: Mapping[str, NDArray[Any]], header: Mappin
     Args:
         arrays: ``weights`` and, where there is one, ``head``.
         header: by name, what JSON can hold; `read_block` needs ``run``, ``problem``, ``party``, ``parties``,
-            ``active``, ``epochs``, ``columns`` and ``preprocessing``, and of a network ``embedding`` and ``model``.
+            ``active``, ``epochs``, ``columns`` and ``preprocessing``, and of a network ``embedding``, ``model`` and
+            ``classes``.
     """
     make_folder(folder, private=True)
     texts = {name: json.dumps(value) for name, value in header.items()}
@@ -108,6 +109,7 @@ def _read(path: Path, changed: int, token: str, problem: str, party: int, partie
             embedding=header.get("embedding", 0),
             model=header.get("model", ""),
             head=arrays.get("head"),
+            classes=tuple(header.get("classes", ())),
             path=path,
             names=tuple(header["columns"]),
             preprocessing=None if made_of is None else Preprocessing.from_json(made_of),

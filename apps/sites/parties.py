@@ -110,7 +110,7 @@ class PartySites(Sites):
             block = party.data.block
             assert isinstance(block, BlockFile)
             path, (ids, z) = scores_path(node, folder, block, run), client.scores
-            write_scores(path, ids, z, client.settings)
+            write_scores(path, ids, z, client.settings, block.classes)
             log(INFO, "party %d: the scores of %d rows are in %s", party.partition_id, len(ids), path)
         elif folder is None and config.get(PHASE) == DATA_SUMMARY and not client.settings.score_run:
             lost = "party %d: its block of the model is lost when the run ends, and no row can be scored with it: %s"
@@ -127,6 +127,7 @@ class PartySites(Sites):
                 "embedding": client.settings.embedding,
                 "model": party.model,
                 "columns": party.data.names,
+                "classes": list(party.data.classes),
                 "preprocessing": None if made_of is None else made_of.to_json(),
             }
             path = write_block(folder, client.keepsake, header)

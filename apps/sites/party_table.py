@@ -23,6 +23,7 @@ from problems.data.formats.tables import PARQUET_ENDINGS, clean, encode, read_ta
 from problems.data.preprocessing import Preprocessing
 from problems.data.samples import Array, Rows, label_classes, positive_classes
 from problems.data.spec import REST, fill_in, parse_columns
+from problems.vertical.objectives import Objective
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,10 +76,11 @@ class PartyTable:
         labelled: whether the file has the label column.
         columns: number of features after the encoding.
         names: of these features.
+        classes: of the labels, for a problem of several; else ().
         block: None, as the rows are trained on.
 
     Args:
-        classification: whether labels are classes, not numbers.
+        objective: whose labels the file may hold.
         intercept: whether a party with labels has a column of ones, the last of its features.
 
     Raises:
@@ -89,7 +91,7 @@ class PartyTable:
     block: KeptBlock | None = None
 
     def __init__(
-        self, path: Path, spec: DataSpec, id_column: str, *, classification: bool, intercept: bool = False
+        self, path: Path, spec: DataSpec, id_column: str, objective: Objective, *, intercept: bool = False
     ) -> None:
         named = parse_columns(spec.feature_columns)
         frame = read_table(path, [column.name for column in named if column.categories])
@@ -104,9 +106,13 @@ class PartyTable:
         self.labelled = label_column in frame.columns
         self._labels: Array | None = None
         self._question, self._sides = "", None
+        self.classes: tuple[str, ...] = ()
         if self.labelled:
             column = frame.pop(label_column).iloc[order]
-            if classification:
+            if objective.multiclass:
+                self.classes, codes = label_classes(column.to_numpy())
+                self._labels = codes.astype(np.float64)
+            elif objective.classification:
                 classes, codes = label_classes(column.to_numpy())
                 positive = positive_classes(classes, spec.positive_label)
                 self._labels = np.where(positive[codes], 1.0, -1.0)

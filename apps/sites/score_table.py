@@ -12,6 +12,7 @@ import numpy as np
 from flwr.common import log
 from numpy.typing import NDArray
 from scipy import sparse
+from scipy.special import softmax
 
 from apps.run_config.algorithm import RunConfig
 from apps.sites.blocks import BlockFile, read_block
@@ -40,6 +41,7 @@ class _Rows:
     Attributes:
         labelled: whether the party's labels were used in training.
         columns, names: number and names of the block's columns.
+        classes: of the labels that the party had in training, where the model tells several apart.
     """
 
     public = False
@@ -48,7 +50,7 @@ class _Rows:
     def __init__(self, features: Features, ids: Sequence[str], block: BlockFile, party: int) -> None:
         self._features, self._ids, self.block = features, ids, block
         self.labelled = party in block.active
-        self.columns, self.names = len(block.names), list(block.names)
+        self.columns, self.names, self.classes = len(block.names), list(block.names), block.classes
 
     def ids(self, rows: Rows | None) -> Sequence[str]:
         return self._ids if rows is None else [self._ids[row] for row in rows]
@@ -151,13 +153,23 @@ def _score_table(path: Path, changed: int, *, id_column: str, block: BlockFile, 
     return ScoreTable(path, id_column, block, party)
 
 
-def write_scores(path: Path, ids: Sequence[str], z: NDArray[np.float64], vfb2: VFB2Settings) -> None:
-    """Write (n,) scores as a csv file that its owner alone can read, a row for each id.
+def write_scores(
+    path: Path, ids: Sequence[str], z: NDArray[np.float64], vfb2: VFB2Settings, classes: Sequence[str]
+) -> None:
+    """Write (n,) scores, or (n, k) of softmax, as a csv file that its owner alone can read, a row for each id.
 
-    The columns are the ids', ``score`` and, for problems with classes, ``probability``: the sigmoid of the score, what
-    the model takes for the probability of a positive label.
+    The columns are the ids', ``score`` and, for problems with two classes, ``probability``: the sigmoid of the score,
+    what the model takes for the probability of a positive label. For softmax they are the most probable ``class`` and
+    every class's probability, under the classes' names, or their numbers at a party that had no labels.
     """
-    columns: dict[str, Sequence[Any]] = {vfb2.id_column: ids, "score": z.tolist()}
+    columns: dict[str, Sequence[Any]] = {vfb2.id_column: ids}
+    if z.ndim == 2:
+        names = classes or [str(number) for number in range(z.shape[1])]
+        columns["class"] = [names[place] for place in z.argmax(axis=1)]
+        chances = softmax(z, axis=1)
+        columns |= {f"probability-{name}": chances[:, place].tolist() for place, name in enumerate(names)}
+    else:
+        columns["score"] = z.tolist()
     if make_objective(vfb2.problem).classification:
         columns["probability"] = np.exp(-np.logaddexp(0.0, -z)).tolist()
     text = io.StringIO()

@@ -22,7 +22,7 @@ from problems.data.spec import DRAWN, GENERIC, TABLES, is_hub, is_loader
 from problems.errors import NOTHING
 from problems.vertical.blocks.network import NetworkError, check_name
 from problems.vertical.data import VerticalData, load_vertical
-from problems.vertical.objectives import make_objective
+from problems.vertical.objectives import SOFTMAX, make_objective
 
 # What `partition` means where columns are spread instead of rows.
 COLUMN_PARTITIONS = {"iid": "random", "consecutive": "consecutive"}
@@ -60,15 +60,19 @@ def check_columns(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
             allowed = f"{allowed}, {clients_columns}"
             raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"leave it out, {_PAGE}")
     if vfb2.label_epsilon and not make_objective(vfb2.problem).classification:
-        allowed, way_out = f"0, since problem {vfb2.problem!r} has no classes", "leave it out, or set vfb2.problem"
+        allowed, way_out = f"0, since problem {vfb2.problem!r} has not two classes", "leave it out, or set vfb2.problem"
         raise ConfigError("vfb2.label-epsilon", got=vfb2.label_epsilon, allowed=allowed, hint=way_out)
+    if vfb2.problem == SOFTMAX and vfb2.embedding < 2 and not vfb2.score_run:
+        allowed, way_out = "2 or more with vfb2.problem='softmax': the number of classes", "set it to that"
+        raise ConfigError("vfb2.embedding", got=vfb2.embedding, allowed=allowed, hint=way_out)
     if vfb2.embedding and not vfb2.score_run:
         _check_networks(strategy, vfb2)
 
 
 def _check_networks(strategy: str, vfb2: VFB2Settings) -> None:
     """Refuse what networks have no place in."""
-    k, several = vfb2.embedding, vfb2.embedding > 1 and vfb2.active_parties > 1
+    k, headed = vfb2.embedding, vfb2.embedding > 1 and vfb2.problem != SOFTMAX
+    several = headed and vfb2.active_parties > 1
     refused: tuple[tuple[str, object, bool, str], ...] = (
         ("strategy", strategy, strategy != "vfb2-sgd", "vfb2-sgd: SVRG and SAGA keep a slope a row, not a gradient"),
         ("vfb2.active-parties", vfb2.active_parties, several, "1, or vfb2.embedding=1: each would have another head"),
@@ -96,6 +100,7 @@ class SimulatedParty:
         self.names = [INTERCEPT if column == data.intercept else str(column) for column in data.columns[place]]
         labels = (data.train_labels, data.test_labels) if labelled else (None, None)
         self.labelled = labelled
+        self.classes = data.classes if labelled else ()
         self.columns = int(train.shape[1])
         self._holding = Holding(train, test, *labels)
         self._rows = int(train.shape[0]) + int(test.shape[0])
@@ -121,17 +126,21 @@ def vertical_data(config: RunConfig, parties: int) -> VerticalData:
     Raises:
         DataError: it cannot be loaded, or has fewer columns than parties.
     """
+    objective = make_objective(settings_of(config).problem)
     generic = config.data.dataset in GENERIC or is_loader(config.data.dataset) or is_hub(config.data.dataset)
     numbers = generic and not config.data.positive_label
-    regression = numbers and not make_objective(settings_of(config).problem).classification
+    regression = numbers and not objective.classification and not objective.multiclass
     with _load_lock:
-        return _vertical_data(config.data, parties, regression, settings_of(config).intercept is True)
+        return _vertical_data(
+            config.data, parties, regression, objective.multiclass, settings_of(config).intercept is True
+        )
 
 
 @lru_cache(maxsize=2)
-def _vertical_data(spec: DataSpec, parties: int, regression: bool, intercept: bool) -> VerticalData:
-    spec, how = replace(spec, partition="iid"), COLUMN_PARTITIONS[spec.partition]
-    return load_vertical(spec, parties, partition=how, regression=regression, intercept=intercept)
+def _vertical_data(spec: DataSpec, parties: int, regression: bool, multiclass: bool, intercept: bool) -> VerticalData:
+    how, rows = COLUMN_PARTITIONS[spec.partition], replace(spec, partition="iid")
+    kinds = {"regression": regression, "multiclass": multiclass, "intercept": intercept}
+    return load_vertical(rows, parties, partition=how, **kinds)
 
 
 def data_loader(config: RunConfig, node: Mapping[str, Any], place: int, parties: int) -> Callable[[], PartyData]:
@@ -179,8 +188,7 @@ def _simulate_scoring(config: RunConfig, node: Mapping[str, Any], place: tuple[i
 def _read_table(
     path: Path, changed: int, *, spec: DataSpec, id_column: str, problem: str, intercept: bool
 ) -> PartyTable:
-    classification = make_objective(problem).classification
-    return PartyTable(path, spec, id_column, classification=classification, intercept=intercept)
+    return PartyTable(path, spec, id_column, make_objective(problem), intercept=intercept)
 
 
 def _own_table(path: Path, config: RunConfig, place: int) -> PartyTable:

@@ -27,11 +27,12 @@ class VerticalData:
 
     Attributes:
         train_features: (n, d) float64, dense or CSR.
-        train_labels: -1 or +1, or numbers where the data was loaded as a regression.
+        train_labels: -1 or +1; numbers, if loaded as a regression; indices of classes, if loaded with `multiclass`.
         test_features: as the training ones.
         test_labels: as the training ones.
         columns: the ascending column numbers of each party; disjoint, together all d.
         intercept: the number of the column of ones, which the first party holds; None without.
+        classes: the names of the classes, in the order of their indices; () unless loaded with `multiclass`.
     """
 
     train_features: Features
@@ -40,6 +41,7 @@ class VerticalData:
     test_labels: Float64[np.ndarray, "test"]
     columns: tuple[Int64[np.ndarray, "_"], ...]
     intercept: int | None = None
+    classes: tuple[str, ...] = ()
 
     def party(self, party: int) -> tuple[Features, Features]:
         """Return the training and the test features of one party.
@@ -55,7 +57,13 @@ class VerticalData:
 
 
 def load_vertical(
-    spec: DataSpec, parties: int, *, partition: str = "random", regression: bool = False, intercept: bool = False
+    spec: DataSpec,
+    parties: int,
+    *,
+    partition: str = "random",
+    regression: bool = False,
+    multiclass: bool = False,
+    intercept: bool = False,
 ) -> VerticalData:
     """Read `spec.dataset`, split its rows in train and test and spread its columns over `parties`.
 
@@ -68,33 +76,37 @@ def load_vertical(
         partition: how columns are spread, one of `COLUMN_PARTITIONS`.
         regression: take the labels as numbers, and draw the test rows without regard to them; for the problems
             `ridge` and `robust`. Imbalance, label noise and a positive label are then refused.
+        multiclass: the same with the indices of the labels' classes, for `softmax`.
         intercept: whether the first party has a column of ones beside its share of the columns.
 
     Raises:
         DataError: when an argument is wrong, the data is missing or damaged, a feature is not finite, or there are
             fewer columns than parties.
     """
-    _check(spec, parties, partition, regression)
+    _check(spec, parties, partition, regression or multiclass)
     try:
-        data = _load(spec, parties, partition, regression)
+        data = _load(spec, parties, partition, regression, multiclass)
         return _with_intercept(data) if intercept else data
     except DataError as error:
         raise in_data_set(error, spec) from error
 
 
-def _load(spec: DataSpec, parties: int, partition: str, regression: bool) -> VerticalData:
+def _load(spec: DataSpec, parties: int, partition: str, regression: bool, multiclass: bool) -> VerticalData:
     source = _read(spec)
     labels: np.ndarray
-    if regression:
+    if multiclass:
+        labels = source.codes.astype(np.float64)
+    elif regression:
         labels = _numbers(source.classes)[source.codes]
     else:
         marked = positive_classes(source.classes, spec.positive_label or DEFAULT_POSITIVE.get(spec.dataset, ""))
         labels = marked[source.codes].astype(np.int8)
-    train_rows, test_rows = _split(source, labels, spec, regression)
+    binary = not (regression or multiclass)
+    train_rows, test_rows = _split(source, labels, spec, not binary)
     features = _encode(source, train_rows)
     _check_finite(features)
     train_labels, test_labels = labels[train_rows], labels[test_rows]
-    if not regression:
+    if binary:
         kept = drop_positives(train_labels, spec.imbalance, spec.seed)
         train_rows, train_labels = train_rows[kept], flip_labels(train_labels[kept], spec.label_noise, spec.seed)
         train_labels, test_labels = (np.where(given > 0, 1.0, -1.0) for given in (train_labels, test_labels))
@@ -104,6 +116,7 @@ def _load(spec: DataSpec, parties: int, partition: str, regression: bool) -> Ver
         test_features=_rows_of(features, test_rows),
         test_labels=test_labels,
         columns=_spread(features.shape[1], parties, partition, spec.seed),
+        classes=tuple(source.classes) if multiclass else (),
     )
 
 
@@ -134,7 +147,7 @@ def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> No
         )
     if parties < 1:
         raise DataError("number of parties", got=parties, allowed="1 or more", hint="take more parties")
-    shared, numbers = "parties share all rows", "labels are numbers"
+    shared, numbers = "parties share all rows", "labels are numbers, or more than two classes"
     for key, got, allowed, why in (
         ("partition", spec.partition, "iid", shared),
         ("client-shift", spec.client_shift, 0.0, shared),

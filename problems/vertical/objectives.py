@@ -8,6 +8,7 @@ With the numbers of the equations of VFB2 (`problems.vertical.blocks.base` has t
 | `nonconvex-logistic` | (14) | log(1 + exp(-y z)) | -1, +1 | w^2 / (1 + w^2) / 2 |
 | `ridge` | (17) | (z - y)^2, without 1/2 | real | w^2 / 2 |
 | `robust` | (18) | log((y - z)^2 / 2 + 1) | real | w^2 / 2, weight 0 |
+| `softmax` | none | log(sum_j exp(z_j)) - z_y, of z (k,) | 0 to k - 1 | w^2 / 2 |
 """
 
 import math
@@ -17,14 +18,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.special import expit, logsumexp, softmax
 
 Array = NDArray[np.float64]
-# predictions z and labels y -> a number for each row
-OfRows = Callable[[Float64[np.ndarray, "n"], Float64[np.ndarray, "n"]], Float64[np.ndarray, "n"]]
+# predictions z and labels y -> a number for each row; of softmax, z and the slopes are (n, k)
+OfRows = Callable[[Float64[np.ndarray, "n *k"], Float64[np.ndarray, "n"]], Float64[np.ndarray, "n *_"]]
 
 LOGISTIC, NONCONVEX_LOGISTIC, RIDGE, ROBUST = "logistic", "nonconvex-logistic", "ridge", "robust"
 PROBLEMS: tuple[str, ...] = (LOGISTIC, NONCONVEX_LOGISTIC, RIDGE, ROBUST)
+"""Those of one prediction a row, which a linear model can have."""
+SOFTMAX = "softmax"
 DEFAULT_WEIGHT = 1e-4
 
 
@@ -61,7 +64,23 @@ _ROBUST = Loss(
     curvature_bound=1.0,
     classification=False,
 )
-_LOSSES = {LOGISTIC: _LOGISTIC, NONCONVEX_LOGISTIC: _LOGISTIC, RIDGE: _SQUARED, ROBUST: _ROBUST}
+
+
+def _excess(z: Float64[np.ndarray, "n k"], y: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "n k"]:
+    """The slopes of softmax: the probability of each class, less 1 at the row's own."""
+    slopes: Array = softmax(z, axis=1)
+    slopes[np.arange(len(y)), y.astype(np.int64)] -= 1.0
+    return slopes
+
+
+_SOFTMAX = Loss(
+    values=lambda z, y: logsumexp(z, axis=1) - z[np.arange(len(y)), y.astype(np.int64)],
+    slopes=_excess,
+    curvatures=lambda z, y: softmax(z, axis=1) * (1.0 - softmax(z, axis=1)),
+    curvature_bound=0.5,
+    classification=False,
+)
+_LOSSES = {SOFTMAX: _SOFTMAX, LOGISTIC: _LOGISTIC, NONCONVEX_LOGISTIC: _LOGISTIC, RIDGE: _SQUARED, ROBUST: _ROBUST}
 
 
 @dataclass(frozen=True)
@@ -69,7 +88,7 @@ class Objective:
     """A problem of this module's table, with its weight.
 
     Attributes:
-        name: one of `PROBLEMS`.
+        name: one of `PROBLEMS`, or `SOFTMAX`.
         weight: of the regulariser, >= 0 and finite.
         tilt: of `correct_for_flips`, r / (1 - 2 r) for a chance r that a label is flipped; 0 without flips.
 
@@ -83,7 +102,7 @@ class Objective:
 
     def __post_init__(self) -> None:
         if self.name not in _LOSSES:
-            raise ValueError(f"problem {self.name!r} is not known; one of: {', '.join(PROBLEMS)}")
+            raise ValueError(f"problem {self.name!r} is not known; one of: {', '.join((*PROBLEMS, SOFTMAX))}")
         if not 0.0 <= self.weight < math.inf:
             raise ValueError(f"the weight of the regulariser must be >= 0 and finite, got {self.weight}")
         if not 0.0 <= self.tilt < math.inf:
@@ -101,6 +120,11 @@ class Objective:
         return self._loss.classification
 
     @property
+    def multiclass(self) -> bool:
+        """Whether labels are class indices, and a row has a prediction for each class."""
+        return self.name == SOFTMAX
+
+    @property
     def curvature_bound(self) -> float:
         """The largest second derivative of the loss in z. The correction does not change it."""
         return self._loss.curvature_bound
@@ -110,17 +134,17 @@ class Objective:
         """Whether the regulariser's slope is weight * w, so that a block without data shrinks by a constant factor."""
         return self.name != NONCONVEX_LOGISTIC or self.weight == 0.0
 
-    def losses(self, z: Float64[np.ndarray, "n"], y: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
+    def losses(self, z: Float64[np.ndarray, "n *k"], y: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
         """Return the loss of each row.
 
         Args:
-            z: predictions.
+            z: predictions, (n, k) for `softmax`.
             y: labels, such as `check_labels` accepts.
         """
         values = self._loss.values(z, y)
         return values - self.tilt * y * z if self.tilt else values
 
-    def slopes(self, z: Float64[np.ndarray, "n"], y: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
+    def slopes(self, z: Float64[np.ndarray, "n *k"], y: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "n *k"]:
         """Return theta, the derivatives of the losses in z.
 
         Args:
@@ -168,7 +192,7 @@ class Objective:
         """Refuse labels that this problem has no loss for.
 
         Raises:
-            ValueError: they are not (n,), not finite or, for a classification, not -1 or +1.
+            ValueError: they are not (n,), not finite or, for a classification, not -1 or +1, for `softmax` no index.
         """
         if labels.ndim != 1:
             raise ValueError(f"labels must be (n,), got shape {labels.shape}")
@@ -177,13 +201,15 @@ class Objective:
         if self.classification and not (np.abs(labels) == 1.0).all():
             other = np.unique(labels[np.abs(labels) != 1.0])[:5].tolist()
             raise ValueError(f"labels of problem {self.name!r} must be -1 or +1, got {', '.join(map(str, other))}")
+        if self.multiclass and not (np.isin(labels % 1.0, 0.0) & (labels >= 0.0)).all():
+            raise ValueError("labels of problem 'softmax' must be indices of classes, from 0")
 
 
 def make_objective(name: str, weight: float | None = None) -> Objective:
     """Return a problem.
 
     Args:
-        name: one of `PROBLEMS`.
+        name: one of `PROBLEMS`, or `SOFTMAX`.
         weight: of the regulariser; None is 1e-4, and 0 for `robust`, as in the paper.
 
     Raises:

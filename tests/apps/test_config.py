@@ -28,6 +28,7 @@ from payloads.settings import PrivacySettings, Settings, TrainingSettings, kebab
 from problems.data import DATASETS, GIVEN, OWN, PARTITIONS, DataSpec
 from problems.models import MODELS
 from problems.penalties import PENALTIES, Box, make_penalty
+from problems.vertical.objectives import PROBLEMS
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -140,7 +141,8 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "composite.upper": st.one_of(st.just("none"), st.floats(0, 1e6)),
         "composite.strong-convexity": st.one_of(st.just("auto"), st.floats(0, 1e6)),
         "vfb2.intercept": st.sampled_from(["auto", True, False]),
-        "vfb2.embedding": st.just(0),  # a network needs vfb2-sgd and more
+        "vfb2.embedding": st.just(0),  # a network needs vfb2-sgd and more, and softmax a network
+        "vfb2.problem": st.sampled_from(PROBLEMS),
         "vfb2.model": st.sampled_from(["linear", "mlp", "package.module:factory"]),
         "vfb2.weight": st.one_of(st.just("auto"), st.floats(0, 1e6)),
         "min-train-nodes": st.one_of(st.integers(1, 10**6), st.floats(0, 1, exclude_min=True)),

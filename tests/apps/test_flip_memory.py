@@ -14,6 +14,7 @@ from apps.sites.flip_memory import FlipMemory
 from apps.sites.party_table import PartyTable
 from clients.vertical.segment.dominator import draw_flips
 from problems.data import DataSpec
+from problems.vertical.objectives import make_objective
 from tests.apps.vertical_runs import CSV, EVERYBODY, own_files, play, states_of
 
 ROWS, RUNS = 4000, 25
@@ -96,7 +97,7 @@ def test_a_mark_is_of_a_row_and_what_its_label_says(tmp_path: Path) -> None:
         frame = pd.DataFrame({"id": list("abcdefgh"), "x": range(8), "label": list(labels)})
         frame.to_csv(tmp_path / "party.csv", index=False)
         spec = DataSpec("csv", positive_label=positive, test_fraction=0.25)
-        told = PartyTable(tmp_path / "party.csv", spec, "id", classification=True).training_marks(None)
+        told = PartyTable(tmp_path / "party.csv", spec, "id", make_objective("logistic")).training_marks(None)
         return {mark[-1]: mark for mark in told}
 
     two = marks("nynynyny", "y")

@@ -103,6 +103,42 @@ def test_parties_with_networks_of_their_own_learn_and_score(tmp_path: Path) -> N
         play(tmp_path / "all", {"vfb2.score-run": str(run.path), "vfb2.score-for": "all"}, [{}] * 3)
 
 
+def test_several_classes_by_softmax(tmp_path: Path) -> None:
+    """The classes' names are at the label holder only, in the order of their indices."""
+    nodes, whole = own_files(tmp_path, [EVERYBODY] * 3, labelled=1)
+    level = np.digitize(whole["x0"] / 1.0 + whole["x3"] / 2.0, [-0.5, 0.5])
+    own = pd.read_csv(tmp_path / "party-0.csv").drop(columns="label")
+    names = dict(zip(whole["id"], np.array(["low", "middle", "top"])[level], strict=True))
+    own.assign(label=own["id"].map(names)).to_csv(tmp_path / "party-0.csv", index=False)
+    nodes = [{**node, "state-dir": str(tmp_path / "state")} for node in nodes]
+    softmax: dict[str, Scalar] = {**CSV, **KEYS, "vfb2.problem": "softmax", "vfb2.embedding": 3}
+    run, _ = play(
+        tmp_path / "run", {**softmax, "num-server-rounds": 1, "vfb2.epochs": 200, "learning-rate": 0.5}, nodes
+    )
+    assert run.lines[-1]["objective"] < 0.4 * np.log(3)
+    assert {"accuracy", "loss"} <= run.lines[-1].keys()
+    assert "auc" not in run.lines[-1]
+    token = (run.path / "run-token").read_text()
+    score: dict[str, Scalar] = {**CSV, "vfb2.problem": "softmax", "vfb2.score-run": token, "vfb2.score-for": "all"}
+    paths = [tmp_path / f"scores-{party}.csv" for party in range(3)]
+    nodes = [{**node, "scores-path": str(path)} for node, path in zip(nodes, paths, strict=True)]
+    play(tmp_path / "scores", score, nodes)
+    blocks = [read_block(node, token, "softmax", (p, 3)) for p, node in enumerate(nodes)]
+    assert [block.classes for block in blocks] == [("low", "middle", "top"), (), ()]
+    assert all(block.head is None for block in blocks)
+    first, other = (pd.read_csv(path, dtype={"class": str}) for path in paths[:2])
+    assert np.mean(first["class"] == first["id"].map(names)) > 0.8
+    chances = first[["probability-low", "probability-middle", "probability-top"]].to_numpy()
+    np.testing.assert_allclose(chances.sum(axis=1), 1.0)
+    assert [("low", "middle", "top")[place] for place in chances.argmax(axis=1)] == first["class"].tolist()
+    np.testing.assert_allclose(other[[f"probability-{place}" for place in range(3)]], chances, rtol=0, atol=1e-9)
+    assert set(other["class"]) <= {"0", "1", "2"}
+    with pytest.raises(
+        RuntimeError, match=r"party 0: vfb2\.embedding: got 4, allowed: 3, the number of classes: low, mid"
+    ):
+        play(tmp_path / "more", {**softmax, "vfb2.embedding": 4}, nodes)
+
+
 def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
     config = {**KEYS, "vfb2.model": "mlp", "checkpoint-every": 2}
     whole, _ = play(tmp_path / "whole", {**config, "num-server-rounds": 4}, [{}] * 3)
@@ -171,6 +207,7 @@ def test_first_weights_of_a_party_with_its_own_rows_are_its_secret(tmp_path: Pat
             "vfb2.active-parties: got 2 with vfb2.embedding=4, allowed: 1, or vfb2.embedding=1",
         ),
         ({"vfb2.update-passive": False}, "vfb2.update-passive: got False with"),
+        ({"vfb2.problem": "softmax", "vfb2.embedding": 1}, "vfb2.embedding: got 1, allowed: 2 or more with vfb2.pr"),
         ({"vfb2.assemble": True}, "vfb2.assemble: got True with"),
         (
             {"vfb2.model": "cnn"},

@@ -12,13 +12,15 @@ from apps.sites.party_table import PartyTable
 from problems.data import DataError, DataSpec
 from problems.data.disturb import split_rows
 from problems.data.formats.tables import from_frames
+from problems.vertical.objectives import make_objective
 
 SPEC = DataSpec("csv", test_fraction=0.25, seed=3, scale="range")
 
 
 def table(path: Path, columns: dict[str, Any], spec: DataSpec = SPEC, **options: Any) -> PartyTable:
     pd.DataFrame(columns).to_csv(path / "party.csv", index=False)
-    return PartyTable(path / "party.csv", spec, options.pop("id_column", "id"), **({"classification": True} | options))
+    problem = make_objective(options.pop("problem", "logistic"))
+    return PartyTable(path / "party.csv", spec, options.pop("id_column", "id"), problem, **options)
 
 
 def rows_of(count: int) -> dict[str, Any]:
@@ -36,7 +38,7 @@ def test_rows_are_in_the_order_of_their_ids_as_the_file_writes_them(tmp_path: Pa
     assert list(party.ids(None)) == ["10", "9", "a", "b"]
     assert list(party.ids(np.array([3, 0]))) == ["b", "10"]
     (tmp_path / "party.csv").write_text("id,x\n007,1\n7,2\n70,3\n")
-    party = PartyTable(tmp_path / "party.csv", SPEC, "id", classification=True)
+    party = PartyTable(tmp_path / "party.csv", SPEC, "id", make_objective("logistic"))
     assert list(party.ids(None)) == ["007", "7", "70"]
 
 
@@ -66,7 +68,7 @@ def test_a_party_with_the_label_column_holds_labels(tmp_path: Path) -> None:
     assert not table(tmp_path, columns).labelled
     assert table(tmp_path, columns).holding(None).labels is None
     train, test = split_rows(8, 0.25, 3, "vertical split")
-    regression = {"spec": replace(SPEC, label_column="y"), "classification": False}
+    regression = {"spec": replace(SPEC, label_column="y"), "problem": "ridge"}
     for name, labels, wanted, options in (
         ("label", columns["id"] % 2, np.where(columns["id"] % 2 == 1, 1.0, -1.0), {}),
         ("y", columns["a"] * 2, columns["a"] * 2, regression),

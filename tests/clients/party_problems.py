@@ -18,7 +18,7 @@ from tests.reference import vfb2 as reference
 
 PROBLEMS = ("logistic", "nonconvex-logistic", "ridge", "robust")
 ALGORITHMS = ("sgd", "svrg", "saga")
-WEIGHTS = {"logistic": 0.02, "nonconvex-logistic": 0.05, "ridge": 0.01, "robust": 0.0}
+WEIGHTS = {"logistic": 0.02, "nonconvex-logistic": 0.05, "ridge": 0.01, "robust": 0.0, "softmax": 0.02}
 
 
 @dataclass
@@ -100,6 +100,9 @@ def make_case(
     problem = fields.get("problem", "logistic")
     if "logistic" in problem:
         labels, test_labels = np.sign(labels), np.sign(test_labels)
+    if problem == "softmax":  # the thirds of the numbers
+        cuts = np.quantile(labels, [1 / 3, 2 / 3])
+        labels, test_labels = (np.digitize(numbers, cuts).astype(np.float64) for numbers in (labels, test_labels))
     plan = Plan(
         serial=7,
         segment=0,

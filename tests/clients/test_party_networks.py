@@ -32,8 +32,12 @@ def reference_of(case: Case) -> tuple[split_network.Headed, list[split_network.P
     plan, k = case.plan, case.plan.embedding
     objective = make_objective(plan.problem, plan.weight)
     own = architectures(case)
-    v = Head(k, own[plan.active[0]].seed + 1, objective, plan.step).weights if k > 1 else None
-    problem, parts = split_network.Headed(plan.problem, plan.weight, plan.step, v), []
+    v = Head(k, own[plan.active[0]].seed + 1, objective, plan.step).weights if plan.headed else None
+    parts: list[split_network.Part] = []
+    if plan.problem == "softmax":
+        problem: split_network.Headed = split_network.Softmax(plan.weight, plan.step)
+    else:
+        problem = split_network.Headed(plan.problem, plan.weight, plan.step, v)
     for columns, one in zip(case.columns, own, strict=True):
         d = len(columns)
         sizes = (d, k) if one.model == "linear" else (d, HIDDEN, k)
@@ -62,6 +66,7 @@ def assert_equal(case: Case, outcomes: list[Outcome], problem: split_network.Hea
         (3, 3, {"synchronous": True, "masking": "two-trees", "problem": "nonconvex-logistic"}),
         (4, 2, {"batch_size": 0, "problem": "ridge", "masking": "two-trees", "step": 0.005}),
         (3, 1, {"problem": "robust", "batch_size": 7}),
+        (3, 3, {"problem": "softmax", "masking": "two-trees"}),
     ],
 )
 def test_one_dominator_without_delay_is_the_central_split_network(
@@ -73,8 +78,9 @@ def test_one_dominator_without_delay_is_the_central_split_network(
     assert_equal(case, play(case), problem, parts)
 
 
-def test_several_dominators_in_rounds_share_a_sum_that_is_the_prediction() -> None:
-    case = make_case(4, (2, 0), rows=31, embedding=1, synchronous=True)
+@pytest.mark.parametrize("fields", [{"embedding": 1}, {"embedding": 4, "problem": "softmax"}])
+def test_several_dominators_in_rounds_share_a_sum_that_is_the_prediction(fields: dict[str, Any]) -> None:
+    case = make_case(4, (2, 0), rows=31, synchronous=True, **fields)
     problem, parts = reference_of(case)
     split_network.central(problem, parts, case.labels, case.epochs())
     assert_equal(case, play(case), problem, parts)
@@ -116,6 +122,22 @@ def test_metrics_are_those_of_the_assembled_network() -> None:
     assert outcomes[1].metrics == pytest.approx(expected, rel=0, abs=1e-9)
 
 
+def test_metrics_of_several_classes_are_added_up_over_dominators() -> None:
+    case = make_case(4, (2, 0), embedding=3, problem="softmax")
+    outcomes = play(case)
+    problem, parts = reference_of(case)
+    tested = np.zeros((11, 3))
+    for columns, part, outcome in zip(case.columns, parts, outcomes, strict=True):
+        part.w = outcome.weights
+        tested += [split_network.embed(part.sizes, part.w, x)[-1] for x in case.test_features[:, columns]]
+    expected = {
+        "objective": problem.objective(parts, np.arange(30), case.labels),
+        "loss": float(np.mean(problem.losses(tested, case.test_labels))),
+        "accuracy": float(np.mean(tested.argmax(axis=1) == case.test_labels)),
+    }
+    assert outcomes[2].metrics == pytest.approx(expected, rel=0, abs=1e-9)
+
+
 def test_segments_go_on_from_weights_and_head() -> None:
     case = make_case(3, (1,), embedding=4, epochs=2, evaluate=False)
     first = replace(case.plan, serial=10, epochs=1)
@@ -150,6 +172,13 @@ def test_nobody_receives_an_embedding_or_a_sum_over_some(masking: str, seen: boo
         ({"algorithm": "svrg"}, None, "networks are trained by sgd"),
         ({"active": (0, 1)}, None, "the head of 3 sums is at one active party, got 2"),
         ({"update_passive": False}, None, "at all parties"),
+        ({"problem": "softmax", "embedding": 0}, None, "softmax has an embedding of 2 or more"),
+        (
+            {"problem": "softmax", "embedding": 2},
+            None,
+            "party 1: labels of 3 classes at least, and vfb2.embedding is 2",
+        ),
+        ({"problem": "softmax", "label_epsilon": 1.0}, None, "problem 'softmax' has none"),
         ({}, [PartyState(head=np.zeros(5))] * 3, "party 1: a head of 3 sums has 4 finite weights"),
         (
             {},

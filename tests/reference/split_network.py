@@ -89,6 +89,23 @@ class Headed(Problem):
         return float(np.mean(self.losses(self.predict(o), y[B]))) + own + sum(self.penalty(part.w) for part in parts)
 
 
+class Softmax(Headed):
+    """Several classes, without a head: L(o, y) = log(sum_j exp(o_j)) - o_y, y the index of a class."""
+
+    def __init__(self, weight: float, step: float) -> None:
+        super().__init__("logistic", weight, step, None)
+
+    def predict(self, o: Array) -> Array:
+        return o
+
+    def losses(self, z: Array, y: Array) -> Array:
+        return np.array([np.log(np.sum(np.exp(row))) - row[int(label)] for row, label in zip(z, y, strict=True)])
+
+    def thetas(self, z: Array, y: Array) -> Array:
+        chances = [np.exp(row) / np.sum(np.exp(row)) for row in z]
+        return np.array([chance - np.eye(len(chance))[int(label)] for chance, label in zip(chances, y, strict=True)])
+
+
 def central(problem: Headed, parts: Sequence[Part], y: Array, epochs: Sequence[Epoch]) -> None:
     """Train all parts and the head in one place: every batch of a round at one point, then its updates in order."""
     for epoch in epochs:

@@ -39,21 +39,25 @@ def test_replay_of_a_delayed_log_by_hand() -> None:
     assert blocks[1][0] == pytest.approx(v - 0.1 * (2 * theta_b + 0.1 * v), abs=1e-15)
 
 
-def test_a_step_of_the_split_network_is_along_the_gradient() -> None:
+@pytest.mark.parametrize("softmax", [False, True])
+def test_a_step_of_the_split_network_is_along_the_gradient(softmax: bool) -> None:
     """By central differences of the objective in every weight of two parties and the head, away from the kinks."""
     rng = np.random.default_rng(0)
     X, y, B = rng.standard_normal((6, 5)), np.sign(rng.standard_normal(6)), np.array([4, 0, 3])
     sizes = [(2, 4, 3), (3, 3)]
+    y = rng.integers(0, 3, 6).astype(float) if softmax else y
     starts = [rng.standard_normal(2 * 4 + 4 + 4 * 3 + 3), rng.standard_normal(3 * 3 + 3), rng.standard_normal(4)]
 
     def at(weights: list[Array]) -> tuple[split_network.Headed, list[split_network.Part]]:
         problem = split_network.Headed("nonconvex-logistic", 0.1, 0.01, weights[2])
+        if softmax:
+            problem = split_network.Softmax(0.1, 0.01)
         columns = (X[:, :2], X[:, 2:])
         return problem, [split_network.Part(columns[p], problem, sizes[p], 0.01, weights[p]) for p in range(2)]
 
     problem, parts = at(starts)
     split_network.central(problem, parts, y, [[[B]]])
-    for place, after in enumerate([parts[0].w, parts[1].w, problem.v]):
+    for place, after in enumerate([part.w for part in parts] + [problem.v] * (not softmax)):
         slopes = []
         for j in range(len(starts[place])):
             ends = []

@@ -52,11 +52,12 @@ class Dominator:
             sums: (b * k,) partials summed over all parties: the predictions, if there is no head.
             rows: (b,) positions of these rows among the training rows, or a slice of them.
         """
-        labels, head = self._labels[rows], self._head
+        labels, head, width = self._labels[rows], self._head, self._plan.width
+        if width > 1:
+            sums = sums.reshape(len(labels), width)
         if head is None:
-            return self._slopes(sums, labels)
-        embedded = sums.reshape(len(labels), self._plan.width)
-        return head.learn(embedded, self._slopes(head.predict(embedded), labels)).ravel()
+            return self._slopes(sums, labels).ravel()
+        return head.learn(sums, self._slopes(head.predict(sums), labels)).ravel()
 
     def announce(self, kind: int, number: int, theta: Array) -> None:
         """Send theta to all parties that update; the others get an empty frame.

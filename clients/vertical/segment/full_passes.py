@@ -137,7 +137,7 @@ class Evaluation(Phase):
         self._station.done()
 
     def _measure(self, z: Array) -> None:
-        """Fill the totals from (k,) predictions of this dominator's training rows, then its test rows."""
+        """Fill the totals from predictions, (r,) or (r, k), of this dominator's training rows, then its test rows."""
         station, plan, totals = self._station, self._station.plan, self._totals
         rows, test_rows = station.agenda.chunks[station.place], station.agenda.test_chunks[station.place]
         labels, objective = station.holding.labels, station.objective
@@ -149,6 +149,9 @@ class Evaluation(Phase):
             return
         z, labels = z[count:], station.holding.test_labels[test_rows]
         totals[TEST_LOSS] = objective.losses(z, labels).sum() / plan.test_rows
+        if objective.multiclass:
+            totals[TEST_MARK] = np.sum(z.argmax(axis=1) == labels) / plan.test_rows
+            return
         if not objective.classification:
             totals[TEST_MARK] = np.square(z - labels).sum() / plan.test_rows
             return
@@ -169,11 +172,11 @@ class Evaluation(Phase):
         if not plan.test_rows:
             return
         metrics["loss"] = float(totals[TEST_LOSS])
-        if not station.objective.classification:
+        if not (station.objective.classification or station.objective.multiclass):
             metrics["rmse"] = float(np.sqrt(totals[TEST_MARK]))
             return
         metrics["accuracy"] = round(totals[TEST_MARK] * plan.test_rows) / plan.test_rows
-        if len(plan.active) > 1:
+        if station.objective.classification and len(plan.active) > 1:
             negatives, positives = np.rint(totals[MARKS:] * plan.test_rows).astype(np.int64).reshape(2, 1, BINS)
             tally = Tally.of_bins(first_edges(BINS), negatives, positives)
             if all(tally.count()):

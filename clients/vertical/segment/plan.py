@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from clients.vertical.transport.endpoint import Delays
 from clients.vertical.transport.frames import Frame
 from problems.vertical.blocks.base import ALGORITHMS, SGD, Features
-from problems.vertical.objectives import PROBLEMS, Array, make_objective
+from problems.vertical.objectives import PROBLEMS, SOFTMAX, Array, make_objective
 
 PAIRWISE, TWO_TREES, BARE = "pairwise", "two-trees", "none"
 MASKINGS = (PAIRWISE, TWO_TREES, BARE)
@@ -92,7 +92,7 @@ class Plan:
     @property
     def headed(self) -> bool:
         """Whether the dominator makes one prediction of a row's sums with a head; else the sum itself is one."""
-        return self.embedding > 1
+        return self.embedding > 1 and self.problem != SOFTMAX
 
     def moves(self, party: int) -> bool:
         """Whether a party's block is updated."""
@@ -113,7 +113,7 @@ class Plan:
             if getattr(self, name) < bound:
                 raise ValueError(f"{name} must be {bound} or more, got {getattr(self, name)}")
         self._check_parties()
-        for name, known in (("masking", MASKINGS), ("algorithm", ALGORITHMS), ("problem", PROBLEMS)):
+        for name, known in (("masking", MASKINGS), ("algorithm", ALGORITHMS), ("problem", (*PROBLEMS, SOFTMAX))):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} {getattr(self, name)!r} is not known; one of: {', '.join(known)}")
         objective = make_objective(self.problem, self.weight)
@@ -127,6 +127,8 @@ class Plan:
             raise ValueError("a segment that scores rows has no epochs, no evaluation and no test rows")
         if self.embedding and (self.algorithm != SGD or self.curvature or not self.update_passive):
             raise ValueError("networks are trained by sgd, at all parties, and without a bound of the curvature")
+        if self.problem == SOFTMAX and self.embedding < 2:
+            raise ValueError(f"softmax has an embedding of 2 or more, the number of classes, got {self.embedding}")
         if self.headed and len(self.active) > 1:
             raise ValueError(f"the head of {self.embedding} sums is at one active party, got {len(self.active)}")
 
@@ -229,7 +231,7 @@ class Outcome:
             with `rmse`; and `largest_eigenvalue` (a bound of the curvature) if asked for.
         counters: see `clients.vertical.segment.party`.
         log: the steps in the order in which this party did them, if asked for.
-        scores: (n,) z of every row, at an active party of a segment that scores rows.
+        scores: (n,) z of every row, (n, k) of softmax, at an active party of a segment that scores rows.
         head: see `PartyState`.
     """
 

@@ -118,9 +118,9 @@ def prepared_block(
         if not np.isfinite(test.data if sparse.issparse(test) else np.asarray(test)).all():
             raise ValueError("test features must be finite")
     if me in plan.active and not plan.score:
-        _check_labels("labels", holding.labels, plan.rows, objective)
+        _check_labels("labels", holding.labels, plan, plan.rows, objective)
         if plan.evaluate and plan.test_rows:
-            _check_labels("test labels", holding.test_labels, plan.test_rows, objective)
+            _check_labels("test labels", holding.test_labels, plan, plan.test_rows, objective)
     block = _new_block(plan, holding, objective, network)
     if state.weights is not None:
         if network is not None and len(state.weights) != len(block.weights):
@@ -164,12 +164,15 @@ def prepared_head(
     return head
 
 
-def _check_labels(name: str, labels: object, rows: int, objective: Objective) -> None:
+def _check_labels(name: str, labels: object, plan: Plan, rows: int, objective: Objective) -> None:
     if not isinstance(labels, np.ndarray):
         raise ValueError(f"this party needs {name}, it holds none")
     if labels.shape != (rows,):
         raise ValueError(f"{name} must be ({rows:,},), one a row, got {labels.shape}")
     objective.check_labels(labels)
+    if objective.multiclass and labels.max() >= plan.embedding:
+        classes = f"{name} of {int(labels.max()) + 1} classes at least"
+        raise ValueError(f"{classes}, and vfb2.embedding is {plan.embedding}: set it to the number of classes")
 
 
 def shared_sums(

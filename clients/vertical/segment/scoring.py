@@ -27,7 +27,7 @@ class Scoring(Phase):
             reason = f"its columns add more than {limit:g} to the score of {beyond:,} of {len(self._partials):,} rows"
             raise PartyError(station.me, f"{reason}, which masked sums cannot hold: are they as in training?")
         if station.place >= 0:
-            station.scores = np.zeros(len(self._partials))
+            station.scores = station.predict(np.zeros(self._partials.size))
         self._number = -1
         # a recipient's own partials of the piece, until the sum of the others' has come
         self._own: Array | None = None

@@ -55,7 +55,7 @@ class Station:
         log: the party's steps, if asked for.
         place: its place in `plan.active`; -1 at a passive party.
         learns: whether its block is updated.
-        scores: (n,) of all rows, of an active party in a segment that scores them.
+        scores: (n,) of all rows, (n, k) of softmax, of an active party in a segment that scores them.
     """
 
     me: int
@@ -79,8 +79,9 @@ class Station:
         self.learns = self.plan.moves(self.me)
 
     def predict(self, sums: Array) -> Array:
-        """Return (n,) z of rows at an active party, given the sums (n * k,) over all parties."""
-        return sums if self.head is None else self.head.predict(sums.reshape(-1, self.plan.width))
+        """Return z of rows at an active party, given the sums (n * k,) over all parties: (n,), or (n, k) of softmax."""
+        rows = sums.reshape(-1, self.plan.width) if self.plan.width > 1 else sums
+        return rows if self.head is None else self.head.predict(rows)
 
     def note(self, kind: str, place: int, number: int) -> None:
         """Log a step on an update, if the steps are logged.
