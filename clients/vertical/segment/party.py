@@ -95,7 +95,10 @@ class _Party:
             raise ValueError(f"a plan for {plan.parties} parties needs an endpoint with the address of each")
         largest = 8 * self._agenda.longest
         if endpoint.limits.body < largest:
-            raise ValueError(f"the limit of a body is {endpoint.limits.body:,} bytes; the segment needs {largest:,}")
+            hint = ": lower vfb2.embedding" if plan.embedding else ""
+            raise ValueError(
+                f"the limit of a body is {endpoint.limits.body:,} bytes; the segment needs {largest:,}{hint}"
+            )
         return Mesh(self.me, endpoint, plan.serial, hello=self._hello.to_bytes(), delays=self.injection.delays)
 
     async def run(self, recorder: Recorder | None, events: bool) -> Outcome:
