@@ -172,7 +172,7 @@ def test_parties_with_files_go_on_from_their_secret_weights_and_score_new_rows(t
     (file,) = (tmp_path / "state").rglob("scores.csv")
     assert pd.read_csv(file)["id"].tolist() == ["a", "c"]
     rows = table.set_index("id").loc[["a", "c"]]
-    scaled = [(rows[list(b.names)].to_numpy() - b.low) / (b.high - b.low) for b in blocks]  # type: ignore[operator]
+    scaled = [b.preprocessing.transform(b.preprocessing.encode(rows)) for b in blocks]  # type: ignore[union-attr]
     np.testing.assert_allclose(pd.read_csv(file)["score"], predicted(blocks, scaled), rtol=0, atol=1e-9)
 
 
