@@ -25,11 +25,11 @@ N = 2000
 
 def people():
     rng = np.random.default_rng(0)
-    bank = {"debts": rng.beta(2, 5, N), "late_payments": rng.poisson(0.6, N), "intercept": "yes"}  # text: 1 for all
+    bank = {"debts": rng.beta(2, 5, N), "late_payments": rng.poisson(0.6, N)}
     retailer = {"returns": rng.beta(2, 8, N), "basket": rng.lognormal(3.5, 0.6, N)}
     phone = {"late_bills": rng.poisson(0.5, N), "years": rng.integers(0, 15, N)}
     table = pd.DataFrame({**bank, **retailer, **phone})
-    risk = table.drop(columns="intercept") @ [4, 0.6, 5, 0, 0.8, -0.1] - 4
+    risk = table @ [4, 0.6, 5, 0, 0.8, -0.1] - 4
     return table.assign(default=(rng.random(N) < 1 / (1 + np.exp(-risk))).astype(int))
 
 
@@ -39,8 +39,9 @@ SHARED = {
     "dataset": "csv",
     "label-column": "default",
     "positive-label": "1",
-    "partition": "consecutive",  # columns in their order: three to the bank, two each to the others
+    "partition": "consecutive",  # columns in their order, two to each
     "vfb2.active-parties": 1,
+    "vfb2.intercept": True,  # a further column of the bank's
     "learning-rate": 0.1,
     "num-server-rounds": 15,
     "evaluate-every": 15,
