@@ -1,6 +1,7 @@
 """The ClientApp: turns messages into calls of a ``NumPyClient`` and its answers into replies."""
 
 import platform
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Self
@@ -13,7 +14,7 @@ from flwr.clientapp import ClientApp
 from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
 from apps.run_config.algorithm import HANDSHAKE, Held
 from apps.sites import resources
-from apps.sites.ledger import EVALUATIONS, HANDSHAKES, count_answer
+from apps.sites.ledger import EVALUATIONS, HANDSHAKES, count_answer, one_at_a_time
 from apps.sites.policy import check_demands
 from apps.sites.sample_privacy import guard_samples, keep_ledger
 from apps.sites.secure_sums import answer_question, mask_reply
@@ -166,7 +167,11 @@ def train(message: Message, context: Context) -> Message:
         return Message(answer_question(message.content, context, config, node_place(context)[0]), reply_to=message)
     sites = config.algorithm.sites
     try:
-        with withhold(config, context.node_config), sites.audit(config, phase, context, message) as facts:
+        with (
+            withhold(config, context.node_config),
+            sites.audit(config, phase, context, message) as facts,
+            one_at_a_time(context, node_place(context)[0]) if config.privacy.epsilon else nullcontext(),
+        ):
             request = Request.of(message.content)
             work = receive(request, context, facts)
             with resources.turn(work.client.model):

@@ -28,7 +28,7 @@ from methods.adam import ADAM_STEP
 from methods.method import SampleGradients
 from payloads.settings import PrivacySettings, Settings, TrainingSettings, kebab
 from problems.data import SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
-from problems.data.spec import TABLES
+from problems.data.spec import TABLES, is_hub
 from problems.errors import did_you_mean
 from problems.minimax import AUC_MINIMAX, COMPOSITIONAL_AUC, ProblemError
 from problems.minimax.problem import find_factory
@@ -179,7 +179,8 @@ def _without_auto(flat: Mapping[str, Scalar], row: Algorithm | None) -> dict[str
     """The model, number type, step and scale for the data set and strategy, where the config has none or "auto"."""
     own = {**_AUTO, **_AUTO_OF.get(flat.get("dataset", ""), {})}
     if row is not None:
-        if row.strategy.vertical and flat.get("dataset") in TABLES:
+        dataset = str(flat.get("dataset", ""))
+        if row.strategy.vertical and (dataset in TABLES or is_hub(dataset)):
             own["scale"] = "range"
         own["learning-rate"] = ADAM_STEP if flat.get("local-optimizer") == "adam" else row.strategy.default_step
         if own["dtype"] not in row.strategy.number_types:

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from logging import WARNING
@@ -61,6 +61,7 @@ class PartyData(Protocol):
 
     labelled: bool
     public: bool  # whether every party has all columns, as in an experiment
+    keys: Mapping[str, Any]  # run-config keys of the data set whose columns are shared out; {} of a file of its own
     columns: int  # of its block
     names: list[str]  # of the columns
     classes: tuple[str, ...]  # names of the labels' classes, in a run that tells several apart

@@ -6,9 +6,11 @@ import asyncio
 import dataclasses
 import secrets
 from collections.abc import Callable, Sequence
+from logging import ERROR
 from typing import Any, ClassVar
 
 import numpy as np
+from flwr.common import log
 from numpy.typing import NDArray
 
 from clients.base import Config, Fitted, PayloadClient
@@ -89,7 +91,7 @@ class VFB2Client(PayloadClient[NoModel]):
         self.outbox = self.answer(phase) if known else self.introduce(bytes.fromhex(str(config[SALT])))
         sent = {name: int(value.nbytes) for name, value in self.outbox.arrays().items()}
         self.facts["to-server"] = {"num-examples": 8, **sent}
-        return [] if phase else list(parameters), len(self.party) if known else 0, {}
+        return [] if phase else list(parameters), int(self.counts()[0]) if known else 0, {}
 
     def answer(self, phase: str) -> Payload:
         """Do what a message about a segment asks for; returns the reply's record.
@@ -152,12 +154,12 @@ class VFB2Client(PayloadClient[NoModel]):
         Raises:
             RefusalError: its data, or its network for them, cannot be used.
         """
+        me = f"party {self.party.partition_id}"
         try:
             data = self.party.data
             k = self.settings.embedding
             if data.block is None and data.classes and len(data.classes) != k:
-                key, named = f"party {self.party.partition_id}: vfb2.embedding", ", ".join(data.classes[:20])
-                allowed = f"{len(data.classes)}, the number of classes: {named}"
+                key, allowed = f"{me}: vfb2.embedding", f"{len(data.classes)}, the number of classes"
                 raise RefusalError(str(InputError(key, got=k, allowed=allowed, hint="set it to that")))
             if data.block is None and k:
                 # refused now, before any segment
@@ -169,7 +171,10 @@ class VFB2Client(PayloadClient[NoModel]):
                 labels=np.array([data.labelled]),
             )
         except NetworkError as error:
-            raise RefusalError(str(NetworkError.of(error, f"party {self.party.partition_id}"))) from error
+            if self.party.data.public or self.party.model == self.settings.model:
+                raise RefusalError(str(NetworkError.of(error, me))) from error
+            log(ERROR, "%s: model in the node config: %s", me, error)
+            raise RefusalError(f"{me}: its own network does not fit, its log says why") from error
         except (ValueError, OSError) as error:
             raise RefusalError(str(error)) from error
 
@@ -211,7 +216,7 @@ class VFB2Client(PayloadClient[NoModel]):
         """Find the rows that all parties have, and keep their places.
 
         Raises:
-            PolicyError: the policy does not allow it.
+            RefusalError: its data cannot be used; or, a PolicyError, the policy does not allow it.
             PartyError: a party failed, or too few rows are common to all: one is enough to be scored, but not to train.
         """
         self.party.policy.check_intersection()
@@ -224,8 +229,11 @@ class VFB2Client(PayloadClient[NoModel]):
         self.facts["ids"]["common"] = len(aligned)
         self.facts["bytes-to-peers"] = sent
         self.state = dataclasses.replace(self.state, serial=segment.serial, aligned=aligned)
-        none = np.zeros(len(COUNTERS))
-        return Report(serial=segment.serial, counters=none, rows=self.counts(), digest=self.digest(segment))
+        try:
+            rows = self.counts()
+        except ValueError as error:
+            raise RefusalError(f"party {me}: of the rows that all parties have: {error}") from error
+        return Report(serial=segment.serial, counters=np.zeros(len(COUNTERS)), rows=rows, digest=self.digest(segment))
 
     def take_part(self, segment: Segment) -> Report:
         """Run a segment with the other parties and keep the block it ends with.
@@ -246,6 +254,8 @@ class VFB2Client(PayloadClient[NoModel]):
         self.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))
         self.party.keep_flips(self.state.aligned, self.settings.label_epsilon, outcome.flips)
         self.state = add_segment(self.state, segment, start, outcome)
+        if plan.embedding:
+            self.state = dataclasses.replace(self.state, network=text(self.network().model))
         if segment.last[0]:
             self.active, self.epochs = plan.active, plan.first_epoch + plan.epochs
             head = {} if outcome.head is None else {"head": outcome.head}
@@ -311,7 +321,10 @@ class VFB2Client(PayloadClient[NoModel]):
             ValueError: this party no longer has what that one left.
         """
         if segment.base[0] >= 0:
-            return find_state(segment, self.state)
+            kept, network = find_state(segment, self.state), self.state.network
+            if network is not None and network.tobytes().decode() != self.network().model:
+                raise ValueError("its weights are those of another network: take the model that it began with")
+            return kept
         epsilon = self.settings.label_epsilon
         draws = epsilon and self.party.partition_id == segment.active[0]
         return PartyState(flips=self.party.label_flips(self.state, epsilon, self.facts) if draws else None)

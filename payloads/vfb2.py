@@ -287,6 +287,8 @@ class VFB2State(Payload):
     # where there is a head: its weights, of the one active party
     older_head: Array | None = array("h", optional=True)
     newer_head: Array | None = array("h", optional=True)
+    # the name of the network whose weights these are, if it is one
+    network: ByteArray | None = array("m", kind="bytes", optional=True)
     # SAGA's scalars, one per training row
     older_table: Array | None = array("n", optional=True)
     newer_table: Array | None = array("n", optional=True)

@@ -189,13 +189,16 @@ def check_rows(held: Sequence[DataSummary | Report]) -> tuple[int, int]:
 
 def warn_of_looks(epochs: int, columns: Sequence[int], embedding: int) -> None:
     """Warn if a party sees, over all epochs, at least as many numbers of each row as the others have columns."""
-    others, each = [sum(columns) - own for own in columns], max(embedding, 1)
-    if epochs * each >= min(others):
+    others, looks = [sum(columns) - own for own in columns], epochs
+    if embedding:
+        # The first weights of a network are random, so that even the evaluation before the first epoch shows sums.
+        looks = (epochs + 1) * embedding
+    if looks >= min(others):
         words = (
             "%d epochs%s show party %d as many numbers of every row as the others have columns (%d): what these hold "
             "can be worked out, see docs/security.md"
         )
-        of = f" of embedding {each}" if embedding else ""
+        of = f" of embedding {embedding}" if embedding else ""
         log(WARNING, words, epochs, of, others.index(min(others)), min(others))
 
 

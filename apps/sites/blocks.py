@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ class BlockFile(KeptBlock):
 
     Attributes:
         path: of the file.
+        data: run-config keys of the data set that parties shared out; {} for a file of the party's own.
         names: of its columns after the encoding.
         preprocessing: how they are made of the party's file, but for an intercept, which is the last of them; None for
             columns of a data set that parties shared out.
@@ -36,6 +37,7 @@ class BlockFile(KeptBlock):
     path: Path
     names: tuple[str, ...]
     preprocessing: Preprocessing | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
 
 
 def party_folder(node: Mapping[str, Any], local: Mapping[str, Any], token: str, party: int) -> Path | None:
@@ -56,8 +58,8 @@ def write_block(folder: Path, arrays: Mapping[str, NDArray[Any]], header: Mappin
     Args:
         arrays: ``weights`` and, where there is one, ``head``.
         header: by name, what JSON can hold; `read_block` needs ``run``, ``problem``, ``party``, ``parties``,
-            ``active``, ``epochs``, ``columns`` and ``preprocessing``, and of a network ``embedding``, ``model`` and
-            ``classes``.
+            ``active``, ``epochs``, ``columns`` and ``preprocessing``, of a network ``embedding``, ``model`` and
+            ``classes``, and of a data set that parties shared out ``data``.
     """
     make_folder(folder, private=True)
     texts = {name: json.dumps(value) for name, value in header.items()}
@@ -113,6 +115,7 @@ def _read(path: Path, changed: int, token: str, problem: str, party: int, partie
             path=path,
             names=tuple(header["columns"]),
             preprocessing=None if made_of is None else Preprocessing.from_json(made_of),
+            data=header.get("data", {}),
         )
     except (PayloadError, KeyError, ValueError) as error:
         hint = "train again: blocks of 0.1.0 hold too little" if "version 'none'" in str(error) else _PAGE

@@ -27,6 +27,10 @@ NAME = "answers.json"
 HANDSHAKES, EVALUATIONS = "handshakes", "evaluations"
 LIMITS = {HANDSHAKES: "most-handshakes", EVALUATIONS: "most-evaluations"}
 _FILES, _RUNS = "files", "runs"
+# three times 0.1 are a bit more than 0.3 in floating point
+_ROUNDING = 1e-9
+# of a record in a context: whose it is
+_RUN = "run"
 
 
 @contextlib.contextmanager
@@ -45,7 +49,8 @@ def open_ledger(folder: Path) -> Iterator[dict[str, Any]]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             ledger: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {_FILES: {}, _RUNS: {}}
-            ledger[_FILES], ledger[_RUNS]
+            if not all(isinstance(ledger[part], dict) for part in (_FILES, _RUNS)):
+                raise TypeError("its parts are no mappings")
         except (ValueError, LookupError, TypeError) as error:
             hint = "bring back a copy: without it the site counts anew what it has told"
             raise ConfigError(STATE_DIR, got=f"{path}: {error}", allowed="a whole ledger", hint=hint) from None
@@ -63,9 +68,24 @@ def check_limits(node: Mapping[str, Scalar]) -> None:
         limit = node.get(key, 0)
         if type(limit) is not int or limit < 0:
             raise ConfigError(key, got=repr(limit), allowed="an integer >= 0", hint="change the node config")
-        if limit and state_dir(node) is None:
-            got, allowed = f"{limit} without a {STATE_DIR}", f"that with a {STATE_DIR}, where the site counts"
-            raise ConfigError(key, got=got, allowed=allowed, hint="change the node config")
+        if limit:
+            check_folder(node, key)
+
+
+def check_folder(node: Mapping[str, Scalar], key: str) -> None:
+    """Check that a node config has a ``state-dir`` that is the same folder wherever the SuperNode was started.
+
+    Args:
+        key: of the node config, which needs it.
+
+    Raises:
+        ConfigError: it has not.
+    """
+    folder = state_dir(node)
+    if folder is None or not folder.is_absolute():
+        got = f"no {STATE_DIR}" if folder is None else f"{STATE_DIR}={str(folder)!r}, which is relative"
+        allowed = f"that with the whole path of a {STATE_DIR}, where the site counts"
+        raise ConfigError(key, got=got, allowed=allowed, hint="change the node config")
 
 
 def count_answer(node: Mapping[str, Scalar], what: str) -> None:
@@ -106,7 +126,7 @@ def pledge_epsilon(context: Context, epsilon: float, most: float) -> None:
     with open_ledger(folder) as ledger:
         spent = ledger[_FILES].setdefault(_digest(context.node_config), {}).setdefault("epsilons", {})
         before = sum(value for run, value in spent.items() if run != str(context.run_id))
-        if before + epsilon > most:
+        if before + epsilon > most * (1 + _ROUNDING):
             got = f"a run with privacy.epsilon={epsilon:g} after runs with {before:g} in all"
             allowed = f"{most:g} for all runs on one file, which this site's node config demands"
             raise ConfigError("largest-total-epsilon", got=got, allowed=allowed, hint="lower privacy.epsilon")
@@ -118,29 +138,53 @@ def _digest(node: Mapping[str, Scalar]) -> str:
     path = Path(str(node.get(DATA_PATH, NOTHING))).expanduser()
     files = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
     whole = hashlib.sha256()
-    for file in files:
-        if file.is_file():
-            with file.open("rb") as content:
-                whole.update(hashlib.file_digest(content, "sha256").digest())
+    try:
+        for file in files:
+            if file.is_file():
+                with file.open("rb") as content:
+                    whole.update(hashlib.file_digest(content, "sha256").digest())
+    except OSError as error:  # whose own text names the file, and a file of a folder may be named after a patient
+        got, allowed = f"files that cannot be read ({error.strerror})", "files that can be read"
+        raise ConfigError(DATA_PATH, got=got, allowed=allowed, hint="change their permissions") from None
     return whole.hexdigest()
 
 
-def recall(context: Context, name: str) -> dict[str, Any]:
-    """Return what `keep` has kept of a node's run under a name: that in its context, else that in its ledger, or {}."""
-    record, folder = find(context.state, name, ConfigRecord), state_dir(context.node_config)
-    if record is not None or folder is None or not (folder / NAME).exists():
-        return dict(record or {})
-    with open_ledger(folder) as ledger:
-        return dict(ledger[_RUNS].get(str(context.run_id), {}).get(name, {}))
+@contextlib.contextmanager
+def open_record(context: Context, place: int, name: str) -> Iterator[dict[str, Any]]:
+    """Yield what a node must know in its run's next messages, {} at first; it is kept unless the enclosed work fails.
 
-
-def keep(context: Context, name: str, values: Mapping[str, Any]) -> None:
-    """Keep what a node must know in its run's next messages: in its context and, with a ``state-dir``, in its ledger.
+    With a ``state-dir`` it stands in the ledger, which is locked meanwhile, so that of two messages that arrive at once
+    one sees what the other has kept. Without, it stands in the node's context, of which each message has a copy.
 
     Args:
-        values: numbers and texts.
+        place: the node's partition id; runs and nodes may share a folder.
+        name: of the record, whose values are numbers and texts.
+
+    Raises:
+        ConfigError: as for `open_ledger`.
     """
-    values_of(context.state)[name] = ConfigRecord(dict(values))
-    if (folder := state_dir(context.node_config)) is not None:
+    run, folder = f"{context.run_id}/{place}", state_dir(context.node_config)
+    if folder is not None:
         with open_ledger(folder) as ledger:
-            ledger[_RUNS].setdefault(str(context.run_id), {})[name] = dict(values)
+            yield ledger[_RUNS].setdefault(run, {}).setdefault(name, {})
+        return
+    # Flower hands the context of one run on to the next one of a series.
+    kept = dict(find(context.state, name, ConfigRecord) or {})
+    record = kept if kept.pop(_RUN, "") == run else {}
+    yield record
+    values_of(context.state)[name] = ConfigRecord({**record, _RUN: run})
+
+
+@contextlib.contextmanager
+def one_at_a_time(context: Context, place: int) -> Iterator[None]:
+    """Hold a node's other messages back while the enclosed work lasts, in whatever process; without a ``state-dir``, do
+    nothing."""
+    folder = state_dir(context.node_config)
+    if folder is None:
+        yield
+        return
+    make_folder(folder, private=True)
+    path = folder / f"client-{place}.lock"
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, OWNER_ONLY)) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

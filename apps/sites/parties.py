@@ -127,6 +127,7 @@ class PartySites(Sites):
                 "embedding": client.settings.embedding,
                 "model": party.model,
                 "columns": party.data.names,
+                "data": dict(party.data.keys),
                 "classes": list(party.data.classes),
                 "preprocessing": None if made_of is None else made_of.to_json(),
             }

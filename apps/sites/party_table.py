@@ -6,9 +6,10 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +89,7 @@ class PartyTable:
     """
 
     public = False
+    keys: Mapping[str, Any] = MappingProxyType({})
     block: KeptBlock | None = None
 
     def __init__(
@@ -114,7 +116,7 @@ class PartyTable:
                 self._labels = codes.astype(np.float64)
             elif objective.classification:
                 classes, codes = label_classes(column.to_numpy())
-                positive = positive_classes(classes, spec.positive_label)
+                positive = positive_classes(classes, spec.positive_label, private=True)
                 self._labels = np.where(positive[codes], 1.0, -1.0)
                 self._question, self._sides = _told_apart(label_column, classes, positive, codes)
             else:
@@ -124,7 +126,7 @@ class PartyTable:
         if not columns:
             got = "no column of features, only id and label"
             raise DataError(path, got=got, allowed="one at least", hint="add columns of features")
-        check_columns(frame, columns, spec)
+        check_columns(frame, columns, spec, private=True)
         encoded = encode(frame, columns, np.arange(len(frame)), spec)
         self._preprocessing, self._values = encoded.preprocessing, encoded.values[order]
         self._intercept = intercept and self.labelled

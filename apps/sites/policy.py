@@ -11,14 +11,14 @@ from typing import Any
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError, Scalar
 from apps.sites.ledger import LIMITS, check_limits
-from apps.sites.rows import SPLIT_SEED
-from apps.sites.sample_privacy import LARGEST_TOTAL, check_epsilon
+from apps.sites.rows import DATA_PATH, SPLIT_SEED
+from apps.sites.sample_privacy import LARGEST, LARGEST_TOTAL, check_epsilon
 from apps.sites.secure_sums import check_sums
 from payloads.settings import kebab
 from problems.data import OWN, DataSpec
 from problems.errors import NOTHING
 
-DATASET = "dataset"
+DATASET, STRATEGIES = "dataset", "allowed-strategies"
 # run-config key -> its default, by which split-seed fixes it where the node config does not name it
 FIXED: dict[str, Any] = {
     kebab(field.name): field.default
@@ -46,14 +46,27 @@ def check_demands(node: Mapping[str, Scalar], config: RunConfig) -> None:
         ConfigError: names the key of the node config, and what the run has.
     """
     check_limits(node)
-    _check_fixed(node, config.data)
+    _check_strategy(node, config.run.strategy)
+    _check_fixed(node, config)
     check_epsilon(node, config)
     check_sums(node, config)
 
 
-def _check_fixed(node: Mapping[str, Scalar], data: DataSpec) -> None:
+def _check_strategy(node: Mapping[str, Scalar], strategy: str) -> None:
+    """Refuse a strategy that the owner has not named: some send scores of single rows, others one sum of all."""
+    names = str(node.get(STRATEGIES, "")).split(",")
+    if STRATEGIES in node and strategy not in map(str.strip, names):
+        allowed = f"{node[STRATEGIES]}, which this site's node config allows"
+        raise ConfigError("strategy", got=repr(strategy), allowed=allowed, hint="set strategy to one of them")
+
+
+def _check_fixed(node: Mapping[str, Scalar], config: RunConfig) -> None:
     """Refuse another partition than the owner's file, and other values than those that the owner has fixed."""
+    data = config.data
     named = [key for key in (SPLIT_SEED, *FIXED, *LIMITS.values(), LARGEST_TOTAL) if key in node]
+    # a server could name the same file as the run's own data set
+    if DATA_PATH in node and not config.algorithm.strategy.vertical:
+        named += [key for key in (STRATEGIES, LARGEST) if key in node]
     if named and data.partition != OWN:
         got, allowed = f"a run with partition={data.partition!r}", f"{OWN!r}, since this site's node config has it"
         raise ConfigError(named[0], got=got, allowed=allowed, hint="set partition")

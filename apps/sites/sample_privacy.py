@@ -12,8 +12,7 @@ from flwr.app import Context
 
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError, Scalar
-from apps.sites.ledger import keep, pledge_epsilon, recall
-from apps.sites.state_store import STATE_DIR, state_dir
+from apps.sites.ledger import check_folder, open_record, pledge_epsilon
 from clients.base import MethodClient, PayloadClient
 from methods.private import Guard, Ledger, releases_of
 from privacy.budget import noise_of_batches
@@ -39,16 +38,16 @@ def check_epsilon(node: Mapping[str, Scalar], config: RunConfig) -> None:
             got = f"a run with privacy.epsilon={epsilon:g}"
             allowed = f"above 0 and at most {largest:g}, which this site's node config demands"
             raise ConfigError(key, got=got, allowed=allowed, hint="set privacy.epsilon")
-    if LARGEST_TOTAL in node and state_dir(node) is None:
-        allowed = f"that with a {STATE_DIR}, where the site adds up"
-        raise ConfigError(LARGEST_TOTAL, got=f"no {STATE_DIR}", allowed=allowed, hint="change the node config")
+    if LARGEST_TOTAL in node:
+        check_folder(node, LARGEST_TOTAL)
 
 
 def guard_samples(client: PayloadClient[Any], config: RunConfig, context: Context) -> None:
     """Put a guard before a client's samples, if the run has a budget.
 
     Raises:
-        ConfigError: delta is so large that a site could tell one of its samples and keep the budget.
+        ConfigError: delta is so large that a site could tell one of its samples and keep the budget; or the run began
+            with another budget or number of rounds.
         ModelError: the model's scores of a sample depend on others, or are random.
     """
     privacy, training = config.privacy, config.training
@@ -63,9 +62,22 @@ def guard_samples(client: PayloadClient[Any], config: RunConfig, context: Contex
     most = releases_of(taken, training, samples, training.num_server_rounds)
     if (most_of_all := context.node_config.get(LARGEST_TOTAL)) is not None:
         pledge_epsilon(context, privacy.epsilon, float(most_of_all))
-    spent = recall(context, SPENT)
-    noise = spent.pop("noise", None) or noise_of_batches(privacy.epsilon, privacy.delta, most)
-    ledger = Ledger(most, taken.of_batch, **spent)
+    agreed = {
+        "epsilon": privacy.epsilon,
+        "delta": privacy.delta,
+        "rate": most.rate,
+        "most-batches": most.batches,
+        "most-whole": most.whole,
+    }
+    with open_record(context, client.site.partition_id, SPENT) as spent:
+        if any(spent.get(key, value) != value for key, value in agreed.items()):
+            got = f"{privacy.epsilon:g}, with another budget, number of rounds or file than the run began with"
+            raise ConfigError("privacy.epsilon", got=got, allowed="the same in all of a run", hint="start a new run")
+        if "noise" not in spent:
+            noise = noise_of_batches(privacy.epsilon, privacy.delta, most)
+            spent.update(agreed, noise=noise, batches=0, whole=0)
+        ledger = Ledger(most, taken.of_batch, int(spent["batches"]), int(spent["whole"]))
+        noise = float(spent["noise"])
     client.protect(Guard(privacy.clip, noise, max(most.rate * samples, 1.0), ledger))
 
 
@@ -77,5 +89,5 @@ def keep_ledger(client: PayloadClient[Any], context: Context) -> None:
         context: the node's.
     """
     if isinstance(client, MethodClient) and (guard := client.guard):
-        spent = {"noise": guard.noise, "batches": guard.ledger.batches, "whole": guard.ledger.whole}
-        keep(context, SPENT, spent)
+        with open_record(context, client.site.partition_id, SPENT) as spent:
+            spent.update(batches=guard.ledger.batches, whole=guard.ledger.whole)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from logging import WARNING
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,6 +46,7 @@ class _Rows:
     """
 
     public = False
+    keys: Mapping[str, Any] = MappingProxyType({})
     block: KeptBlock | None
 
     def __init__(self, features: Features, ids: Sequence[str], block: BlockFile, party: int) -> None:
@@ -95,15 +97,17 @@ class SimulatedRows(_Rows):
     """A party's columns of all rows of a data set, training rows first.
 
     Raises:
-        DataError: its columns are not those of its block.
+        DataError: the block is that of another party, or of other data.
     """
 
     def __init__(self, rows: PartyData, block: BlockFile, party: int) -> None:
+        for key, value in rows.keys.items():
+            if value != block.data.get(key, value):
+                allowed = f"{block.data[key]!r}, as in training"
+                raise DataError(f"party {party}: {key}", got=repr(value), allowed=allowed, hint=f"set {key} so")
         if tuple(rows.names) != block.names:
-            got, allowed = f"columns {', '.join(rows.names[:10])}", f"those of its block, {', '.join(block.names[:10])}"
-            raise DataError(
-                f"party {party}: columns", got=got, allowed=allowed, hint="set dataset and seed as in training"
-            )
+            got = f"{len(rows.names)} columns that are not those of its block"
+            raise DataError(f"party {party}: columns", got=got, allowed="the same", hint="take the block of this party")
         held = rows.holding(None)
         parts: list[Any] = [held.features, *([] if held.test_features is None else [held.test_features])]
         dense = isinstance(held.features, np.ndarray)

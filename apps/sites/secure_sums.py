@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, Context, RecordDict
 
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError, Scalar
-from apps.sites.ledger import keep, recall
+from apps.sites.ledger import open_record
 from clients.secure_sum import QUESTIONS, Demands, SumClient
 from payloads.held_out import EVALUATIONS
 from payloads.record import FloatArray, Payload
@@ -94,23 +94,23 @@ def answer_question(records: RecordDict, context: Context, config: RunConfig, pl
     question = None if kind is None else kind.from_record(need(records, PAYLOAD, ConfigRecord))
     told = _client(asked, context, config, place, demands_of(context.node_config)).answer(stage, question)
     if stage == KEYS:
-        _join_once(context, int(asked[ROUND]), str(asked.get(PHASE, "")))
+        _join_once(context, place, int(asked[ROUND]), str(asked.get(PHASE, "")))
     return content(payload=told.to_record(), metrics={NUM_EXAMPLES: 0, ROUND: int(asked[ROUND])})
 
 
-def _join_once(context: Context, server_round: int, phase: str) -> None:
+def _join_once(context: Context, place: int, server_round: int, phase: str) -> None:
     """Refuse a second sum for what a site has been asked in a round, also after its SuperNode was started anew.
 
     The difference of two sums for one question, one without some client, would be that client's values. A round may
     count scores of several models, which ``most-evaluations`` limits.
     """
-    before, exchange = recall(context, ASKED), phase or OWN_EXCHANGE
-    newest = int(before.get("round", -1))
-    exchanges = str(before["exchanges"]).split(",") if newest == server_round else []
-    if server_round < newest or (exchange in exchanges and phase not in EVALUATIONS):
-        asked = f"round {server_round}, {exchange}"
-        raise SecureSumError(f"{asked}: a second sum was asked for, after one in round {newest}")
-    keep(context, ASKED, {"round": server_round, "exchanges": ",".join([*exchanges, exchange])})
+    with open_record(context, place, ASKED) as before:
+        newest, exchange = int(before.get("round", -1)), phase or OWN_EXCHANGE
+        exchanges = str(before["exchanges"]).split(",") if newest == server_round else []
+        if server_round < newest or (exchange in exchanges and phase not in EVALUATIONS):
+            asked = f"round {server_round}, {exchange}"
+            raise SecureSumError(f"{asked}: a second sum was asked for, after one in round {newest}")
+        before.update(round=server_round, exchanges=",".join([*exchanges, exchange]))
 
 
 def mask_reply(

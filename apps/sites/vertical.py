@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from apps.sites.rows import DATA_PATH
 from apps.sites.score_table import SCORE_PATH, SimulatedRows, read_score_table
 from clients.parties import KeptBlock, PartyData, Rows
 from clients.vertical.segment.plan import Holding
-from payloads.settings import Settings
+from payloads.settings import Settings, kebab
 from payloads.vfb2 import VFB2Settings
 from problems.data import DataSpec, Preprocessing
 from problems.data.spec import DRAWN, GENERIC, TABLES, is_hub, is_loader
@@ -95,7 +95,8 @@ class SimulatedParty:
     public = True
     block: KeptBlock | None = None
 
-    def __init__(self, data: VerticalData, place: int, *, labelled: bool) -> None:
+    def __init__(self, data: VerticalData, place: int, keys: tuple[tuple[str, Any], ...], *, labelled: bool) -> None:
+        self.keys: Mapping[str, Any] = dict(keys)
         train, test = data.party(place)
         self.names = [INTERCEPT if column == data.intercept else str(column) for column in data.columns[place]]
         labels = (data.train_labels, data.test_labels) if labelled else (None, None)
@@ -158,6 +159,7 @@ def data_loader(config: RunConfig, node: Mapping[str, Any], place: int, parties:
         file = Path(str(path)).expanduser()
         if vfb2.score_run:
             return partial(read_score_table, file, config, node, (place, parties))
+        _check_as_it_is(config.data, vfb2)
         return partial(_own_table, file, config, place)
     if vfb2.alignment == "intersection":
         got = "'intersection' with simulated parties, who hold the same rows"
@@ -171,8 +173,22 @@ def data_loader(config: RunConfig, node: Mapping[str, Any], place: int, parties:
     return partial(_simulate_party, config, parties, place, labelled=place < vfb2.active_parties)
 
 
+def _check_as_it_is(spec: DataSpec, vfb2: VFB2Settings) -> None:
+    """Refuse keys that change rows or labels: a party takes those of its own file."""
+    classes = make_objective(vfb2.problem).classification
+    for key, got, plain, why in (
+        ("imbalance", spec.imbalance, 0.0, "a party's own file is read as it is"),
+        ("label-noise", spec.label_noise, 0.0, "a party's own file is read as it is"),
+        ("positive-label", "" if classes else spec.positive_label, "", f"problem {vfb2.problem!r} has no two classes"),
+    ):
+        if got != plain:
+            raise ConfigError(key, got=repr(got), allowed=f"{plain!r}, since {why}", hint=f"leave it out, {_PAGE}")
+
+
 def _simulate_party(config: RunConfig, parties: int, place: int, *, labelled: bool) -> SimulatedParty:
-    return _simulated_party(vertical_data(config, parties), place, labelled=labelled)
+    keys = {kebab(name): value for name, value in asdict(config.data).items() if name != "data_dir"}
+    keys["vfb2.intercept"] = settings_of(config).intercept is True
+    return _simulated_party(vertical_data(config, parties), place, tuple(keys.items()), labelled=labelled)
 
 
 _simulated_party = lru_cache(maxsize=256)(SimulatedParty)
@@ -180,8 +196,9 @@ _simulated_party = lru_cache(maxsize=256)(SimulatedParty)
 
 def _simulate_scoring(config: RunConfig, node: Mapping[str, Any], place: tuple[int, int]) -> SimulatedRows:
     vfb2 = settings_of(config)
+    block = read_block(node, vfb2.score_run, vfb2.problem, place)
     rows = _simulate_party(config, place[1], place[0], labelled=False)
-    return SimulatedRows(rows, read_block(node, vfb2.score_run, vfb2.problem, place), place[0])
+    return SimulatedRows(rows, block, place[0])
 
 
 @lru_cache(maxsize=4)

@@ -259,10 +259,12 @@ def fit_alone(
     agreed = Agreed(np.zeros(count), np.ones(count))
     if statistics is not None:
         agreed = agree(preprocessing, [statistics])
+    marks = np.array([feature.kind in MARKS for feature in preprocessing.inputs])
+    low, high = np.fmin.reduce(values), np.fmax.reduce(values)
     if preprocessing.scale == "range":
-        marks = np.array([feature.kind in MARKS for feature in preprocessing.inputs])
-        low, high = np.fmin.reduce(values), np.fmax.reduce(values)
         agreed = replace(agreed, means=np.where(marks, 0.0, low), deviations=np.where(marks, 1.0, high - low))
+    elif preprocessing.scale == "quantile":
+        agreed = replace(agreed, deviations=np.where(marks | (low < high), agreed.deviations, 0.0))
     if agreed.indicators is not None and gaps is not None:
         agreed = replace(agreed, indicators=gaps)
     return fit(preprocessing, agreed)
@@ -319,4 +321,6 @@ def _refuse_empty(features: Sequence[Feature], empty: Bool[np.ndarray, "c"], few
         names = [repr(feature.column) for feature, bad in zip(features, empty, strict=True) if bad]
         which = f"{', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
         got, allowed = f"{which} with fewer than {fewest} cells that are not missing", "as many at one site"
+        if fewest == 1:
+            got, allowed = f"{which} without a cell in the training rows", "some"
         raise DataError("columns", got=got, allowed=allowed, hint=f"name them in drop-columns{otherwise}")

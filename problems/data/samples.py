@@ -112,7 +112,9 @@ def label_classes(labels: NDArray[Any], what: str = "labels") -> tuple[tuple[str
     return tuple(classes), np.array([place[text] for text in texts], dtype=np.int64)[codes.reshape(-1)]
 
 
-def positive_classes(classes: Sequence[str], wanted: str, *, site: bool = False) -> Bool[np.ndarray, "{len(classes)}"]:
+def positive_classes(
+    classes: Sequence[str], wanted: str, *, site: bool = False, private: bool = False
+) -> Bool[np.ndarray, "{len(classes)}"]:
     """Mark the classes that count as positive.
 
     Args:
@@ -120,12 +122,13 @@ def positive_classes(classes: Sequence[str], wanted: str, *, site: bool = False)
         wanted: as `DataSpec.positive_label`.
         site: whether it is one site's file, which may lack classes that other sites have: there a label that does not
             occur is no error, but a choice that depends on all classes is one.
+        private: whether the errors leave whoever owns the labels, as those of a site do.
 
     Raises:
-        DataError: lists the labels that occur; of a site's file, only how many, since the message leaves the site.
+        DataError: lists the labels that occur; where they are private, only how many.
     """
     occur = f"labels that occur: {', '.join(classes[:20])}{', ...' if len(classes) > 20 else ''}"
-    if site:
+    if site or private:
         occur = f"{len(classes)} different labels occur here"
 
     def refusal(got: str, allowed: str, hint: str) -> DataError:

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from apps.client_app import app as client_app
 from apps.config import ConfigError, Scalar, parse_run_config
 from apps.server_app import RunFailedError
-from apps.sites.ledger import NAME
+from apps.sites.ledger import NAME, open_record
 from apps.sites.policy import FIXED, check_demands
 from payloads.handshake import REFUSAL
 from payloads.secure_sum import KEYS as KEYS_STAGE
@@ -92,7 +92,18 @@ def test_without_a_seed_of_its_own_a_site_tells_of_other_rows(tmp_path: Path) ->
         ({"test-fraction": "0.2"}, {}, "node config: test-fraction: got '0.2', allowed: a number"),
         ({"label-column": "ill"}, {"partition": "iid", "data-dir": "/a"}, "label-column: got a run with partition='i"),
         ({"split-seed": 1}, {"strategy": "vfb2-sgd", "partition": "iid", "feature-columns": ""}, "partition='iid'"),
-        ({"most-evaluations": 5}, {}, "most-evaluations: got 5 without a state-dir"),
+        ({"most-evaluations": 5}, {}, "most-evaluations: got no state-dir"),
+        (
+            {"most-evaluations": 5, "state-dir": "state"},
+            {},
+            "most-evaluations: got state-dir='state', which is relative",
+        ),
+        ({"allowed-strategies": "coda, scaffold"}, {}, "strategy: got 'local-sgd', allowed: coda, scaffold, which"),
+        (
+            {"largest-epsilon": 1, "data-path": "/a"},
+            {"partition": "iid", "data-dir": "/a"},
+            "largest-epsilon: got a run",
+        ),
         ({"most-handshakes": -1}, {}, "most-handshakes: got -1, allowed: an integer >= 0"),
         ({"largest-total-epsilon": 1.0}, {}, "largest-total-epsilon: got a run with privacy.epsilon=0"),
         ({"largest-total-epsilon": 1.0}, {"privacy.epsilon": 1.0}, "largest-total-epsilon: got no state-dir"),
@@ -242,6 +253,36 @@ def test_a_budget_outlives_a_restart_and_holds_for_all_runs(tmp_path: Path) -> N
     forget(grid)
     asked = next(one.message for one in grid.exchanges if not one.phase)
     assert "privacy.epsilon: got a request for more than" in again(grid, asked)
+    # another number of rounds under the same run would need other noise
+    longer = {**keys, "num-server-rounds": 1000}
+    for context in grid._contexts.values():
+        context.run_config.update(flat_config(tmp_path / "run-0", longer))
+    assert "privacy.epsilon: got 2, with another budget, number of rounds" in again(grid, asked)
     federate(tmp_path / "run-1", keys, nodes=nodes)
     with pytest.raises(RunFailedError, match=r"privacy.epsilon=2 after runs with 4 in all, allowed: 4.5 for all runs"):
         federate(tmp_path / "run-2", keys, nodes=nodes)
+
+
+def test_three_runs_of_a_third_are_a_whole(tmp_path: Path) -> None:
+    keys: dict[str, Scalar] = {**KEYS, "privacy.epsilon": 0.1, "privacy.delta": 1e-3, "num-server-rounds": 1}
+    nodes = sites(tmp_path, **{"largest-total-epsilon": 0.3})
+    for name in "abc":
+        federate(tmp_path / name, keys, nodes=nodes)
+
+
+def test_sites_may_share_a_folder_and_a_context_may_be_an_earlier_runs(tmp_path: Path) -> None:
+    """Each has records of its own in it; Flower hands the context of a run on to the next one of a series."""
+    nodes = [{**node, "state-dir": str(tmp_path / "state")} for node in sites(tmp_path)]
+    keys: dict[str, Scalar] = {**KEYS, "num-server-rounds": 2, "privacy.epsilon": 1.0, "privacy.delta": 1e-3}
+    run, _ = federate(tmp_path / "epsilon", keys, nodes=nodes)
+    assert run.lines[-1]["clients_answered"] == len(nodes)
+    run, _ = federate(tmp_path / "sums", {**KEYS, "privacy.secure-sum": True}, nodes=nodes)
+    assert run.lines[-1]["clients_answered"] == len(nodes)
+    context = Context(1, 0, {}, RecordDict(), {})
+    for run_id in (1, 2):
+        context.run_id = run_id
+        with open_record(context, 0, "record") as record:
+            assert record == {}
+            record["number"] = 3
+    with open_record(context, 0, "record") as record:
+        assert record == {"number": 3}

@@ -8,7 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from apps.config import ConfigError, parse_run_config
 from apps.sites.party_table import PartyTable
+from apps.sites.vertical import data_loader
 from problems.data import DataError, DataSpec
 from problems.data.disturb import split_rows
 from problems.data.formats.tables import from_frames
@@ -40,6 +42,16 @@ def test_rows_are_in_the_order_of_their_ids_as_the_file_writes_them(tmp_path: Pa
     (tmp_path / "party.csv").write_text("id,x\n007,1\n7,2\n70,3\n")
     party = PartyTable(tmp_path / "party.csv", SPEC, "id", make_objective("logistic"))
     assert list(party.ids(None)) == ["007", "7", "70"]
+
+
+def test_errors_which_peers_and_server_read_quote_no_cell_and_no_label(tmp_path: Path) -> None:
+    jobs = [f"job {n % 40}" for n in range(400)]
+    with pytest.raises(DataError, match="text of 40 different values") as caught:
+        table(tmp_path, rows_of(400) | {"job": jobs})
+    with pytest.raises(DataError, match="nothing for 20 labels, allowed: some of them; 20 different labels") as other:
+        table(tmp_path, rows_of(40) | {"label": [f"salary {n % 20}" for n in range(40)]})
+    assert "job 1" not in str(caught.value)
+    assert "salary" not in str(other.value)
 
 
 def test_columns_that_are_no_features_are_named_at_once(tmp_path: Path) -> None:
@@ -163,3 +175,20 @@ def test_a_party_with_labels_has_the_intercept(tmp_path: Path) -> None:
     party = table(tmp_path, columns | {"label": [0, 1] * 10}, intercept=True)
     assert party.names == ["a", "b", "(intercept)"]
     assert (party.holding(None).features[:, 2] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [("imbalance", 0.5, "logistic"), ("label-noise", 0.1, "logistic"), ("positive-label", "1", "ridge")],
+)
+def test_what_a_party_s_own_file_does_not_take_is_refused(key: str, value: Any, problem: str) -> None:
+    config = parse_run_config({"strategy": "vfb2-sgd", "dataset": "csv", key: value, "vfb2.problem": problem})
+    with pytest.raises(ConfigError, match=f"{key}: got {value!r}, allowed: .* since "):
+        data_loader(config, {"data-path": "/srv/party.csv"}, 0, 3)
+
+
+def test_a_constant_column_is_zero_by_every_scale(tmp_path: Path) -> None:
+    for scale in ("standard", "quantile", "log", "range"):
+        party = table(tmp_path, rows_of(40) | {"c": 5.0}, replace(SPEC, scale=scale))
+        made_of = party.preprocessing(None)
+        assert made_of.transform(np.array([[0.0, 1.0, 4.99], [0.0, 1.0, 5.01]]))[:, 2].tolist() == [0.0, 0.0]

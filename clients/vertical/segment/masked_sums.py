@@ -18,6 +18,7 @@ from clients.vertical.segment.sum_order import SUMS, Agenda
 from clients.vertical.transport.frames import Frame, Kind, PartyError
 from problems.vertical.objectives import Array
 
+_WAY_OUT = "either the model diverges (lower the step) or the features need scaling"
 _NAMES: dict[int, str] = {
     Kind.PARTIAL: "partial",
     Kind.SNAPSHOT_PARTIAL: "partial of a full pass",
@@ -138,7 +139,9 @@ class Sums(ABC):
         try:
             elements = RING.encode(values, self._limit)
         except ValueError as error:
-            raise PartyError(self._me, f"its {_NAMES[kind]} cannot be sent: {error}") from error
+            # The error itself names a row's place and value, and this one goes to the peers.
+            reason = f"a number of it is not within +-{self._limit:g}, which masked sums hold"
+            raise PartyError(self._me, f"its {_NAMES[kind]} cannot be sent: {reason}: {_WAY_OUT}") from error
         start = 0
         for place, length in shares:
             stop = start + length

@@ -124,10 +124,7 @@ def prepared_block(
     block = _new_block(plan, holding, objective, network)
     if state.weights is not None:
         if network is not None and len(state.weights) != len(block.weights):
-            got = (
-                f"its network {network.model!r} has {len(block.weights):,} weights, and it kept {len(state.weights):,}"
-            )
-            raise ValueError(f"{got}: take the model that it began with")
+            raise ValueError("its weights are those of another network: take the model that it began with")
         block.set_weights(state.weights)
     if plan.algorithm == SAGA and not plan.start:
         if state.table is not None:

@@ -172,8 +172,8 @@ def read_images(paths: list[Path], channels: int = 0) -> UInt8[np.ndarray, "n ch
             with Image.open(path) as image:
                 pixels[index] = channels_first(image.convert("L" if pixels.shape[1] == 1 else "RGB"))
     except (UnidentifiedImageError, OSError) as error:
-        got = f"a file that cannot be read as an image ({error})"
-        raise DataError(path, got=got, allowed="a whole image", hint="replace it, or remove it") from error
+        got = f"{path}, which cannot be read as an image ({error})"
+        raise DataError(path.parent, got=got, allowed="a whole image", hint="replace it, or remove it") from error
     return pixels
 
 

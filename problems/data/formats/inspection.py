@@ -46,6 +46,7 @@ def check_columns(
     found: Sequence[DataError] = (),
     *,
     site: bool = False,
+    private: bool = False,
 ) -> None:
     """Refuse all columns that cannot be features as they are; warn of numbers that may mean missing values.
 
@@ -55,11 +56,12 @@ def check_columns(
         spec: its keys for columns.
         found: earlier errors, to be reported with the rest.
         site: whether it is one site's file, where text must be listed.
+        private: whether the errors leave whoever owns the table, and may quote no value; so do those of a site.
 
     Raises:
-        DataError: names every such column. Of a site's file it quotes no value, since a site's message leaves the site.
+        DataError: names every such column.
     """
-    checks = [_Check(frame[column.name], column, spec, site) for column in columns]
+    checks = [_Check(frame[column.name], column, spec, site, site or private) for column in columns]
     faults = [fault for check in checks for fault in check.faults()]
     if found or faults:
         # Equal hints that follow each other are printed once.
@@ -125,6 +127,7 @@ class _Check:
     column: Column
     spec: DataSpec
     site: bool
+    private: bool
 
     @cached_property
     def kind(self) -> Kind | None:
@@ -224,9 +227,9 @@ class _Check:
             yield self._fault("text", allowed, way_out)
 
     def _example(self, words: "pd.Series[str]") -> str:
-        """An entry of feature-columns: with the most frequent values or, of a site's file, with others."""
+        """An entry of feature-columns: with the most frequent values or, where these are private, with others."""
         frequent = words.value_counts().index[:2].tolist()
-        if self.site or len(frequent) < 2:
+        if self.private or len(frequent) < 2:
             return f"job[baker|nurse|{REST}]"
         return f"{quote(self.column.name)}[{'|'.join(map(quote, frequent))}|{REST}]"
 

@@ -59,11 +59,15 @@ def make_module(name: str, columns: int, width: int, seed: int) -> Module:
             it has more state than the parameters that are trained, which alone are kept.
     """
     factory = import_named(name, _unfit)
-    with _generator, torch.random.fork_rng(devices=[]):
+
+    def build(seed: int) -> Any:
         # Not torch.manual_seed: it would also seed the accelerators' generators, which are not forked here.
         torch.default_generator.manual_seed(seed % 2**64)
+        return factory(columns, width)
+
+    with _generator, torch.random.fork_rng(devices=[]):
         try:
-            module = factory(columns, width)
+            module, twin = build(seed), build(seed + 1)
             made = module.double() if isinstance(module, nn.Module) else None
             rows = torch.randn(32, columns, dtype=torch.float64)
             found: list[Any] = (
@@ -85,6 +89,11 @@ def make_module(name: str, columns: int, width: int, seed: int) -> Module:
     if rest or not trained:
         got = f"'{name}', whose module has {', '.join(rest) or 'no parameters'}"
         raise _unfit(got, hint="take a module whose whole state is parameters that are trained")
+    # In each segment the module is built again, and is given the weights it had. Whatever else it draws would be new.
+    twin.double().load_state_dict(module.state_dict())
+    if not torch.allclose(twin(rows), first, rtol=1e-9, atol=1e-9):
+        got = f"'{name}', whose module is another function of the same weights when it is built again"
+        raise _unfit(got, hint="take a module that draws nothing but its weights at random")
     return Module(module)
 
 
