@@ -1,5 +1,6 @@
-"""The compose files, the Dockerfile and the units of deploy/: their flags, files and variables are those there are."""
+"""The files of deploy/ for containers, Kubernetes and systemd: their flags, files and variables are those there are."""
 
+import json
 import re
 import shlex
 import shutil
@@ -9,6 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -17,16 +19,18 @@ PROJECT = Path(__file__).resolve().parents[2]
 DEPLOY = PROJECT / "deploy"
 UNITS = ["florilegium-superlink.service", "florilegium-supernode@.service"]
 COMPOSE = ["superlink.compose.yml", "supernode.compose.yml"]
+MANIFESTS = ["run.yml", "superlink.yml", "supernode.yml"]
 VARIABLE = re.compile(r"\$\{(\w+)[^}]*\}")
 
 
 @pytest.fixture(scope="module")
 def flags() -> dict[str, set[str]]:
-    """The options of Flower's two commands."""
+    """The options of Flower's commands."""
     known = {}
-    for command in ("flower-superlink", "flower-supernode"):
-        program = Path(sys.executable).with_name(command)
-        told = subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout
+    for command in ("flower-superlink", "flower-supernode", "flwr run", "flwr log", "flwr list"):
+        program, *words = command.split()
+        words = [str(Path(sys.executable).with_name(program)), *words, "--help"]
+        told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
         known[command] = set(re.findall(r"--[a-z][a-z-]+", told))
     return known
 
@@ -47,6 +51,29 @@ def compose(name: str) -> dict[str, Any]:
 
 def services(name: str) -> dict[str, Any]:
     return dict(compose(name)["services"])
+
+
+def manifests(name: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """A file's objects by kind and name."""
+    objects = yaml.safe_load_all((DEPLOY / "kubernetes" / name).read_text("utf-8"))
+    return {(each["kind"], each["metadata"]["name"]): each for each in objects}
+
+
+def workload(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The specs of a file's StatefulSet or Job, and of its pod."""
+    (spec,) = [each["spec"] for each in manifests(name).values() if "template" in each.get("spec", {})]
+    return spec, spec["template"]["spec"]
+
+
+def secrets() -> dict[str, dict[str, str]]:
+    """The files that the page's commands put into each Secret, by their names there."""
+    page = (PROJECT / "docs" / "kubernetes.md").read_text("utf-8")
+    kept: dict[str, dict[str, str]] = {}
+    for secret, options in re.findall(r"kubectl create secret generic (\w+) (.+)", page):
+        for word in shlex.split(options):
+            file, _, path = word.removeprefix("--from-file=").rpartition("=")
+            kept.setdefault(secret, {})[file or Path(path).name] = path
+    return kept
 
 
 def unit(name: str) -> list[tuple[str, str, str]]:
@@ -139,3 +166,108 @@ def test_systemd_finds_nothing_wrong(name: str, tmp_path: Path) -> None:
     told = subprocess.run(["systemd-analyze", "verify", "--man=no", tmp_path / name], capture_output=True, text=True)
     assert told.stderr == ""
     assert told.returncode == 0
+
+
+@pytest.mark.parametrize("version", ["1.30", "1.37"])
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_kubernetes_knows_every_field(name: str, version: str) -> None:
+    for each in manifests(name).values():
+        kubernetes_validate.validate(each, version, strict=True)
+    assert {path.name for path in (DEPLOY / "kubernetes").iterdir()} == set(MANIFESTS)
+
+
+@pytest.mark.parametrize("component", ["superlink", "supernode"])
+def test_a_pod_runs_what_the_compose_file_does(component: str) -> None:
+    service = services(f"{component}.compose.yml")[component]
+    container = workload(f"{component}.yml")[1]["containers"][0]
+    assert (container["name"], container["image"]) == (component, service["image"])
+    assert container["args"] == [VARIABLE.sub(r"$(\1)", word) for word in service["command"]]
+    mounts = container["volumeMounts"]
+    targets = {volume.removesuffix(":ro").rpartition(":")[2]: volume.endswith(":ro") for volume in service["volumes"]}
+    folders = {mount["mountPath"] for mount in mounts}
+    assert folders == {target if target in folders else str(Path(target).parent) for target in targets}
+    assert {mount["mountPath"] for mount in mounts if not mount.get("readOnly")} == {
+        target for target, closed in targets.items() if not closed
+    }
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_a_pod_has_what_it_names(name: str, made: set[str]) -> None:
+    spec, pod = workload(name)
+    declared = manifests(name)
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    claims = {each["metadata"]["name"] for each in spec.get("volumeClaimTemplates", [])}
+    mounted = [mount["name"] for container in pod["containers"] for mount in container["volumeMounts"]]
+    assert set(mounted) == set(volumes) | claims
+    for volume in volumes.values():
+        assert ("configMap" not in volume) or ("ConfigMap", volume["configMap"]["name"]) in declared
+    for container in pod["containers"]:
+        paths = {mount["mountPath"]: volumes.get(mount["name"], {}) for mount in container["volumeMounts"]}
+        words = " ".join(container.get("args", []))
+        for folder, file in re.findall(r"=(/\w+)/([\w.]+)", words):
+            if secret := paths[folder].get("secret"):
+                kept = secrets()[secret["secretName"]][file]
+                assert kept.replace("hospital-1", "SITE") in made
+        known = [declared["ConfigMap", each["configMapRef"]["name"]]["data"] for each in container.get("envFrom", [])]
+        assert set(re.findall(r"\$\((\w+)\)", words)) == {key for data in known for key in data}
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_pods_are_confined(name: str) -> None:
+    _, pod = workload(name)
+    user = re.search(r"runs as user (\d+)", (PROJECT / "docs" / "deployment.md").read_text("utf-8"))
+    assert user
+    assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["fsGroup"] == int(user[1])
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["automountServiceAccountToken"] is False
+    for container in pod["containers"]:
+        assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def test_only_the_fleet_s_paths_are_published() -> None:
+    objects = manifests("superlink.yml")
+    ports = {
+        port["name"]: port["containerPort"]
+        for each in workload("superlink.yml")[1]["containers"]
+        for port in each["ports"]
+    }
+    published = {name: spec["spec"] for (kind, name), spec in objects.items() if kind == "Service"}
+    assert {name for name, spec in published.items() if spec.get("type", "ClusterIP") != "ClusterIP"} == {"fleet"}
+    assert all([port["targetPort"]] == [name] for name, spec in published.items() for port in spec["ports"])
+    everyone, job = objects["NetworkPolicy", "superlink"]["spec"]["ingress"]
+    assert (everyone["ports"][0]["port"], job["ports"][0]["port"]) == ("fleet", "superlink")
+    run = workload("run.yml")[0]["template"]["metadata"]["labels"]
+    assert job["from"][0]["podSelector"]["matchLabels"].items() <= run.items()
+    settings = objects["ConfigMap", "proxy"]["data"]["nginx.conf"]
+    assert re.findall(r"listen (\d+) ssl", settings) == [str(ports["fleet"])]
+    assert re.findall(r"proxy_pass (\S+);", settings) == [f"https://127.0.0.1:{ports['superlink']}/v1/fleet/"]
+    assert re.findall(r"location (\S+) ", settings) == ["/", "/v1/fleet/"]
+
+
+def test_the_job_s_files_are_flower_s(flags: dict[str, set[str]]) -> None:
+    files = manifests("run.yml")["ConfigMap", "run"]["data"]
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))
+    assert tomllib.loads(files["run.toml"]).keys() <= project["tool"]["flwr"]["app"]["config"].keys()
+    (connection,) = tomllib.loads(files["config.toml"])["superlink"].items()
+    commands = re.findall(r"(flwr (?:run|log|list)) (.*)", files["run.sh"])
+    assert len(commands) == 3
+    for command, words in commands:
+        assert set(re.findall(r"--[a-z-]+", words)) <= flags[command]
+        assert f" {connection[0]} " in f" {words} "
+    host, _, port = connection[1]["address"].partition(":")
+    assert manifests("superlink.yml")["Service", host]["spec"]["ports"][0]["port"] == int(port)
+
+
+@pytest.mark.parametrize(("status", "code"), [("finished:completed", 0), ("finished:failed", 1)])
+def test_the_job_ends_as_its_run_does(status: str, code: int, tmp_path: Path) -> None:
+    answers = {"run": {"success": True, "run-id": "12"}, "list": {"runs": [{"run-id": "12", "status": status}]}}
+    for command, answer in answers.items():
+        (tmp_path / command).write_text(json.dumps(answer, indent=2), encoding="utf-8")
+    flwr = tmp_path / "flwr"
+    flwr.write_text(f'#!/bin/sh\n[ "$1" = log ] && echo "log of $2" || cat "{tmp_path}/$1"\n', encoding="utf-8")
+    flwr.chmod(0o755)
+    script = manifests("run.yml")["ConfigMap", "run"]["data"]["run.sh"]
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert done.stdout.splitlines()[-2:] == ["log of 12", f"run 12: {status}"]
