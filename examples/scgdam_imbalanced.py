@@ -24,6 +24,7 @@ SHARED = {
     "imbalance": 0.05,
     "num-server-rounds": 10,
     "local-steps": 16,
+    "learning-rate": 0.1,
     "evaluate-every": 10,
     "checkpoint-every": 0,
 }
