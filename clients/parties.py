@@ -60,8 +60,8 @@ class PartyData(Protocol):
     """
 
     labelled: bool
-    public: bool  # whether every party has all columns, as in an experiment
-    keys: Mapping[str, Any]  # run-config keys of the data set whose columns are shared out; {} of a file of its own
+    # run-config keys of the data set whose columns are shared out, as in an experiment; {} of a file of its own
+    keys: Mapping[str, Any]
     columns: int  # of its block
     names: list[str]  # of the columns
     classes: tuple[str, ...]  # names of the labels' classes, in a run that tells several apart

@@ -171,7 +171,7 @@ class VFB2Client(PayloadClient[NoModel]):
                 labels=np.array([data.labelled]),
             )
         except NetworkError as error:
-            if self.party.data.public or self.party.model == self.settings.model:
+            if self.party.data.keys or self.party.model == self.settings.model:
                 raise RefusalError(str(NetworkError.of(error, me))) from error
             log(ERROR, "%s: model in the node config: %s", me, error)
             raise RefusalError(f"{me}: its own network does not fit, its log says why") from error
@@ -187,7 +187,7 @@ class VFB2Client(PayloadClient[NoModel]):
         party, kept = self.party, self.party.data.block
         if kept is not None:
             return Architecture(kept.model, 0)
-        if not party.data.public:
+        if not party.data.keys:
             return Architecture(party.model, secrets.randbits(128))
         drawn = seed_sequence(self.training.seed, "vertical network", party.partition_id).generate_state(1, np.uint64)
         return Architecture(party.model, int(drawn[0]))
@@ -255,7 +255,7 @@ class VFB2Client(PayloadClient[NoModel]):
         self.party.keep_flips(self.state.aligned, self.settings.label_epsilon, outcome.flips)
         self.state = add_segment(self.state, segment, start, outcome)
         if plan.embedding:
-            self.state = dataclasses.replace(self.state, network=text(self.network().model))
+            self.state = dataclasses.replace(self.state, network=text(self.party.model))
         if segment.last[0]:
             self.active, self.epochs = plan.active, plan.first_epoch + plan.epochs
             head = {} if outcome.head is None else {"head": outcome.head}
@@ -322,7 +322,7 @@ class VFB2Client(PayloadClient[NoModel]):
         """
         if segment.base[0] >= 0:
             kept, network = find_state(segment, self.state), self.state.network
-            if network is not None and network.tobytes().decode() != self.network().model:
+            if network is not None and network.tobytes().decode() != self.party.model:
                 raise ValueError("its weights are those of another network: take the model that it began with")
             return kept
         epsilon = self.settings.label_epsilon

@@ -6,6 +6,7 @@ else in it, so that a truncated or changed file is noticed.
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -92,6 +93,15 @@ def make_folder(path: Path, *, private: bool = False) -> None:
         make_folder(path.parent, private=private)
         path.mkdir(mode=0o700 if private else 0o777, exist_ok=True)
         flush(path.parent)
+
+
+@contextlib.contextmanager
+def lock_file(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file that its owner alone can read, made if it is missing, while a lock keeps other processes out."""
+    make_folder(path.parent, private=True)
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, OWNER_ONLY), "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield file
 
 
 def write_tensors(

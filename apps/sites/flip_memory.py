@@ -7,7 +7,6 @@ largest of them. Parties may share the folder.
 """
 
 import contextlib
-import fcntl
 import hmac
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from apps.run_config.settings import ConfigError
-from apps.sites.files import OWNER_ONLY, make_folder, read_sealed, write_sealed
+from apps.sites.files import lock_file, read_sealed, write_sealed
 from apps.sites.state_store import STATE_DIR
 from clients.vertical.segment.dominator import Flips, come_true, flip_rate
 from payloads.record import PayloadError
@@ -76,9 +75,7 @@ class FlipMemory:
     @contextlib.contextmanager
     def _lock(self) -> Iterator[bytes]:
         """Yield the key, drawn if there is none, while a lock keeps others from reading or writing the files."""
-        make_folder(self.folder, private=True)
-        with os.fdopen(os.open(self.folder / _KEY, os.O_RDWR | os.O_CREAT, OWNER_ONLY), "r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with lock_file(self.folder / _KEY) as file:
             key = file.read()
             if not key:
                 key = os.urandom(KEY_BYTES)

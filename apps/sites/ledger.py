@@ -5,10 +5,8 @@ It counts what leaves the site over the life of its file, by the owner's limits 
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Context
 
 from apps.run_config.settings import ConfigError, Scalar
-from apps.sites.files import OWNER_ONLY, make_folder, write_atomic
+from apps.sites.files import lock_file, write_atomic
 from apps.sites.rows import DATA_PATH
 from apps.sites.state_store import STATE_DIR, state_dir
 from payloads.flower_internals import values_of
@@ -43,10 +41,8 @@ def open_ledger(folder: Path) -> Iterator[dict[str, Any]]:
     Raises:
         ConfigError: the file is damaged.
     """
-    make_folder(folder, private=True)
     path = folder / NAME
-    with os.fdopen(os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, OWNER_ONLY)) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock_file(path.with_suffix(".lock")):
         try:
             ledger: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {_FILES: {}, _RUNS: {}}
             if not all(isinstance(ledger[part], dict) for part in (_FILES, _RUNS)):
@@ -180,11 +176,5 @@ def one_at_a_time(context: Context, place: int) -> Iterator[None]:
     """Hold a node's other messages back while the enclosed work lasts, in whatever process; without a ``state-dir``, do
     nothing."""
     folder = state_dir(context.node_config)
-    if folder is None:
-        yield
-        return
-    make_folder(folder, private=True)
-    path = folder / f"client-{place}.lock"
-    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, OWNER_ONLY)) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with contextlib.nullcontext() if folder is None else lock_file(folder / f"client-{place}.lock"):
         yield

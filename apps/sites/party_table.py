@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from clients.parties import KeptBlock
 from clients.vertical.segment.plan import Holding
 from problems.data import DataError, DataSpec
-from problems.data.agreement import fit_alone
+from problems.data.agreement import fit_alone, indicators
 from problems.data.disturb import split_rows
 from problems.data.formats.inspection import check_columns, numeric_column
 from problems.data.formats.tables import PARQUET_ENDINGS, clean, encode, read_table
 from problems.data.preprocessing import Preprocessing
 from problems.data.samples import Array, Rows, label_classes, positive_classes
-from problems.data.spec import REST, fill_in, parse_columns
+from problems.data.spec import fill_in, parse_columns
 from problems.vertical.objectives import Objective
 
 if TYPE_CHECKING:
@@ -88,7 +88,6 @@ class PartyTable:
         DataError: names a column that is missing, has gaps or cannot be encoded, or two rows with the same id.
     """
 
-    public = False
     keys: Mapping[str, Any] = MappingProxyType({})
     block: KeptBlock | None = None
 
@@ -100,8 +99,7 @@ class PartyTable:
         ids = read_ids(path, frame, id_column)
         order = np.argsort(ids, kind="stable")
         self._ids: list[str] = ids[order].tolist()
-        some = bool(named) and REST not in {column.name for column in named}
-        frame, counting = clean(frame.drop(columns=id_column), path, spec, site=True, some=some)
+        frame, counting = clean(frame.drop(columns=id_column), path, spec, site=True)
         if counting:
             _log.warning("left out column %r of %s, which counts rows and has no name", counting[0], path)
         label_column = spec.labels_in
@@ -135,7 +133,9 @@ class PartyTable:
         self._splits: dict[bytes | None, _Split] = {}
         gaps = {feature.column for feature in self._preprocessing.inputs} & set(frame.columns[frame.isna().any()])
         self._gaps = np.array([name in gaps for name in self._preprocessing.columns])
-        self.names = [*self._fit(np.arange(len(frame))).names, *([INTERCEPT] if self._intercept else [])]
+        marks = indicators(self._preprocessing, self._gaps) if spec.missing == "indicator" else []
+        made = [feature.name for feature in (*self._preprocessing.inputs, *marks)]
+        self.names = [*made, *([INTERCEPT] if self._intercept else [])]
         self.columns = len(self.names)
 
     def ids(self, rows: Rows | None) -> Sequence[str]:

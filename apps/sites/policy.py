@@ -5,7 +5,6 @@ of them are, and the site draws the rows that it holds out by that seed: every r
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from apps.run_config.algorithm import RunConfig
@@ -21,10 +20,8 @@ from problems.errors import NOTHING
 DATASET, STRATEGIES = "dataset", "allowed-strategies"
 # run-config key -> its default, by which split-seed fixes it where the node config does not name it
 FIXED: dict[str, Any] = {
-    kebab(field.name): field.default
-    for field in fields(DataSpec)
-    if field.name
-    in (
+    kebab(name): getattr(DataSpec, name)
+    for name in (
         "dataset",
         "label_column",
         "positive_label",

@@ -45,7 +45,6 @@ class _Rows:
         classes: of the labels that the party had in training, where the model tells several apart.
     """
 
-    public = False
     keys: Mapping[str, Any] = MappingProxyType({})
     block: KeptBlock | None
 

@@ -92,7 +92,6 @@ def _check_networks(strategy: str, vfb2: VFB2Settings) -> None:
 class SimulatedParty:
     """A party's columns of a data set that all simulated parties load. Row numbers serve as ids."""
 
-    public = True
     block: KeptBlock | None = None
 
     def __init__(self, data: VerticalData, place: int, keys: tuple[tuple[str, Any], ...], *, labelled: bool) -> None:

@@ -237,9 +237,17 @@ def fit(preprocessing: Preprocessing, agreed: Agreed) -> Preprocessing:
             _check_fill(changed)
         fitted.append(changed)
     if agreed.indicators is not None:
-        chosen = [name for name, has in zip(columns, agreed.indicators, strict=True) if has]
-        fitted += [Feature(name, "missing") for name in chosen]
+        fitted += indicators(preprocessing, agreed.indicators)
     return replace(preprocessing, outputs=tuple(fitted))
+
+
+def indicators(preprocessing: Preprocessing, has: Bool[np.ndarray, "k"]) -> list[Feature]:
+    """Return the features of missing cells.
+
+    Args:
+        has: which of the k raw columns have one.
+    """
+    return [Feature(name, "missing") for name, one in zip(preprocessing.columns, has, strict=True) if one]
 
 
 def fit_alone(
@@ -259,12 +267,13 @@ def fit_alone(
     agreed = Agreed(np.zeros(count), np.ones(count))
     if statistics is not None:
         agreed = agree(preprocessing, [statistics])
-    marks = np.array([feature.kind in MARKS for feature in preprocessing.inputs])
-    low, high = np.fmin.reduce(values), np.fmax.reduce(values)
-    if preprocessing.scale == "range":
-        agreed = replace(agreed, means=np.where(marks, 0.0, low), deviations=np.where(marks, 1.0, high - low))
-    elif preprocessing.scale == "quantile":
-        agreed = replace(agreed, deviations=np.where(marks | (low < high), agreed.deviations, 0.0))
+    if preprocessing.scale in ("range", "quantile"):
+        marks = np.array([feature.kind in MARKS for feature in preprocessing.inputs])
+        low, high = np.fmin.reduce(values), np.fmax.reduce(values)
+        if preprocessing.scale == "range":
+            agreed = replace(agreed, means=np.where(marks, 0.0, low), deviations=np.where(marks, 1.0, high - low))
+        else:
+            agreed = replace(agreed, deviations=np.where(marks | (low < high), agreed.deviations, 0.0))
     if agreed.indicators is not None and gaps is not None:
         agreed = replace(agreed, indicators=gaps)
     return fit(preprocessing, agreed)

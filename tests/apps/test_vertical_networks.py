@@ -209,7 +209,7 @@ def test_first_weights_of_a_party_with_its_own_rows_are_its_secret(tmp_path: Pat
     data = load_vertical(DataSpec("breast-cancer"), 3)
     seeds = []
     for place in (0, 1, 1):
-        rows = type("Rows", (), {"block": None, "public": True, "columns": data.party(place)[0].shape[1]})()
+        rows = type("Rows", (), {"block": None, "keys": {"seed": 0}, "columns": data.party(place)[0].shape[1]})()
         client: VFB2Client = client_of(tmp_path, Party(place, 3, lambda rows=rows: rows), KEYS)  # type: ignore[misc]
         seeds.append(client.network().seed)
     assert seeds[0] != seeds[1] == seeds[2]

@@ -129,12 +129,11 @@ def from_frames(
 
     (train, test), label_column = places, spec.labels_in
     named, train_count = parse_columns(spec.feature_columns), None
-    some = bool(named) and REST not in {column.name for column in named}
-    frame, counting = clean(frame, train, spec, site=site, some=some)
+    frame, counting = clean(frame, train, spec, site=site)
     if other is not None:
         assert test is not None
-        other, _ = clean(other, test, spec, site=True, some=some)
-        if not some and set(other.columns) != set(frame.columns):
+        other, _ = clean(other, test, spec, site=True)
+        if not _only_some(spec) and set(other.columns) != set(frame.columns):
             differing = sorted(map(str, set(other.columns) ^ set(frame.columns)))
             got = f"other columns than {train}: {', '.join(differing[:10])}"
             raise DataError(test, got=got, allowed="the same", hint="set feature-columns or drop-columns")
@@ -171,9 +170,7 @@ def from_frames(
     )
 
 
-def clean(
-    frame: "pd.DataFrame", place: str | Path, spec: DataSpec, *, site: bool, some: bool
-) -> tuple["pd.DataFrame", list[str]]:
+def clean(frame: "pd.DataFrame", place: str | Path, spec: DataSpec, *, site: bool) -> tuple["pd.DataFrame", list[str]]:
     """Return a table without the columns to be dropped, in which cells that mean missing are missing; and its index.
 
     Args:
@@ -181,10 +178,10 @@ def clean(
         place: where it comes from, for errors.
         spec: its keys for columns.
         site: whether it is one site's or party's file, which may lack some of the columns to be dropped.
-        some: whether only some columns are to be features; an index then stays.
 
     Returns:
-        The table, and the name of the dropped index in a list, which is empty where there was none.
+        The table, and the name of the dropped index in a list, which is empty where there was none; an index stays
+        where only some columns are to be features.
 
     Raises:
         DataError: a column that is to be dropped is not there.
@@ -196,13 +193,19 @@ def clean(
         got, way_out = f"{', '.join(lacking[:10])}, which {place} has not", "leave it out"
         raise DataError("drop-columns", got=got, allowed=_columns(frame), hint=way_out)
     frame = frame.drop(columns=list(dropped), errors="ignore")
-    counting = [name for name in frame.columns[:1] if not some and is_index(frame[name])]
+    counting = [name for name in frame.columns[:1] if not _only_some(spec) and is_index(frame[name])]
     markers = parse_names("missing-values", spec.missing_values)
     apart = [spec.labels_in, spec.site_column]
     frame = frame.drop(columns=counting)
     for name in frame.columns.difference(apart):
         frame[name] = without_markers(frame[name], markers)
     return frame, counting
+
+
+def _only_some(spec: DataSpec) -> bool:
+    """Whether only the columns that are named are features."""
+    named = {column.name for column in parse_columns(spec.feature_columns)}
+    return bool(named) and REST not in named
 
 
 def encode(

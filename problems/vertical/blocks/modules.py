@@ -56,7 +56,7 @@ def make_module(name: str, columns: int, width: int, seed: int) -> Module:
     Raises:
         NetworkError: the factory cannot be imported or fails; or its module does not make (b, d) to (b, k), or makes it
             of chance or of the batch, as dropout and batch norm do: partials and update would be of other functions; or
-            it has more state than the parameters that are trained, which alone are kept.
+            it has more state than the parameters that are trained, which alone are kept, or draws more than these.
     """
     factory = import_named(name, _unfit)
 
