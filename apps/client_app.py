@@ -230,6 +230,7 @@ class Work:
     """
 
     client: PayloadClient[Any]
+    run: RunConfig
     request: Request
     store: StateStore | None
     recalled: Payload | None
@@ -243,13 +244,11 @@ def receive(request: Request, context: Context, facts: dict[str, Any]) -> Work:
         ConfigError: the memory on the disk is damaged.
         PayloadError: the request's payload does not fit the algorithm.
     """
-    client, config = make_client(context, request.scaling), request.config
-    guard_samples(client, run_config(context), context)
+    client, run, config = make_client(context, request.scaling), run_config(context), request.config
+    guard_samples(client, run, context)
     if request.present is not None:
-        client.summed = fewest_in_sum(
-            len(set(request.present.places.tolist())), run_config(context).privacy.secure_threshold
-        )
-    run_config(context).algorithm.sites.begin(client, facts)
+        client.summed = fewest_in_sum(len(set(request.present.places.tolist())), run.privacy.secure_threshold)
+    run.algorithm.sites.begin(client, facts)
     kind: Any = client.down
     if request.extras is not None and kind is not None:
         client.inbox = _decode(kind, request.extras, len(request.parameters[0]))
@@ -258,7 +257,7 @@ def receive(request: Request, context: Context, facts: dict[str, Any]) -> Work:
     if client.memory is not None:
         since = int(config.get(STATE_SINCE, 0))
         client.state, made = recall(client, context, store, int(config[ROUND]), since)
-    return Work(client, request, store, client.state, made)
+    return Work(client, run, request, store, client.state, made)
 
 
 def answer(work: Work, fitted: Fitted, context: Context) -> RecordDict:
@@ -278,7 +277,7 @@ def answer(work: Work, fitted: Fitted, context: Context) -> RecordDict:
             values_of(context.state).update({STATE: client.state.to_record(), MADE: made})
             if work.store is not None:
                 work.store.save(server_round, client.state)
-    if run_config(context).privacy.secure_sum:
+    if work.run.privacy.secure_sum:
         steps = [new - old for new, old in zip(arrays, work.request.parameters, strict=False)]
         return content(payload=_mask(steps, client.outbox, len(client.site), work.request, context), metrics=scalars)
     return content(

@@ -42,7 +42,7 @@ def engine_of(grid: Grid) -> str:
     """Return the name of what carries a run's messages.
 
     Returns:
-        "in-process", "flower-simulation" or "deployment"; of an unknown grid, the name of its class.
+        "in-process", "ray", "flower-simulation" or "deployment"; of an unknown grid, the name of its class.
     """
     return str(getattr(grid, "engine", ENGINES.get(type(grid).__name__, type(grid).__name__)))
 

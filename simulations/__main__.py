@@ -24,6 +24,7 @@ from problems.models import MODELS
 from simulations.arguments import (
     Clients,
     ClientsOrSites,
+    Cluster,
     Json,
     NodeConfigs,
     Out,
@@ -73,13 +74,21 @@ def run(
     clients: ClientsOrSites = None,
     node_config: NodeConfigs = None,
     engine: Annotated[
-        Literal["inprocess", "flower"], typer.Option(help="in this process, or Flower's Ray simulation")
+        Literal["inprocess", "ray", "flower"],
+        typer.Option(help="in this process, in workers of Ray, or Flower's Ray simulation"),
     ] = "inprocess",
     threads: Annotated[int, typer.Option(min=1, help="clients that train at once (in process); changes no result")] = 1,
     stack: Stacked = "1",
     client_gpus: Annotated[
         float | None, typer.Option(min=0, max=1, help="share of a GPU for a client (flower); without, CPUs share them")
     ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="of a Ray cluster's head, or auto (ray); without, a Ray of its own")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="number of workers (ray); without, one for each CPU")
+    ] = None,
+    gpus_per_worker: Annotated[float | None, typer.Option(min=0, help="share of a GPU for a worker (ray)")] = None,
     baselines: Annotated[
         bool, typer.Option("--baselines", help="compare with each site alone, and with all rows in one place")
     ] = False,
@@ -93,6 +102,11 @@ def run(
         check_baselines(parsed)
     clients, nodes = sites_of(clients, node_config)
     limit = stack_of(stack)
+    placing = {"--address": address, "--workers": workers, "--gpus-per-worker": gpus_per_worker}
+    for option, value in placing.items():
+        if value is not None and engine != "ray":
+            got = f"{value} with --engine {engine}"
+            raise ConfigError(option, got=got, allowed="with --engine ray only", hint="leave it out")
     if engine == "flower":
         for option, given in (("--node-config", len(nodes)), ("--stack", 0 if limit == 1 else limit)):
             if given:
@@ -103,7 +117,8 @@ def run(
             if engine == "flower":
                 _run_with_flower(out, clients, flat, client_gpus, quiet)
             else:
-                run_federation(clients, flat, threads, nodes, limit)
+                cluster = Cluster(address or "", workers, gpus_per_worker or 0.0) if engine == "ray" else None
+                run_federation(clients, flat, threads, nodes, limit, cluster)
         except RunFailedError:
             if quiet or engine == "flower":
                 raise

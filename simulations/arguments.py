@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,6 +15,22 @@ from apps.run_config.pairs import parse_pairs
 AUTO: Literal["auto"] = "auto"
 # how many clients are computed as one, at most: a number above 0, or `AUTO`, which tries what is fastest
 Stack = int | Literal["auto"]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where the workers of a run on Ray are.
+
+    Attributes:
+        address: of a Ray cluster's head, or "auto" for one that runs on this machine; empty: a Ray of its own.
+        workers: their number; None: one for each CPU, and no more than there are clients.
+        gpus: the share of a GPU that each worker takes.
+    """
+
+    address: str = ""
+    workers: int | None = None
+    gpus: float = 0.0
+
 
 Overrides = Annotated[
     list[str] | None,

@@ -69,6 +69,13 @@ def own_message(message: Message) -> Message:
     return own
 
 
+def with_content(message: Message, content: RecordDict | None) -> Message:
+    """The message around another content, or around none."""
+    other = make_twin(message)
+    other.__dict__["_content"] = content
+    return other
+
+
 def own_records(records: RecordDict) -> RecordDict:
     """Records that can be changed without changing another's."""
     return _like(records, _own_record)

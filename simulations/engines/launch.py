@@ -15,7 +15,8 @@ from apps.run_directory.versions import versions
 from apps.server_app import app as server_app
 from apps.sites import resources
 from problems.data import Preprocessing, SampleFormat
-from simulations.arguments import Stack, add_directory
+from problems.errors import require
+from simulations.arguments import Cluster, Stack, add_directory
 from simulations.engines.in_process import run_in_process
 from simulations.engines.stacked.messages import make_stacker
 from simulations.references.centralized import RoundHook, check_centralized, train_centralized
@@ -74,9 +75,10 @@ def run(
     threads: int = 1,
     stack: Stack = 1,
     node_configs: Sequence[Mapping[str, Scalar]] = (),
+    cluster: Cluster | None = None,
     quiet: bool = False,
 ) -> RunRecord:
-    """Run one federation in this process, and read its run directory.
+    """Run one federation in this process, or with its clients in workers of Ray, and read its run directory.
 
     Args:
         config: the run config, with tables or with flat keys: ``{"fedx": {"gamma": 0.5}}`` or ``{"fedx.gamma": 0.5}``.
@@ -86,6 +88,7 @@ def run(
         stack: clients that are computed as one, at most, or "auto"; changes results by rounding. With 1 a run is
             bit-identical to one of Flower's own engine.
         node_configs: one for each client, as its SuperNode would have; empty: none.
+        cluster: where the workers are; None: everything is in this process.
         quiet: write no log.
 
     Raises:
@@ -93,7 +96,7 @@ def run(
     """
     flat = add_directory(flatten(config), Path(out))
     with log_off(quiet):
-        run_federation(clients or len(node_configs) or 8, flat, threads, node_configs, stack)
+        run_federation(clients or len(node_configs) or 8, flat, threads, node_configs, stack, cluster)
     return read_run(Path(out).expanduser())
 
 
@@ -103,18 +106,34 @@ def run_federation(
     threads: int = 1,
     node_configs: Sequence[Mapping[str, Scalar]] = (),
     stack: Stack = 1,
+    cluster: Cluster | None = None,
 ) -> None:
-    """Run a federation in this process; each client may have a node config, as SuperNodes have.
+    """Run a federation in this process, or with its clients in workers of Ray.
+
+    Args:
+        node_configs: one for each client, as SuperNodes have; empty: none.
 
     Raises:
-        ConfigError: both ``threads`` and ``stack`` are above 1.
+        ConfigError: ``threads`` is above 1, and so is ``stack``; or there is a ``cluster``, and ``threads`` is above 1
+            or the strategy vertical.
+        MissingExtraError: Ray is not installed.
         RunFailedError: the run has no result; the log and failure.json have the reason too.
     """
-    if threads > 1 and stack != 1:
-        allowed = "1 with --threads"
-        raise ConfigError(
-            "--stack", got=f"{stack} with --threads {threads}", allowed=allowed, hint="leave one of both out"
-        )
+    if threads > 1 and (stack != 1 or cluster is not None):
+        other = "--engine ray" if cluster is not None else f"--stack {stack}"
+        raise ConfigError("--threads", got=f"{threads} with {other}", allowed="1", hint="leave one of both out")
+    if cluster is not None:
+        if (parsed := parse_run_config(config)).algorithm.strategy.vertical:
+            got, allowed = (
+                f"ray with {parsed.run.strategy}",
+                "inprocess or flower, since its parties talk to each other",
+            )
+            raise ConfigError("--engine", got=got, allowed=allowed, hint="leave it out")
+        require("--engine ray", "simulation", "ray")
+        from simulations.engines.on_ray import run_on_ray  # Ray takes a second that no other run needs
+
+        run_on_ray(server_app, clients, config, node_configs, stack, cluster=cluster)
+        return
     together = make_stacker(stack, config)
     run_in_process(server_app, client_app, clients, config, threads, node_configs, together)
 

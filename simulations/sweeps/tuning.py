@@ -1,46 +1,36 @@
 """Runs a sweep's trials on Ray Tune: each a Tune trial that reports every evaluated round and may be stopped there.
 
-Ray is imported here only, and quietly: no usage statistics, no dashboard, no log of workers, no reporter of Tune's.
+Ray Tune is imported here only, and quietly: it has no log of workers and no reporter.
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import os
 import shutil
-import signal
-import socket
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-# Read by Ray when it is imported or started.
+# Read by Ray Tune when it is imported or started.
 os.environ.update(
-    RAY_USAGE_STATS_ENABLED="0",
     RAY_AIR_NEW_OUTPUT="0",
     RAY_CHDIR_TO_TRIAL_DIR="0",  # relative paths are those of the command line
-    RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",  # a trial sees the GPU that a plain run sees
     TUNE_DISABLE_AUTO_CALLBACK_LOGGERS="1",
     TUNE_DISABLE_STRICT_METRIC_CHECKING="1",  # a failed trial reports no metric
     TUNE_PRINT_ALL_TRIAL_ERRORS="0",
     TUNE_DISABLE_SIGINT_HANDLER="1",  # Ctrl-C is a KeyboardInterrupt
 )
 
-import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
-from apps.config import ConfigError
+from simulations.engines.ray_session import enter_folder, open_ray
 from simulations.engines.stepped import SteppedRun
 from simulations.results.records import evaluation
 from simulations.sweeps.plan import Sweep, Trial
 
 _REDUCTION = 3  # ASHA keeps one in so many trials at each rung
 _OBJECT_STORE = 100 * 1024**2  # bytes; trials pass nothing through it
-_CONNECT_SECONDS = 10.0
 
 # called with (trial, why its process died or it was stopped, or "") once a trial has ended
 TrialHook = Callable[[Trial, str], None]
@@ -55,10 +45,7 @@ class FederationTrial(tune.Trainable):
         Args:
             config: the entries that `run_trials` makes; ``number`` is the trial's place in ``trials``.
         """
-        with contextlib.suppress(OSError):  # a machine of a cluster may have no such folder
-            os.chdir(config["folder"])
-        if config["folder"] not in sys.path:
-            sys.path.append(config["folder"])
+        enter_folder(config["folder"])
         self.metric: str = config["metric"]
         self.trial: Trial = config["trials"][config["number"]]
         self.reported: dict[str, Any] = {}
@@ -159,7 +146,7 @@ def run_trials(
             grace_period=sweep.grace,
             reduction_factor=_REDUCTION,
         )
-    with _ray(jobs, address):
+    with open_ray(jobs, address, store=_OBJECT_STORE):
         try:
             tune.run(
                 tune.with_resources(FederationTrial, {"cpu": 1}),
@@ -184,41 +171,3 @@ def run_trials(
             )
         finally:
             shutil.rmtree(storage, ignore_errors=True)
-
-
-@contextmanager
-def _ray(jobs: int, address: str) -> Iterator[None]:
-    if ray.is_initialized():
-        got = "one that runs in this process already"
-        raise ConfigError("Ray", got=got, allowed="none, since a sweep starts its own", hint="end it")
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
-    logging.getLogger("ray").setLevel(logging.CRITICAL)  # trials report themselves why they failed
-    # Ray puts this process's folder first in its workers' module search path; a user's may have an ``apps/``.
-    ours = Path(__file__).resolve().parents[2]
-    try:
-        try:
-            if address:
-                _reach(address)
-            with contextlib.chdir(ours):
-                if address:
-                    ray.init(address=address, **quiet)
-                else:  # without "local" an address in the environment or of the last ``ray start`` counts
-                    memory = _OBJECT_STORE
-                    ray.init("local", num_cpus=jobs, include_dashboard=False, object_store_memory=memory, **quiet)
-        except (OSError, ValueError) as error:
-            where = f"--address {address!r}" if address else "a Ray of its own"
-            got = " ".join(str(error).split())
-            allowed = "host:port of a Ray cluster's head"
-            raise ConfigError(where, got=got, allowed=allowed, hint="leave --address out, or give one") from None
-        yield
-    finally:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave processes behind
-        ray.shutdown()
-        signal.signal(signal.SIGINT, before)
-
-
-def _reach(address: str) -> None:
-    """Raise OSError if nothing listens at ``host:port``: Ray would retry for ever and ignore Ctrl-C."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if colon and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()

@@ -24,7 +24,7 @@ from payloads.settings import TrainingSettings
 from payloads.wire import METRICS, PAYLOAD
 from problems.models import FlatModel, build_model
 from problems.penalties import PENALTIES
-from simulations.engines.in_process import FIRST_NODE_ID
+from simulations.engines.grid import FIRST_NODE_ID
 from strategies.rounds.replies import Reply
 from tests.algorithms.helpers import roster_of
 from tests.algorithms.watched import DROPS, Watched

@@ -19,7 +19,8 @@ from apps.sites.policy import FIXED, check_demands
 from payloads.handshake import REFUSAL
 from payloads.secure_sum import KEYS as KEYS_STAGE
 from payloads.wire import CONFIG, PAYLOAD, PHASE, ROUND, STAGE, SUM_NUMBER, content
-from simulations.engines.in_process import FIRST_NODE_ID, InProcessGrid, task_identity
+from simulations.engines.grid import FIRST_NODE_ID, task_identity
+from simulations.engines.in_process import InProcessGrid
 from tests.apps.test_own_data import COLUMNS, CSV, files
 from tests.battery.federation import Wiretap, federate, flat_config, patients
 

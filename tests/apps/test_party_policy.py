@@ -16,7 +16,7 @@ from clients.vertical.policy import Policy, PolicyError
 from clients.vertical.transport.identity import Identity, fingerprint
 from payloads.vfb2 import ALIGNMENT, DATA_SUMMARY, INTERSECTION
 from payloads.wire import PHASE, ROUND
-from simulations.engines.in_process import FIRST_NODE_ID
+from simulations.engines.grid import FIRST_NODE_ID
 from tests.apps.vertical_runs import CSV, EVERYBODY, KEYS, client_of, identified, own_files, play, segment_of
 from tests.battery.federation import Wiretap, flat_config, serve
 

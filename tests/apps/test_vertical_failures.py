@@ -9,7 +9,7 @@ from flwr.app import Error, Message, RecordDict
 from apps.client_app import app as client_app
 from apps.config import Scalar
 from apps.server_app import app as server_app
-from simulations.engines.in_process import FIRST_NODE_ID
+from simulations.engines.grid import FIRST_NODE_ID
 from tests.apps.vertical_runs import KEYS, PARTIES, play
 from tests.battery.federation import Exchange, Run, Wiretap, federate, flat_config, serve
 

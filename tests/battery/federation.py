@@ -23,7 +23,8 @@ from apps.server_app import app as server_app
 from payloads.record import Payload
 from payloads.wire import ARRAYS, CONFIG, PAYLOAD, PHASE, ROUND, model_arrays
 from simulations.arguments import Stack
-from simulations.engines.in_process import FIRST_NODE_ID, RUN_ID, SERVER_NODE_ID, InProcessGrid, task_identity
+from simulations.engines.grid import FIRST_NODE_ID, RUN_ID, SERVER_NODE_ID, task_identity
+from simulations.engines.in_process import InProcessGrid
 from simulations.engines.stacked.messages import make_stacker
 
 # Common keys, so that an algorithm whose table is not known here runs with its defaults; and what makes a run that

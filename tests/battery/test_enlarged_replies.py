@@ -17,7 +17,7 @@ from apps.server_app import RunFailedError
 from methods.predictions import FedXPredictions
 from payloads.record import ArraySpec, Payload, PayloadError, specs_of
 from payloads.wire import ARRAYS, METRICS, PAYLOAD, ROUND
-from simulations.engines.in_process import task_identity
+from simulations.engines.grid import task_identity
 from strategies.rounds.errors import LONGEST_REASON
 from tests.battery.federation import OF_ROWS, Exchange, Run, federate, sites_of
 

@@ -19,7 +19,7 @@ from apps.server_app import app as server_app
 from methods.composite import CorrectionState
 from methods.scaffold import ControlChange, ControlVariate
 from payloads.wire import CONFIG, METRICS, PAYLOAD, ROUND, STATE_ROUND, STATE_SINCE
-from simulations.engines.in_process import FIRST_NODE_ID
+from simulations.engines.grid import FIRST_NODE_ID
 from tests.battery.federation import Exchange, Run, Wiretap, federate, flat_config, save_npz, serve
 
 CLIENTS, ROUNDS, LOST_AFTER, LOSER = 3, 6, 2, 1

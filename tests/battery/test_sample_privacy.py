@@ -12,7 +12,7 @@ from apps.server_app import RunFailedError
 from apps.sites.sample_privacy import SPENT, check_epsilon
 from methods.coda import CLASS_SCORES
 from payloads.wire import CONFIG, PHASE
-from simulations.engines.in_process import task_identity
+from simulations.engines.grid import task_identity
 from tests.battery.federation import SMALL, federate, save_npz
 
 PRIVATE = [name for name, row in ALGORITHMS.items() if taken_of(row)]

@@ -20,7 +20,7 @@ from apps.server_app import app as server_app
 from payloads.secure_sum import MaskedValues
 from payloads.wire import ARRAYS, CONFIG, LARGEST_SITE, PAYLOAD, PRESENT, STAGE
 from simulations.engines.flower_internals import own_records
-from simulations.engines.in_process import FIRST_NODE_ID, task_identity
+from simulations.engines.grid import FIRST_NODE_ID, task_identity
 from tests.battery.federation import Exchange, Run, Wiretap, federate, flat_config, patients, serve
 from tests.battery.test_resume import assert_same_run
 

@@ -31,6 +31,7 @@ TABLES: dict[str, tuple[list[str], int]] = {
     "defaults.py": (HORIZONTAL, 2),
     "evaluation.py": (["psm", "kl-opauc", "auprc"], 2),
     "memory.py": (["data alone", "federation"], 3),
+    "cluster.py": (["table3-cnn", "linear, 100,000 clients"], 4),
 }
 
 

@@ -19,7 +19,8 @@ from threadpoolctl import threadpool_info
 from apps.registry import ALGORITHMS
 from apps.sites.resources import hold_threads
 from payloads.settings import TrainingSettings
-from simulations.engines.in_process import InProcessGrid, task_identity
+from simulations.engines.grid import task_identity
+from simulations.engines.in_process import InProcessGrid
 from tests.battery.federation import SAMPLING, federate
 from tests.simulations.probes import NODES, REASON, Observation, client_app, observe
 

@@ -18,7 +18,7 @@ from problems.randomness import Purpose, stream
 from problems.sampling import EpochSampler
 from problems.site import Site
 from simulations.engines.flower_internals import make_reply, set_message_id
-from simulations.engines.in_process import task_identity
+from simulations.engines.grid import task_identity
 from simulations.engines.stacked import gathering
 from simulations.engines.stacked.carries import Apart, NotAlikeError, join, split
 from simulations.engines.stacked.networks import StackedNetwork

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from simulations.engines.in_process import task_identity
+from simulations.engines.grid import task_identity
 
 
 @pytest.fixture(autouse=True)

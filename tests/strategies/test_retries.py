@@ -19,7 +19,7 @@ from apps.sites.files import read_tensors
 from apps.sites.resources import federated_data, new_model
 from methods.penalised import SMOOTHNESS, Smoothness
 from payloads.wire import CONFIG, METRICS, PAYLOAD, PHASE, ROUND, count_bytes, model_record
-from simulations.engines.in_process import FIRST_NODE_ID
+from simulations.engines.grid import FIRST_NODE_ID
 from strategies.rounds.errors import StrategyError
 from tests.algorithms.test_composite import DIM, KEYS, Played, Recorder, hand, make, save_sites
 from tests.battery.federation import Exchange, Run, flat_config, model_of, serve

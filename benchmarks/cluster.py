@@ -1,0 +1,168 @@
+"""Two workers of Ray against one process: seconds a round, and the memory of many clients.
+
+The run on Ray and the one in this process take turns, five times each; a run's figure is the median of its rounds. The
+single process has one thread, as each worker has. Memory is the proportional set size of this process and all that it
+has started, Ray's own processes too.
+
+    python benchmarks/cluster.py [--smoke] [--no-check] [--only table3-cnn] [--workers 2]
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from harness import TEST_ROWS, arguments, check, config, quiet, seconds_a_round, table
+
+from apps.config import Scalar
+from simulations.arguments import Cluster, Stack
+from simulations.engines.launch import run_federation
+
+REPEATS = 5
+SAMPLE_SECONDS = 0.2
+SHAPES = {"table3-cnn": (1, 28, 28), "resnet20": (3, 32, 32), "mlp": (784,), "linear": (50,)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workload, and what is wanted of it: a speed against one process, or seconds a round and GiB in all."""
+
+    name: str
+    model: str
+    clients: int
+    cohort: int
+    rows: int
+    steps: int
+    batch: int
+    stack: Stack
+    rounds: int
+    speed: float = 0.0
+    seconds: float = 0.0
+    gib: float = 0.0
+
+
+CASES = [
+    Case("table3-cnn", "table3-cnn", 16, 16, 64, 4, 32, 1, 6, speed=1.7),
+    Case("resnet20", "resnet20", 16, 16, 64, 2, 32, 1, 5, speed=1.7),
+    Case("mlp", "mlp", 1000, 50, 50, 5, 10, 50, 30, speed=1.3),
+    Case("mlp, 50 steps", "mlp", 1000, 50, 50, 50, 10, 50, 10, speed=1.3),
+    Case("linear, 100,000 clients", "linear", 100_000, 1000, 20, 5, 10, 1000, 8, seconds=0.6, gib=2.5),
+]
+SMOKE = [
+    Case("table3-cnn", "table3-cnn", 2, 2, 16, 1, 8, 1, 3),
+    Case("linear, 100,000 clients", "linear", 200, 20, 20, 5, 10, 20, 3),
+]
+
+
+def write_rows(case: Case, path: Path) -> None:
+    """An npz file of rows for the clients and for the test."""
+    rng, shape = np.random.default_rng(0), SHAPES[case.model]
+    labels = np.arange(case.clients * case.rows + TEST_ROWS) % 2
+    features = rng.standard_normal((len(labels), *shape), dtype=np.float32)
+    features += (labels / np.sqrt(np.prod(shape))).astype(np.float32).reshape(-1, *[1] * len(shape))
+    cut = len(labels) - TEST_ROWS
+    np.savez(path, X=features[:cut], y=labels[:cut], X_test=features[cut:], y_test=labels[cut:])
+
+
+def measure(case: Case, path: Path, cluster: Cluster | None) -> float:
+    """Seconds a round."""
+    flat: dict[str, Scalar] = config(
+        str(path),
+        strategy="local-sgd",
+        model=case.model,
+        num_server_rounds=case.rounds,
+        fraction_train=case.cohort / case.clients,
+        local_steps=case.steps,
+        batch_size=case.batch,
+        torch_threads=1,
+        pictures=False,
+    )
+    with quiet(), tempfile.TemporaryDirectory() as folder:
+        run_federation(
+            case.clients, {**flat, "output-dir": folder, "run-name": "run"}, stack=case.stack, cluster=cluster
+        )
+        return seconds_a_round(Path(folder) / "run")
+
+
+@contextmanager
+def watch_memory(found: list[float]) -> Iterator[None]:
+    """Append the peak GiB of this process and its descendants during the block."""
+    ended, peak = threading.Event(), [0.0]
+
+    def watch() -> None:
+        while not ended.wait(SAMPLE_SECONDS):
+            peak[0] = max(peak[0], sum(map(proportional_bytes, family())) / 2**30)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+        found.append(peak[0])
+
+
+def family() -> list[int]:
+    """The ids of this process and of its descendants."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):  # it has ended
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found = [os.getpid()]
+    for process in found:
+        found += children.get(process, [])
+    return found
+
+
+def proportional_bytes(process: int) -> int:
+    with suppress(OSError):
+        rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
+        if match := re.search(r"^Pss:\s+(\d+) kB", rollup, re.MULTILINE):
+            return int(match[1]) * 1024
+    return 0
+
+
+def main() -> None:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--only", choices=[case.name for case in CASES], help="one workload")
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    cases = [case for case in (SMOKE if options.smoke else CASES) if options.only in (None, case.name)]
+    print("data: synthetic")
+    rows, failures = [], []
+    for case in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "rows.npz"
+            write_rows(case, path)
+            alone, spread, memory = [], [], []
+            for _ in range(1 if options.smoke else REPEATS):
+                alone.append(measure(case, path, None))
+                with watch_memory(memory):
+                    spread.append(measure(case, path, Cluster(workers=options.workers)))
+        speed, seconds, gib = median(a / s for a, s in zip(alone, spread, strict=True)), median(spread), max(memory)
+        rows.append([case.name, f"{median(alone):.3f}", f"{seconds:.3f}", f"{speed:.2f}", f"{gib:.2f}"])
+        for got, limit, enough, what in (
+            (speed, case.speed, speed >= case.speed, "times one process, at least"),
+            (seconds, case.seconds, seconds <= case.seconds, "s a round, at most"),
+            (gib, case.gib, gib <= case.gib, "GiB, at most"),
+        ):
+            if limit and not enough:
+                failures.append(f"{case.name}: {got:.2f} {what} {limit} is wanted")
+    print(f"{options.workers} workers, local-sgd, wall time")
+    table(["workload", "one process: s a round", "workers", "speed", "GiB in all"], rows)
+    check(failures, wanted=not options.no_check)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""What grids of this package have in common: a message is answered before the call that pushes it returns.
+
+Node ids, message ids and error replies behave as in Flower's own simulation.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.serverapp import Grid, ServerApp
+
+from simulations.engines.flower_internals import Run, identity, set_message_id
+
+RUN_ID = 1
+SERVER_NODE_ID = 1
+FIRST_NODE_ID = 1000
+
+
+def task_identity() -> AbstractContextManager[None]:
+    """Set the identity that ``Message`` requires of this process, and restore the former one afterwards."""
+    return identity(RUN_ID, RUN_ID, SERVER_NODE_ID)
+
+
+class AnsweringGrid(Grid):
+    """A grid without a queue: whoever pushes messages waits for their replies. Subclasses say how they are answered."""
+
+    engine: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._run = Run.create_empty(RUN_ID)
+        self._message_ids = itertools.count(1)
+        self._replies: dict[str, Message] = {}
+
+    @abstractmethod
+    def answer(self, messages: list[Message]) -> list[Message]:
+        """The reply to each message, with ids; one that cannot be answered gets a reply with an error."""
+
+    def close(self) -> None:
+        """Free what the grid holds beside memory."""
+
+    def set_run(self, run: Run) -> None:
+        """Set the run the grid operates in."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+        return self._run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Flower's deprecated constructor of messages."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Let each message be answered, and keep its reply until it is pulled.
+
+        Where a ClientApp raises, or there is no such node, the reply has an error, as in Flower's own simulation.
+
+        Returns:
+            The ids that the messages have been given, in their order.
+
+        Raises:
+            ValueError: a message is a reply, or was pushed before; no ClientApp has been run.
+        """
+        pushed = list(messages)
+        for message in pushed:
+            if message.metadata.delivered_at or message.metadata.reply_to_message_id:
+                raise ValueError(f"Invalid message: {message.metadata.message_id or 'a reply'} was sent before")
+            message.metadata.delivered_at = self.engine
+            set_message_id(message, f"message-{next(self._message_ids)}")
+        for message, reply in zip(pushed, self.answer(pushed), strict=True):
+            self._replies[message.metadata.message_id] = reply
+        return [message.metadata.message_id for message in pushed]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """The replies to some messages, each handed out once.
+
+        Args:
+            message_ids: as `push_messages` returned them; those without a reply are passed over.
+        """
+        return [self._replies.pop(message_id) for message_id in list(message_ids) if message_id in self._replies]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None, **more: Any
+    ) -> Iterable[Message]:
+        """Push messages and pull their replies, in the order of the messages.
+
+        Args:
+            timeout: has no effect and loses no reply, as a message is answered before the call that pushes it returns.
+            more: any other limit on waiting that a later Flower may pass; without effect too.
+        """
+        return self.pull_messages(self.push_messages(messages))
+
+
+def stamp(reply: Message) -> Message:
+    """Give a reply its id."""
+    set_message_id(reply, f"reply-{reply.metadata.reply_to_message_id}")
+    return reply
+
+
+def error_reply(code: int, reason: str, message: Message) -> Message:
+    """The reply to a message that has no other."""
+    return stamp(Message(Error(code, reason), reply_to=message))
+
+
+def run_on(grid: AnsweringGrid, server_app: ServerApp, run_config: Mapping[str, bool | int | float | str]) -> None:
+    """Run a ServerApp to its end on a grid, and close the grid; exceptions of the ServerApp propagate."""
+    context = Context(
+        run_id=RUN_ID,
+        node_id=SERVER_NODE_ID,
+        node_config={},
+        state=RecordDict(),
+        run_config=dict(run_config),
+    )
+    gc.freeze()  # else each full collection walks over all that was imported, once in a few rounds
+    try:
+        server_app(grid, context)
+    finally:
+        gc.unfreeze()
+        grid.close()

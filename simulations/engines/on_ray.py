@@ -1,0 +1,184 @@
+"""The engine of a Ray cluster: the same ServerApp, Strategy and ClientApp objects, with the clients in Ray's workers.
+
+A worker is a Ray actor that keeps a share of the clients for the whole run, with their models and memory. Where workers
+run, what happens when one dies, and how arrays reach them is Ray's business. The data set and the content that messages
+of a round share go once to each machine, and each client's reply comes back whole, so that the server checks every one
+of them and a run equals one in a single process bit for bit.
+
+A worker that has died is started anew by Ray and given its messages once more. Its clients are then as sites that were
+restarted: they continue with the memory that they have on disk, and where there is none the run reports it as lost.
+"""
+
+from __future__ import annotations
+
+import gc
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from logging import INFO, getLogger
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Message, RecordDict
+from flwr.common import log
+from flwr.serverapp import ServerApp
+
+from apps.client_app import app as client_app
+from apps.config import Scalar, parse_run_config
+from apps.sites import resources
+from problems.data.spec import OWN
+from simulations.arguments import Cluster, Stack
+from simulations.engines.flower_internals import ErrorCode, with_content
+from simulations.engines.grid import FIRST_NODE_ID, AnsweringGrid, error_reply, run_on, task_identity
+from simulations.engines.in_process import InProcessGrid
+from simulations.engines.ray_session import enter_folder, open_ray, ray
+from simulations.engines.stacked.messages import make_stacker
+
+
+class Share:
+    """What a worker does: it answers messages to its share of the clients.
+
+    Args:
+        folder: the one that the command was given in.
+        partitions: of its clients.
+        clients: the number of all clients.
+        run_id: what the nodes call the run, by which sites keep files on their disks.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        partitions: Sequence[int],
+        clients: int,
+        config: Mapping[str, Scalar],
+        node_configs: Sequence[Mapping[str, Scalar]],
+        stack: Stack,
+        run_id: int,
+    ) -> None:
+        enter_folder(folder)
+        together = make_stacker(stack, config)
+        self._grid = InProcessGrid(
+            client_app, clients, config, node_configs, together=together, held=partitions, run_id=run_id
+        )
+        self._spec, self._clients, self._has_data = parse_run_config(config).data, clients, False
+        gc.freeze()  # as for the server
+
+    def answer(
+        self, envelopes: Sequence[tuple[Message, int]], data: Sequence[Any], *contents: RecordDict
+    ) -> list[Message]:
+        """The replies to some messages.
+
+        Args:
+            envelopes: each message without its content, and which of the contents it has.
+            data: Ray's reference to the data set, if there is one; a worker that has been started again needs it anew.
+            contents: those of the messages, each once.
+        """
+        if data and not self._has_data:
+            resources.adopt(self._spec, self._clients, ray.get(data[0]))
+            self._has_data = True
+        with task_identity():
+            return self._grid.answer([with_content(message, contents[which]) for message, which in envelopes])
+
+
+class RayGrid(AnsweringGrid):
+    """A grid whose nodes are contexts in the workers of a Ray that is open.
+
+    Args:
+        clients: the number of nodes, whose partition ids are 0 to clients - 1.
+        config: the flat run config, copied for every node.
+        node_configs: extra node-config entries, one mapping for each node; empty: none.
+        stack: how many clients a worker computes as one, at most.
+        cluster: the number of workers, and what each needs.
+    """
+
+    engine = "ray"
+
+    def __init__(
+        self,
+        clients: int,
+        config: Mapping[str, Scalar],
+        node_configs: Sequence[Mapping[str, Scalar]],
+        stack: Stack,
+        cluster: Cluster,
+    ) -> None:
+        super().__init__()
+        self._clients = clients
+        count = min(clients, cluster.workers or int(ray.cluster_resources().get("CPU", 1)))
+        # By itself Ray asks for a CPU to place an actor and for none afterwards, so that there is always room for one
+        # that is started again.
+        options: dict[str, Any] = {"num_gpus": cluster.gpus} if cluster.gpus else {}
+        actor = ray.remote(Share).options(max_restarts=-1, max_task_retries=1, scheduling_strategy="SPREAD", **options)
+        run_id, folder = secrets.randbits(63), str(Path.cwd())
+        self._data = _share_data(config, clients)
+        self._workers = [
+            actor.remote(folder, range(first, clients, count), clients, config, node_configs, stack, run_id)
+            for first in range(count)
+        ]
+
+    def get_node_ids(self) -> Iterable[int]:
+        """The ids of all nodes."""
+        return range(FIRST_NODE_ID, FIRST_NODE_ID + self._clients)
+
+    def answer(self, messages: list[Message]) -> list[Message]:
+        """Let the workers answer their clients' messages, all workers at once."""
+        shares: list[list[int]] = [[] for _ in self._workers]
+        contents: dict[int, Any] = {}
+        for place, message in enumerate(messages):
+            shares[(message.metadata.dst_node_id - FIRST_NODE_ID) % len(shares)].append(place)
+            if id(message.content) not in contents:
+                contents[id(message.content)] = ray.put(message.content)
+        asked = []
+        for worker, places in zip(self._workers, shares, strict=True):
+            which = {key: number for number, key in enumerate(dict.fromkeys(id(messages[p].content) for p in places))}
+            envelopes = [(with_content(messages[p], None), which[id(messages[p].content)]) for p in places]
+            if envelopes:
+                asked.append((places, worker.answer.remote(envelopes, self._data, *(contents[key] for key in which))))
+        replies: dict[int, Message] = {}
+        for places, answers in asked:
+            replies |= zip(places, self._wait(answers, [messages[place] for place in places]), strict=True)
+        return [replies[place] for place in range(len(messages))]
+
+    def _wait(self, answers: Any, messages: list[Message]) -> list[Message]:
+        try:
+            found: list[Message] = ray.get(answers)
+        except ray.exceptions.RayError as error:
+            reason = f"the worker of this client: {' '.join(str(error).split())}"
+            return [error_reply(ErrorCode.NODE_UNAVAILABLE, reason, message) for message in messages]
+        return found
+
+
+def _share_data(config: Mapping[str, Scalar], clients: int) -> list[Any]:
+    """Read the run's data set and let all workers have it, of which each machine then has one copy.
+
+    Returns:
+        Ray's reference to it; nothing where sites have files of their own, where there is no room for it, or where it
+        cannot be read, which is for the sites to tell.
+    """
+    spec = parse_run_config(config).data
+    if spec.partition == OWN:
+        return []
+    try:
+        return [ray.put(resources.federated_data(spec, clients))]
+    except (ValueError, ray.exceptions.RayError):
+        return []
+
+
+def run_on_ray(
+    server_app: ServerApp,
+    clients: int,
+    config: Mapping[str, Scalar],
+    node_configs: Sequence[Mapping[str, Scalar]] = (),
+    stack: Stack = 1,
+    *,
+    cluster: Cluster,
+) -> None:
+    """Run a whole federation on Ray; exceptions of the ServerApp propagate.
+
+    Raises:
+        ConfigError: there is no Ray at the cluster's address.
+    """
+    make_stacker(stack, config)  # finds what is wrong with it here
+    logged = not getLogger("flwr").disabled
+    with task_identity(), open_ray(cluster.workers, cluster.address, workers_log=logged):
+        grid = RayGrid(clients, config, node_configs, stack, cluster)
+        log(INFO, "%d workers of Ray for %d clients", len(grid._workers), clients)
+        run_on(grid, server_app, config)

@@ -1,0 +1,85 @@
+"""Starts a Ray of our own, or joins a cluster: quietly, with no usage statistics and no dashboard."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+# Read by Ray when it is imported or started.
+os.environ.update(
+    RAY_USAGE_STATS_ENABLED="0",
+    RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",  # a worker without a share of a GPU sees the GPU that a plain run sees
+)
+
+import ray
+
+from apps.config import ConfigError
+
+_CONNECT_SECONDS = 10.0
+
+
+@contextlib.contextmanager
+def open_ray(cpus: int | None, address: str, *, workers_log: bool = False, store: int | None = None) -> Iterator[None]:
+    """Start a Ray of our own, which ends with the block, or join a cluster and leave it afterwards.
+
+    Args:
+        cpus: of a Ray of our own: the workers it may run at once; None: those of the machine.
+        address: of a cluster's head, or "auto" for one that runs on this machine; empty: a Ray of our own.
+        workers_log: whether what workers print appears here.
+        store: bytes of the object store of a Ray of our own; None: what Ray takes by itself.
+
+    Raises:
+        ConfigError: there is no Ray at the address, or one runs in this process already.
+    """
+    if ray.is_initialized():
+        got = "one that runs in this process already"
+        raise ConfigError("Ray", got=got, allowed="none, since it starts or joins one itself", hint="end it")
+    quiet: dict[str, Any] = {"log_to_driver": workers_log, "logging_level": logging.CRITICAL}
+    logging.getLogger("ray").setLevel(logging.CRITICAL)  # errors are reported by who asked for the work
+    # Ray puts this process's folder first in its workers' module search path; a user's may have an ``apps/``.
+    ours = Path(__file__).resolve().parents[2]
+    try:
+        try:
+            if address:
+                _reach(address)
+            with contextlib.chdir(ours):
+                if address:
+                    ray.init(address=address, **quiet)
+                else:  # without "local" an address in the environment or of the last ``ray start`` counts
+                    ray.init("local", num_cpus=cpus, include_dashboard=False, object_store_memory=store, **quiet)
+        except (OSError, ValueError) as error:
+            where = f"--address {address!r}" if address else "a Ray of its own"
+            got = " ".join(str(error).split())
+            allowed = "host:port of a Ray cluster's head"
+            raise ConfigError(where, got=got, allowed=allowed, hint="leave --address out, or give one") from None
+        yield
+    finally:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave processes behind
+        ray.shutdown()
+        signal.signal(signal.SIGINT, before)
+
+
+def _reach(address: str) -> None:
+    """Raise OSError if nothing listens at ``host:port``: Ray would retry for ever and ignore Ctrl-C."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+
+
+def enter_folder(folder: str) -> None:
+    """Let a worker look up relative paths and a user's own modules where the command was given.
+
+    Args:
+        folder: that of the command; a machine of a cluster may have none of that name.
+    """
+    with contextlib.suppress(OSError):
+        os.chdir(folder)
+    if folder not in sys.path:
+        sys.path.append(folder)

@@ -1,0 +1,104 @@
+"""Runs with their clients in workers of Ray: the results of one process, and what happens when a worker dies."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apps.config import Scalar
+from tests.battery.federation import OF_ROWS, SAMPLING, Run, federate
+from tests.programs import Line, ran
+
+CLIENTS = 5
+slow = pytest.mark.slow
+
+
+def spread(*jobs: tuple[Path, Mapping[str, Scalar], int]) -> list[Run]:
+    """Run jobs of `tests.simulations.ray_runs`."""
+    ran("-m", "tests.simulations.ray_runs", json.dumps([[str(path), *job] for path, *job in jobs]), seconds=1200)
+    return [Run(path) for path, *_ in jobs]
+
+
+def check_equal(run: Run, expected: Run) -> None:
+    assert run.untimed == expected.untimed
+    assert run.model_bytes == expected.model_bytes
+
+
+@slow
+def test_two_workers_give_the_bytes_of_one_process(tmp_path: Path) -> None:
+    """And what one engine has left, the other goes on from."""
+    configs: dict[str, dict[str, Scalar]] = {
+        strategy: {
+            "strategy": strategy,
+            "model": "mlp",
+            "checkpoint-every": 2,
+            "fraction-train": 0.67 if strategy in SAMPLING else 1.0,
+        }
+        for strategy in OF_ROWS
+    }
+    configs["masked"] = {"strategy": "local-sgd", "model": "linear", "privacy.secure-sum": True, "checkpoint-every": 2}
+    here = {name: federate(tmp_path / "here" / name, config, CLIENTS)[0] for name, config in configs.items()}
+    runs = spread(*((tmp_path / "ray" / name, config, 0) for name, config in configs.items()))
+    for name, run in zip(configs, runs, strict=True):
+        check_equal(run, here[name])
+        assert run.result["engine"] == "ray"
+    more = {name: {**configs[name], "num-server-rounds": 5, "resume": True} for name in ("fedx2", "scaffold")}
+    runs = spread(*((tmp_path / "here" / name, config, 0) for name, config in more.items()))
+    for run, (name, config) in zip(runs, more.items(), strict=True):
+        check_equal(run, federate(tmp_path / "ray" / name, config, CLIENTS)[0])
+
+
+@slow
+def test_a_worker_that_dies_takes_no_client_with_it(tmp_path: Path) -> None:
+    """It gets its messages again, and its clients have the memory that they find on disk, or say that it is lost."""
+    common: dict[str, Scalar] = {"model": "mlp", "local-steps": 300, "num-server-rounds": 4}
+    saved: dict[str, dict[str, Scalar]] = {
+        name: {**common, "strategy": name, "checkpoint-every": 1} for name in ("fedx2", "scaffold", "composite")
+    }
+    jobs = [(tmp_path / "killed" / name, config, 2) for name, config in saved.items()]
+    jobs += [(tmp_path / "lost" / name, {**config, "checkpoint-every": 0}, 2) for name, config in saved.items()]
+    killed = spread(*jobs)
+    for run, (name, config) in zip(killed[:3], saved.items(), strict=True):
+        check_equal(run, federate(tmp_path / "whole" / name, config, CLIENTS)[0])
+    for run in killed[3:]:
+        assert [line["state_lost"] for line in run.lines[1:]] == [[], [1, 3], [], []]
+    for run in killed:
+        assert run.result["dropped"] == {}
+
+
+@slow
+@pytest.mark.gate
+def test_the_command(tmp_path: Path) -> None:
+    """Stacked clients in two workers; an address where no Ray is."""
+    run = (
+        "-m",
+        "simulations",
+        "run",
+        "--clients",
+        "5",
+        "--quiet",
+        "-c",
+        'num-server-rounds=3 pictures=false model="mlp"',
+    )
+    ray = *run, "--engine", "ray", "--stack", "4", "--out"
+    ran(*ray, tmp_path / "ray", "--workers", "2")
+    ran(*run, "--out", tmp_path / "here")
+    ours, theirs = Run(tmp_path / "ray"), Run(tmp_path / "here")
+    assert ours.lines[-1]["auc"] == pytest.approx(theirs.lines[-1]["auc"], abs=1e-3)
+    assert ours.result["engine"] == "ray"
+    ran(*ray, tmp_path / "none", "--address", "127.0.0.1:1", code=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--engine", "ray", "-c", 'strategy="vfb2-sgd"'], "--engine: got ray with vfb2-sgd"),
+        (["--engine", "ray", "--threads", 2], "--threads: got 2 with --engine ray"),
+        (["--workers", 2], "--workers: got 2 with --engine inprocess"),
+    ],
+)
+def test_what_does_not_go_together(command: Line, tmp_path: Path, options: list[Any], said: str) -> None:
+    code, _, error = command("run", "--out", tmp_path / "run", *options)
+    assert (code, said in error) == (1, True), error
