@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from clients.base import Config, Fitted, PayloadClient
 from clients.parties import NoModel, Party, host_mark, run_folder, sockets
 from clients.segments import add_segment, check_recipients, find_state, make_plan, make_score_plan
-from clients.vertical.alignment import digest, find_rows
+from clients.vertical.alignment import MOST_IDS, digest, find_rows
 from clients.vertical.policy import PolicyError, RefusalError
 from clients.vertical.segment.party import run_segment
 from clients.vertical.segment.plan import Injection, Outcome, PartyState, Plan
@@ -158,6 +158,9 @@ class VFB2Client(PayloadClient[NoModel]):
         try:
             data = self.party.data
             k = self.settings.embedding
+            if self.settings.alignment == "intersection" and (rows := len(data.ids(None))) > MOST_IDS:
+                key, got, allowed = f"{me}: vfb2.alignment", f"'intersection' of {rows:,} ids", f"{MOST_IDS:,} at most"
+                raise RefusalError(str(InputError(key, got=got, allowed=allowed, hint="bring fewer rows")))
             if data.block is None and data.classes and len(data.classes) != k:
                 key, allowed = f"{me}: vfb2.embedding", f"{len(data.classes)}, the number of classes"
                 raise RefusalError(str(InputError(key, got=k, allowed=allowed, hint="set it to that")))

@@ -1,199 +1,30 @@
-"""Which rows do all parties have? Private set intersection of row ids by Diffie-Hellman (Meadows 1986; Huberman,
-Franklin, Hogg 1999) on NIST P-256, for parties that follow the protocol (semi-honest).
-
-Each party of a pair hashes its ids to points H(id) and raises them to its secret key; the results are its tags. The
-other party raises these to its own key too. Since H(id)^(a b) is the same in either order, equal ids have equal tags
-under both keys:
-
-    A -> B: A.blind()                         B -> A: B.blind(), B.reblind(A.blind())
-    A: pair(mine=B.reblind(A.blind()), theirs=A.reblind(B.blind()))
-
-If A sends A.reblind(B.blind()) too, B can pair as well. Otherwise A sends B the places in B.blind() of the rows to use
-(`Intersection.rows`), and B learns of no other common row. So one reporter can find the rows that three or more
-parties have in common (`common_rows`).
-
-Tags are sorted, so their order reveals nothing about the rows' order. docs/security.md says how H(id) is found, and
-what each party learns.
-
-A tag is the x coordinate of a point, 32 bytes. Where parties do not look for common rows, the server compares digests
-of their ids under a salt that it draws for each run.
+"""Which rows do all parties have? Either they look for them in private (`clients.vertical.intersection`), or the server
+compares digests of their ids under a salt that it draws for each run.
 """
 
 import asyncio
-import contextlib
 import hashlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric import ec
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
+from clients.vertical.intersection import TAG_BYTES, Intersection, IntersectionError, Match, common_rows
 from clients.vertical.transport.endpoint import Endpoint
 from clients.vertical.transport.frames import Frame, Kind, PartyError
 from clients.vertical.transport.mesh import Mesh
 
-TAG_BYTES = 32
-_CURVE = ec.SECP256R1()
-_EXCHANGE = ec.ECDH()
-# a point in compressed form: this byte, then x
-_EVEN = b"\x02"
+T = TypeVar("T")
+# the most ids of a party: it needs some 0.5 GB for each million of them
+MOST_IDS = 2**24
 # the steps of the protocol, sent in a frame's field `active`
-TAGS, TAGS_OF_BOTH, PLACES = 0, 1, 2
+STEPS = TAGS, TAGS_OF_BOTH, PLACES = 0, 1, 2
+# bytes of a piece of a step, sent in a frame each
+PIECE = 2**20
 _LEAST_SALT = 16
-
-
-class IntersectionError(ValueError):
-    """What the other party sent is malformed."""
-
-
-@dataclass(frozen=True, eq=False)
-class Match:
-    """The common rows of a pair, in the order of their tags under both keys, which is the same at both parties."""
-
-    # (k,) positions in our own ids
-    own: NDArray[np.int64]
-    # (k,) places in the other's blind()
-    other: NDArray[np.int64]
-
-
-class Intersection:
-    """One party's side, for one peer or several. `blind` and `reblind` take about 0.1 ms per id.
-
-    Args:
-        context: names the run; the same at all parties.
-        key: drawn when None.
-
-    Raises:
-        ValueError: an id occurs twice (the text names its rows, not the id, which is private).
-        TypeError: an id is not text.
-    """
-
-    def __init__(
-        self, ids: Sequence[str], *, context: bytes = b"", key: ec.EllipticCurvePrivateKey | None = None
-    ) -> None:
-        seen: dict[str, int] = {}
-        for row, name in enumerate(ids):
-            if not isinstance(name, str):
-                raise TypeError(f"the id of row {row} is {type(name).__name__}; ids are text")
-            if name in seen:
-                raise ValueError(f"row {row} has the id of row {seen[name]}; each id must occur once")
-            seen[name] = row
-        self._ids = [name.encode("utf-8", "surrogatepass") for name in seen]
-        self._domain = hashlib.sha256(hashlib.sha256(b"vertical row ids " + context).digest())
-        self._key = key or ec.generate_private_key(_CURVE)
-        if not isinstance(self._key.curve, ec.SECP256R1):
-            raise ValueError(f"a key on {self._key.curve.name}; it must be on secp256r1")
-        # the row of each place in blind()
-        self._order: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        self._tags: list[bytes] = []
-
-    def blind(self) -> bytes:
-        """Our tags, to be sent to the other party: in increasing order, 32 bytes each."""
-        if not self._tags:
-            tags = [self._hash(name) for name in self._ids]
-            order = sorted(range(len(tags)), key=tags.__getitem__)
-            self._order = np.array(order, dtype=np.int64)
-            self._tags = [tags[row] for row in order]
-        return b"".join(self._tags)
-
-    def reblind(self, other: bytes) -> bytes:
-        """Raise the other party's tags to our key too, and return them in the order given.
-
-        Raises:
-            IntersectionError: they are malformed, or one is there twice.
-        """
-        tags = _split(other)
-        try:
-            return b"".join(map(self._raise_point, tags))
-        except ValueError as error:
-            raise IntersectionError("the other party sent a tag that is no point of the curve") from error
-
-    def pair(self, mine: bytes, theirs: bytes) -> Match:
-        """Find the common rows of two parties.
-
-        Args:
-            mine: the other party's `reblind` of our `blind`.
-            theirs: our `reblind` of the other's `blind`.
-
-        Raises:
-            IntersectionError: one of them is malformed, or not as many of our tags came back as we sent.
-        """
-        self.blind()
-        ours, others = _split(mine), _split(theirs)
-        if len(ours) != len(self._ids):
-            raise IntersectionError(f"{len(ours)} of our tags came back; we sent {len(self._ids)}")
-        place = {tag: at for at, tag in enumerate(others)}
-        common = sorted((tag, at) for at, tag in enumerate(ours) if tag in place)
-        return Match(
-            own=self._order[np.array([at for _, at in common], dtype=np.int64)],
-            other=np.array([place[tag] for tag, _ in common], dtype=np.int64),
-        )
-
-    def rows(self, places: ArrayLike) -> NDArray[np.int64]:
-        """Return (k,) positions in our ids of the places in our `blind` that the matching party has sent.
-
-        Raises:
-            IntersectionError: they are not different places of it.
-        """
-        chosen = np.asarray(places)
-        if chosen.size == 0:
-            return np.empty(0, dtype=np.int64)
-        self.blind()
-        if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or len(np.unique(chosen)) != len(chosen):
-            raise IntersectionError("the common rows' places must be different integers")
-        if chosen.min() < 0 or chosen.max() >= len(self._order):
-            raise IntersectionError(f"a common row at place {chosen.max()} or {chosen.min()} of {len(self._ids)} tags")
-        return self._order[chosen.astype(np.int64)]
-
-    def _hash(self, name: bytes) -> bytes:
-        """H(id) raised to our key."""
-        for attempt in range(256):
-            hasher = self._domain.copy()
-            hasher.update(bytes((attempt,)) + name)
-            with contextlib.suppress(ValueError):  # half of all x are not on the curve
-                return self._raise_point(hasher.digest())
-        raise ValueError("no point found for an id in 256 tries")  # one id in 2^256
-
-    def _raise_point(self, tag: bytes) -> bytes:
-        """A point, given by its x coordinate, raised to our key; ValueError if it is not on the curve."""
-        point = ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, _EVEN + tag)
-        return self._key.exchange(_EXCHANGE, point)
-
-
-def common_rows(matches: Mapping[int, Match]) -> tuple[NDArray[np.int64], dict[int, NDArray[np.int64]]]:
-    """Find the rows that all parties have. Their order reveals no order of anybody's ids.
-
-    It is that of the tags, under both keys, of the reporter and the lowest other party.
-
-    Args:
-        matches: the reporter's with each other party, by party.
-
-    Returns:
-        The reporter's own positions and, for each other party, the places in its `blind`.
-    """
-    if not matches:
-        raise ValueError("no match with any other party")
-    parties = sorted(matches)
-    places = {
-        party: dict(zip(matches[party].own.tolist(), matches[party].other.tolist(), strict=True)) for party in parties
-    }
-    common = [row for row in places[parties[0]] if all(row in places[party] for party in parties)]
-    return (
-        np.array(common, dtype=np.int64),
-        {party: np.array([places[party][row] for row in common], dtype=np.int64) for party in parties},
-    )
-
-
-def _split(tags: bytes) -> list[bytes]:
-    if len(tags) % TAG_BYTES:
-        raise IntersectionError(f"{len(tags)} bytes of tags; each has {TAG_BYTES}")
-    split = [bytes(tags[at : at + TAG_BYTES]) for at in range(0, len(tags), TAG_BYTES)]
-    if len(set(split)) != len(split):
-        raise IntersectionError("the other party sent a tag twice; each row has its own")
-    return split
 
 
 def digest(ids: Sequence[str], salt: bytes) -> bytes:
@@ -242,67 +73,91 @@ async def find_rows(
             mesh.abort(PartyError(None, f"the parties have {len(rows)} rows in common; {needed}"))
         if mesh.failed.done():
             mesh.failed.result()
-        places = np.array(sorted(rows.tolist(), key=ids.__getitem__), dtype=np.int64)
-        return places, mesh.counters.bytes_sent
     except (IntersectionError, ValueError) as error:
         failure = PartyError(me, str(error))
         mesh.abort(failure)
         raise failure from error
     finally:
         await mesh.close()
+    # only now, as sorting many ids holds up signs of life
+    return np.array(sorted(rows.tolist(), key=ids.__getitem__), dtype=np.int64), mesh.counters.bytes_sent
 
 
 class _Talk:
-    """One party's side of the protocol."""
+    """One party's side of the protocol. What takes long runs in a thread, so that signs of life go out meanwhile."""
 
     def __init__(self, mesh: Mesh, me: int, ids: Sequence[str], context: bytes) -> None:
-        self.mesh, self.me = mesh, me
-        self.own = Intersection(ids, context=context)
-        self.inbox: dict[tuple[int, int], asyncio.Future[bytes]] = defaultdict(asyncio.get_running_loop().create_future)
+        self.mesh, self.me, self.ids, self.context = mesh, me, ids, context
+        self.parts: defaultdict[tuple[int, int], list[bytes]] = defaultdict(list)
+        self.whole: defaultdict[tuple[int, int], asyncio.Future[bytes]] = defaultdict(
+            asyncio.get_running_loop().create_future
+        )
 
     async def rows(self, reporter: int) -> NDArray[np.int64]:
         self.mesh.on_frame = self.take
         await self.mesh.join()
-        tags = await asyncio.to_thread(self.own.blind)
+        own = await self.work(partial(Intersection, self.ids, context=self.context, check=self.check))
+        tags = await self.work(own.blind)
         if self.me != reporter:
-            self.say(reporter, TAGS, tags)
+            await self.say(reporter, TAGS, tags)
             theirs = await self.hear(reporter, TAGS)
-            self.say(reporter, TAGS_OF_BOTH, await self.raise_tags(reporter, theirs))
-            return self.own.rows(np.frombuffer(await self.hear(reporter, PLACES), dtype="<i8"))
+            await self.say(reporter, TAGS_OF_BOTH, await self.work(partial(own.reblind, theirs), reporter))
+            return own.rows(np.frombuffer(await self.hear(reporter, PLACES), dtype="<i8"))
         others = [party for party in range(self.mesh.parties) if party != self.me]
         for party in others:
-            self.say(party, TAGS, tags)
-        matches = {}
+            await self.say(party, TAGS, tags)
+        matches: dict[int, Match] = {}
         for party in others:
-            theirs = await self.raise_tags(party, await self.hear(party, TAGS))
-            matches[party] = self.own.pair(await self.hear(party, TAGS_OF_BOTH), theirs)
-        mine, places = common_rows(matches)
+            theirs = await self.work(partial(own.reblind, await self.hear(party, TAGS)), party)
+            matches[party] = await self.work(partial(own.pair, await self.hear(party, TAGS_OF_BOTH), theirs))
+        mine, places = await self.work(partial(common_rows, matches))
         for party in others:
-            self.say(party, PLACES, places[party].astype("<i8").tobytes())
+            await self.say(party, PLACES, places[party].astype("<i8").tobytes())
         return mine
 
-    async def raise_tags(self, party: int, tags: bytes) -> bytes:
-        """Another party's tags raised to our key too; PartyError names that party if they are malformed."""
+    def check(self) -> None:
+        """Raise the failure of another party, if there is one."""
+        if self.mesh.failed.done():
+            self.mesh.failed.result()
+
+    async def work(self, task: Callable[[], T], party: int | None = None) -> T:
+        """Do a task in a thread, unless a party fails meanwhile.
+
+        Args:
+            party: who is named where what it sent is malformed; None: this one.
+        """
         try:
-            return await asyncio.to_thread(self.own.reblind, tags)
+            return await self.first(asyncio.ensure_future(asyncio.to_thread(task)))
         except IntersectionError as error:
-            failure = PartyError(party, str(error))
+            failure = PartyError(self.me if party is None else party, str(error))
             self.mesh.abort(failure)
             raise failure from error
 
-    def say(self, to: int, step: int, body: bytes) -> None:
-        self.mesh.send(to, Frame(Kind.ALIGN, step, 0, body))
+    async def say(self, to: int, step: int, body: bytes) -> None:
+        """Send what a step says in pieces; the last is shorter than the others, and may be empty."""
+        for number, at in enumerate(range(0, len(body) + 1, PIECE)):
+            self.mesh.send(to, Frame(Kind.ALIGN, step, number, body[at : at + PIECE]))
+            await asyncio.sleep(0)
 
     def take(self, peer: int, frame: Frame) -> None:
-        heard = self.inbox[peer, frame.active]
-        if frame.kind != Kind.ALIGN or heard.done():
+        step = peer, frame.active
+        if frame.kind != Kind.ALIGN or frame.active not in STEPS or self.whole[step].done():
             raise PartyError(peer, f"a frame of kind {frame.kind}, step {frame.active}, which is not expected now")
-        heard.set_result(bytes(frame.body))
+        parts, size = self.parts[step], len(frame.body)
+        if frame.update != len(parts) or size > PIECE or len(parts) * PIECE + size > MOST_IDS * TAG_BYTES:
+            raise PartyError(peer, f"piece {frame.update} of step {frame.active}, of {size} bytes, does not fit here")
+        parts.append(bytes(frame.body))
+        if size < PIECE:
+            self.whole[step].set_result(b"".join(self.parts.pop(step)))
 
     async def hear(self, party: int, step: int) -> bytes:
-        heard = self.inbox[party, step]
-        either: list[asyncio.Future[Any]] = [heard, self.mesh.failed]
+        return await self.first(self.whole[party, step])
+
+    async def first(self, awaited: asyncio.Future[T]) -> T:
+        """What is awaited, unless a party fails first."""
+        either: list[asyncio.Future[Any]] = [awaited, self.mesh.failed]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not heard.done():
+        if not awaited.done():
+            awaited.cancel()
             self.mesh.failed.result()
-        return heard.result()
+        return awaited.result()

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.linalg import orthogonal_procrustes
 from scipy.special import expit, logit
 
-from clients.vertical.alignment import TAG_BYTES, Intersection, common_rows
+from clients.vertical.intersection import TAG_BYTES, Intersection, common_rows
 from clients.vertical.masking.pairwise import RING, PairwiseMasks, random_elements
 from clients.vertical.masking.trees import Tree, make_pair
 from problems.data import DataSpec

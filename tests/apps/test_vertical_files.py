@@ -79,6 +79,14 @@ def test_the_rows_that_all_hold_are_found(tmp_path: Path) -> None:
     np.testing.assert_allclose(blocks(more), trained(X, y, batch_size=0, epochs=5), rtol=0, atol=1e-9)
 
 
+def test_too_many_ids_are_refused_before_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes, _ = own_files(tmp_path, [EVERYBODY[:40], EVERYBODY, EVERYBODY[:50]])
+    monkeypatch.setattr("clients.vfb2.MOST_IDS", 50)
+    monkeypatch.setattr("clients.vfb2.find_rows", None)
+    with pytest.raises(RuntimeError, match=r"party 1: vfb2.alignment: got 'intersection' of 60 ids, allowed: 50 at"):
+        play(tmp_path / "run", {**CSV, "vfb2.alignment": "intersection"}, nodes)
+
+
 def test_a_run_goes_on_with_the_rows_it_began_with_only(tmp_path: Path) -> None:
     nodes, _ = own_files(tmp_path, [EVERYBODY] * 3)
     run, _ = play(tmp_path / "run", {**CSV, "checkpoint-every": 3}, nodes)

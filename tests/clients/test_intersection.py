@@ -5,23 +5,35 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clients.vertical.alignment import TAG_BYTES, Intersection, IntersectionError, common_rows, digest
+from clients.vertical import intersection
+from clients.vertical.alignment import digest
+from clients.vertical.intersection import TAG_BYTES, Intersection, IntersectionError, common_rows
 
-PRIME = 2**256 - 2**224 + 2**192 + 2**96 - 1
-B = 0x5AC635D8AA3A93E7B3EBBD55769886BC651D06B0CC53B0F63BCE3C3E27D2604B
-
-
-def on_curve(x: int) -> bool:
-    square = (x**3 - 3 * x + B) % PRIME
-    return x < PRIME and pow(square, (PRIME - 1) // 2, PRIME) in (0, 1)
+PRIME, A = 2**255 - 19, 486662
 
 
-def fixed_key(name: str) -> ec.EllipticCurvePrivateKey:
-    return ec.derive_private_key(int.from_bytes(hashlib.sha256(name.encode()).digest()) >> 1, ec.SECP256R1())
+def on_curve(u: int) -> bool:
+    return u < PRIME and pow(u**3 + A * u**2 + u, (PRIME - 1) // 2, PRIME) == 1
+
+
+def fixed_key(name: str) -> X25519PrivateKey:
+    return X25519PrivateKey.from_private_bytes(hashlib.sha256(name.encode()).digest())
+
+
+def times(scalar: int, u: int) -> int:
+    """The u coordinate of a multiple of a point, by the Montgomery ladder: of P + Q from those of P, Q and P - Q."""
+    (x, z), (a, b) = (1, 0), (u, 1)
+    for bit in f"{scalar:b}":
+        both = (x * a - z * b) ** 2 % PRIME, u * (x * b - z * a) ** 2 % PRIME
+        p = (x, z) if bit == "0" else (a, b)
+        one, other = p[0] ** 2 - p[1] ** 2, p[0] * p[1]
+        double = one**2 % PRIME, 4 * other * (p[0] ** 2 + A * other + p[1] ** 2) % PRIME
+        (x, z), (a, b) = (double, both) if bit == "0" else (both, double)
+    return x * pow(z, -1, PRIME) % PRIME
 
 
 def split(tags: bytes) -> list[bytes]:
@@ -72,18 +84,26 @@ def test_no_order_says_anything_about_the_rows() -> None:
 
 
 def test_a_tag_is_the_hashed_point_times_the_key() -> None:
-    domain = hashlib.sha256(b"vertical row ids " + b"run 7").digest()
-    scalar = 3
-    for name in map(str, range(30)):
-        hashes = (int.from_bytes(hashlib.sha256(domain + bytes([n]) + name.encode()).digest()) for n in range(256))
-        x = next(x for x in hashes if on_curve(x))
-        # x of 3 P by the division polynomials of y^2 = x^3 + a x + b, a = -3: x - psi2 psi4 / psi3^2
-        curve = x**3 - 3 * x + B
-        psi3 = 3 * x**4 - 18 * x**2 + 12 * B * x - 9
-        psi2_psi4 = 8 * curve * (x**6 - 15 * x**4 + 20 * B * x**3 - 45 * x**2 + 12 * B * x - 8 * B**2 + 27)
-        tripled = (x - psi2_psi4 * pow(psi3, -2, PRIME)) % PRIME
-        key = ec.derive_private_key(scalar, ec.SECP256R1())
-        assert Intersection([name], context=b"run 7", key=key).blind() == tripled.to_bytes(32)
+    domain, secret = hashlib.sha256(b"vertical row ids " + b"run 7").digest(), hashlib.sha256(b"a").digest()
+    scalar = int.from_bytes(secret, "little") % 2**254 // 8 * 8 + 2**254  # as RFC 7748 reads a key
+    for name in map(str, range(8)):
+        hashes = (hashlib.sha256(domain + bytes([n]) + name.encode()).digest() for n in range(256))
+        u = next(u for u in (int.from_bytes(one, "little") % 2**255 for one in hashes) if on_curve(u))
+        tag = Intersection([name], context=b"run 7", key=fixed_key("a")).blind()
+        assert tag == times(scalar, u).to_bytes(32, "little")
+
+
+def test_processes_find_the_same_tags_and_name_a_malformed_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"row {i}" for i in range(50)]
+    alone = Intersection(names, key=fixed_key("a"))
+    other = Intersection(names, key=fixed_key("b")).blind()
+    tags, twice = alone.blind(), alone.reblind(other)
+    monkeypatch.setattr(intersection, "_PIECE", 4)
+    monkeypatch.setattr(intersection, "cpu_count", lambda: 2)
+    spread = Intersection(names, key=fixed_key("a"))
+    assert (spread.blind(), spread.reblind(other)) == (tags, twice)
+    with pytest.raises(IntersectionError, match="no point of the curve"):
+        spread.reblind(other + off_curve())
 
 
 def test_no_id_can_be_read_off_the_tags_without_the_key() -> None:
@@ -97,16 +117,20 @@ def test_no_id_can_be_read_off_the_tags_without_the_key() -> None:
 
 
 def off_curve() -> bytes:
-    return next(x for x in range(1, 100) if not on_curve(x)).to_bytes(32)
+    return next(u for u in range(1, 100) if not on_curve(u)).to_bytes(32, "little")
 
 
 @pytest.mark.parametrize("malformed", [
     off_curve(),
     # no coordinate: the field's prime itself, and what is above it
-    PRIME.to_bytes(32),
+    PRIME.to_bytes(32, "little"),
     b"\xff" * 32,
-    # a point whose x is on the curve, written as x + prime
-    (PRIME + next(x for x in range(100) if on_curve(x))).to_bytes(32),
+    # points of order 2 and 4, which every key takes to infinity
+    bytes(32),
+    (1).to_bytes(32, "little"),
+    # a point whose u is on the curve, written as u + prime, and with the bit that X25519 ignores
+    (PRIME + next(u for u in range(19) if on_curve(u))).to_bytes(32, "little"),
+    (2**255 + next(u for u in range(2, 100) if on_curve(u))).to_bytes(32, "little"),
 ])  # fmt: skip
 def test_a_malformed_point_is_refused(malformed: bytes) -> None:
     party = Intersection(["a"])
@@ -142,8 +166,6 @@ def test_ids_are_texts_that_occur_once() -> None:
     assert "secret" not in str(caught.value)
     with pytest.raises(TypeError, match="the id of row 1 is int"):
         Intersection(["a", 1])  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="a key on secp384r1"):
-        Intersection(["a"], key=ec.generate_private_key(ec.SECP384R1()))
 
 
 SALT = bytes(range(16))
