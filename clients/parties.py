@@ -114,6 +114,7 @@ class Party:
         identity: its own certificate and key; None: they are made for the run.
         authority: file of the authority that signed the parties' certificates; None: each certificate is pinned.
         advertised: "host:port" at which parties of other hosts reach it, or empty.
+        listen: where it listens for them; None: at the advertised address.
         share: whether the server may have its block.
         model: which network it has, in a run with an embedding.
         policy: what its owner demands of a run.
@@ -126,6 +127,7 @@ class Party:
     identity: Identity | None = None
     authority: str | None = None
     advertised: str = ""
+    listen: Address | None = None
     share: bool = True
     model: str = ""
     policy: Policy = field(default_factory=Policy)

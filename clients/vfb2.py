@@ -349,9 +349,11 @@ class VFB2Client(PayloadClient[NoModel]):
         Raises:
             ValueError: the segment's addresses or certificates cannot be read.
         """
-        (certificates, addresses), silence = segment.peers(), self.settings.silence_timeout
+        (certificates, shown), silence = segment.peers(), self.settings.silence_timeout
+        addresses = [*map(Address.parse, shown)]
+        listen = self.party.listen if addresses[self.party.partition_id].kind == "tcp" else None
         limits = Limits(join=self.settings.join_timeout, silence=silence, beat=min(1.0, silence / 4))
-        return Endpoint([*map(Address.parse, addresses)], self.identity(), certificates, self.party.authority, limits)
+        return Endpoint(addresses, self.identity(), certificates, self.party.authority, limits, listen)
 
 
 def _in_order(outcome: Outcome) -> NDArray[np.float64]:

@@ -38,6 +38,7 @@ from clients.vertical.policy import (
     parse_maskings,
     parse_pins,
 )
+from clients.vertical.transport.addresses import Address
 from clients.vertical.transport.identity import Identity
 from clients.vfb2 import VFB2Client
 from payloads.handshake import Scaling, SiteReport
@@ -159,18 +160,37 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
     load = data_loader(config, node, place, parties)
     folder = state_dir(node)
     identity, authority = _identity(node)
+    advertised, listen = _addresses(node)
     return Party(
         place,
         parties,
         load,
         identity=identity,
         authority=authority,
-        advertised=_of(node, "advertise", ""),
+        advertised="" if advertised is None else advertised.text,
+        listen=listen,
         share=_of(node, "share-block", True),
         model=_model_of(node, vfb2),
         policy=policy,
         flips=None if folder is None else FlipMemory(folder),
     )
+
+
+def _addresses(node: Mapping[str, Any]) -> tuple[Address | None, Address | None]:
+    """Return where the other parties reach a node, and where it listens if that is another place."""
+    found: list[Address | None] = []
+    for name in ("advertise", "listen"):
+        text = _of(node, name, "")
+        try:
+            found.append(Address("tcp", text) if text else None)
+        except ValueError:
+            allowed = "host:port, an IPv6 host in brackets, with a port of 1 to 65535"
+            raise ConfigError(f"node config: {name}", got=repr(text), allowed=allowed, hint=_PAGE) from None
+    advertised, listen = found
+    if listen and not advertised:
+        got, allowed = "listen without advertise", "advertise alone, or both"
+        raise ConfigError("node config", got=got, allowed=allowed, hint="say in advertise where the others reach it")
+    return advertised, listen
 
 
 def _model_of(node: Mapping[str, Any], vfb2: VFB2Settings) -> str:

@@ -1,7 +1,11 @@
 """What stays at the parties of a vertical run, and what a node decides for itself."""
 
+import asyncio
+import contextlib
 import dataclasses
 import tempfile
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -132,6 +136,9 @@ def test_the_last_party_to_leave_a_folder_removes_it(tmp_path: Path) -> None:
     [
         ({}, {"share-block": "no"}, "share-block: got 'no', allowed: true or false"),
         ({}, {"advertise": 8080}, "advertise: got 8080, allowed: text"),
+        ({}, {"advertise": "bank.example"}, "advertise: got 'bank.example', allowed: host:port"),
+        ({}, {"advertise": "bank:7000", "listen": "0.0.0.0"}, "listen: got '0.0.0.0', allowed: host:port"),
+        ({}, {"listen": "0.0.0.0:7000"}, "got listen without advertise, allowed: advertise alone, or both"),
         ({}, {"peer-cert": "a.pem"}, "got peer-cert without peer-key"),
         ({}, {"peer-ca": "a.pem"}, "peer-ca 'a.pem' alone, allowed: that with peer-cert and peer-key"),
         ({}, {"peer-cert": "/nowhere.pem", "peer-key": "b"}, "peer-cert: got '/nowhere.pem', which does not exist"),
@@ -150,8 +157,45 @@ def test_parties_of_several_hosts_use_their_addresses(tmp_path: Path, monkeypatc
     monkeypatch.setattr("clients.vfb2.host_mark", lambda: bytes([next(counter)]) * 32)
     with pytest.raises(RuntimeError, match="party 0, 1, 2: got no address, .* on 3 hosts"):
         play(tmp_path / "without", {}, [{}] * 3)
-    run, _ = play(tmp_path / "with", {}, [{"advertise": f"127.0.0.1:{port}"} for port in free_ports(3)])
+    ports = free_ports(4)
+    nodes: list[dict[str, Scalar]] = [{"advertise": f"127.0.0.1:{port}"} for port in ports[:3]]
+    with forwarded(ports[0], ports[3]):  # it holds the port that party 0 advertises
+        run, _ = play(tmp_path / "with", {}, [{**nodes[0], "listen": f"127.0.0.1:{ports[3]}"}, *nodes[1:]])
     assert run.lines[-1]["clients_answered"] == 3
+
+
+@contextlib.contextmanager
+def forwarded(port: int, to: int) -> Iterator[None]:
+    """What connects to one port of this machine reaches another, as through a container's published port."""
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while chunk := await reader.read(65536):
+                writer.write(chunk)
+        writer.close()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            back, forth = await asyncio.open_connection("127.0.0.1", to)
+        except OSError:
+            writer.close()
+            return
+        await asyncio.gather(pump(reader, forth), pump(back, writer))
+
+    async def serve() -> None:
+        async with await asyncio.start_server(relay, "127.0.0.1", port):
+            ready.set()
+            await asyncio.to_thread(done.wait)
+
+    ready, done = threading.Event(), threading.Event()
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert ready.wait(10.0)
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_a_party_s_credentials_stay_the_same(tmp_path: Path) -> None:

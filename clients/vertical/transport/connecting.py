@@ -47,6 +47,7 @@ class Door(Owner):
     ) -> None:
         self._me = me
         self._addresses = endpoint.addresses
+        self._own = endpoint.listen or endpoint.addresses[me]
         self._limits = endpoint.limits
         self._serial, self._greeting = serial, greeting
         self._linked, self._refused = linked, refused
@@ -73,15 +74,15 @@ class Door(Owner):
         self.distrusted = False
 
     async def listen(self) -> None:
-        """Listen at this party's address; PartyError names this party when that fails."""
-        address, deadline = self._addresses[self._me], self._loop.time() + _BIND_PATIENCE
+        """Listen where this party does; PartyError names this party when that fails."""
+        deadline = self._loop.time() + _BIND_PATIENCE
         while True:
             try:
-                self._listener = await listen(address)
+                self._listener = await listen(self._own)
                 break
             except OSError as error:
                 if error.errno != errno.EADDRINUSE or self._loop.time() >= deadline:
-                    raise PartyError(self._me, f"cannot listen at {address}: {_words(error)}") from error
+                    raise PartyError(self._me, f"cannot listen at {self._own}: {_words(error)}") from error
                 await asyncio.sleep(0.05)
         self._loop.add_reader(self._listener.fileno(), self._accept)
 

@@ -62,11 +62,12 @@ class Endpoint:
     """How a party reaches the others.
 
     Attributes:
-        addresses: of every party, by index; this party listens at its own.
+        addresses: at which each party is reached, by index.
         identity: its own certificate and key.
         certificates: (DER) of every party, by index.
         authority: file of the authority (PEM) that must have signed them; None where each certificate is pinned.
         limits: when it gives up on the others.
+        listen: where this party listens; None: at its own of the addresses.
     """
 
     addresses: Sequence[Address]
@@ -74,3 +75,4 @@ class Endpoint:
     certificates: Sequence[bytes]
     authority: str | None = None
     limits: Limits = field(default_factory=Limits)
+    listen: Address | None = None
