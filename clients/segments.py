@@ -10,6 +10,7 @@ from clients.vertical.policy import PolicyError
 from clients.vertical.segment.plan import Outcome, PartyState, Plan
 from payloads.settings import TrainingSettings
 from payloads.vfb2 import Segment, VFB2Settings, VFB2State
+from problems.vertical.blocks import NO_PENALTY
 from problems.vertical.blocks.base import SGD
 from problems.vertical.objectives import SOFTMAX, make_objective
 
@@ -59,6 +60,8 @@ def make_plan(
         start=number == 1,
         allow_bare=vfb2.allow_two_parties,
         embedding=vfb2.embedding,
+        penalty=vfb2.penalty,
+        penalty_weight=vfb2.penalty_weight,
         ids=ids.hex(),
     )
 
@@ -86,7 +89,7 @@ def make_score_plan(
     """
     plan = make_plan(SGD, segment, parties, held, ids, training, vfb2)
     plan = replace(plan, first_epoch=block.epochs, epochs=0, window=1, synchronous=False, label_epsilon=0.0)
-    plan = replace(plan, embedding=block.embedding, update_passive=True)
+    plan = replace(plan, embedding=block.embedding, update_passive=True, penalty=NO_PENALTY)
     return replace(plan, evaluate=False, curvature=False, start=False, score=True)
 
 

@@ -48,7 +48,10 @@ from payloads.vfb2 import (
 from payloads.wire import PHASE
 from problems.errors import InputError
 from problems.randomness import seed_sequence
+from problems.vertical.blocks import GROUP_LASSO
 from problems.vertical.blocks.network import Architecture, NetworkError, make_network
+
+_BY_COLUMNS = (GROUP_LASSO, "columns")
 
 
 class VFB2Client(PayloadClient[NoModel]):
@@ -164,6 +167,9 @@ class VFB2Client(PayloadClient[NoModel]):
             if data.block is None and data.classes and len(data.classes) != k:
                 key, allowed = f"{me}: vfb2.embedding", f"{len(data.classes)}, the number of classes"
                 raise RefusalError(str(InputError(key, got=k, allowed=allowed, hint="set it to that")))
+            if data.block is None and data.keys and (self.settings.penalty, self.settings.groups) == _BY_COLUMNS:
+                allowed, hint = "'party', since the data set's encoding is not known here", "set it to that"
+                raise RefusalError(str(InputError("vfb2.groups", got="'columns'", allowed=allowed, hint=hint)))
             if data.block is None and k:
                 # refused now, before any segment
                 make_network(self.network(), data.columns, k)
@@ -338,6 +344,8 @@ class VFB2Client(PayloadClient[NoModel]):
         injection = Injection(compute, Delays(one_way, jitter, self.training.seed))
         with sockets(endpoint.addresses[me]):
             held = self.party.data.holding(self.state.aligned)
+            if vfb2.groups == "party" and held.groups is not None:
+                held = dataclasses.replace(held, groups=np.minimum(held.groups, 0))
             network = self.network() if plan.embedding else None
             return asyncio.run(
                 run_segment(me, plan, held, start, endpoint, network=network, injection=injection, threads=vfb2.threads)

@@ -38,7 +38,7 @@ SALT = "salt"
 VERTICAL = "vertical"
 
 # What a reporter measures and what every party counts; a `Report` refers to them by position.
-METRICS = ("objective", "loss", "accuracy", "auc", "rmse", "largest_eigenvalue")
+METRICS = ("objective", "loss", "accuracy", "auc", "rmse", "largest_eigenvalue", "nonzeros")
 COUNTERS = ("updates", "seconds_training", "seconds_total", "bytes_sent", "bytes_received", "max_delay")
 
 # Certificates are padded to a multiple of it: their signatures' lengths vary, but a run's byte counts must not.
@@ -55,6 +55,13 @@ class VFB2Settings(Settings):
     problem: ProblemName = Field("logistic", description=f"one of {', '.join(get_args(ProblemName))}")
     weight: Annotated[float, Field(ge=0)] | Literal["auto"] = Field(
         "auto", description="the regulariser's factor, a number >= 0, or auto: 1e-4, for robust 0"
+    )
+    penalty: Literal["none", "l1", "group-lasso"] = Field(
+        "none", description="a nonsmooth penalty beside the regulariser: none, l1 or group-lasso"
+    )
+    penalty_weight: float = Field(1e-4, ge=0, description="the penalty's factor, a number >= 0")
+    groups: Literal["columns", "party"] = Field(
+        "columns", description="group-lasso's groups: columns (what one column of a party's file became) or party"
     )
     intercept: bool | Literal["auto"] = Field(
         "auto", description="true: parties with labels have a column of ones; false; or auto: those with own files have"
@@ -115,6 +122,8 @@ class VFB2Settings(Settings):
     @property
     def without_effect(self) -> tuple[str, ...]:
         unread = [] if self.score_run else ["score_for"]
+        unread += [] if self.penalty == "group-lasso" else ["groups"]
+        unread += [] if self.penalty != "none" else ["penalty_weight"]
         return (*unread, "check_step" if self.embedding else "model")
 
     def adapt_training(self, training: TrainingSettings) -> TrainingSettings:

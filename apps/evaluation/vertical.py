@@ -13,6 +13,7 @@ from apps.sites.vertical import settings_of, vertical_data
 from payloads.record import FloatArray
 from problems.data.spec import GENERIC
 from problems.vertical.analysis import minimum
+from problems.vertical.blocks import NO_PENALTY
 from problems.vertical.data import VerticalData
 from problems.vertical.objectives import make_objective
 
@@ -37,8 +38,9 @@ class VerticalEvaluator(Evaluator):
         if pooled and not vfb2.embedding and (config.data.data_dir or config.data.dataset not in GENERIC):
             self.data = vertical_data(config, parties)
         parts = f"networks of embedding {vfb2.embedding}" if vfb2.embedding else "blocks"
+        penalty = "" if vfb2.penalty == NO_PENALTY else f", {vfb2.penalty} of weight {vfb2.penalty_weight:g}"
         self.summary = (
-            f"problem {vfb2.problem}, weight {self.objective.weight:g}; the {parts} stay at {parties} parties"
+            f"problem {vfb2.problem}, weight {self.objective.weight:g}{penalty}; the {parts} stay at {parties} parties"
         )
 
     def start(self) -> list[FloatArray]:
@@ -63,8 +65,11 @@ class VerticalEvaluator(Evaluator):
         return related
 
     def least(self) -> float | None:
-        """Minimum of the objective; for a non-convex one, the local minimum reached from weights 0. None if unknown."""
-        if self.data is None:
+        """Minimum of the objective; for a non-convex one, the local minimum reached from weights 0.
+
+        None if it is unknown, as that of a nonsmooth penalty is.
+        """
+        if self.data is None or settings_of(self.config).penalty != NO_PENALTY:
             return None
         key = (self.config.data, self.objective)
         if key not in _least:

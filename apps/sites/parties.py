@@ -44,6 +44,7 @@ from clients.vfb2 import VFB2Client
 from payloads.handshake import Scaling, SiteReport
 from payloads.vfb2 import DATA_SUMMARY, Segment, VFB2Settings
 from payloads.wire import PHASE, RUN_TOKEN
+from problems.vertical.blocks import NO_PENALTY
 from problems.vertical.blocks.network import NetworkError, check_name
 
 MODEL = "model"
@@ -133,6 +134,10 @@ class PartySites(Sites):
                 "preprocessing": None if made_of is None else made_of.to_json(),
             }
             path = write_block(folder, client.keepsake, header)
+            if client.settings.penalty != NO_PENALTY:
+                kept = [party.data.names[place] for place in np.flatnonzero(client.keepsake["weights"])]
+                told = "party %d keeps %d of its %d columns: %s"
+                log(INFO, told, party.partition_id, len(kept), party.data.columns, ", ".join(kept) or "none")
             log(INFO, "party %d: its block of run %s is in %s", party.partition_id, run, path)
 
 

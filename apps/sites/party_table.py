@@ -136,6 +136,8 @@ class PartyTable:
         marks = indicators(self._preprocessing, self._gaps) if spec.missing == "indicator" else []
         made = [feature.name for feature in (*self._preprocessing.inputs, *marks)]
         self.names = [*made, *([INTERCEPT] if self._intercept else [])]
+        raw = [self._preprocessing.columns.index(feature.column) for feature in (*self._preprocessing.inputs, *marks)]
+        self._groups = np.array([*raw, *([-1] if self._intercept else [])])
         self.columns = len(self.names)
 
     def ids(self, rows: Rows | None) -> Sequence[str]:
@@ -174,7 +176,7 @@ class PartyTable:
             _log.warning("columns with one number in all training rows, which have no effect: %s", ", ".join(constant))
         features = encode_rows(fitted, self._values[rows], intercept=self._intercept)
         labels = () if self._labels is None else (self._labels[rows[train]], self._labels[rows[test]])
-        return _Split(Holding(features[train], features[test], *labels), rows[train], fitted)
+        return _Split(Holding(features[train], features[test], *labels, groups=self._groups), rows[train], fitted)
 
     def _fit(self, rows: Rows) -> Preprocessing:
         return fit_alone(self._preprocessing, self._values[rows], self._gaps)

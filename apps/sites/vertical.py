@@ -7,6 +7,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError
 from apps.sites.blocks import read_block
@@ -20,6 +22,7 @@ from payloads.vfb2 import VFB2Settings
 from problems.data import DataSpec, Preprocessing
 from problems.data.spec import DRAWN, GENERIC, TABLES, is_hub, is_loader
 from problems.errors import NOTHING
+from problems.vertical.blocks import NO_PENALTY
 from problems.vertical.blocks.network import NetworkError, check_name
 from problems.vertical.data import VerticalData, load_vertical
 from problems.vertical.objectives import SOFTMAX, make_objective
@@ -78,6 +81,7 @@ def _check_networks(strategy: str, vfb2: VFB2Settings) -> None:
         ("vfb2.active-parties", vfb2.active_parties, several, "1, or vfb2.embedding=1: each would have another head"),
         ("vfb2.update-passive", False, not vfb2.update_passive, "true: a network that is not trained is noise"),
         ("vfb2.assemble", True, vfb2.assemble, "false: a party's network is its own business"),
+        ("vfb2.penalty", vfb2.penalty, vfb2.penalty != NO_PENALTY, "none: it is one of a linear model's columns"),
     )
     for key, value, wrong, allowed in refused:
         if wrong:
@@ -102,7 +106,8 @@ class SimulatedParty:
         self.labelled = labelled
         self.classes = data.classes if labelled else ()
         self.columns = int(train.shape[1])
-        self._holding = Holding(train, test, *labels)
+        groups = np.where(data.columns[place] == data.intercept, -1, np.arange(self.columns))
+        self._holding = Holding(train, test, *labels, groups=groups)
         self._rows = int(train.shape[0]) + int(test.shape[0])
 
     def ids(self, rows: Rows | None) -> Sequence[str]:

@@ -9,8 +9,7 @@ from apps.evaluation.vertical import VerticalEvaluator
 from apps.registry import ALGORITHMS
 from apps.sites.vertical import settings_of, vertical_data
 from problems.metrics import accuracy, binary_metrics
-from problems.vertical.analysis import value
-from problems.vertical.blocks import make_block
+from problems.vertical.blocks import GROUP_LASSO, L1_NORM, NO_PENALTY, make_block, make_nonsmooth
 from problems.vertical.blocks.base import SAGA, SVRG
 from problems.vertical.objectives import Array, Objective, make_objective
 from problems.vertical.schedule import Schedule
@@ -22,7 +21,7 @@ def check_vertical(config: RunConfig) -> None:
     """Check that the strategy is vertical and the model linear, without which there is no such reference.
 
     Raises:
-        ConfigError: it is not; the message names those that are. Or the parties have networks.
+        ConfigError: it is not; the message names those that are. Or the parties have networks, or groups of columns.
     """
     if not config.algorithm.strategy.vertical:
         vertical = ", ".join(name for name, row in ALGORITHMS.items() if row.strategy.vertical)
@@ -35,6 +34,9 @@ def check_vertical(config: RunConfig) -> None:
     if embedding := settings_of(config).embedding:
         allowed = "0, since the reference has the linear model of all columns, and no networks"
         raise ConfigError("vfb2.embedding", got=embedding, allowed=allowed, hint="leave it out")
+    if settings_of(config).penalty == GROUP_LASSO:
+        allowed = f"{NO_PENALTY}, {L1_NORM}, since groups are those of parties"
+        raise ConfigError("vfb2.penalty", got=repr(GROUP_LASSO), allowed=allowed, hint="leave it out")
 
 
 def train_nonfederated(
@@ -59,12 +61,17 @@ def train_nonfederated(
     data = vertical_data(config, 1)
     algorithm = config.algorithm.client.algorithm  # type: ignore[attr-defined]
     block = make_block(data.train_features, algorithm, objective, training.learning_rate)
+    penalised = np.where(np.arange(block.columns) == data.intercept, -1, 0)
+    block.nonsmooth = make_nonsmooth(vfb2.penalty, vfb2.penalty_weight, penalised)
     schedule = Schedule(len(data.train_labels), 1, training.batch_size, training.seed)
 
     def metrics() -> dict[str, float]:
-        objective_value = value(data.train_features, data.train_labels, objective, block.weights)
-        tested = _test_metrics(objective, block.predict(data.test_features), data.test_labels)
-        return evaluator.relate({"objective": objective_value, **tested})
+        measured = {"objective": float(objective.losses(block.partials(), data.train_labels).mean()) + block.penalty()}
+        if vfb2.penalty != NO_PENALTY:
+            measured["nonzeros"] = float(np.count_nonzero(block.weights))
+        return evaluator.relate(
+            {**measured, **_test_metrics(objective, block.predict(data.test_features), data.test_labels)}
+        )
 
     history = [metrics()]
     for server_round in range(1, training.num_server_rounds + 1):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from problems.penalties import Penalty
 from problems.vertical.analysis import second_moment
 from problems.vertical.blocks import make_block
 from problems.vertical.blocks.base import SAGA, SVRG, Features, Rows, product
@@ -32,6 +33,7 @@ def train(
     weights: Array | None = None,
     synchronous: bool = True,
     frozen_columns: NDArray[np.int64] | None = None,
+    nonsmooth: Penalty | None = None,
     each_epoch: Callable[[int, Array], object] | None = None,
 ) -> Array:
     """Return the (d,) weights after `epochs` passes of SGD, SVRG or SAGA over (n, d) features and (n,) labels.
@@ -53,6 +55,7 @@ def train(
         synchronous: with m > 1, take the slopes of the t-th batches of all slices at the point before their m updates;
             if False, each at the point after the previous update.
         frozen_columns: columns that keep their weights, like those of parties without labels in AFSVRG-VP.
+        nonsmooth: a penalty of the weights that are not frozen, by proximal steps.
         each_epoch: called after each epoch with the number of epochs done and the (d,) weights.
 
     Raises:
@@ -76,6 +79,7 @@ def train(
         raise ValueError(f"epochs must be 0 or more, got {epochs}")
     offset = product(features, np.where(np.isin(np.arange(columns), kept), w, 0.0))  # (n,)
     block = make_block(features[:, trained] if len(kept) else features, algorithm, objective, step)
+    block.nonsmooth = nonsmooth
     block.set_weights(w[trained])
     schedule = Schedule(rows, active, batch_size, seed)
 

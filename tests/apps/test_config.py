@@ -143,6 +143,8 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "vfb2.intercept": st.sampled_from(["auto", True, False]),
         "vfb2.embedding": st.just(0),  # a network needs vfb2-sgd and more, and softmax a network
         "vfb2.problem": st.sampled_from(PROBLEMS),
+        "vfb2.penalty": st.sampled_from(["none", "l1", "group-lasso"]),
+        "vfb2.groups": st.sampled_from(["columns", "party"]),
         "vfb2.model": st.sampled_from(["linear", "mlp", "package.module:factory"]),
         "vfb2.weight": st.one_of(st.just("auto"), st.floats(0, 1e6)),
         "min-train-nodes": st.one_of(st.integers(1, 10**6), st.floats(0, 1, exclude_min=True)),

@@ -81,6 +81,32 @@ class Problem:
         return mean + self.penalty_slope(w)
 
 
+class Nonsmooth:
+    """R(w) = weight * sum_j |w_j|, or with `together` weight * sum_g sqrt(|g|) ||w_g||, over the columns of group >= 0.
+
+    The proximal SGD, SVRG and SAGA of Duchi & Singer 2009, Xiao & Zhang 2014 and Defazio et al. 2014: each update's
+    w - step * v becomes prox_{step R}(w - step * v) = argmin_u step * R(u) + ||u - (w - step * v)||^2 / 2.
+    """
+
+    def __init__(self, weight: float, groups: Sequence[int], together: bool) -> None:
+        self.weight, self.groups, self.together = weight, np.array(groups), together
+
+    def _parts(self) -> list[Index]:
+        numbers = range(len(self.groups)) if not self.together else sorted(set(self.groups.tolist()) - {-1})
+        owner = self.groups if self.together else np.where(self.groups < 0, -1, np.arange(len(self.groups)))
+        return [np.flatnonzero(owner == number) for number in numbers if (owner == number).any()]
+
+    def value(self, w: Array) -> float:
+        return self.weight * sum(float(np.sqrt(len(own)) * np.linalg.norm(w[own])) for own in self._parts())
+
+    def prox(self, w: Array, step: float) -> Array:
+        w = w.copy()
+        for own in self._parts():
+            length, cut = np.linalg.norm(w[own]), step * self.weight * np.sqrt(len(own))
+            w[own] = 0.0 if length <= cut else w[own] * (1 - cut / length)
+        return w
+
+
 def batches(rows: int, places: int, batch_size: int, seed: int, epoch: int) -> list[list[Index]]:
     """The batches of every place in `epoch`: one permutation, a contiguous slice a place; batch_size 0: the slice."""
     permutation = stream(seed, "vertical batches", epoch).permutation(rows)
@@ -111,6 +137,7 @@ def centralised(
     *,
     hook: Callable[[Array], None] | None = None,
     frozen: Sequence[int] = (),
+    nonsmooth: Nonsmooth | None = None,
 ) -> Array:
     """SGD, SVRG or SAGA by full gradients, (d,); epochs[e][k] the batches of place k. hook(w) follows every update.
 
@@ -136,6 +163,8 @@ def centralised(
                     v = v - table[B].mean(axis=0) + table.sum(axis=0) / n
                     table[B] = new
                 w = w - step * free * v
+                if nonsmooth is not None:
+                    w = nonsmooth.prox(w, step)
                 if hook is not None:
                     hook(w.copy())
     return w

@@ -13,9 +13,11 @@ from problems.binned_scores import codes, first_edges, places
 from problems.metrics import binary_metrics
 from problems.tallies import Tally
 from problems.vertical.analysis import second_moment
+from problems.vertical.blocks import NO_PENALTY
 from problems.vertical.objectives import Array
 
 PENALTY, MOMENT, TRAINING_LOSS, TEST_LOSS, TEST_MARK = range(MARKS)
+COUNTS = slice(MARKS, MARKS + 2 * BINS)
 
 
 class FullPass(Phase):
@@ -109,6 +111,8 @@ class Evaluation(Phase):
         self._own = station.share(Kind.EVALUATION, dict(enumerate(values)))
         self._totals = np.zeros(agenda.totals)
         self._totals[PENALTY] = station.block.penalty() + (0.0 if station.head is None else station.head.penalty())
+        if station.plan.penalty != NO_PENALTY:
+            self._totals[-1] = np.count_nonzero(station.block.weights)
         if station.plan.curvature:
             self._totals[MOMENT] = second_moment(station.holding.features)
         if self._own is None:
@@ -159,7 +163,7 @@ class Evaluation(Phase):
         totals[TEST_MARK] = np.sum((z >= 0.0) == positive) / plan.test_rows
         if len(plan.active) > 1:
             bins = places(codes(z), first_edges(BINS))
-            for part, chosen in zip(np.split(totals[MARKS:], 2), (~positive, positive), strict=True):
+            for part, chosen in zip(np.split(totals[COUNTS], 2), (~positive, positive), strict=True):
                 part[:] = np.bincount(bins[chosen], minlength=BINS) / plan.test_rows
         elif 0 < positive.sum() < len(positive):
             station.metrics["auc"] = binary_metrics(positive, z)["auc"]
@@ -167,6 +171,8 @@ class Evaluation(Phase):
     def _report(self, totals: Array) -> None:
         station, plan, metrics = self._station, self._station.plan, self._station.metrics
         metrics["objective"] = float(totals[TRAINING_LOSS] + totals[PENALTY])
+        if plan.penalty != NO_PENALTY:
+            metrics["nonzeros"] = round(totals[-1])
         if plan.curvature:
             metrics["largest_eigenvalue"] = station.objective.curvature_bound * float(totals[MOMENT]) + plan.weight
         if not plan.test_rows:
@@ -177,7 +183,7 @@ class Evaluation(Phase):
             return
         metrics["accuracy"] = round(totals[TEST_MARK] * plan.test_rows) / plan.test_rows
         if station.objective.classification and len(plan.active) > 1:
-            negatives, positives = np.rint(totals[MARKS:] * plan.test_rows).astype(np.int64).reshape(2, 1, BINS)
+            negatives, positives = np.rint(totals[COUNTS] * plan.test_rows).astype(np.int64).reshape(2, 1, BINS)
             tally = Tally.of_bins(first_edges(BINS), negatives, positives)
             if all(tally.count()):
                 metrics["auc"] = binary_metrics(*tally.rows())["auc"]

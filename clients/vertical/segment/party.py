@@ -26,6 +26,7 @@ from clients.vertical.transport.endpoint import Endpoint
 from clients.vertical.transport.frames import PartyError
 from clients.vertical.transport.mesh import Mesh
 from clients.vertical.transport.traffic import Counters
+from problems.vertical.blocks import NO_PENALTY
 from problems.vertical.blocks.base import SAGA, SVRG, Block
 from problems.vertical.blocks.network import Architecture
 from problems.vertical.head import Head
@@ -221,7 +222,8 @@ class _Party:
         if self.injection.compute:
             return SleepingWorkers(self.injection.compute, self.threads, self._exchange.fail)
         if self.threads > 1 and not self.plan.synchronous:
-            in_turn = self.plan.embedding > 0 or sparse.issparse(self.holding.features)
+            plan = self.plan
+            in_turn = plan.embedding > 0 or plan.penalty != NO_PENALTY or sparse.issparse(self.holding.features)
             return Threads(self.threads, self._exchange.fail, lock=in_turn)
         return Workers()
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from clients.vertical.transport.endpoint import Delays
 from clients.vertical.transport.frames import Frame
+from problems.vertical.blocks import NO_PENALTY, PENALTIES
 from problems.vertical.blocks.base import ALGORITHMS, SGD, Features
 from problems.vertical.objectives import PROBLEMS, SOFTMAX, Array, make_objective
 
@@ -52,6 +53,8 @@ class Plan:
         score: whether the segment does nothing but give every active party the sums of all rows, for which nobody needs
             labels; the blocks stay as they are.
         embedding: k, the numbers that each party makes of a row with a network; 0: its linear partial.
+        penalty: of every block beside the regulariser: "none", "l1" or "group-lasso".
+        penalty_weight: its factor.
         ids: the digest of the rows' ids at this party. Parties compare it with the rest of the plan: by sums to which a
             party gives shifted rows, a server and a recipient could tell partials apart.
     """
@@ -82,6 +85,8 @@ class Plan:
     allow_bare: bool = False
     score: bool = False
     embedding: int = 0
+    penalty: str = NO_PENALTY
+    penalty_weight: float = 0.0
     ids: str = ""
 
     @property
@@ -113,7 +118,8 @@ class Plan:
             if getattr(self, name) < bound:
                 raise ValueError(f"{name} must be {bound} or more, got {getattr(self, name)}")
         self._check_parties()
-        for name, known in (("masking", MASKINGS), ("algorithm", ALGORITHMS), ("problem", (*PROBLEMS, SOFTMAX))):
+        choices = {"masking": MASKINGS, "algorithm": ALGORITHMS, "problem": (*PROBLEMS, SOFTMAX), "penalty": PENALTIES}
+        for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} {getattr(self, name)!r} is not known; one of: {', '.join(known)}")
         objective = make_objective(self.problem, self.weight)
@@ -125,6 +131,10 @@ class Plan:
             raise ValueError(f"label_epsilon {self.label_epsilon} needs two classes; problem {self.problem!r} has none")
         if self.score and (self.epochs or self.evaluate or self.test_rows):
             raise ValueError("a segment that scores rows has no epochs, no evaluation and no test rows")
+        if not 0.0 <= self.penalty_weight < math.inf:
+            raise ValueError(f"penalty_weight must be >= 0 and finite, got {self.penalty_weight}")
+        if self.embedding and self.penalty != NO_PENALTY:
+            raise ValueError("a penalty is one of linear blocks, not of networks")
         if self.embedding and (self.algorithm != SGD or self.curvature or not self.update_passive):
             raise ValueError("networks are trained by sgd, at all parties, and without a bound of the curvature")
         if self.problem == SOFTMAX and self.embedding < 2:
@@ -156,12 +166,14 @@ class Holding:
         test_features: (k, d) those of the test rows.
         labels: (n,) of an active party.
         test_labels: (k,) of an active party.
+        groups: (d,) the number of each column's group, for a penalty; below 0: not penalised. None: each is a group.
     """
 
     features: Features
     test_features: Features | None = None
     labels: Array | None = None
     test_labels: Array | None = None
+    groups: NDArray[np.int64] | None = field(default=None, kw_only=True)
 
     @property
     def test_rows(self) -> int:

@@ -20,7 +20,7 @@ from clients.vertical.segment.plan import PAIRWISE, TWO_TREES, Holding, PartySta
 from clients.vertical.segment.sum_order import Agenda
 from clients.vertical.transport.frames import PartyError
 from privacy.keys import agree
-from problems.vertical.blocks import make_block
+from problems.vertical.blocks import make_block, make_nonsmooth
 from problems.vertical.blocks.base import SAGA, Block
 from problems.vertical.blocks.network import Architecture, NetworkBlock, make_network
 from problems.vertical.head import Head
@@ -122,6 +122,8 @@ def prepared_block(
         if plan.evaluate and plan.test_rows:
             _check_labels("test labels", holding.test_labels, plan, plan.test_rows, objective)
     block = _new_block(plan, holding, objective, network)
+    groups = np.arange(columns) if holding.groups is None else holding.groups
+    block.nonsmooth = make_nonsmooth(plan.penalty, plan.penalty_weight, groups)
     if state.weights is not None:
         if network is not None and len(state.weights) != len(block.weights):
             raise ValueError("its weights are those of another network: take the model that it began with")

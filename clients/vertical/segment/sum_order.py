@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from clients.vertical.segment.plan import Plan
 from clients.vertical.transport.frames import Kind
+from problems.vertical.blocks import NO_PENALTY
 from problems.vertical.blocks.base import SAGA, SVRG
 from problems.vertical.objectives import make_objective
 from problems.vertical.schedule import Schedule, shares
@@ -35,7 +36,7 @@ class Agenda:
         self.chunks = self.schedule.chunks
         self.test_chunks = shares(plan.test_rows, len(plan.active))
         binned = len(plan.active) > 1 and plan.test_rows > 0 and make_objective(plan.problem, 0.0).classification
-        self.totals = MARKS + 2 * BINS * binned
+        self.totals = MARKS + 2 * BINS * binned + (plan.penalty != NO_PENALTY)
         """Length of the evaluation's totals."""
         first = plan.algorithm == SAGA and plan.start and plan.epochs > 0
         self.passes = plan.epochs if plan.algorithm == SVRG else int(first)

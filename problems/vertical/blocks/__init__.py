@@ -1,9 +1,18 @@
 """A party's columns, dense or sparse, their weights, and the updates of VFB2."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
+from jaxtyping import Int64
 
 from problems.vertical.blocks.base import Block, Features
 from problems.vertical.objectives import Objective
+
+if TYPE_CHECKING:
+    from problems.penalties import Penalty
+
+PENALTIES = NO_PENALTY, L1_NORM, GROUP_LASSO = "none", "l1", "group-lasso"
+"""Nonsmooth penalties of a block."""
 
 
 def make_block(features: Features, algorithm: str, objective: Objective, step: float) -> Block:
@@ -28,3 +37,28 @@ def make_block(features: Features, algorithm: str, objective: Objective, step: f
     from problems.vertical.blocks.sparse import SparseBlock
 
     return SparseBlock(features, algorithm, objective, step)
+
+
+def make_nonsmooth(name: str, weight: float, groups: Int64[np.ndarray, "d"]) -> "Penalty | None":
+    """Return a penalty of d columns; None where it has nothing to act on.
+
+    Args:
+        name: one of `PENALTIES`.
+        weight: its factor, >= 0.
+        groups: the number of each column's group; below 0, it is not penalised.
+
+    Raises:
+        ValueError: a weight below 0 or not finite.
+    """
+    if name == NO_PENALTY or not (groups >= 0).any():
+        return None
+    import torch  # of no use to most parties, which then need not wait for it
+
+    from problems.penalties import L1, GroupLasso
+    from problems.penalties.parameters import on_parameters, runs
+
+    numbers = torch.from_numpy(groups)
+    if name == L1_NORM:
+        return on_parameters(len(groups), [(run, L1(weight)) for run in runs(numbers >= 0)])
+    chosen = torch.nonzero(numbers >= 0).flatten()
+    return on_parameters(len(groups), [(chosen, GroupLasso(weight, numbers[chosen]))])

@@ -13,13 +13,15 @@ collaborators. Dominator and collaborators then do the same update of their own 
 | VFB2-SAGA | 6 and 7 | X_B' (theta - alpha_B) / b + X' alpha / n | alpha (n,), the newest slope of every row |
 
 The paper keeps gradients that include the regulariser. Here one slope is kept per row, and the regulariser is taken at
-the current weights: docs/vertical.md says what that changes.
+the current weights: docs/vertical.md says what that changes. A nonsmooth penalty R of a block, which the paper has not,
+is met by w <- prox_{step R}(w - step direction): proximal SGD (Duchi, Singer 2009), SVRG (Xiao, Zhang 2014) and SAGA
+(Defazio, Bach, Lacoste-Julien 2014).
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -27,6 +29,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from problems.vertical.objectives import Array, Objective
+
+if TYPE_CHECKING:
+    from problems.penalties.base import Penalty
 
 SGD, SVRG, SAGA = "sgd", "svrg", "saga"
 ALGORITHMS = (SGD, SVRG, SAGA)
@@ -71,9 +76,11 @@ class Block(ABC):
         algorithm: one of `ALGORITHMS`.
         objective: whose regulariser the updates apply.
         step: gamma.
+        nonsmooth: a penalty of the weights, whose proximal step follows each update; None: there is none.
     """
 
     width = 1
+    nonsmooth: "Penalty | None" = None
 
     def __init__(self, features: Features, algorithm: str, objective: Objective, step: float) -> None:
         self.rows, self.columns = features.shape
@@ -137,9 +144,23 @@ class Block(ABC):
         self._theta, self._mean = theta, transposed_product(self._features, theta) / self.rows
 
     def penalty(self) -> float:
-        """weight * sum_j g(w_j)."""
+        """weight * sum_j g(w_j), and the nonsmooth penalty."""
         self._settle()
-        return self.objective.penalty(self._w)
+        own = self.objective.penalty(self._w)
+        if self.nonsmooth is None:
+            return own
+        import torch  # of no use to most parties, which then need not wait for it
+
+        return own + self.nonsmooth.value(torch.from_numpy(self._w))
+
+    def _shrink(self) -> None:
+        """Take the proximal step of the nonsmooth penalty, which needs all columns."""
+        if self.nonsmooth is not None:
+            import torch
+
+            self._settle()
+            weights = torch.from_numpy(self._w)
+            self.nonsmooth.prox(weights, self.step, out=weights)
 
     @abstractmethod
     def partials(self, rows: Int64[np.ndarray, "b"] | None = None) -> Float64[np.ndarray, "b"]:

@@ -54,6 +54,7 @@ class DenseBlock(Block):
         if not self._update(rows, theta, table, mean):
             self._slopes(theta, len(rows))
             raise self._outside(rows)
+        self._shrink()
 
     def _update(self, rows: Rows, theta: Array, table: Array, mean: Array) -> bool:
         keep = self.algorithm == SAGA

@@ -9,6 +9,8 @@ w rho^k - step mean (1 - rho^k) / (1 - rho).
 Problem (14) has no such formula: few or long drifts are applied one by one, many short ones as the flow of a field, by
 Runge-Kutta steps. docs/vertical.md ("Sparse columns") derives it.
 
+A nonsmooth penalty's proximal step needs every column, so with one nothing is postponed.
+
 Kernels take the fields of `Lazy` one by one, because numba takes arrays faster than tuples of them, and a CSR matrix
 (n, d) without a column twice in a row as its `indptr`, `indices` and `data`. A row outside the matrix makes them return
 False before anything is changed.
@@ -100,6 +102,7 @@ class SparseBlock(Block):
         self._late = True
         if share and self._theta is not None:
             self._theta[rows] = theta
+        self._shrink()
 
     def _compile(self) -> None:
         """Call all kernels once, without effect, so that no update waits for a compiler."""
