@@ -48,7 +48,7 @@ def allocate(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         DataError: there is no room for the file.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
-    if size <= largest_in_memory():
+    if size <= ALWAYS or size <= largest_in_memory():
         with suppress(MemoryError):  # the process may have a limit of its own
             return np.empty(shape, dtype)
     folder = tempfile.gettempdir()

@@ -18,6 +18,7 @@ from logging import INFO, getLogger
 from pathlib import Path
 from typing import Any
 
+import ray
 from flwr.app import Message, RecordDict
 from flwr.common import log
 from flwr.serverapp import ServerApp
@@ -30,8 +31,11 @@ from simulations.arguments import Cluster, Stack
 from simulations.engines.flower_internals import ErrorCode, with_content
 from simulations.engines.grid import FIRST_NODE_ID, AnsweringGrid, error_reply, run_on, task_identity
 from simulations.engines.in_process import InProcessGrid
-from simulations.engines.ray_session import enter_folder, open_ray, ray
+from simulations.engines.ray_session import enter_folder, open_ray
 from simulations.engines.stacked.messages import make_stacker
+
+# messages that are on their way at the same time, which bounds the memory of a handshake with very many clients
+AT_ONCE = 10_000
 
 
 class Share:
@@ -102,14 +106,15 @@ class RayGrid(AnsweringGrid):
     ) -> None:
         super().__init__()
         self._clients = clients
-        count = min(clients, cluster.workers or int(ray.cluster_resources().get("CPU", 1)))
+        found: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        count = min(clients, cluster.workers or int(found.get("CPU", 1)))
         # By itself Ray asks for a CPU to place an actor and for none afterwards, so that there is always room for one
         # that is started again.
         options: dict[str, Any] = {"num_gpus": cluster.gpus} if cluster.gpus else {}
         actor = ray.remote(Share).options(max_restarts=-1, max_task_retries=1, scheduling_strategy="SPREAD", **options)
         run_id, folder = secrets.randbits(63), str(Path.cwd())
         self._data = _share_data(config, clients)
-        self._workers = [
+        self._workers: list[Any] = [
             actor.remote(folder, range(first, clients, count), clients, config, node_configs, stack, run_id)
             for first in range(count)
         ]
@@ -120,6 +125,10 @@ class RayGrid(AnsweringGrid):
 
     def answer(self, messages: list[Message]) -> list[Message]:
         """Let the workers answer their clients' messages, all workers at once."""
+        parts = (messages[begin : begin + AT_ONCE] for begin in range(0, len(messages), AT_ONCE))
+        return [reply for part in parts for reply in self._answer_part(part)]
+
+    def _answer_part(self, messages: list[Message]) -> list[Message]:
         shares: list[list[int]] = [[] for _ in self._workers]
         contents: dict[int, Any] = {}
         for place, message in enumerate(messages):
@@ -157,9 +166,11 @@ def _share_data(config: Mapping[str, Scalar], clients: int) -> list[Any]:
     if spec.partition == OWN:
         return []
     try:
-        return [ray.put(resources.federated_data(spec, clients))]
+        reference = ray.put(resources.federated_data(spec, clients))
     except (ValueError, ray.exceptions.RayError):
         return []
+    resources.adopt(spec, clients, ray.get(reference))  # so that the server uses this machine's copy too
+    return [reference]
 
 
 def run_on_ray(
@@ -179,6 +190,9 @@ def run_on_ray(
     make_stacker(stack, config)  # finds what is wrong with it here
     logged = not getLogger("flwr").disabled
     with task_identity(), open_ray(cluster.workers, cluster.address, workers_log=logged):
-        grid = RayGrid(clients, config, node_configs, stack, cluster)
-        log(INFO, "%d workers of Ray for %d clients", len(grid._workers), clients)
-        run_on(grid, server_app, config)
+        try:
+            grid = RayGrid(clients, config, node_configs, stack, cluster)
+            log(INFO, "%d workers of Ray for %d clients", len(grid._workers), clients)
+            run_on(grid, server_app, config)
+        finally:
+            resources.disown()  # what follows in this process must not use arrays in Ray's memory

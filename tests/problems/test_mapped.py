@@ -43,6 +43,7 @@ def mapping(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def begin() -> None:
         resources._federated_data.cache_clear()
         resources._site.cache_clear()
+        monkeypatch.setattr(module, "ALWAYS", 0)
         monkeypatch.setattr(module, "largest_in_memory", lambda: 0)
         monkeypatch.setattr(module, "SLICE", 12)
 

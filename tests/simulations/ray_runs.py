@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import ray
 from flwr.app import Message, MessageType
 
 from apps.server_app import app as server_app
@@ -18,7 +19,7 @@ from payloads.wire import CONFIG, PHASE, ROUND
 from simulations.arguments import Cluster
 from simulations.engines.grid import run_on, task_identity
 from simulations.engines.on_ray import RayGrid
-from simulations.engines.ray_session import open_ray, ray
+from simulations.engines.ray_session import open_ray
 from tests.battery.federation import flat_config
 
 CLIENTS, WORKERS = 5, 2
