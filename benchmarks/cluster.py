@@ -145,7 +145,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "rows.npz"
             write_rows(case, path)
-            alone, spread, memory = [], [], []
+            alone: list[float] = []
+            spread: list[float] = []
+            memory: list[float] = []
             for _ in range(1 if options.smoke else REPEATS):
                 alone.append(measure(case, path, None))
                 with watch_memory(memory):
