@@ -31,7 +31,7 @@ FOLDER = PAGE.parent / "figures" / "benchmark"
 PICTURE = FOLDER.with_suffix(".svg")
 BEGIN, END = "<!-- benchmarks/which_strategy.py writes from here -->\n", "<!-- to here -->\n"
 BASE = "Local SGD"
-METRICS = {"auc": "AUC", "pauc_fpr30": "partial AUC", "average_precision": "average precision"}  # the first decides
+METRICS = {"auc": "AUC", "pauc_fpr30": "partial AUC", "average_precision": "average precision"}
 RESAMPLES, LIMIT = 10_000, 2.0  # LIMIT: in pooled standard deviations
 AHEAD, NOISE, BEHIND = "ahead", "within the noise", "**behind**"
 COLOURS = {AHEAD: "#8cc5e3", NOISE: "#ececec", BEHIND: "#f2a582"}
@@ -42,7 +42,7 @@ METHODS = [run.name for run in EXPERIMENT.runs]
 
 @dataclass(frozen=True)
 class Gap:
-    """A method's AUC minus Local SGD's, seed by seed: the mean, and the ends of its bootstrap interval."""
+    """A method's metric minus Local SGD's, seed by seed: the mean, and the ends of its bootstrap interval."""
 
     mean: float
     low: float
@@ -78,9 +78,15 @@ class Task:
     def name(self) -> str:
         return str(self.case.at["task"])
 
-    def ends(self, method: str, metric: str = "auc") -> dict[str, float]:
-        """Seed -> the last value."""
-        return {row["seed"]: float(row[metric]) for row in self.rows if row["method"] == method}
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics, first the one that steps were chosen by, which decides."""
+        decides = EXPERIMENT.tune.metric_of(self.case.at) if EXPERIMENT.tune else ""
+        return sorted(METRICS, key=lambda metric: metric != decides)
+
+    def ends(self, method: str) -> dict[str, float]:
+        """Seed -> the last value of the metric that decides."""
+        return {row["seed"]: float(row[self.metrics[0]]) for row in self.rows if row["method"] == method}
 
     def gap(self, method: str) -> Gap | None:
         return compare(self.ends(method), self.ends(BASE))
@@ -91,7 +97,8 @@ class Task:
         tuning = EXPERIMENT.tune.seeds_of(self.case.at) if EXPERIMENT.tune else 0
         rows = f"figures/{FOLDER.name}/{file_of(self.name)}"
         made = " and ".join(dict.fromkeys(_environment(row) for row in self.rows))
-        columns = ["method", "step", "AUC", f"to {BASE}", "95 % interval", "verdict", *[*METRICS.values()][1:]]
+        first, *others = (METRICS[metric] for metric in self.metrics)
+        columns = ["method", "step", first, f"to {BASE}", "95 % interval", "verdict", *others]
         ranked = sorted(METHODS, key=lambda method: -float(np.mean([*self.ends(method).values()] or [0.0])))
         return [
             f"### {self.name}\n",
@@ -101,10 +108,10 @@ class Task:
 
     def _cells(self, method: str) -> list[str]:
         rows = [row for row in self.rows if row["method"] == method]
-        auc, *others = (_mean([float(row[metric]) for row in rows]) for metric in METRICS)
+        first, *others = (_mean([float(row[metric]) for row in rows]) for metric in self.metrics)
         gap = self.gap(method)
         unjudged = ["", "", "" if method == BASE else f"{len(rows)} of {LEAST_SEEDS} seeds finished"]
-        return [method, _step(rows), auc, *(gap.cells if gap and method != BASE else unjudged), *others]
+        return [method, _step(rows), first, *(gap.cells if gap and method != BASE else unjudged), *others]
 
 
 def _environment(row: Mapping[str, str]) -> str:
@@ -187,8 +194,11 @@ def draw(tasks: Sequence[Task], path: Path) -> None:
                 axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, color=colour))
                 axes.text(x, y, text, ha="center", va="center", fontsize=8)
     axes.set_facecolor(COLOURS[NOISE])
-    axes.set(xlim=(-0.5, len(tasks) - 0.5), ylim=(len(methods) - 0.5, -0.5), title=f"AUC minus that of {BASE}")
-    axes.set_xticks(range(len(tasks)), [task.name for task in tasks], rotation=40, ha="right", rotation_mode="anchor")
+    decide = [METRICS[task.metrics[0]] for task in tasks]
+    title = f"{' or '.join(dict.fromkeys(decide))} minus that of {BASE}"
+    axes.set(xlim=(-0.5, len(tasks) - 0.5), ylim=(len(methods) - 0.5, -0.5), title=title)
+    names = [task.name + f" ({metric})" * (metric != "AUC") for task, metric in zip(tasks, decide, strict=True)]
+    axes.set_xticks(range(len(tasks)), names, rotation=40, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(len(methods)), methods)
     patches = [Patch(color=colour, label=verdict.strip("*")) for verdict, colour in COLOURS.items()]
     figure.legend(handles=patches, loc="outside lower center", ncols=3, frameon=False)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from apps.config import ConfigError, Scalar, parse_run_config
 from apps.evaluation.metric_names import better
@@ -54,7 +55,7 @@ class Choosing(Runs):
             raise ConfigError("--tune", got=got, allowed=allowed, hint=PAGE)
         self.tune = experiment.tune.in_profile(expansion.profile)
         self.metric = self.tune.metric or experiment.metrics[0]
-        self.mode = self.tune.mode or ("min" if better(self.metric) is min else "max")
+        self.mode = self._mode_of(self.metric)
         self.expansion = expansion
         self._check()
         self.searches = self._search_all()
@@ -63,7 +64,10 @@ class Choosing(Runs):
         if len(self.runs) < len(runs):
             got = "two points that would share one run directory"
             raise ConfigError(self._here, got=got, allowed="points that differ", hint="leave one out")
-        self.metrics = list(dict.fromkeys([self.metric, *experiment.metrics]))
+
+    def metrics_of(self, run: PlannedRun) -> list[str]:
+        """The metric that its value is chosen by, and the experiment's."""
+        return list(dict.fromkeys([self._metric_of(run.line), *super().metrics_of(run)]))
 
     def run(self, jobs: int, say: Callable[[str], None]) -> Tuned:
         """Make the runs that are waiting (see `Runs.make`), choose the best point of each search, write ``tuned.toml``.
@@ -90,32 +94,48 @@ class Choosing(Runs):
         return tuned
 
     def _choose(self, search: _Search) -> Choice:
-        points = [self._point(values, runs) for values, runs in search.points]
-        best = min(points, key=lambda one: rank(one.finished, one.missing or 0, one.mean, self.mode))
+        metric = self._metric_of(search.line)
+        points = [self._point(values, runs, metric) for values, runs in search.points]
+        best = min(points, key=lambda one: rank(one.finished, one.missing or 0, one.mean, self._mode_of(metric)))
         if not best.finished:
             reason = f"no value for {search.line.title} works: {points[0].reason}"
             raise RunFailedError(f"--tune: {reason}; give other values")
         seeds = len(search.points[0][1])
-        own = None if seeds == self.tune.seeds else seeds
-        return Choice(at=search.at, values=best.values, seeds=own, grid=search.grid, points=points)
+        return Choice(
+            at=search.at,
+            values=best.values,
+            metric=None if metric == self.metric else metric,
+            seeds=None if seeds == self.tune.seeds else seeds,
+            grid=search.grid,
+            points=points,
+        )
 
-    def _point(self, values: dict[str, Scalar], runs: Sequence[PlannedRun]) -> Point:
+    def _metric_of(self, line: Line) -> str:
+        return self.tune.metric_of(line.at) or self.metric
+
+    def _mode_of(self, metric: str) -> Literal["max", "min"]:
+        own = self.tune.mode if metric == self.metric else ""
+        return own or ("min" if better(metric) is min else "max")
+
+    def _point(self, values: dict[str, Scalar], runs: Sequence[PlannedRun], metric: str) -> Point:
         records = [self.records[run.name] for run in runs if run.name in self.records]
-        finished, mean, std, missing = over_seeds((run.last(self.metric), bool(run.dropped)) for run in records)
+        finished, mean, std, missing = over_seeds((run.last(metric), bool(run.dropped)) for run in records)
         failed = [self.failed[run.name] for run in runs if run.name in self.failed]
-        reason = failed[0] if failed else "" if finished == len(runs) else f"{self.metric} is not finite"
+        reason = failed[0] if failed else "" if finished == len(runs) else f"{metric} is not finite"
         reason = " ".join(reason.split())
         return Point(values=values, finished=finished, mean=mean, std=std, reason=reason, missing=missing or None)
 
     def _check(self) -> None:
-        lines = self.expansion.lines
-        check_metric(self.metric, lines[0].config, f"{self._here}.metric")
-        if not self.tune.validation_fraction and self.metric not in OF_TRAINING:
-            allowed = (
-                f"a number above 0, since {self.metric!r} would be measured on the test rows, which must not decide; 0 "
-                f"only with a metric of the training problem: {', '.join(OF_TRAINING)}"
-            )
-            raise ConfigError(f"{self._here}.validation-fraction", got=0, allowed=allowed, hint=PAGE)
+        config = self.expansion.lines[0].config
+        asked = {f"metric-at[{number}].metric": one.metric for number, one in enumerate(self.tune.metric_at)}
+        for key, metric in {"metric": self.metric, **asked}.items():
+            check_metric(metric, config, f"{self._here}.{key}")
+            if not self.tune.validation_fraction and metric not in OF_TRAINING:
+                allowed = (
+                    f"a number above 0, since {metric!r} would be measured on the test rows, which must not decide; 0 "
+                    f"only with a metric of the training problem: {', '.join(OF_TRAINING)}"
+                )
+                raise ConfigError(f"{self._here}.validation-fraction", got=0, allowed=allowed, hint=PAGE)
         methods = [run.name for run in self.expansion.experiment.runs]
         for method in self.tune.methods:
             if method not in methods:

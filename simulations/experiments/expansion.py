@@ -91,8 +91,9 @@ def expand(
     lines = [_check(experiment, line, here) for line in kept]
     _check_distinct(here, lines, experiment.x == ["clients"])
     everywhere = [{**line.at, DATASET: line.origin} for line in every]
-    for number, one in enumerate(experiment.tune.seeds_at if experiment.tune else []):
-        _check_some_run_has(one.at, everywhere, f"{here}: tune.seeds-at[{number}].at")
+    for key in ("seeds_at", "metric_at"):
+        for number, one in enumerate(getattr(experiment.tune, key, [])):
+            _check_some_run_has(one.at, everywhere, f"{here}: tune.{key.replace('_', '-')}[{number}].at")
     paper = _paper(experiment, lines, everywhere, here)
     claims = _claims(experiment, lines, everywhere, here)
     used = seeds or chosen.seeds or experiment.seeds

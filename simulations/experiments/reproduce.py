@@ -77,7 +77,6 @@ class Runs:
         self.out = out.expanduser().resolve()
         self.folder = self.out / folder
         self.runs = {run.name: run for run in runs}
-        self.metrics = expansion.experiment.metrics  # every run must have them; progress lines show the first
         self.records: dict[str, RunRecord] = {}  # of finished runs
         self.failed: dict[str, str] = {}  # run -> reason
 
@@ -141,6 +140,10 @@ class Runs:
             count = f"{len(self.records)} of {len(self.runs)} runs have finished"
             raise RunsInterruptedError(f"interrupted: {count}; the same command goes on") from None
 
+    def metrics_of(self, run: PlannedRun) -> list[str]:
+        """The metrics that the run must have; its progress line shows the first."""
+        return self.expansion.experiment.metrics
+
     def _path(self, run: PlannedRun) -> Path:
         return self.folder / run.name
 
@@ -150,7 +153,9 @@ class Runs:
     def _task(self, run: PlannedRun) -> Task:
         config = self._config(run)
         data = f"{run.line.clients} clients of {parse_run_config(config).data}"
-        return Task(run.name, run.line.run.engine, run.line.clients, config, tuple(self.metrics), data, self.stack)
+        return Task(
+            run.name, run.line.run.engine, run.line.clients, config, tuple(self.metrics_of(run)), data, self.stack
+        )
 
     def _check_same(self) -> None:
         """Raises ConfigError: the directory holds something else."""
@@ -204,7 +209,7 @@ class Runs:
             record, seconds, reason = None, "", reason or str(error)
         if record is not None and record.status == FINISHED:
             self.records[run.name] = record
-            metric = self.metrics[0]
+            metric = self.metrics_of(run)[0]
             status, outcome = FINISHED, f"{metric} {format_metric(record.final(metric))}"
         else:
             reason = reason or (record.reason if record else "") or "it left no result"

@@ -32,6 +32,7 @@ class Choice(Settings):
 
     at: dict[str, Scalar] = Field(min_length=1)
     values: dict[str, Scalar] = Field(min_length=1)
+    metric: str | None = None  # None: that of `Tuned`
     seeds: Count | None = None  # of each point; None: as many as `Tuned` says
     grid: Grid
     points: list[Point]

@@ -48,6 +48,13 @@ class SeedsAt(Settings):
     seeds: Count
 
 
+class MetricAt(Settings):
+    """The metric by which values are chosen for runs with the coordinates ``at``."""
+
+    at: dict[str, Scalar] = Field(min_length=1)
+    metric: str
+
+
 class TuningProfile(Settings):
     """The fields in which a profile differs from `Tuning`."""
 
@@ -63,7 +70,8 @@ class Tuning(Settings):
 
     # what is compared
     metric: str = ""  # empty: the experiment's first
-    mode: Literal["", "max", "min"] = ""  # empty: what is better for the metric
+    metric_at: list[MetricAt] = Field(default_factory=list)  # in place of `metric`; the last that fits counts
+    mode: Literal["", "max", "min"] = ""  # of `metric`; empty: what is better for it
     seeds: Count = 1
     seeds_at: list[SeedsAt] = Field(default_factory=list)  # in place of `seeds`; the last that fits counts
     validation_fraction: float = Field(0.2, ge=0, lt=1)
@@ -90,6 +98,10 @@ class Tuning(Settings):
     def seeds_of(self, at: Mapping[str, Scalar]) -> int:
         """How many seeds each point of the grid has, for runs with the coordinates ``at``."""
         return next((one.seeds for one in reversed(self.seeds_at) if one.at.items() <= at.items()), self.seeds)
+
+    def metric_of(self, at: Mapping[str, Scalar]) -> str:
+        """By which metric values are chosen for runs with the coordinates ``at``; empty: the experiment's first."""
+        return next((one.metric for one in reversed(self.metric_at) if one.at.items() <= at.items()), self.metric)
 
     def grid_of(self, method: str) -> Grid:
         """The grid that is tried for a method.

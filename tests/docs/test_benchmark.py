@@ -42,24 +42,32 @@ def test_a_verdict_takes_two_pooled_deviations(script: Any, lead: float, verdict
 def test_a_reproductions_rows_are_taken(script: Any, tmp_path: Path) -> None:
     """A method that lost seeds has no verdict, and one without runs no mean."""
     rows = [
-        {"task": "offset-sites", "method": method, "seed": seed, "learning-rate": rate, "sgdam.gamma-x": gamma}
+        {"task": task, "method": method, "seed": seed, "learning-rate": rate, "sgdam.gamma-x": gamma}
         | {
             "clients": 16,
             **dict.fromkeys(script.METRICS, 0.5 + seed / 100),
+            "average_precision": seed / 10,
             "seconds": 1.5,
             "torch": "2.5",
             "loss_inner": "",
         }
+        for task in ("w8a", "offset-sites")
         for method, rate, gamma, seeds in (("Local SGD", 0.3, "", 5), ("LocalSGDAM", "", 3.33, 4))
         for seed in range(seeds)
     ]
     (tmp_path / "runs.csv").write_text(csv_text(rows))
     script.take(tmp_path / "runs.csv", tmp_path)
-    (task,) = script.read_tasks(tmp_path)
+    rare, task = script.read_tasks(tmp_path)
     _, told, _, _, first, second, third, *_ = task.section()
     assert "clients = 16" in told
     assert "(figures/benchmark/offset-sites.csv): torch 2.5, " in told
-    mean = "0.5200 +- 0.0158"
-    assert first == f"| Local SGD | 0.3 | {mean} |  |  |  | {mean} | {mean} |"
+    mean, precision = "0.5200 +- 0.0158", "0.2000 +- 0.1581"  # of 0.50 ... 0.54, of 0.0 ... 0.4
+    assert first == f"| Local SGD | 0.3 | {mean} |  |  |  | {mean} | {precision} |"
     assert second.startswith("| LocalSGDAM | 1 | 0.5150 +- 0.0129 |  |  | 4 of 5 seeds finished |")
     assert "| - | - |  |  | 0 of 5 seeds finished | - | - |" in third
+    columns, _, first, *_ = rare.section()[2:]
+    assert columns.startswith("| method | step | average precision | to Local SGD |")
+    assert first == f"| Local SGD | 0.3 | {precision} |  |  |  | {mean} | {mean} |"
+    assert rare.ends("Local SGD")["4"] == 0.4
+    script.draw([rare, task], tmp_path / "both.svg")
+    assert "average precision or AUC minus that of Local SGD" in (tmp_path / "both.svg").read_text()

@@ -182,6 +182,21 @@ def test_runs_may_have_more_seeds_than_others(command: Line, runs: Runs, tmp_pat
     assert {run.seed for run in smoke.runs.values()} == {1000}
 
 
+def test_some_runs_values_are_chosen_by_another_metric(command: Line, runs: Runs, tmp_path: Path) -> None:
+    """With K = 2 by the loss, of which less is better: the fabricated loss is half the AUC."""
+    out, runs.aucs = tmp_path / "out", peak
+    text = TUNE + 'mode = "max"\nmetric-at = [{ at = { K = 2 }, metric = "loss" }]\n'
+    code, _, err = command("reproduce", write(tmp_path, adding(text)), "--tune", "--out", out)
+    assert code == 0
+    assert chosen(out)["FedX", "digits", 1] == {"learning-rate": 0.1}
+    assert chosen(out)["FedX", "digits", 2] == {"learning-rate": 0.01}
+    assert [one.metric for one in read_tuned(out / "tuned.toml").chosen] == [None, "loss", None, "loss"]
+    assert "K = 2  learning-rate = 0.01  seed 1000  loss 0.3100" in err
+    told = (out / "table.md").read_text()
+    assert "Chosen by auc (maximum), or by loss where it stands beside the score, after the last round" in told
+    assert "| learning-rate in {0.01, 0.1, 1} | loss 0.3150 ± 0.0071 |" in told  # the mean of 0.31 and 0.32
+
+
 def test_a_value_that_fails_is_not_chosen(command: Line, runs: Runs, tmp_path: Path) -> None:
     """Nor one of which a seed fails or diverges, however good the others are."""
 
@@ -214,6 +229,8 @@ def test_a_value_that_fails_is_not_chosen(command: Line, runs: Runs, tmp_path: P
         ("[tune]\ngrid.learning-rate = [0.1, 0.1]\n", r"where a value occurs twice"),
         (TUNE + "methods.FedY = {}\n", r"tune.methods: got 'FedY', allowed: FedX, Local SGD"),
         (TUNE + "seeds-at = [{ at = { K = 7 }, seeds = 3 }]\n", r"tune.seeds-at\[0\].at: got K = 7, which no run has"),
+        (TUNE + 'metric-at = [{ at = { K = 7 }, metric = "loss" }]\n', r"tune.metric-at\[0\].at: got K = 7, which no"),
+        (TUNE + 'metric-at = [{ at = { K = 2 }, metric = "average_recall" }]\n', r"tune.metric-at\[0\].metric: got"),
         (TUNE + "at = { K = 7 }\n", r"tune.at: got K = 7, with which no search chooses values for FedX digits K = 1"),
         (TUNE + "validation-fraction = 1.0\n", r"tune.validation-fraction: got 1.0"),
         (TUNE + "validation-fraction = 0.0\n", r"validation-fraction: got 0.*allowed: a number above 0, since 'auc'"),

@@ -226,7 +226,9 @@ def tuned_sentence(tuned: Tuned) -> str:
     counts = sorted({choice.seeds or tuned.seeds for choice in tuned.chosen})
     among = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     number = "one seed" if among == "1" else f"the mean of {among} seeds"
-    by = f"Chosen by {tuned.metric} ({tuned.mode}imum) after the last round, {number}"
+    others = dict.fromkeys(choice.metric for choice in tuned.chosen if choice.metric)
+    where = f", or by {' or '.join(map(str, others))} where it stands beside the score," if others else ""
+    by = f"Chosen by {tuned.metric} ({tuned.mode}imum){where} after the last round, {number}"
     if not tuned.validation_fraction:
         return f"{by}; it is not measured on test rows."
     return (
@@ -247,6 +249,8 @@ def tuned_table(tuned: Tuned) -> Table:
         chosen = [text + ends.get(key, "") for key, text in zip(choice.values, settings(choice.values), strict=True)]
         ranges = [f"{key} in {{{', '.join(map(format_cell, values))}}}" for key, values in choice.grid.items()]
         score = format_pair(choice.score.mean, choice.score.std)
+        if choice.metric:
+            score = f"{choice.metric} {score}"
         if choice.score.missing:
             score += f" (sites missing in {choice.score.missing} of {format_count(choice.score.finished, 'seed')})"
         texts = (_runs_of(choice.at), ", ".join(chosen), "; ".join(ranges))
