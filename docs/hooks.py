@@ -40,6 +40,7 @@ LINK = re.compile(r"`[^`]*`|(\[[^\]]*\]\()([^)\s]+)(\))")  # or a text in backti
 ABSOLUTE = re.compile(r"[a-z]+:|/")
 FENCE = re.compile(r"\s*(```+|~~~+)")
 FORMULA = re.compile(r'(<(span|div) class="arithmatex">)(.*?)(</\2>)', re.DOTALL)  # as pymdownx.arithmatex leaves it
+CELL = re.compile("<td.*?</td>", re.DOTALL)
 
 site: Site  # of the build that is going on
 
@@ -233,7 +234,7 @@ def mathml(tex: str, display: str) -> str:
 
 
 def typeset(page: str, content: str) -> str:
-    """The HTML of a page with its formulas as MathML."""
+    """The HTML of a page with its formulas as MathML, and with a bar for the ``\\|`` that git hosts need in tables."""
 
     def replace(match: re.Match[str]) -> str:
         tex = html.unescape(match[3]).strip()
@@ -242,7 +243,7 @@ def typeset(page: str, content: str) -> str:
         except ValueError as error:
             raise PluginError(f"{page}: this formula cannot be typeset ({error}): {tex}") from error
 
-    return FORMULA.sub(replace, content)
+    return CELL.sub(lambda cell: cell[0].replace("\\|", "|"), FORMULA.sub(replace, content))
 
 
 def tree(folder: str, pages: Sequence[str]) -> list[Any]:

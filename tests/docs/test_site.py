@@ -117,6 +117,11 @@ def test_the_dollar_signs_of_a_shell_stay(rendered: Callable[[str], str]) -> Non
         assert "<math" not in rendered(text)
 
 
+def test_a_bar_in_a_table_s_code_is_one(rendered: Callable[[str], str]) -> None:
+    assert "<td><code>sex[f|m]</code></td>" in rendered("| key |\n|---|\n| `sex[f\\|m]` |")
+    assert "<code>sex[f\\|m]</code>" in rendered("`sex[f\\|m]`")
+
+
 def test_every_page_is_in_the_nav_once(config: Any) -> None:
     from mkdocs.structure.files import get_files
 
