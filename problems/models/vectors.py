@@ -87,21 +87,3 @@ def exact_mean(
     for place, value in enumerate(values):
         total += value if weights is None else weights[place] * value.astype(np.float64)
     return total / len(values)
-
-
-def pooled_moments(
-    counts: Float64[np.ndarray, "N"], means: Float64[np.ndarray, "N *shape"], variances: Float64[np.ndarray, "N *shape"]
-) -> tuple[Any, Any]:
-    """Return the mean and the variance of the rows of all sites together.
-
-    m = sum n_i m_i / n and v = sum n_i (v_i + (m_i - m)^2) / n; both are 0 if there are no rows.
-
-    Args:
-        counts: n_i, the rows of each site.
-        means: m_i.
-        variances: v_i.
-    """
-    weights = counts.reshape(-1, *[1] * (means.ndim - 1))
-    total = max(counts.sum(), 1.0)
-    mean = (weights * means).sum(axis=0) / total
-    return mean, (weights * (variances + (means - mean) ** 2)).sum(axis=0) / total
