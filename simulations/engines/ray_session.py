@@ -16,6 +16,8 @@ from typing import Any
 os.environ.update(
     RAY_USAGE_STATS_ENABLED="0",
     RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",  # a worker without a share of a GPU sees the GPU that a plain run sees
+    RAY_prestart_worker_first_driver="0",  # idle workers that nobody needs would slow the first rounds down
+    RAY_worker_niceness="0",  # workers get as much of a busy machine as a plain run does
 )
 
 import ray
