@@ -116,7 +116,7 @@ def test_auto_says_what_it_chose(tmp_path: Path, stacked: list[int], caplog: pyt
     ("keys", "words"),
     [
         ({"stack": 0}, "stack: got 0, allowed: auto, or an integer >= 1"),
-        ({"stack": 4, "threads": 2}, "--stack: got 4 with --threads 2, allowed: 1 with --threads"),
+        ({"stack": 4, "threads": 2}, "--threads: got 2 with --stack 4, allowed: 1"),
     ],
 )
 def test_what_does_not_fit_is_refused(keys: dict[str, Any], words: str, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Error, Message, MessageType
+from flwr.app import ConfigRecord, Message, MessageType
 
 from apps.client_app import app as client_app
 from apps.config import Scalar, parse_run_config
@@ -19,7 +19,7 @@ from apps.sites.files import read_tensors
 from apps.sites.resources import federated_data, new_model
 from methods.penalised import SMOOTHNESS, Smoothness
 from payloads.wire import CONFIG, METRICS, PAYLOAD, PHASE, ROUND, count_bytes, model_record
-from simulations.engines.grid import FIRST_NODE_ID
+from simulations.engines.grid import FIRST_NODE_ID, error_reply
 from strategies.rounds.errors import StrategyError
 from tests.algorithms.test_composite import DIM, KEYS, Played, Recorder, hand, make, save_sites
 from tests.battery.federation import Exchange, Run, flat_config, model_of, serve
@@ -58,11 +58,11 @@ class Lossy(Recorder):
         fate = self.fate(key[0], key[2], key[1], self.attempts.count(key))
         self.fates.append(fate)
         if fate == NEVER_RAN:
-            return self._stamp(Message(Error(2, fate), reply_to=message))
+            return error_reply(2, fate, message)
         if fate == SILENCE:
             self.silent.append(message.metadata.message_id)
         reply = super()._answer(message)
-        return self._stamp(Message(Error(3, fate), reply_to=message)) if fate == REPLY_LOST else reply
+        return error_reply(3, fate, message) if fate == REPLY_LOST else reply
 
 
 def play(folder: Path, flat: dict[str, Scalar], fate: Fate = lambda *where: "", **options: Any) -> Played:
