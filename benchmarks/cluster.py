@@ -9,7 +9,6 @@ this process and all that it has started, Ray's own processes too.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import re
 import tempfile
@@ -19,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-import numpy as np
-from harness import TEST_ROWS, arguments, check, config, quiet, seconds_a_round, table
+from harness import alone, arguments, check, config, data_file, quiet, seconds_a_round, table
 
 from apps.config import Scalar
 from simulations.arguments import Cluster, Stack
@@ -62,20 +60,10 @@ SMOKE = [
 ]
 
 
-def write_rows(case: Case, path: Path) -> None:
-    """An npz file of rows for the clients and for the test."""
-    rng, shape = np.random.default_rng(0), SHAPES[case.model]
-    labels = np.arange(case.clients * case.rows + TEST_ROWS) % 2
-    features = rng.standard_normal((len(labels), *shape), dtype=np.float32)
-    features += (labels / np.sqrt(np.prod(shape))).astype(np.float32).reshape(-1, *[1] * len(shape))
-    cut = len(labels) - TEST_ROWS
-    np.savez(path, X=features[:cut], y=labels[:cut], X_test=features[cut:], y_test=labels[cut:])
-
-
-def measure(case: Case, path: Path, cluster: Cluster | None) -> float:
+def measure(case: Case, path: str, cluster: Cluster | None) -> float:
     """Seconds a round."""
     flat: dict[str, Scalar] = config(
-        str(path),
+        path,
         strategy="local-sgd",
         model=case.model,
         num_server_rounds=case.rounds,
@@ -92,7 +80,7 @@ def measure(case: Case, path: Path, cluster: Cluster | None) -> float:
         return seconds_a_round(Path(folder) / "run")
 
 
-def peak_memory(case: Case, path: Path, cluster: Cluster) -> float:
+def peak_memory(case: Case, path: str, cluster: Cluster) -> float:
     """The peak GiB of a run: of this process, which should have done nothing before, and its descendants."""
     ended, peaks = threading.Event(), [0.0]
 
@@ -138,23 +126,18 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     cases = [case for case in (SMOKE if options.smoke else CASES) if options.only in (None, case.name)]
-    print("data: synthetic")
-    rows, failures = [], []
+    rows, failures, cluster = [], [], Cluster(workers=options.workers)
     for case in cases:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "rows.npz"
-            write_rows(case, path)
-            alone: list[float] = []
+        with data_file("", case.clients * case.rows, *SHAPES[case.model]) as path:
+            single: list[float] = []
             spread: list[float] = []
             for _ in range(1 if options.smoke else REPEATS):
-                alone.append(measure(case, path, None))
-                spread.append(measure(case, path, Cluster(workers=options.workers)))
-            gib = 0.0
-            if case.gib or options.smoke:  # in a run of its own, since watching takes time
-                with multiprocessing.get_context("spawn").Pool(1) as process:
-                    gib = process.apply(peak_memory, (case, path, Cluster(workers=options.workers)))
-        speed, seconds = median(a / s for a, s in zip(alone, spread, strict=True)), median(spread)
-        rows.append([case.name, f"{median(alone):.3f}", f"{seconds:.3f}", f"{speed:.2f}", f"{gib:.2f}" if gib else ""])
+                single.append(measure(case, path, None))
+                spread.append(measure(case, path, cluster))
+            # in a run of its own, since watching takes time
+            gib = alone(peak_memory, case, path, cluster) if case.gib or options.smoke else 0.0
+        speed, seconds = median(a / s for a, s in zip(single, spread, strict=True)), median(spread)
+        rows.append([case.name, f"{median(single):.3f}", f"{seconds:.3f}", f"{speed:.2f}", f"{gib:.2f}" if gib else ""])
         for got, limit, enough, what in (
             (speed, case.speed, speed >= case.speed, "times one process, at least"),
             (seconds, case.seconds, seconds <= case.seconds, "s a round, at most"),

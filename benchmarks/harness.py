@@ -6,6 +6,8 @@ import argparse
 import itertools
 import json
 import logging
+import math
+import multiprocessing
 import statistics
 import tempfile
 import time
@@ -13,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +30,7 @@ from problems.data import DataSpec, load
 from problems.data.formats.images import FASHION_FILES, fashion_mnist
 from simulations.engines.in_process import Together, run_in_process
 
+T = TypeVar("T")
 TEST_ROWS = 256
 PIXELS = 784
 TRAIN_MESSAGE = "train"
@@ -47,11 +50,15 @@ def arguments(description: str, *, gpu: bool = False) -> argparse.ArgumentParser
 
 
 @contextmanager
-def data_file(data_dir: str, rows: int, features: int = PIXELS) -> Iterator[str]:
-    """An npz file of ``rows`` training rows, (rows, features) float32 with labels 0 and 1; deleted afterwards."""
+def data_file(data_dir: str, rows: int, *shape: int) -> Iterator[str]:
+    """An npz file of ``rows`` training rows, float32 with labels 0 and 1; deleted afterwards.
+
+    Args:
+        shape: of a row; without it, `PIXELS` numbers.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.npz"
-        x, y = _fashion(Path(data_dir).expanduser(), rows) if data_dir else _synthetic(rows, features)
+        x, y = _fashion(Path(data_dir).expanduser(), rows) if data_dir else _synthetic(rows, shape or (PIXELS,))
         np.savez(path, X=x[:rows], y=y[:rows], X_test=x[rows:], y_test=y[rows:])
         yield str(path)
 
@@ -66,12 +73,14 @@ def _fashion(root: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
     return pixels, (source.codes[chosen] < 5).astype(int)
 
 
-def _synthetic(rows: int, features: int) -> tuple[np.ndarray, np.ndarray]:
+def _synthetic(rows: int, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     labels = np.arange(rows + TEST_ROWS) % 2
+    features = math.prod(shape)
     print(f"data: synthetic, {rows:,} rows of {features} features")
     noise = rng.standard_normal((len(labels), features), dtype=np.float32)
-    return noise + labels[:, None].astype(np.float32) / np.float32(np.sqrt(features)), labels
+    noise += labels[:, None].astype(np.float32) / np.float32(np.sqrt(features))
+    return noise.reshape(-1, *shape), labels
 
 
 def config(path: str, **options: Scalar) -> dict[str, Scalar]:
@@ -161,6 +170,12 @@ def alternate(
         run_in_process(timed, client_app, clients, {**flat, "output-dir": folder, "run-name": "run"}, together=together)
     kept = slice(warm_up, len(rounds.whole))
     return Rounds(rounds.whole[kept], rounds.grid[kept], rounds.rival[kept])
+
+
+def alone(job: Callable[..., T], *arguments: object) -> T:
+    """What a job returns in a fresh interpreter: a peak of memory never falls."""
+    with multiprocessing.get_context("spawn").Pool(1) as process:
+        return process.apply(job, arguments)
 
 
 @contextmanager

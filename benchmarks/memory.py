@@ -10,14 +10,11 @@ Then 500 clients a round of 10,000 and of 100,000, alone and stacked: the second
 
 from __future__ import annotations
 
-import multiprocessing
 import resource
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
-from harness import arguments, check, config, data_file, quiet, seconds_a_round, table, tensors
+from harness import alone, arguments, check, config, data_file, quiet, seconds_a_round, table, tensors
 
 from apps.client_app import app as client_app
 from apps.config import Scalar
@@ -25,7 +22,6 @@ from apps.server_app import app as server_app
 from simulations.engines.in_process import run_in_process
 from simulations.engines.stacked.messages import make_stacker
 
-T = TypeVar("T")
 BOOKKEEPING = 8 * 1024
 COPIES = 2
 ROWS, FEATURES = 20, 50
@@ -78,12 +74,6 @@ def run(flat: dict[str, Scalar], clients: int, stack: int = 1) -> float:
         together = make_stacker(stack, flat)
         run_in_process(server_app, client_app, clients, {**flat, **places}, together=together)
         return seconds_a_round(Path(folder) / "run")
-
-
-def alone(job: Callable[..., T], *arguments: object) -> T:
-    """What a job returns in a fresh interpreter: a peak never falls."""
-    with multiprocessing.get_context("spawn").Pool(1) as process:
-        return process.apply(job, arguments)
 
 
 def measure_large(smoke: bool) -> list[str]:

@@ -7,7 +7,6 @@ import threading
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 
-import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
@@ -100,17 +99,6 @@ def federated_data(spec: DataSpec, num_clients: int) -> FederatedData:
     """
     with _load_lock:
         return _federated_data(spec, num_clients)
-
-
-def class_counts(spec: DataSpec, num_clients: int, partition_id: int) -> tuple[int, int]:
-    """Return how many negatives and positives a client has, without making its tensors.
-
-    Raises:
-        DataError: as for `federated_data`.
-    """
-    labels = federated_data(spec, num_clients).client(partition_id).labels
-    positives = int(np.count_nonzero(labels == 1))
-    return len(labels) - positives, positives
 
 
 @lru_cache(maxsize=65536)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from apps.run_config.algorithm import Held, RunConfig, Sites
 from apps.run_config.settings import ConfigError
-from apps.sites.resources import class_counts, device_of, dtype_of, get_trainee, site
+from apps.sites.resources import device_of, dtype_of, federated_data, get_trainee, site
 from clients.base import Site, Trained
 from payloads.handshake import LONGEST_LABEL, MOST_LABELS, Scaling, SiteReport, encode_names
 from problems.data import OWN, DataError, DataSpec, Preprocessing, SampleFormat, Samples, SiteRows, read_own
@@ -208,8 +208,9 @@ class RowSites(Sites):
         """
         if reads_own(config):
             return own_report(own_rows(config, context.node_config, place[0]), *place)
-        counts = class_counts(config.data, place[1], place[0])
-        return SiteReport(identity=np.array(place), class_counts=np.array(counts))
+        samples = federated_data(config.data, place[1]).client(place[0])  # no tensors before a site trains
+        counts = np.array([len(samples.negatives), len(samples.positives)])
+        return SiteReport(identity=np.array(place), class_counts=counts)
 
     def model(self, config: RunConfig, site: Held) -> Trained:
         assert isinstance(site, Site)
