@@ -125,7 +125,7 @@ def _decode(array: Array) -> FloatArray:
         raise ValueError(f"serialised as {array.stype!r}, expected 'numpy.ndarray'")
     data = array.data
     start = _npy_header(data)
-    dtype, shape = _npy_layout(data[:start])
+    dtype, shape = _npy_layout(bytes(data[:start]))
     if len(data) - start != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"{len(data) - start} bytes for shape {shape} of {dtype.name}")
     value: FloatArray = np.frombuffer(data, dtype=dtype, offset=start).reshape(shape)

@@ -10,7 +10,6 @@ from functools import lru_cache
 from math import ceil
 
 import numpy as np
-from scipy.stats import hypergeom
 
 # The shares of clients that may work with the server, and that may fall silent in an exchange, for which the degree
 # keeps the chances below that one client is unmasked, or that the sum cannot be unmasked.
@@ -54,6 +53,8 @@ def smallest_degree(clients: int, share: float) -> int:
     Args:
         share: of the neighbours, that must be left to unmask a client.
     """
+    from scipy.stats import hypergeom  # takes half a second, which every message to a deployed site would cost
+
     others = clients - 1
     corrupt, left = int(CORRUPT * clients), others - int(SILENT * clients)
     for degree in range(2, others, 2):

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import gc
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO, getLogger
 from pathlib import Path
+from pickle import PickleBuffer
 from typing import Any
 
 import ray
-from flwr.app import Message, RecordDict
+import ray.util
+from flwr.app import Array, Message, RecordDict
 from flwr.common import log
 from flwr.serverapp import ServerApp
 
@@ -36,6 +38,8 @@ from simulations.engines.stacked.messages import make_stacker
 
 # messages that are on their way at the same time, which bounds the memory of a handshake with very many clients
 AT_ONCE = 10_000
+# bytes from which on an array is not part of the pickle around it
+APART = 2**16
 
 
 class Share:
@@ -59,6 +63,7 @@ class Share:
         run_id: int,
     ) -> None:
         enter_folder(folder)
+        _send_arrays(_view_array)
         together = make_stacker(stack, config)
         self._grid = InProcessGrid(
             client_app, clients, config, node_configs, together=together, held=partitions, run_id=run_id
@@ -83,6 +88,35 @@ class Share:
             return self._grid.answer([with_content(message, contents[which]) for message, which in envelopes])
 
 
+def _send_arrays(received: Callable[[dict[str, Any]], Array]) -> None:
+    """Let Ray copy the arrays that this process sends straight into its memory, not first into a pickle.
+
+    Args:
+        received: makes the array at the other end.
+    """
+    ray.util.register_serializer(Array, serializer=_fields_of, deserializer=received)
+
+
+def _fields_of(array: Array) -> dict[str, Any]:
+    return vars(array) if len(array.data) < APART else {**vars(array), "data": PickleBuffer(array.data)}
+
+
+def _own_array(fields: dict[str, Any]) -> Array:
+    """An array with bytes of its own, which a client may keep for as long as it likes."""
+    return _array_around(bytes(fields["data"]), fields)
+
+
+def _view_array(fields: dict[str, Any]) -> Array:
+    """An array in Ray's memory, for the server, which reads each reply once and keeps none when the run has ended."""
+    return _array_around(memoryview(fields["data"]), fields)
+
+
+def _array_around(data: bytes | memoryview, fields: dict[str, Any]) -> Array:
+    array = Array.__new__(Array)
+    array.__dict__.update(fields, data=data)
+    return array
+
+
 class RayGrid(AnsweringGrid):
     """A grid whose nodes are contexts in the workers of a Ray that is open.
 
@@ -105,6 +139,7 @@ class RayGrid(AnsweringGrid):
         cluster: Cluster,
     ) -> None:
         super().__init__()
+        _send_arrays(_own_array)
         self._clients = clients
         found: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         count = min(clients, cluster.workers or int(found.get("CPU", 1)))

@@ -1,13 +1,19 @@
 """Runs with their clients in workers of Ray: the results of one process, and what happens when a worker dies."""
 
 import json
-from collections.abc import Mapping
+import pickle
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord
 
 from apps.config import Scalar
+from payloads.flower_internals import fill
+from payloads.wire import content, count_bytes, digest, model_arrays, model_record
+from simulations.engines.on_ray import APART, _fields_of, _own_array, _view_array
 from tests.battery.federation import OF_ROWS, SAMPLING, Run, federate
 from tests.programs import Line, ran
 
@@ -89,6 +95,19 @@ def test_the_command(tmp_path: Path) -> None:
     assert ours.lines[-1]["auc"] == pytest.approx(theirs.lines[-1]["auc"], abs=1e-3)
     assert ours.result["engine"] == "ray"
     ran(*ray, tmp_path / "none", "--address", "127.0.0.1:1", code=1)
+
+
+@pytest.mark.parametrize("received", [_own_array, _view_array])
+def test_a_large_array_travels_beside_the_pickle_around_it(received: Callable[[dict[str, Any]], Array]) -> None:
+    values = np.arange(APART / 8)
+    sent, apart = model_record([values]), list[pickle.PickleBuffer]()
+    (name, array), *_ = sent.items()
+    pickled = pickle.dumps(_fields_of(array), protocol=5, buffer_callback=apart.append)
+    assert len(pickled) < 200
+    got = fill(ArrayRecord, {name: received(pickle.loads(pickled, buffers=[memoryview(bytes(one)) for one in apart]))})
+    np.testing.assert_array_equal(model_arrays(got)[0], values)
+    assert count_bytes(content(arrays=got)) == APART
+    assert digest(content(arrays=got), "train") == digest(content(arrays=sent), "train")
 
 
 @pytest.mark.parametrize(
