@@ -98,7 +98,7 @@ class Scaling(Payload):
     deviations: FloatArray = array("c")
     # what a missing cell is taken for, unless it is an error
     fills: FloatArray | None = array("c", optional=True)
-    # q quantiles of each number, where it becomes its level among them
+    # q quantiles of each number, where it becomes its level among them, or a bin between some of them
     quantiles: FloatArray | None = array("c", "q", optional=True)
     # which raw columns have a feature that tells of missing cells, where that is asked for
     indicators: BoolArray | None = array("k", kind="bool", optional=True)

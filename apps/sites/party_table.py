@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from clients.parties import KeptBlock
 from clients.vertical.segment.plan import Holding
 from problems.data import DataError, DataSpec
-from problems.data.agreement import fit_alone, indicators
+from problems.data.agreement import fit_alone
 from problems.data.disturb import split_rows
 from problems.data.formats.inspection import check_columns, numeric_column
 from problems.data.formats.tables import PARQUET_ENDINGS, clean, encode, read_table
@@ -71,7 +71,8 @@ class PartyTable:
 
     The test rows are drawn from the seed and the number of rows alone, so that a party without labels draws the same
     ones. Numeric columns are scaled and filled by the party's own training rows, of which it tells nobody; a text
-    column becomes one 0/1 column for each value in the file.
+    column becomes one 0/1 column for each value in the file, and with the scale "bins" a numeric column one for each
+    bin between quantiles of the file.
 
     Attributes:
         labelled: whether the file has the label column.
@@ -133,10 +134,10 @@ class PartyTable:
         self._splits: dict[bytes | None, _Split] = {}
         gaps = {feature.column for feature in self._preprocessing.inputs} & set(frame.columns[frame.isna().any()])
         self._gaps = np.array([name in gaps for name in self._preprocessing.columns])
-        marks = indicators(self._preprocessing, self._gaps) if spec.missing == "indicator" else []
-        made = [feature.name for feature in (*self._preprocessing.inputs, *marks)]
-        self.names = [*made, *([INTERCEPT] if self._intercept else [])]
-        raw = [self._preprocessing.columns.index(feature.column) for feature in (*self._preprocessing.inputs, *marks)]
+        # The party says how many columns it has before it knows which rows are trained on: bins are of all its rows.
+        self._whole = self._fit(np.arange(len(self._values)))
+        self.names = [*self._whole.names, *([INTERCEPT] if self._intercept else [])]
+        raw = [self._preprocessing.columns.index(feature.column) for feature in self._whole.outputs]
         self._groups = np.array([*raw, *([-1] if self._intercept else [])])
         self.columns = len(self.names)
 
@@ -170,7 +171,7 @@ class PartyTable:
         if self._validation_fraction:
             kept, held = split_rows(len(train), self._validation_fraction, self._seed, "vertical validation split")
             train, test = train[kept], train[held]
-        fitted = self._fit(rows[train])
+        fitted = self._whole if self._whole.scale == "bins" else self._fit(rows[train])
         constant = [feature.name for feature in fitted.inputs if feature.deviation == 0.0]
         if constant:
             _log.warning("columns with one number in all training rows, which have no effect: %s", ", ".join(constant))

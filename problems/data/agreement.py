@@ -5,18 +5,21 @@ Whether the sites are those of a federation or one table that stands for all, `m
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int64
 
 from problems.data.preprocessing import MARKS, Feature, Preprocessing, Transform, shape
-from problems.data.quantiles import FEWEST_ROWS, GROUPS, LEVELS, cuts, merge, sketch
+from problems.data.quantiles import FEWEST_ROWS, GROUPS, LEVELS, choose_borders, cuts, merge, sketch
 from problems.data.spec import DataError
 
 _FARTHEST_FILL = 10
 """Deviations that a fill may be away from the mean."""
 _UNIFORM = (0.5, 12**-0.5)
 """Mean and deviation of a uniform level."""
+_BY_LEVEL = ("quantile", "bins")
+"""Scales that need quantiles."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +176,7 @@ def agree(preprocessing: Preprocessing, sites: Sequence[Statistics]) -> Agreed:
         fills = np.sign(means) * np.expm1(np.abs(means))
     else:
         fills = means
-    by_level = preprocessing.scale == "quantile"
+    by_level = preprocessing.scale in _BY_LEVEL
     if not needs_deviations:
         level, spread = _UNIFORM if by_level else (0.0, 1.0)
         means, deviations = np.where(marks, 0.0, level), np.where(marks, 1.0, spread)
@@ -221,6 +224,8 @@ def fit(preprocessing: Preprocessing, agreed: Agreed) -> Preprocessing:
             got, allowed = f"numbers for {len(array)} columns", f"all sites' numbers for {len(wanted)}"
             raise DataError("scale", got=got, allowed=allowed, hint="run the same release at every site")
     fitted, transform = list[Feature](), _transform(preprocessing)
+    marks = [] if agreed.indicators is None else indicators(preprocessing, agreed.indicators)
+    marked = {mark.column for mark in marks}
     for place, feature in enumerate(features):
         if feature.kind in MARKS:
             fitted.append(feature)
@@ -233,12 +238,35 @@ def fit(preprocessing: Preprocessing, agreed: Agreed) -> Preprocessing:
             fill=0.0 if agreed.fills is None else float(agreed.fills[place]),
             quantiles=() if agreed.quantiles is None else tuple(agreed.quantiles[place].tolist()),
         )
+        if bins := _bins(changed, preprocessing, filled=agreed.fills is not None and feature.column not in marked):
+            fitted += bins
+            continue
         if agreed.fills is not None and preprocessing.scale != "none":
             _check_fill(changed)
         fitted.append(changed)
-    if agreed.indicators is not None:
-        fitted += indicators(preprocessing, agreed.indicators)
-    return replace(preprocessing, outputs=tuple(fitted))
+    return replace(preprocessing, outputs=(*fitted, *marks))
+
+
+def _bins(feature: Feature, preprocessing: Preprocessing, *, filled: bool) -> list[Feature]:
+    """The bins of a column.
+
+    Args:
+        feature: the column's, as of the scale "quantile".
+        preprocessing: says whether there are bins, and how many.
+        filled: whether missing cells count in the bin of the fill, else in none.
+
+    Returns:
+        Nothing for another scale, or if quantiles leave no border since nearly all cells are one number.
+    """
+    if preprocessing.scale != "bins" or not feature.quantiles:
+        return []
+    borders = choose_borders(np.array(feature.quantiles), preprocessing.bins).tolist()
+    bins = [
+        Feature(feature.column, feature.kind, transform="bin", low=low, high=high)
+        for low, high in pairwise([None, *borders, None] if borders else [])
+    ]
+    fill = np.array([feature.fill if filled else np.nan])
+    return [replace(one, fill=float(one.scale(fill)[0])) for one in bins]
 
 
 def indicators(preprocessing: Preprocessing, has: Bool[np.ndarray, "k"]) -> list[Feature]:
@@ -267,7 +295,7 @@ def fit_alone(
     agreed = Agreed(np.zeros(count), np.ones(count))
     if statistics is not None:
         agreed = agree(preprocessing, [statistics])
-    if preprocessing.scale in ("range", "quantile"):
+    if preprocessing.scale in ("range", *_BY_LEVEL):
         marks = np.array([feature.kind in MARKS for feature in preprocessing.inputs])
         low, high = np.fmin.reduce(values), np.fmax.reduce(values)
         if preprocessing.scale == "range":
@@ -317,12 +345,14 @@ def _pool(
 def needs(preprocessing: Preprocessing) -> tuple[bool, bool, bool]:
     """Whether sites must tell means, variances and quantiles, so that numbers can be scaled and filled alike."""
     scaled = preprocessing.scale in ("standard", "log")
-    quantiles = preprocessing.scale == "quantile" or preprocessing.missing == "median"
+    quantiles = preprocessing.scale in _BY_LEVEL or preprocessing.missing == "median"
     return scaled or preprocessing.missing in ("mean", "indicator"), scaled, quantiles
 
 
 def _transform(preprocessing: Preprocessing) -> Transform:
-    return preprocessing.scale if preprocessing.scale in ("log", "quantile") else "none"
+    if preprocessing.scale in _BY_LEVEL:
+        return "quantile"
+    return "log" if preprocessing.scale == "log" else "none"
 
 
 def _refuse_empty(features: Sequence[Feature], empty: Bool[np.ndarray, "c"], fewest: int, otherwise: str = "") -> None:

@@ -15,16 +15,16 @@ import numpy as np
 from jaxtyping import Float32, Float64
 
 from problems.data.cells import as_listed, days, name_cells, numbers, texts, without_markers
-from problems.data.spec import DataError
+from problems.data.spec import MOST_BINS, DataError
 
 if TYPE_CHECKING:
     import pandas as pd
     from pydantic import TypeAdapter
 
 Kind = Literal["number", "date", "boolean", "category", "other", "missing", "empty"]
-Transform = Literal["none", "log", "quantile"]
+Transform = Literal["none", "log", "quantile", "bin"]
 Missing = Literal["error", "mean", "median", "indicator"]
-Scale = Literal["standard", "quantile", "log", "range", "none"]
+Scale = Literal["standard", "quantile", "log", "range", "bins", "none"]
 
 VERSION = 1
 """Of the form of columns.json."""
@@ -41,7 +41,8 @@ class Feature:
     1 for true, 1 for the category ``value`` (or, as "other", for every value that no other feature of this column has),
     1 for a missing cell. A missing cell has the number ``fill``. Then ``transform`` is applied: sign(x) log(1 + |x|),
     or the level among ``quantiles``. The feature is (x - mean) / deviation, at most 1e6 in size, and 0 if deviation is
-    0; with mean 0 and deviation 1 it is x as it is.
+    0; with mean 0 and deviation 1 it is x as it is. With the transform "bin" it is 1 for a number in the bin
+    (low, high], else 0, and ``fill`` for a missing cell.
 
     Attributes:
         column: the name of the raw column.
@@ -50,6 +51,7 @@ class Feature:
         transform, mean, deviation, fill: see above.
         quantiles: q_1 to q_K, ascending, of the levels k / (K + 1). The level of x is interpolated linearly, is clipped
             to those of q_1 and q_K, and lies in the middle where several quantiles equal x.
+        low, high: bounds of a bin, None where it has none: the bins of a column make one feature each.
     """
 
     column: str
@@ -60,19 +62,35 @@ class Feature:
     deviation: float = 1.0
     fill: float = 0.0
     quantiles: tuple[float, ...] = ()
+    low: float | None = None
+    high: float | None = None
 
     @property
     def name(self) -> str:
-        """The feature's name: ``age``, ``job=baker``, ``job=*`` or ``age missing``."""
+        """The feature's name: ``age``, ``age (20, 30]``, ``age > 30``, ``job=baker``, ``job=*`` or ``age missing``."""
         match self.kind:
             case "category" | "other":
                 return f"{self.column}={self.value}"
             case "missing":
                 return f"{self.column} missing"
-        return self.column
+        if self.transform != "bin":
+            return self.column
+        low, high = (str(bound).removesuffix(".0") for bound in (self.low, self.high))
+        if self.low is None:
+            return f"{self.column} <= {high}"
+        return f"{self.column} > {low}" if self.high is None else f"{self.column} ({low}, {high}]"
+
+    @property
+    def raw(self) -> "Feature":
+        """The number that it is made of: of a bin its column's, which all bins of it share, else the feature itself."""
+        return Feature(self.column, self.kind) if self.transform == "bin" else self
 
     def scale(self, values: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
         """Fill, transform and standardise numbers, NaN where a cell is missing."""
+        if self.transform == "bin":
+            low, high = -np.inf if self.low is None else self.low, np.inf if self.high is None else self.high
+            inside: np.ndarray = np.where(np.isnan(values), self.fill, (values > low) & (values <= high))
+            return inside
         values = shape(np.where(np.isnan(values), self.fill, values), self.transform, self.quantiles)
         if self.deviation == 0.0:
             return np.zeros_like(values)
@@ -121,6 +139,7 @@ class Preprocessing:
         scale: as in the run config, of which the features' transforms, means and deviations are the outcome.
         label_column: the name of the labels' column, which `features` does not need; "" if it is not known.
         positive_labels: the values of that column that are positive, as text.
+        bins: as in the run config.
 
     Raises:
         DataError: features that contradict themselves or each other.
@@ -132,6 +151,7 @@ class Preprocessing:
     scale: Scale = "standard"
     label_column: str = ""
     positive_labels: tuple[str, ...] = ()
+    bins: int = 10
 
     def __post_init__(self) -> None:
         fault = next((text for text in map(_fault, self.outputs) if text), "")
@@ -141,6 +161,8 @@ class Preprocessing:
             fault = f"feature {', '.join(twice)} twice"
         elif not self.outputs or kinds != sorted(kinds) or kinds[0]:
             fault = "no features, or features of missing cells before others"
+        elif not 2 <= self.bins <= MOST_BINS:
+            fault = f"{self.bins} bins of a number"
         if fault:
             raise DataError("features of a table", got=fault, allowed="different ones", hint="rename or drop columns")
 
@@ -151,8 +173,8 @@ class Preprocessing:
 
     @cached_property
     def inputs(self) -> tuple[Feature, ...]:
-        """The features that are numbers by themselves: all but those of kind "missing"."""
-        return tuple(feature for feature in self.outputs if feature.kind != "missing")
+        """The numbers that features are made of: the features but those of kind "missing", and one for all bins."""
+        return tuple(dict.fromkeys(feature.raw for feature in self.outputs if feature.kind != "missing"))
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
@@ -162,7 +184,7 @@ class Preprocessing:
     @property
     def dates(self) -> tuple[str, ...]:
         """Names of the raw columns that hold dates."""
-        return tuple(feature.column for feature in self.outputs if feature.kind == "date")
+        return tuple(feature.column for feature in self.inputs if feature.kind == "date")
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -213,14 +235,19 @@ class Preprocessing:
 
     def transform(self, values: Float64[np.ndarray, "n c"]) -> Float64[np.ndarray, "n f"]:
         """Return what `apply` does, before it is rounded."""
-        places = {feature.column: place for place, feature in enumerate(self.inputs)}
+        places = {feature: place for place, feature in enumerate(self.inputs)}
+        last = {feature.column: place for feature, place in places.items()}
         scaled = np.empty((len(values), len(self.outputs)))
         for place, feature in enumerate(self.outputs):
             if feature.kind == "missing":
-                scaled[:, place] = np.isnan(values[:, places[feature.column]])
+                scaled[:, place] = np.isnan(values[:, last[feature.column]])
             else:
-                scaled[:, place] = feature.scale(values[:, place])
+                scaled[:, place] = feature.scale(values[:, places[feature.raw]])
         return scaled
+
+    def made_of(self, column: str) -> list[Feature]:
+        """Return the features of the cells of a raw column: all of it but those of kind "missing"."""
+        return [feature for feature in self.outputs if feature.column == column and feature.kind != "missing"]
 
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` reads: numbers, texts, lists and dictionaries only."""
@@ -313,11 +340,14 @@ def _numbers(column: "pd.Series[Any]", features: Sequence[Feature]) -> Float64[n
 
 def _fault(feature: Feature) -> str:
     """What a feature contradicts itself in, or ""."""
-    numeric = [feature.mean, feature.deviation, feature.fill, *feature.quantiles]
+    bounds = [bound for bound in (feature.low, feature.high) if bound is not None]
+    numeric = [feature.mean, feature.deviation, feature.fill, *feature.quantiles, *bounds]
     if not np.isfinite(numeric).all() or feature.deviation < 0 or list(feature.quantiles) != sorted(feature.quantiles):
         return f"{feature.name!r} with numbers that are not finite, below 0 or descending"
     if (feature.transform == "quantile") != bool(feature.quantiles):
         return f"{feature.name!r} with quantiles but for transform 'quantile'"
+    if (feature.transform == "bin") != bool(bounds) or bounds != sorted(set(bounds)):
+        return f"{feature.name!r} with bounds but for transform 'bin', or that do not ascend"
     if (feature.kind in ("category", "other")) != bool(feature.value):
         return f"{feature.name!r} of kind {feature.kind!r} with value {feature.value!r}"
     return ""

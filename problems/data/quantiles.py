@@ -65,6 +65,24 @@ def merge(
     return np.maximum.accumulate(low / 2 + high / 2)
 
 
+def choose_borders(quantiles: Float64[np.ndarray, "q"], bins: int) -> Float64[np.ndarray, "b"]:
+    """Return the borders between bins of nearly equal size: of each level k / bins the quantile nearest to it.
+
+    Args:
+        quantiles: ascending, of the levels k / (q + 1).
+        bins: how many there are, unless quantiles coincide.
+
+    Returns:
+        Different borders, ascending, each below the last quantile, beyond which there may be no cell.
+    """
+    places = np.rint(np.arange(1, bins) / bins * (len(quantiles) + 1)).astype(np.int64) - 1
+    inner: np.ndarray = quantiles[quantiles < quantiles[-1]]
+    if not len(inner):
+        return inner
+    chosen = quantiles[np.clip(places, 0, len(quantiles) - 1)]
+    return np.unique(np.minimum(chosen, inner[-1]))
+
+
 def _curve(
     count: int, borders: Float64[np.ndarray, "m"]
 ) -> tuple[Float64[np.ndarray, "m+2"], Float64[np.ndarray, "m+2"]]:

@@ -71,8 +71,11 @@ SCALES: dict[str, str] = {
     "quantile": "the level among all training rows, scaled to mean 0 and variance 1",
     "log": "sign(x) log(1 + |x|), then mean 0 and variance 1",
     "range": "0 for the least number of the training rows and 1 for the largest",
+    "bins": "a 0/1 feature for each bin between quantiles of all training rows",
     "none": "as they are",
 }
+# Half of the groups that quantiles tell apart, so that each bin has two of them or more.
+MOST_BINS = 32
 _QUOTES = "quoted where they have commas or brackets"
 # Stands for every value of a text column, and for every column, that is not listed.
 REST = "*"
@@ -239,6 +242,9 @@ class DataSpec:
     scale: str = _key(
         "standard",
         f"how a table's numbers are scaled by its training rows, one of {', '.join(SCALES)}, or in a run config auto",
+    )
+    bins: int = _key(
+        10, f"bins of each number of a table with scale 'bins', an integer from 2 to {MOST_BINS}", ge=2, le=MOST_BINS
     )
     imbalance: float = _key(
         0.0, "share of positives left in the training set, in (0, 1), or 0: as they are", ge=0, lt=1

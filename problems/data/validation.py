@@ -13,6 +13,7 @@ from problems.data.spec import (
     LOADER_FORM,
     LOADERS,
     MISSING,
+    MOST_BINS,
     NEEDS_FILES,
     OFFSET_SITES,
     OWN,
@@ -132,6 +133,9 @@ def _check_columns(spec: DataSpec) -> None:
         _inside(spec, key, tabular or got == plain, only, "leave it out")
     private = "any other with partition 'own', since sites do not tell of their least and largest numbers"
     _inside(spec, "scale", spec.scale != "range" or spec.partition != OWN, private)
+    _inside(spec, "bins", 2 <= spec.bins <= MOST_BINS, f"an integer from 2 to {MOST_BINS}")
+    plain_bins = f"{DataSpec.bins} with scale {spec.scale!r}, or another with scale 'bins'"
+    _inside(spec, "bins", spec.scale == "bins" or spec.bins == DataSpec.bins, plain_bins, "set scale to bins")
     dropped, markers = (parse_names(key, _value(spec, key)) for key in ("drop-columns", "missing-values"))
     columns = parse_columns(number) if tabular else ()
     needed = {spec.labels_in, spec.site_column, *(column.name for column in columns)}

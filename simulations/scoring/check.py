@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,7 +61,7 @@ def _made_rows(preprocessing: Preprocessing, rng: np.random.Generator) -> tuple[
 
     frame, fed = dict[str, Any](), dict[str, NDArray[Any]]()
     for column, name in input_names(preprocessing).items():
-        features = [feature for feature in preprocessing.inputs if feature.column == column]
+        features = preprocessing.made_of(column)
         gaps = (rng.random(ROWS) < 0.1) & (preprocessing.missing != "error")
         kind = input_type(features[0])
         is_date = features[0].kind == "date"
@@ -73,7 +74,7 @@ def _made_rows(preprocessing: Preprocessing, rng: np.random.Generator) -> tuple[
             texts[gaps] = rng.choice(["", *markers], int(gaps.sum()))
             frame[column], fed[name] = pd.Series(texts).replace("", None), texts[:, None]
             continue
-        numbers = _made_numbers(features[0], rng)
+        numbers = _made_numbers(features, rng)
         numbers[gaps] = rng.choice([np.nan, *map(float, markers)], int(gaps.sum()))
         fed[name] = numbers.astype(np.float32 if kind == "float" else np.float64)[:, None]
         # Both see the same numbers, but for quantiles, which the file's own are rounded to.
@@ -83,15 +84,17 @@ def _made_rows(preprocessing: Preprocessing, rng: np.random.Generator) -> tuple[
     return pd.DataFrame(frame), fed
 
 
-def _made_numbers(feature: Feature, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Numbers around the mean of a column or, of a scale of quantiles, at, between and beyond these."""
+def _made_numbers(features: Sequence[Feature], rng: np.random.Generator) -> NDArray[np.float64]:
+    """Numbers around the mean of a column or, of quantiles or bins, at, between and beyond their borders."""
+    feature = features[0]
     if feature.kind == "boolean":
         return rng.integers(2, size=ROWS).astype(np.float64)
-    if feature.transform == "quantile":
-        knots = np.array(feature.quantiles)
+    if feature.transform in ("quantile", "bin"):
+        knots = np.array(feature.quantiles or [one.high for one in features if one.high is not None])
         between = rng.uniform(knots[0] - 1, knots[-1] + 1, ROWS)
-        return np.where(rng.random(ROWS) < 0.5, rng.choice(knots, ROWS), between)
-    around = feature.mean + feature.deviation * rng.normal(size=ROWS)
+        around = np.where(rng.random(ROWS) < 0.5, rng.choice(knots, ROWS), between)
+    else:
+        around = feature.mean + feature.deviation * rng.normal(size=ROWS)
     if feature.transform == "log":
         around = np.sign(around) * np.expm1(np.abs(around))
     return np.round(around * 24) / 24 if feature.kind == "date" else around

@@ -27,18 +27,17 @@ _ONNX_TYPES = {"string": TensorProto.STRING, "float": TensorProto.FLOAT, "double
 def input_types(preprocessing: Preprocessing) -> dict[str, str]:
     """Return the type of each raw column's input: "string" for text, "float" or "double" for numbers.
 
-    A date is its days since 1970-01-01 and a boolean 0 or 1. Dates, and numbers whose mean is far from 0 compared with
-    their deviation, are "double".
+    A date is its days since 1970-01-01 and a boolean 0 or 1. Dates, numbers whose mean is far from 0 compared with
+    their deviation, and numbers that bins tell apart, however near they are to a border, are "double".
     """
-    first = {feature.column: feature for feature in reversed(preprocessing.inputs)}
-    return {name: input_type(first[name]) for name in preprocessing.columns}
+    return {name: input_type(preprocessing.made_of(name)[0]) for name in preprocessing.columns}
 
 
 def input_type(feature: Feature) -> str:
     """Return the type of the input of a feature's column."""
     if feature.kind in ("category", "other"):
         return "string"
-    far = False
+    far = feature.transform == "bin"
     if feature.transform == "none":
         far = abs(feature.mean) > _FAR * feature.deviation > 0
     elif feature.transform == "quantile":
@@ -90,7 +89,7 @@ def preprocessing_graph(
     graph, types = _Graph(), input_types(preprocessing)
     raw, missing, order = [], [], list[Feature]()
     for column, kind in types.items():
-        features = [feature for feature in preprocessing.inputs if feature.column == column]
+        features = preprocessing.made_of(column)
         read = _text if kind == "string" else _number
         values, gap = read(graph, names[column], features, preprocessing.missing_values)
         raw.append(values)
@@ -123,12 +122,16 @@ def preprocessing_graph(
 
 
 def _number(graph: _Graph, name: str, features: Sequence[Feature], markers: Sequence[str]) -> tuple[str, str]:
-    """The numbers of a column (n, 1), and whether they are missing."""
+    """The numbers of a column (n, 1), or 0 or 1 for each of its bins (n, k), and whether they are missing (n, 1)."""
     gap = graph.add("IsNaN", name)
     single = input_type(features[0]) == "float"
     for marker in [] if features[0].kind == "date" else filter(is_number, markers):
         number = np.array(float(marker), dtype=np.float32 if single else np.float64)
         gap = graph.add("Or", gap, graph.add("Equal", name, number))
+    if features[0].transform == "bin":
+        lows = np.array([[-np.inf if feature.low is None else feature.low for feature in features]])
+        highs = np.array([[np.inf if feature.high is None else feature.high for feature in features]])
+        name = graph.add("And", graph.add("Greater", name, lows), graph.add("LessOrEqual", name, highs))
     return graph.add("Cast", name, to=TensorProto.DOUBLE), gap
 
 
@@ -178,10 +181,10 @@ def _scale(graph: _Graph, values: str, features: Sequence[Feature]) -> str:
 
 def _transform(graph: _Graph, values: str, features: Sequence[Feature]) -> str:
     """What `problems.data.preprocessing.shape` makes of them."""
-    if all(feature.transform == "none" for feature in features):
+    if all(feature.transform in ("none", "bin") for feature in features):
         return values
     blocks, order = [], list[int]()
-    for kind in ("none", "log"):
+    for kind in ("none", "bin", "log"):  # bins are 0 or 1 by now
         places = [at for at, feature in enumerate(features) if feature.transform == kind]
         if places:
             order += places

@@ -89,7 +89,7 @@ def read_columns(report: SiteReport) -> Preprocessing | None:
         why = str(error) if isinstance(error, DataError) else "no JSON"
         raise PayloadError(f"SiteReport.columns: {why}") from None
     if table.inputs != table.outputs:
-        raise PayloadError("SiteReport.columns: features of missing cells, before sites have agreed on them")
+        raise PayloadError("SiteReport.columns: bins or features of missing cells, before sites have agreed on them")
     return table
 
 

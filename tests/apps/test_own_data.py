@@ -134,7 +134,7 @@ def test_own_files_are_trained_with_as_one_table_in_parts(
 
 
 @pytest.mark.parametrize("pooled", [False, True])
-@pytest.mark.parametrize("scale", ["standard", "log", "quantile", "none"])
+@pytest.mark.parametrize("scale", ["standard", "log", "quantile", "bins", "none"])
 @pytest.mark.parametrize("missing", ["error", "median", "indicator"])
 def test_a_run_leaves_what_scores_new_rows(pooled: bool, scale: str, missing: str, tmp_path: Path) -> None:
     """The raw rows of the test file, by columns.json and the model file alone, have the run's own AUC."""
@@ -155,7 +155,8 @@ def test_a_run_leaves_what_scores_new_rows(pooled: bool, scale: str, missing: st
     kept = Preprocessing.from_json(json.loads((run.path / "columns.json").read_text("utf-8")))
     whole = ("weight", "sex=f", "sex=m", "age", *(("smoker", "seen") if keys else ()))
     gaps = [f"{name} missing" for name in ("weight", "sex", "age", "smoker")] if missing == "indicator" else []
-    assert kept.names == (*whole, *gaps)
+    assert tuple(dict.fromkeys(feature.raw.name for feature in kept.outputs)) == (*whole, *gaps)
+    assert (len(kept.outputs) > len(whole) + len(gaps)) == (scale == "bins")
     assert (kept.label_column, kept.positive_labels, kept.scale) == ("ill", ("yes",), scale)
     scores = kept.features(test) @ run.model["output.weight"][0] + run.model["output.bias"][0]
     metrics = binary_metrics((test["ill"] == "yes").to_numpy().astype(np.int8), scores.astype(np.float32))

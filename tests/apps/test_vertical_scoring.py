@@ -128,6 +128,29 @@ def test_recipients_get_the_scores_of_the_pooled_model(
     )
 
 
+def test_scores_of_bins_are_those_of_the_pooled_model(tmp_path: Path) -> None:
+    """On a new file, which has cells beyond those of training and other columns in bins than it would have itself."""
+    nodes, old = own_files(tmp_path, [[f"row-{number:03}" for number in range(640)]] * 3, labelled=1)
+    nodes = [{**node, "state-dir": str(tmp_path / f"state-{place}")} for place, node in enumerate(nodes)]
+    config: dict[str, Scalar] = {**CSV, "scale": "bins", "bins": 4, "learning-rate": 0.5, "vfb2.intercept": "auto"}
+    run, _ = play(tmp_path / "run", config, nodes)
+    (tmp_path / "new").mkdir()
+    brought, new = own_files(tmp_path / "new", [NEW] * 3, labelled=0)
+    paths: list[dict[str, Scalar]] = [{"score-path": node["data-path"]} for node in brought]
+    nodes = [{**node, **path} for node, path in zip(nodes, paths, strict=True)]
+    nodes[0]["scores-path"] = str(tmp_path / "scores.csv")
+    play(tmp_path / "scored", {**config, "vfb2.score-run": (run.path / "run-token").read_text()}, nodes)
+
+    def binned(name: str) -> np.ndarray:
+        return np.eye(4)[np.searchsorted(np.quantile(old[name], [0.25, 0.5, 0.75]), new[name])]
+
+    *of_0, intercept = run.model["weights.0"]
+    weights = np.concatenate([of_0, run.model["weights.1"], run.model["weights.2"]])
+    z = intercept + np.concatenate([binned(f"x{column}") for column in range(9)], axis=1) @ weights
+    assert np.ptp(z) > 0.1
+    np.testing.assert_allclose(pd.read_csv(tmp_path / "scores.csv")["score"], z, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize(("rows", "told"), [(NEW[:1], ""), ([], "the parties have 0 rows in common; at least 1 is")])
 def test_one_common_row_is_enough(rows: list[str], told: str, trained: Any, tmp_path: Path) -> None:
     """It is scored, with the ids that only one or two parties have left out; the file is under the run's own token."""

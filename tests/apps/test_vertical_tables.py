@@ -169,6 +169,22 @@ def test_scales_and_fills_are_those_of_a_table_with_all_rows(scale: str, tmp_pat
     assert not party.holding(None).features[:, 5].any()
 
 
+def test_bins_are_of_all_rows_of_the_file_and_one_group(tmp_path: Path) -> None:
+    columns = rows_of(640) | {"town": ["x", "y"] * 320, "gap": np.where(np.arange(640) % 3, np.arange(640.0), np.nan)}
+    spec = replace(SPEC, scale="bins", bins=4, missing="indicator", drop_columns="b")
+    party = table(tmp_path, columns, spec)
+    quarters = np.quantile(columns["a"], [0.25, 0.5, 0.75])
+    train = split_rows(100, 0.25, 3, "vertical split")[0]
+    rows = np.arange(100)  # those that are common, say
+    features = party.holding(rows).features
+    in_bins = np.searchsorted(quarters, columns["a"][in_order(columns)][train])
+    np.testing.assert_array_equal(features[:, :4], np.eye(4)[in_bins])
+    assert party.names[4:] == ["town=x", "town=y", *party.names[6:10], "gap missing"]
+    assert party.holding(rows).groups.tolist() == [0] * 4 + [1] * 2 + [2] * 5
+    assert party.columns == features.shape[1] == 11
+    assert (features[:, 6:].sum(axis=1) == 1).all()
+
+
 def test_a_party_with_labels_has_the_intercept(tmp_path: Path) -> None:
     columns = rows_of(20)
     assert table(tmp_path, columns, intercept=True).names == ["a", "b"]
@@ -188,7 +204,7 @@ def test_what_a_party_s_own_file_does_not_take_is_refused(key: str, value: Any, 
 
 
 def test_a_constant_column_is_zero_by_every_scale(tmp_path: Path) -> None:
-    for scale in ("standard", "quantile", "log", "range"):
+    for scale in ("standard", "quantile", "log", "range", "bins"):
         party = table(tmp_path, rows_of(40) | {"c": 5.0}, replace(SPEC, scale=scale))
         made_of = party.preprocessing(None)
-        assert made_of.transform(np.array([[0.0, 1.0, 4.99], [0.0, 1.0, 5.01]]))[:, 2].tolist() == [0.0, 0.0]
+        assert made_of.transform(np.array([[0.0, 1.0, 4.99], [0.0, 1.0, 5.01]]))[:, -1].tolist() == [0.0, 0.0]

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from sklearn.preprocessing import KBinsDiscretizer
 
 from problems.data import DataError, Preprocessing
-from problems.data.agreement import Statistics, agree, fit, measure
+from problems.data.agreement import Statistics, agree, fit, fit_alone, measure
 from problems.data.preprocessing import Feature, shape
 from problems.data.quantiles import FEWEST_ROWS, GROUPS, LEVELS, merge, sketch
 
@@ -103,6 +104,53 @@ def test_levels_are_uniform_and_the_same_at_every_site() -> None:
     # of two values each has the middle level of its share, so that the mean is 0, too; a constant is 0
     assert (len(np.unique(features[:, 1])), np.abs(features[:, 1].mean()) < 0.05) == (2, True)
     assert not features[:, 2].any()
+
+
+@pytest.mark.parametrize("bins", [2, 8, 32])
+def test_bins_are_those_of_scikit_learn(bins: int) -> None:
+    cells = np.random.default_rng(0).lognormal(size=(640, 2))
+    fitted = fit_alone(table(2, scale="bins", bins=bins), cells)
+    reference = KBinsDiscretizer(bins, encode="onehot-dense", strategy="quantile", quantile_method="linear").fit(cells)
+    beyond = np.array([[-1.0, 1e9]])  # in the first bin and in the last
+    for rows in (cells, beyond):
+        np.testing.assert_array_equal(fitted.apply(rows), reference.transform(rows))
+
+
+@given(st.lists(st.integers(40, 900), min_size=2, max_size=3), st.integers(0, 9), st.sampled_from([0.0, 0.3]))
+def test_bins_of_sites_are_those_of_the_union(sizes: list[int], seed: int, atom: float) -> None:
+    """Each cell is in one bin, and each bin has its share, but for a group of each site."""
+    rng = np.random.default_rng(seed)
+    parts = [rng.lognormal(rng.normal(), 1, (size, 1)) * (rng.random((size, 1)) >= atom) for size in sizes]
+    preprocessing, union = table(1, scale="bins", bins=8), np.concatenate(parts)
+    fitted = fit(preprocessing, agree(preprocessing, tell(preprocessing, parts)))
+    features = fitted.apply(union)
+    assert (features.sum(axis=1) == 1).all()
+    error = 2 * sum(math.ceil(size / min(GROUPS, 2 * (size // 20))) for size in sizes) / sum(sizes)
+    assert features[:, 1:].mean(axis=0).max() < 1 / 8 + error
+    assert atom or len(fitted.outputs) == 8
+    assert [one.high for one in fitted.outputs[:-1]] == [one.low for one in fitted.outputs[1:]]
+
+
+def test_bins_of_columns_with_few_values() -> None:
+    """Zeros that are many, flags, of which one is rare, a constant; and a code whose largest value is frequent."""
+    place = np.arange(1280)
+    columns = [np.maximum(place - 400, 0), place % 9 > 0, place == 7, np.full(1280, 5.0), np.minimum(place % 9, 4)]
+    cells = np.stack(columns, axis=1).astype(np.float64)
+    fitted = fit_alone(table(5, scale="bins", bins=4), cells)
+    # the quarters of the first column: 400 zeros, then up to 240 and 560
+    assert fitted.names[:4] == ("x0 <= 0", "x0 (0, 239.5]", "x0 (239.5, 559.5]", "x0 > 559.5")
+    assert fitted.names[4:] == ("x1 <= 0", "x1 > 0", "x2", "x3", "x4 <= 2", "x4 (2, 3]", "x4 > 3")
+    features = fitted.apply(cells)
+    np.testing.assert_array_equal(features[:, 0], cells[:, 0] == 0)
+    assert features[7, 6] > 1 > np.ptp(np.delete(features[:, 6], 7)) == 0
+    assert not features[:, 7].any()
+
+
+@pytest.mark.parametrize(("missing", "wanted"), [("mean", [0, 1]), ("median", [1, 0]), ("indicator", [0, 0, 1])])
+def test_missing_numbers_are_in_the_bin_of_the_fill_or_in_none(missing: Any, wanted: list[int]) -> None:
+    cells = np.append(np.arange(99.0) ** 4, np.nan)[:, None]
+    preprocessing = table(1, scale="bins", bins=2, missing=missing)
+    assert fit_alone(preprocessing, cells).apply(cells)[-1].tolist() == wanted
 
 
 def test_marks_are_neither_scaled_nor_told() -> None:

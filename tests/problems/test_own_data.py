@@ -234,7 +234,12 @@ def test_files_of_no_use(name: str, content: str, dataset: str, told: str, tmp_p
             {"dataset": "npz", "scale": "none"},
             "scale: got 'none', allowed: 'standard' with dataset 'npz', which is no table",
         ),
-        ({"scale": "logs"}, "scale: got 'logs', allowed: standard, quantile, log, range, none (did you mean 'log'?)"),
+        (
+            {"scale": "logs"},
+            "scale: got 'logs', allowed: standard, quantile, log, range, bins, none (did you mean 'log'?)",
+        ),
+        ({"bins": 5}, "bins: got 5, allowed: 10 with scale 'standard', or another with scale 'bins'; set scale to"),
+        ({"scale": "bins", "bins": 33}, "bins: got 33, allowed: an integer from 2 to 32"),
         ({"missing": "drop"}, "missing: got 'drop', allowed: error, mean, median, indicator"),
         ({"missing_values": "-9,,?"}, "missing-values: got '-9,,?', allowed: different ones with commas"),
         ({"drop_columns": "a,a"}, "drop-columns: got 'a,a', allowed: different ones with commas"),
@@ -391,7 +396,7 @@ FITTED = Preprocessing((*columns("x", "y", "z").inputs, Feature("z", "missing"))
             {"columns": encode_columns(DATED)},
             "column 'z': got cells of kind 'date', allowed: those of kind 'number', as at other",
         ),
-        ({"columns": encode_columns(FITTED)}, "SiteReport.columns: features of missing cells, before sites have"),
+        ({"columns": encode_columns(FITTED)}, "bins or features of missing cells, before sites have"),
         (
             {"negative_labels": None, "positive_labels": None},
             "labels: got values that cannot be read: SiteReport.labels: 0 values",

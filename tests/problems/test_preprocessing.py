@@ -83,6 +83,19 @@ def test_the_formula_of_a_feature() -> None:
     assert values(mean=2.0, deviation=0.0) == [0.0] * 6
 
 
+def test_bins_and_their_json() -> None:
+    bounds: list[tuple[float | None, float | None]] = [(None, 0.1), (0.1, 20.0), (20.0, None)]
+    bins = [Feature("x", "number", transform="bin", low=a, high=b, fill=float(a is None)) for a, b in bounds]
+    table = Preprocessing((*bins, Feature("d", "category", "a")), "mean", scale="bins", bins=3)
+    assert table.names == ("x <= 0.1", "x (0.1, 20]", "x > 20", "d=a")
+    assert table.inputs == (Feature("x", "number"), table.outputs[3])
+    raw = pd.DataFrame({"x": [-1e9, 0.1, 0.11, 20.0, 21.0, None], "d": list("abaaaa")})
+    wanted = [[1, 0, 0, 1], [1, 0, 0, 0], [0, 1, 0, 1], [0, 1, 0, 1], [0, 0, 1, 1], [1, 0, 0, 1]]
+    kept = Preprocessing.from_json(json.loads(json.dumps(table.to_json(), allow_nan=False)))
+    assert kept == table
+    assert kept.features(raw).tolist() == wanted
+
+
 def test_dates_of_all_types_and_times() -> None:
     preprocessing = Preprocessing((Feature("x", "date"),), "mean")
     for cells, days in (
@@ -146,6 +159,12 @@ def test_tables_that_lack_something() -> None:
         ),
         ({"outputs": [{"column": "x", "kind": "number", "deviation": -1.0}]}, "not finite, below 0 or descending"),
         ({"outputs": [{"column": "x", "kind": "number", "transform": "quantile"}]}, "quantiles but for transform"),
+        ({"outputs": [{"column": "x", "kind": "number", "transform": "bin"}]}, "bounds but for transform 'bin'"),
+        (
+            {"outputs": [{"column": "x", "kind": "number", "transform": "bin", "low": 2.0, "high": 2.0}]},
+            "or that do not ascend",
+        ),
+        ({"bins": 10**9}, "1000000000 bins of a number"),
         ({"outputs": [{"column": "x", "kind": "number"}] * 2}, "feature 'x' twice"),
         ({"outputs": [{"column": "x", "kind": "missing"}]}, "features of missing cells before others"),
         ({"outputs": [{"column": "x", "kind": "category"}]}, "of kind 'category' with value ''"),

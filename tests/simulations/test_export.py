@@ -37,6 +37,11 @@ EVERY_KIND = (
     Feature("raw", "number"),
     Feature("score", "number", mean=1e6, deviation=3.0),
     Feature("sex", "category", "1"),
+    Feature("dose", "number", transform="bin", high=0.1, fill=1.0),
+    Feature("dose", "number", transform="bin", low=0.1, high=16777217.0),
+    Feature("dose", "number", transform="bin", low=16777217.0),
+    Feature("seen", "date", transform="bin", high=12000.5),
+    Feature("seen", "date", transform="bin", low=12000.5, fill=1.0),
 )
 MISSING = tuple(Feature(name, "missing") for name in ("income", "job"))
 

@@ -229,6 +229,7 @@ def encode(
         missing_values=parse_names("missing-values", spec.missing_values),
         scale=spec.scale,  # type: ignore[arg-type]
         label_column=spec.labels_in,
+        bins=spec.bins,
     )
     return Encoded(preprocessing, preprocessing.encode(frame))
 
