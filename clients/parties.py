@@ -113,7 +113,7 @@ class Party:
         load: reads its rows, on first use: never in a run that the policy forbids.
         identity: its own certificate and key; None: they are made for the run.
         authority: file of the authority that signed the parties' certificates; None: each certificate is pinned.
-        advertised: "host:port" at which parties of other hosts reach it, or empty.
+        advertised: "host:port" at which parties of other hosts reach it, "none" if nobody can, or empty.
         listen: where it listens for them; None: at the advertised address.
         share: whether the server may have its block.
         model: which network it has, in a run with an embedding.

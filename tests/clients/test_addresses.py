@@ -11,7 +11,9 @@ from clients.vertical.transport.addresses import Address, connect, listen, stop_
 from simulations.engines.addresses import local_addresses, socket_folder
 
 
-@pytest.mark.parametrize("text", ["unix:/run/p0.sock", "tcp:10.0.0.1:7000", "tcp:party.example:1", "tcp:[::1]:65535"])
+@pytest.mark.parametrize(
+    "text", ["unix:/run/p0.sock", "tcp:10.0.0.1:7000", "tcp:party.example:1", "tcp:[::1]:65535", "none:3"]
+)
 def test_a_text_is_given_back(text: str) -> None:
     address = Address.parse(text)
     assert str(address) == text
@@ -22,8 +24,8 @@ def test_a_text_is_given_back(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "unix:/path or tcp:host:port"),
-        ("udp:a:1", "unix:/path or tcp:host:port"),
+        ("", "unix:/path, tcp:host:port or none:party"),
+        ("udp:a:1", "unix:/path, tcp:host:port or none:party"),
         ("unix:relative.sock", "absolute path"),
         ("unix:/" + "x" * 99, "shorter than 100"),
         ("tcp:host", "a port of 1 to 65535"),

@@ -61,6 +61,13 @@ def test_an_unknown_certificate_is_named(impostor: int, transport: str) -> None:
         assert all("certificate" in error.reason for error in errors.values())
 
 
+def test_who_an_unknown_certificate_claims_to_be_is_told() -> None:
+    with town(2, join=0.4, close=0.2) as place:
+        error = all_fail(place, party_1=place.with_impostor(1))[0]
+        assert error.party == 1
+        assert "a connection that claims to be it was refused: its certificate is unknown" in error.reason
+
+
 def test_a_known_certificate_of_another_party_is_named() -> None:
     with town(3, join=0.4, close=0.2) as place:
         # party 1 listens where party 0 is expected

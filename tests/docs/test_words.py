@@ -25,7 +25,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Participles that say what has happened: the callbacks of a link, of a party's segment, and of runs that end.
 EVENTS = {"aborted", "arrived", "contributed", "ended", "finished", "greeted", "linked", "opened", "received"}
-EVENTS |= {"stopped"}
+EVENTS |= {"relayed", "stopped"}
 # Verbs that end like participles, two commands and a demonstration that are named after a setting.
 OTHERS = {"assembled", "centralized", "embed", "exceed", "feed", "need", "nonfederated", "proceed", "seed"}
 IRREGULAR = {"blown", "chosen", "drawn", "given", "held", "known", "own", "risen", "shown", "spent", "told"}

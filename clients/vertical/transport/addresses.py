@@ -1,10 +1,11 @@
-"""Where a party listens: a Unix socket on the same machine, or TCP."""
+"""Where a party listens: a Unix socket on the same machine, TCP, or nowhere."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import ipaddress
+import os
 import socket
 import stat
 import tempfile
@@ -13,6 +14,9 @@ from pathlib import Path
 
 # Linux allows 107 bytes for a Unix socket's path; some systems allow 103
 LONGEST_PATH = 100
+# of a party that nobody can connect to
+UNREACHABLE = "none"
+_ALLOWED = "unix:/path, tcp:host:port or none:party"
 
 
 @dataclass(frozen=True)
@@ -20,8 +24,8 @@ class Address:
     """One party's address.
 
     Attributes:
-        kind: "unix" or "tcp".
-        text: the socket's path, or "host:port" (an IPv6 host in brackets).
+        kind: "unix", "tcp" or, where nobody can connect to the party, "none".
+        text: the socket's path, "host:port" (an IPv6 host in brackets), or the party's index.
     """
 
     kind: str
@@ -38,19 +42,19 @@ class Address:
                 )
         elif self.kind == "tcp":
             self._split()
-        else:
-            raise ValueError(f"an address is unix:/path or tcp:host:port, not {self.kind}:{self.text}")
+        elif self.kind != UNREACHABLE:
+            raise ValueError(f"an address is {_ALLOWED}, not {self.kind}:{self.text}")
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read "unix:/path" or "tcp:host:port".
+        """Read "unix:/path", "tcp:host:port" or "none:party".
 
         Raises:
-            ValueError: the text is neither.
+            ValueError: the text is none of them.
         """
         kind, colon, rest = text.partition(":")
         if not colon:
-            raise ValueError(f"an address is unix:/path or tcp:host:port, not {text!r}")
+            raise ValueError(f"an address is {_ALLOWED}, not {text!r}")
         return cls(kind, rest)
 
     def __str__(self) -> str:
@@ -98,12 +102,27 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-async def listen(address: Address) -> socket.socket:
+async def listen(address: Address, patience: float = 0.0) -> socket.socket:
     """Return a listening, non-blocking socket; a socket file that nobody listens at any more is replaced.
+
+    Args:
+        patience: seconds to wait for an address that somebody else holds.
 
     Raises:
         OSError: the address is not available.
     """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience
+    while True:
+        try:
+            return await _listen(address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or loop.time() >= deadline:
+                raise
+        await asyncio.sleep(0.05)
+
+
+async def _listen(address: Address) -> socket.socket:
     family, target = await _resolve(address, socket.AI_PASSIVE)
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -160,6 +179,13 @@ def stop_listening(listener: socket.socket) -> None:
         # remove the file first: after the close, the name may belong to another socket
         Path(listener.getsockname()).unlink(missing_ok=True)
     listener.close()
+
+
+def reason_of(error: OSError) -> str:
+    """The plain reason of a failure: asyncio adds addresses to an error's text, and a timeout has no text."""
+    if isinstance(error.errno, int) and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or "nothing"
 
 
 def _left_behind(path: str) -> bool:

@@ -1,30 +1,27 @@
-"""How the parties of a segment find one another: in each pair the lower index listens, the higher connects.
+"""How the parties of a segment find one another: in each pair one listens and the other connects.
 
 A peer is identified by its certificate, never by what it says. A connection of a stranger, or of an earlier attempt at
 the segment, is closed and remembered for the error message; it does not fail the segment.
 """
 
 import asyncio
-import contextlib
-import errno
-import os
 import socket
 import ssl
 from collections.abc import Callable
 
-from clients.vertical.transport.addresses import connect, listen, prepare, stop_listening
+from clients.vertical.transport.addresses import UNREACHABLE, connect, listen, prepare, reason_of, stop_listening
 from clients.vertical.transport.channels import Cause, Loss
 from clients.vertical.transport.endpoint import Endpoint
 from clients.vertical.transport.frames import Kind, PartyError
 from clients.vertical.transport.identity import client_context, fingerprint, server_context
 from clients.vertical.transport.links import Link, Owner
+from clients.vertical.transport.notes import Notes
 
 # seconds between two attempts to connect, growing from the first to the last
 _FIRST_PAUSE, _LAST_PAUSE = 0.005, 0.2
 # seconds to retry an address that an ending attempt still holds, to wait until a connection is answered, and for
 # whoever connects to us to prove its identity
 _BIND_PATIENCE, _CONNECT_PATIENCE, _PROOF_PATIENCE = 0.5, 2.0, 1.0
-_OUR_NAME = "party-"
 
 
 class Door(Owner):
@@ -34,6 +31,9 @@ class Door(Owner):
         greeting: body of this party's hello.
         linked: called with each link to a peer of this segment and the peer's hello; must set the link's owner.
         refused: called when joining has failed.
+
+    Attributes:
+        notes: what was wrong with connections, for the error message.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class Door(Owner):
     ) -> None:
         self._me = me
         self._addresses = endpoint.addresses
+        self._where = [str(one) if one.kind != UNREACHABLE else "the relay" for one in endpoint.addresses]
         self._own = endpoint.listen or endpoint.addresses[me]
         self._limits = endpoint.limits
         self._serial, self._greeting = serial, greeting
@@ -56,40 +57,43 @@ class Door(Owner):
         peers = [certificate for party, certificate in enumerate(endpoint.certificates) if party != me]
         self._client = client_context(endpoint.identity, peers, endpoint.authority)
         self._server = server_context(endpoint.identity, peers, endpoint.authority)
-        self._server.sni_callback = self._note_claim
+        self.notes = Notes(me, len(endpoint.addresses))
+        self._server.sni_callback = self.notes.note_claim
         self._listener: socket.socket | None = None
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._tasks: dict[int, asyncio.Task[None] | asyncio.Task[bool]] = {}
         # connections, accepted or made, on which the peer's hello has not come
         self._pending: dict[Link, asyncio.TimerHandle] = {}
         # the accepted ones among them that have not proved their identity, oldest first, and their hosts
         self._unproven: dict[Link, str] = {}
         # connections made by us: set when the link is greeted or lost
         self._outcomes: dict[Link, asyncio.Future[Loss | None]] = {}
-        # for error messages: whom a client claims to be, what was wrong with a peer's connection, count of strangers
-        self._claims: dict[ssl.SSLObject | ssl.SSLSocket, int] = {}
-        self._notes: dict[int, str] = {}
-        self._strangers = 0
         self._verdict: bytes | None = None
-        # whether somebody who connected, a peer or not, did not accept our certificate
-        self.distrusted = False
 
     async def listen(self) -> None:
-        """Listen where this party does; PartyError names this party when that fails."""
-        deadline = self._loop.time() + _BIND_PATIENCE
-        while True:
-            try:
-                self._listener = await listen(self._own)
-                break
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE or self._loop.time() >= deadline:
-                    raise PartyError(self._me, f"cannot listen at {self._own}: {_words(error)}") from error
-                await asyncio.sleep(0.05)
+        """Listen where this party does, if it can be reached; PartyError names this party when that fails."""
+        if self._own.kind == UNREACHABLE:
+            return
+        try:
+            self._listener = await listen(self._own, _BIND_PATIENCE)
+        except OSError as error:
+            raise PartyError(self._me, f"cannot listen at {self._own}: {reason_of(error)}") from error
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
     def dial(self, peer: int) -> None:
         """Connect to a peer, again and again until it answers."""
         if peer not in self._tasks:
             self._tasks[peer] = self._loop.create_task(self._dial(peer))
+
+    def meet(self, peer: int, connection: socket.socket) -> None:
+        """Join a peer on a connection that the relay carries; there is no other to it.
+
+        Args:
+            connection: non-blocking; the door closes it. The higher index begins the handshake.
+        """
+        if peer < self._me:
+            self._tasks[peer] = self._loop.create_task(self._meet(peer, connection))
+        else:
+            self._link(connection, self._server, peer, self._limits.join)
 
     def condemn(self, verdict: bytes) -> None:
         """Send the failure of the segment to all who are joining, now or later.
@@ -101,12 +105,6 @@ class Door(Owner):
         for link in self._pending:
             if link.is_open:
                 link.say(Kind.ABORT, verdict)
-
-    def note(self, peer: int) -> str:
-        """What is known of a peer that has not joined, in brackets; "" when nothing is."""
-        if peer in self._notes:
-            return f" ({self._notes[peer]})"
-        return f" ({self._strangers} connection(s) of strangers were refused)" if self._strangers else ""
 
     async def close(self) -> None:
         """Stop listening and connecting; links that were handed over stay."""
@@ -132,7 +130,7 @@ class Door(Owner):
                 async with asyncio.timeout(_CONNECT_PATIENCE):
                     connection = await connect(self._addresses[peer])
             except OSError as error:
-                self._notes[peer] = f"{self._addresses[peer]} answers: {_words(error)}"
+                self.notes.note(peer, f"{self._where[peer]} answers: {reason_of(error)}")
             else:
                 if await self._meet(peer, connection):
                     return
@@ -141,8 +139,10 @@ class Door(Owner):
 
     async def _meet(self, peer: int, connection: socket.socket) -> bool:
         """Do handshake and hellos on a connection we made; True when there is no need to connect again."""
-        self._notes[peer] = f"{self._addresses[peer]} is connected but says nothing"
-        link = self._link(connection, peer=peer)
+        self.notes.note(peer, f"{self._where[peer]} is connected but says nothing")
+        # whoever is met at the relay may come there later
+        patience = self._limits.silence if self._addresses[peer].kind != UNREACHABLE else self._limits.join
+        link = self._link(connection, self._client, peer, patience)
         outcome: asyncio.Future[Loss | None] = self._loop.create_future()
         self._outcomes[link] = outcome
         try:
@@ -155,13 +155,13 @@ class Door(Owner):
         if loss is None:
             return True
         if loss.cause is Cause.UNTRUSTED:
-            self._refused(PartyError(peer, f"{loss.reason} (at {self._addresses[peer]})"))
+            self._refused(PartyError(peer, f"{loss.reason} (at {self._where[peer]})"))
             return True
         if loss.cause is Cause.REFUSED and link.is_open:
             # the peer has proved its identity before it refused ours
             self._refused(PartyError(self._me, f"party {peer} refuses its certificate: {loss.reason}"))
             return True
-        self._notes[peer] = f"at {self._addresses[peer]} {loss.reason}"
+        self.notes.note(peer, f"at {self._where[peer]} {loss.reason}")
         return False
 
     def _accept(self) -> None:
@@ -173,7 +173,7 @@ class Door(Owner):
             except ConnectionAbortedError:
                 continue
             except OSError as error:
-                self._refused(PartyError(self._me, f"cannot accept a connection: {_words(error)}"))
+                self._refused(PartyError(self._me, f"cannot accept a connection: {reason_of(error)}"))
                 return
             try:
                 prepare(connection)
@@ -183,7 +183,8 @@ class Door(Owner):
                 continue
             host = source[0] if isinstance(source, tuple) else ""
             if self._make_room(host):
-                self._unproven[self._link(connection)] = host
+                patience = min(_PROOF_PATIENCE, self._limits.silence)
+                self._unproven[self._link(connection, self._server, -1, patience)] = host
             else:
                 connection.close()
 
@@ -197,20 +198,19 @@ class Door(Owner):
         oldest = same if host and len(same) >= most // 2 else self._unproven if len(self._pending) >= most else ()
         for link in oldest:
             self._drop(link)
-            self._strangers += 1
+            self.notes.note_stranger()
             break
         return len(self._pending) < most
 
-    def _link(self, connection: socket.socket, *, peer: int = -1) -> Link:
-        """A link that this party has opened to ``peer``, or has accepted (-1)."""
-        context, name = (self._server, None) if peer < 0 else (self._client, f"{_OUR_NAME}{self._me}")
+    def _link(self, connection: socket.socket, context: ssl.SSLContext, peer: int, patience: float) -> Link:
+        """A link to ``peer``, or to whoever has connected (-1), on which something must come within some seconds."""
+        name = self.notes.own_name if context is self._client else None
         link = Link(connection, context, name, self, self._serial, self._limits.body, peer)
-        patience = min(_PROOF_PATIENCE, self._limits.silence) if peer < 0 else self._limits.silence
         self._pending[link] = self._loop.call_later(patience, self._tire, link, patience)
         return link
 
     def _release(self, link: Link) -> None:
-        self._claims.pop(link.tls, None)
+        self.notes.forget(link)
         self._unproven.pop(link, None)
         timer = self._pending.pop(link, None)
         if timer is not None:
@@ -227,7 +227,7 @@ class Door(Owner):
 
     def opened(self, link: Link) -> None:
         """Identify the peer by its certificate, and greet it."""
-        self._claims.pop(link.tls, None)
+        self.notes.forget(link)
         if self._unproven.pop(link, None) is not None:
             self._pending[link].cancel()
             self._pending[link] = self._loop.call_later(self._limits.silence, self._tire, link, self._limits.silence)
@@ -266,19 +266,12 @@ class Door(Owner):
         Args:
             loss: why it ended. Forged bytes from a peer that has proved its identity end the segment.
         """
-        claim = self._claims.pop(link.tls, link.peer)
         if loss.cause is Cause.FORGED and link.peer >= 0:
             self._refused(PartyError(link.peer, loss.reason))
             return
+        if not self._settle(link, loss):
+            self.notes.note_loss(link, loss)
         self._release(link)
-        if self._settle(link, loss):
-            return
-        self.distrusted |= loss.cause is Cause.REFUSED
-        if 0 <= claim < len(self._addresses) and claim != self._me:
-            said = "a connection that claims to be it was refused" if link.peer < 0 else "its connection ended"
-            self._notes[claim] = f"{said}: {loss.reason}"
-        else:
-            self._strangers += 1
 
     def _settle(self, link: Link, loss: Loss | None) -> bool:
         outcome = self._outcomes.get(link)
@@ -287,16 +280,3 @@ class Door(Owner):
         if not outcome.done():
             outcome.set_result(loss)
         return True
-
-    def _note_claim(self, tls: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
-        """Note which party a client claims to be, before any proof; for error messages only."""
-        if name is not None and name.startswith(_OUR_NAME):
-            with contextlib.suppress(ValueError):
-                self._claims[tls] = int(name.removeprefix(_OUR_NAME))
-
-
-def _words(error: OSError) -> str:
-    """The plain reason: asyncio adds addresses to an error's text, and a timeout has no text."""
-    if isinstance(error.errno, int) and error.errno > 0:
-        return os.strerror(error.errno)
-    return error.strerror or "nothing"

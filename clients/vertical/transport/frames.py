@@ -38,6 +38,7 @@ class Kind(IntEnum):
     BEAT = 241
     DONE = 242
     ABORT = 243
+    RELAY = 244
 
 
 # kinds of this number and above are the mesh's own

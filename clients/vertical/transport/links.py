@@ -33,6 +33,17 @@ class Owner:
     def done(self, link: Link) -> None:
         """The peer has sent its last frame."""
 
+    def relayed(self, link: Link, party: int, body: bytes) -> None:
+        """The peer has sent bytes of a connection between two others, or between another and this party.
+
+        Args:
+            party: for whom they are, or from whom, see `clients.vertical.transport.relay`.
+            body: empty at the connection's end.
+
+        Raises:
+            FrameError: no such connection passes here.
+        """
+
     def aborted(self, link: Link, body: bytes) -> None:
         """The peer has sent an abort.
 
@@ -186,7 +197,7 @@ class Link(Channel):
                 self._guard.accept(kind, active, update)
                 self.owner.work(self.peer, Frame(kind, active, update, body))
             else:
-                self._control(serial, kind, body)
+                self._control(serial, kind, active, body)
             if self.closed:
                 return
         if start < end:
@@ -194,7 +205,7 @@ class Link(Channel):
             self._have = end - start
             self._need = need
 
-    def _control(self, serial: int, kind: int, body: bytes) -> None:
+    def _control(self, serial: int, kind: int, active: int, body: bytes) -> None:
         """Handle a frame that is not plain work: one of the mesh's own, or a forged one."""
         if kind == Kind.HELLO and not self.is_greeted:
             self.is_greeted = True
@@ -207,6 +218,8 @@ class Link(Channel):
         if kind == Kind.ABORT:
             self.has_aborted = True
             self.owner.aborted(self, body)
+        elif kind == Kind.RELAY and self.works:
+            self.owner.relayed(self, active, body)
         elif self.is_done and kind != Kind.BEAT:
             raise FrameError(f"it sends a frame of kind {kind} after its last")
         elif kind == Kind.DONE and self.works:

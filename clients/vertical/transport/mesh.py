@@ -14,6 +14,7 @@ from clients.vertical.transport.connecting import Door
 from clients.vertical.transport.endpoint import Delays, Endpoint
 from clients.vertical.transport.frames import Kind, PartyError, pack
 from clients.vertical.transport.links import Delayed, Link
+from clients.vertical.transport.relay import Relay
 from clients.vertical.transport.traffic import Hub
 
 
@@ -29,7 +30,7 @@ class Mesh(Hub):
         delays: injected on this party's outgoing frames.
 
     Raises:
-        ValueError: the endpoint's lists do not fit one another or this party.
+        ValueError: the endpoint's lists do not fit one another or this party, or nobody can be reached.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Mesh(Hub):
         super().__init__(me, parties, serial, limits)
         self._delays = delays if delays is not None and (delays.one_way or delays.jitter) else None
         self._door = Door(me, endpoint, serial, hello, self._linked, self.abort)
+        self._relay = Relay(me, addresses, serial, limits.body, self._links, self._door.meet)
         # links that only carry an abort
         self._others: set[Link] = set()
         self._hellos: dict[int, bytes] = {}
@@ -77,8 +79,9 @@ class Mesh(Hub):
         deadline = self._loop.time() + self._limits.join
         try:
             await self._door.listen()
-            for peer in range(self.me):
-                self._door.dial(peer)
+            for peer in self._peers():
+                if self._relay.connects(peer):
+                    self._door.dial(peer)
         except PartyError as error:
             self.abort(error)
         either, left = {self._joined, self.failed}, max(deadline - self._loop.time(), 0.0)
@@ -93,7 +96,8 @@ class Mesh(Hub):
         """End the segment: announce that nothing more will come, and wait until every peer has announced the same.
 
         After a failure, wait until every peer that can be reached knows of it. Either wait lasts at most
-        `Limits.close` and raises nothing. If not all have joined or the work is not done, call `abort` first.
+        `Limits.close` and raises nothing, but the relay stays as long as others talk through it. If not all have joined
+        or the work is not done, call `abort` first.
         """
         if self._ended:
             return
@@ -126,13 +130,18 @@ class Mesh(Hub):
         if self._error is None and len(self._hellos) == self.parties - 1 and not self._complete:
             self._complete = True
             self._joined.set_result(None)
+        if self._links[peer] is link and self._error is None:
+            self._relay.welcome(peer)
         self._change.set()
 
     def _expire(self) -> None:
-        missing = [peer for peer in range(self.parties) if peer != self.me and peer not in self._hellos]
-        within, note = f"within {self._limits.join:g} s", self._door.note(missing[0])
-        alone = len(missing) == self.parties - 1
-        if alone and self._door.distrusted:
+        missing = [peer for peer in self._peers() if peer not in self._hellos]
+        if self._relay.place in missing:
+            # whoever is met at the relay is missing for that reason
+            missing = [peer for peer in missing if not self._relay.meets(peer)]
+        within, note = f"within {self._limits.join:g} s", self._door.notes.of(missing[0])
+        alone = not self._hellos
+        if alone and self._door.notes.distrusted:
             words = f"no party joined party {self.me} {within}: somebody refused its certificate"
             self.abort(PartyError(self.me, words))
         elif alone and len(missing) > 1:
@@ -141,7 +150,13 @@ class Mesh(Hub):
             others = f", nor did {', '.join(map(str, missing[1:]))}" if len(missing) > 1 else ""
             self.abort(PartyError(missing[0], f"it never joined {within}{others}{note}"))
 
+    def _peers(self) -> list[int]:
+        return [peer for peer in range(self.parties) if peer != self.me]
+
     # failing
+
+    def relayed(self, link: Link, party: int, body: bytes) -> None:
+        self._relay.take(link.peer, party, body)
 
     def done(self, link: Link) -> None:
         self._change.set()
@@ -159,12 +174,13 @@ class Mesh(Hub):
         if link in self._others:
             self._others.discard(link)
             return
+        more = link.closed and self._relay.lose(link.peer)
         error = PartyError(link.peer, loss.reason)
         if self._error is not None or self._closing:
             link.close()
         elif loss.cause is Cause.FORGED:
             self.abort(error)
-        elif not link.is_done and not link.has_aborted:
+        elif (more or not link.is_done) and not link.has_aborted:
             self._timers.add(self._loop.call_later(self._limits.grace, self.abort, error))
 
     def abort(self, error: PartyError) -> None:
@@ -177,8 +193,8 @@ class Mesh(Hub):
             link.say(Kind.ABORT, verdict)
         self._drop_delayed()
         if self._ticker is not None:
-            for peer in range(self.parties):
-                if peer not in (self.me, error.party) and self._links[peer] is None:
+            for peer in self._peers():
+                if peer != error.party and self._links[peer] is None and self._relay.reaches(peer):
                     self._door.dial(peer)
         self.failed.set_exception(error)
         self.failed.exception()  # marks it as seen: no warning where nobody looks at it
@@ -192,28 +208,30 @@ class Mesh(Hub):
         """Send a sign of life where nothing was written, and check for one from every peer.
 
         Silence is counted in ticks, not seconds: a loop that was held up must first read what has arrived meanwhile.
-        What it wrote before that is too long ago to be a sign of life.
+        What it wrote before that is too long ago to be a sign of life. The relay hears whether those who meet there
+        are alive, and goes on when it has nothing more to say itself.
         """
         now = self._loop.time()
         held_up, self._ticked = now - self._ticked > 1.5 * self._tick, now
         self._ticker = self._loop.call_later(self._tick, self._beat)
         if self._error is not None:
             return
+        silent = self._closing and not self._relay.is_needed()
         for link in self._links:
-            if link is None or link.closed:
+            if link is None or link.closed or self._relay.meets(link.peer):
                 continue
-            if (held_up or not link.spoke) and not self._closing:
+            if (held_up or not link.spoke) and not silent:
                 link.say(Kind.BEAT)
             link.spoke = False
             link.quiet += 1
-            if (link.quiet - 1) * self._tick >= self._limits.silence and not link.is_done and not self._closing:
+            over = (link.quiet - 1) * self._tick >= self._limits.silence
+            if over and not silent and (not link.is_done or self._relay.depends_on(link.peer)):
                 self.abort(PartyError(link.peer, f"it has been silent for {self._limits.silence:g} s"))
                 return
 
     # closing
 
     async def _part(self) -> None:
-        deadline = self._loop.time() + self._limits.close
         if self._error is None:
             self._closing = True
             for link in self._links:
@@ -221,11 +239,12 @@ class Mesh(Hub):
                     link.delayed.queue(pack(self._serial, Kind.DONE, 0, 0))
                 elif link is not None and not link.closed:
                     link.say(Kind.DONE)
-            await self._until(self._all_done, deadline)
+            await self._until(self._all_done, self._loop.time() + self._limits.close)
+            await self._until(lambda: self._error is not None or not self._relay.is_needed(), None)
         if self._error is not None:
-            await self._until(self._all_told, deadline)
+            await self._until(self._all_told, self._loop.time() + self._limits.close)
 
-    async def _until(self, condition: Callable[[], bool], deadline: float) -> None:
+    async def _until(self, condition: Callable[[], bool], deadline: float | None) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 while not condition():
@@ -237,10 +256,12 @@ class Mesh(Hub):
         return self._error is not None or all(link is None or link.closed or link.is_done for link in self._links)
 
     def _all_told(self) -> bool:
-        """Whether every peer but the culprit knows of the failure, or is gone."""
+        """Whether every peer but the culprit knows of the failure, or is gone; the relay tells those who meet there."""
         links = [link for link in (*self._links, *self._others) if link is not None]
         culprit = None if self._error is None else self._error.party
         aware = {self.me, culprit} | {link.peer for link in links if link.has_aborted or link.closed}
+        if self._relay.place in aware:
+            aware.update(peer for peer in self._peers() if self._relay.meets(peer))
         return aware >= set(range(self.parties))
 
     def _drop_delayed(self) -> None:
@@ -256,5 +277,6 @@ class Mesh(Hub):
         self._drop_delayed()
         for link in self._greeted_links():
             link.close()
+        self._relay.close()
         self._others.clear()
         self._held.clear()
