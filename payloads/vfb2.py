@@ -34,6 +34,8 @@ Array = NDArray[np.float64]
 CREDENTIALS, DATA_SUMMARY, INTERSECTION, ALIGNMENT = "credentials", "data-summary", "intersection", "alignment"
 # scalar in the credentials' messages: the salt of the parties' digests, in hexadecimal
 SALT = "salt"
+# what a party advertises to which nobody can connect
+UNREACHABLE = "none"
 # what ``loss = "auto"`` means: the loss belongs to ``vfb2.problem``
 VERTICAL = "vertical"
 
@@ -174,8 +176,8 @@ class Credentials(Payload):
     """Up, before round 1 and when a run is resumed or a segment repeated: how a party is reached and recognised, and
     nothing about its data."""
 
-    # the certificate (DER, padded) and its length; the folder of Unix sockets; host:port for other hosts, or empty; a
-    # free port for parties of the same host, or 0; a mark that all parties of a host share
+    # the certificate (DER, padded) and its length; the folder of Unix sockets; host:port for other hosts, "none" if
+    # nobody can reach it, or empty; a free port for parties of the same host, or 0; a mark that all of a host share
     certificate: ByteArray = array("c", kind="bytes")
     certificate_length: IntArray = array(1, kind="int")
     folder: ByteArray = array("f", kind="bytes")

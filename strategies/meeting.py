@@ -13,7 +13,7 @@ from flwr.common import log
 from flwr.serverapp import Grid
 
 from payloads.flower_internals import CLIENT_ACTOR, PULL_INTERVAL, SIMULATION_GRID
-from payloads.vfb2 import Credentials, DataSummary, Report, VFB2Settings
+from payloads.vfb2 import UNREACHABLE, Credentials, DataSummary, Report, VFB2Settings
 from problems.vertical.analysis import largest_step
 from strategies.rounds.errors import SetupError, StrategyError, reason_of, refusal_of
 from strategies.rounds.exchange import Exchange
@@ -105,10 +105,11 @@ def meet_on(grid: Grid, messages: list[Message], timeout: float, patience: float
 def addresses_of(
     credentials: Sequence[Credentials], transport: Literal["auto", "unix", "tcp"], serial: int
 ) -> list[str]:
-    """Where each party listens in an attempt: "unix:/path" or "tcp:host:port".
+    """Where each party listens in an attempt: "unix:/path", "tcp:host:port" or, if nobody can reach it, "none:party".
 
     Raises:
-        StrategyError: there are several hosts and Unix sockets are asked for, or a party has no address.
+        StrategyError: there are several hosts and Unix sockets are asked for, a party has no address, or none can be
+            reached.
     """
     hosts = {shown.host.tobytes() for shown in credentials}
     if transport == "unix" and len(hosts) > 1:
@@ -127,9 +128,16 @@ def addresses_of(
             f"party {', '.join(without)}",
             got="no address",
             allowed=f"one, since the parties are on {len(hosts)} hosts",
-            hint="start the SuperNode with --node-config 'advertise=\"host:port\"'",
+            hint='start the SuperNode with --node-config \'advertise="host:port"\', or "none" if nobody can reach it',
         )
-    return [f"tcp:{address}" for address in advertised]
+    if all(address == UNREACHABLE for address in advertised):
+        raise SetupError(
+            "advertise",
+            got=f"'{UNREACHABLE}' at every party, {', '.join(map(str, range(len(advertised))))}",
+            allowed="host:port at one of them, where the others meet",
+            hint="forward a port to one party, and start its SuperNode with --node-config 'advertise=\"host:port\"'",
+        )
+    return [f"none:{place}" if address == UNREACHABLE else f"tcp:{address}" for place, address in enumerate(advertised)]
 
 
 def check_refusals(exchange: Exchange, replies: Sequence[Message]) -> None:

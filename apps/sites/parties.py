@@ -42,7 +42,7 @@ from clients.vertical.transport.addresses import Address
 from clients.vertical.transport.identity import Identity
 from clients.vfb2 import VFB2Client
 from payloads.handshake import Scaling, SiteReport
-from payloads.vfb2 import DATA_SUMMARY, Segment, VFB2Settings
+from payloads.vfb2 import DATA_SUMMARY, UNREACHABLE, Segment, VFB2Settings
 from payloads.wire import PHASE, RUN_TOKEN
 from problems.vertical.blocks import NO_PENALTY
 from problems.vertical.blocks.network import NetworkError, check_name
@@ -172,7 +172,7 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
         load,
         identity=identity,
         authority=authority,
-        advertised="" if advertised is None else advertised.text,
+        advertised=advertised,
         listen=listen,
         share=_of(node, "share-block", True),
         model=_model_of(node, vfb2),
@@ -181,21 +181,23 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
     )
 
 
-def _addresses(node: Mapping[str, Any]) -> tuple[Address | None, Address | None]:
-    """Return where the other parties reach a node, and where it listens if that is another place."""
-    found: list[Address | None] = []
-    for name in ("advertise", "listen"):
-        text = _of(node, name, "")
+def _addresses(node: Mapping[str, Any]) -> tuple[str, Address | None]:
+    """Return where the other parties reach a node, see `Party.advertised`, and where it listens if not there."""
+    advertised, listen = (_of(node, name, "") for name in ("advertise", "listen"))
+    for name, text in (("advertise", advertised), ("listen", listen)):
+        if not text or (name, text) == ("advertise", UNREACHABLE):
+            continue
         try:
-            found.append(Address("tcp", text) if text else None)
+            Address("tcp", text)
         except ValueError:
             allowed = "host:port, an IPv6 host in brackets, with a port of 1 to 65535"
+            allowed += f"; or {UNREACHABLE!r}, if nobody can reach it" if name == "advertise" else ""
             raise ConfigError(f"node config: {name}", got=repr(text), allowed=allowed, hint=_PAGE) from None
-    advertised, listen = found
-    if listen and not advertised:
-        got, allowed = "listen without advertise", "advertise alone, or both"
-        raise ConfigError("node config", got=got, allowed=allowed, hint="say in advertise where the others reach it")
-    return advertised, listen
+    if listen and advertised in ("", UNREACHABLE):
+        got = f"listen with advertise={advertised!r}" if advertised else "listen without advertise"
+        hint = "say in advertise where the others reach it"
+        raise ConfigError("node config", got=got, allowed="advertise alone, or listen with host:port in it", hint=hint)
+    return advertised, Address("tcp", listen) if listen else None
 
 
 def _model_of(node: Mapping[str, Any], vfb2: VFB2Settings) -> str:

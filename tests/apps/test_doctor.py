@@ -247,11 +247,13 @@ def test_a_sites_own_file(tmp_path: Path) -> None:
 
 def test_a_party_s_own_file_and_what_its_owner_forbids(tmp_path: Path) -> None:
     (tmp_path / "party.csv").write_text("id,x,label\n" + "".join(f"{n},{n % 7},{n % 2}\n" for n in range(40)))
-    node = f'{NODE} data-path="{tmp_path / "party.csv"}" state-dir="{tmp_path / "state"}"'
+    node = f'{NODE} data-path="{tmp_path / "party.csv"}" state-dir="{tmp_path / "state"}" advertise="none"'
     run_config = 'dataset="csv" strategy="vfb2-sgd"'
     lines = told("site", "--node-config", node, "--run-config", run_config, code=1)
     (line,) = [line for line in lines if "data:" in line]
     assert line.startswith("ok     data: partition 0 of 3 of csv for vfb2-sgd: 32 rows with labels, ")
     assert not (tmp_path / "state").exists()
+    lines = told("site", "--node-config", f'{node} listen="0.0.0.0:7000"', "--run-config", run_config, code=1)
+    assert any("wrong  data: node config: got listen with advertise='none'" in line for line in lines)
     lines = told("site", "--node-config", f"{node} fewest-parties=4", "--run-config", run_config, code=1)
     assert any("wrong  data: party 0: fewest-parties: got a run of 3 parties" in line for line in lines)

@@ -138,7 +138,8 @@ def test_the_last_party_to_leave_a_folder_removes_it(tmp_path: Path) -> None:
         ({}, {"advertise": 8080}, "advertise: got 8080, allowed: text"),
         ({}, {"advertise": "bank.example"}, "advertise: got 'bank.example', allowed: host:port"),
         ({}, {"advertise": "bank:7000", "listen": "0.0.0.0"}, "listen: got '0.0.0.0', allowed: host:port"),
-        ({}, {"listen": "0.0.0.0:7000"}, "got listen without advertise, allowed: advertise alone, or both"),
+        ({}, {"listen": "0.0.0.0:7000"}, "got listen without advertise, allowed: advertise alone, or listen with"),
+        ({}, {"advertise": "none", "listen": "0.0.0.0:7000"}, "got listen with advertise='none', allowed: advertise"),
         ({}, {"peer-cert": "a.pem"}, "got peer-cert without peer-key"),
         ({}, {"peer-ca": "a.pem"}, "peer-ca 'a.pem' alone, allowed: that with peer-cert and peer-key"),
         ({}, {"peer-cert": "/nowhere.pem", "peer-key": "b"}, "peer-cert: got '/nowhere.pem', which does not exist"),
@@ -162,6 +163,18 @@ def test_parties_of_several_hosts_use_their_addresses(tmp_path: Path, monkeypatc
     with forwarded(ports[0], ports[3]):  # it holds the port that party 0 advertises
         run, _ = play(tmp_path / "with", {}, [{**nodes[0], "listen": f"127.0.0.1:{ports[3]}"}, *nodes[1:]])
     assert run.lines[-1]["clients_answered"] == 3
+
+
+def test_parties_that_nobody_can_reach_train_the_same_model(tmp_path: Path) -> None:
+    keys: dict[str, Scalar] = {"vfb2.transport": "tcp", "vfb2.active-parties": 2, "vfb2.synchronous": True}
+    hidden: dict[str, Scalar] = {"advertise": "none"}
+    for name, nodes in {"seen": [{}] * 4, "hidden": [hidden, {}, {}, hidden]}.items():
+        play(tmp_path / name, keys, nodes)
+    seen, unseen = (load_file(tmp_path / name / "model.safetensors") for name in ("seen", "hidden"))
+    for name, weights in seen.items():
+        np.testing.assert_array_equal(unseen[name], weights)
+    with pytest.raises(RuntimeError, match="advertise: got 'none' at every party, 0, 1, 2"):
+        play(tmp_path / "none", keys, [hidden] * 3)
 
 
 @contextlib.contextmanager

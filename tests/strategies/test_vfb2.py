@@ -232,6 +232,12 @@ def test_where_parties_listen() -> None:
     # on one host the loopback will do
     parties = [credentials(port=np.array([8])), credentials(port=np.array([9]), advertised=text("b:2"))]
     assert addresses_of(parties, "tcp", 7) == ["tcp:127.0.0.1:8", "tcp:b:2"]
+    # whom nobody can reach meet at one whom all can
+    hidden = credentials(host=2, advertised=text("none"))
+    assert addresses_of([hidden, near, hidden], "auto", 7) == ["none:0", "tcp:a:1", "none:2"]
+    assert addresses_of([hidden, hidden], "auto", 7) == ["unix:/tmp/f/7-0", "unix:/tmp/f/7-1"]
+    with pytest.raises(StrategyError, match="advertise: got 'none' at every party, 0, 1, allowed: host:port at one"):
+        addresses_of([hidden, hidden], "tcp", 7)
 
 
 def held(digests: str, rows: tuple[int, ...]) -> list[Any]:
