@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from cryptography.hazmat.primitives.serialization import Encoding
+from numpy.typing import NDArray
 
 from apps.client_app import app as client_app
 from apps.config import Scalar, parse_run_config
 from apps.server_app import app as server_app
+from apps.sites.blocks import read_block
 from clients.parties import NoModel, Party
 from clients.vertical.transport.identity import fingerprint
 from payloads.vfb2 import Segment, VFB2State, join_bytes
@@ -69,6 +71,21 @@ def identified(folder: Path, nodes: Sequence[Mapping[str, Scalar]]) -> list[dict
         own.append({**node, "peer-cert": str(certificate), "peer-key": str(key)})
     (folder / "authorities.pem").write_bytes(known)
     return [{**node, "peer-ca": str(folder / "authorities.pem"), "pinned-peers": " ".join(pins)} for node in own]
+
+
+def scores_of_blocks(rows: pd.DataFrame, folders: Sequence[Path], token: str) -> NDArray[np.float64]:
+    """The pooled linear model's z of rows whose columns are numbers, by the blocks in the parties' ``state-dir``."""
+    z = np.zeros(len(rows))
+    for party, folder in enumerate(folders):
+        block = read_block({"state-dir": str(folder)}, token, "logistic", (party, len(folders)))
+        assert block.preprocessing is not None
+        assert np.abs(block.weights).min() > 0
+        low, width = np.array([(one.mean, one.deviation) for one in block.preprocessing.outputs]).T
+        columns = list(block.preprocessing.names)
+        z += (rows[columns].to_numpy() - low) / width @ block.weights[: len(columns)]
+        # a party with labels has an intercept
+        z += block.weights[len(columns) :].sum()
+    return z
 
 
 def client_of(folder: Path, party: Party, keys: Mapping[str, Scalar] | None = None) -> Any:

@@ -29,6 +29,7 @@ SECONDS_TO_RESTART = 5.0
 # seconds between two questions for work: with a twentieth, the asking takes a third of two cores
 POLL = "0.3"
 CONNECTION = "loopback"
+LOOPBACK = "127.0.0.1"
 # what runs on the sites' own tables have in common
 OWN: dict[str, Scalar] = {
     "dataset": "csv",
@@ -59,6 +60,12 @@ class Deployment:
     own_tables: bool = False
     port: int = 0
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    # where the SuperNodes find the SuperLink
+    host: str = LOOPBACK
+
+    def place(self, name: str) -> list[str]:
+        """What stands before a command to run it where the SuperLink or a site is."""
+        return []
 
     @property
     def environment(self) -> dict[str, str]:
@@ -78,11 +85,11 @@ class Deployment:
 
     def prepare(self) -> None:
         """Certificates, a key a site, and the connection in Flower's configuration."""
-        self.script("certificates.sh", "tls", "localhost", "127.0.0.1")
+        self.script("certificates.sh", "tls", "localhost", self.host)
         for site in range(self.sites):
             self.script("node-key.sh", "keys", f"site-{site}")
         (self.port,) = free_ports(1)
-        connection = {"address": f"127.0.0.1:{self.port}", "root-certificates": str(self.folder / "tls" / "ca.crt")}
+        connection = {"address": f"{LOOPBACK}:{self.port}", "root-certificates": str(self.folder / "tls" / "ca.crt")}
         (self.folder / "config.toml").write_text(tomli_w.dumps({"superlink": {CONNECTION: connection}}))
 
     def script(self, name: str, *arguments: str) -> None:
@@ -97,7 +104,7 @@ class Deployment:
             "--ssl-keyfile=tls/server.key",
             "--enable-supernode-auth",
             "--disable-runtime-dependency-installation",
-            "--host=127.0.0.1",
+            f"--host={LOOPBACK if self.host == LOOPBACK else '0.0.0.0'}",
             f"--port={self.port}",
             "--database=state.db",
         )
@@ -125,9 +132,9 @@ class Deployment:
             name,
             "flower-supernode",
             "--root-certificates=tls/ca.crt",
-            f"--superlink=127.0.0.1:{self.port}",
+            f"--superlink={self.host}:{self.port}",
             f"--auth-supernode-private-key=keys/{name}",
-            "--host=127.0.0.1",
+            f"--host={LOOPBACK}",
             f"--port={free_ports(1)[0]}",
             f"--node-config={' '.join(f'{key}={json.dumps(value)}' for key, value in settings.items())}",
             environment=environment,
@@ -143,7 +150,7 @@ class Deployment:
     def start(self, name: str, *command: str, environment: Mapping[str, str] | None = None) -> None:
         with (self.folder / f"{name}.log").open("ab") as output:
             self.processes[name] = subprocess.Popen(
-                [self.command(command[0]), *command[1:]],
+                [*self.place(name), self.command(command[0]), *command[1:]],
                 cwd=self.folder,
                 env={**self.environment, MARK: name, **(environment or {})},
                 stdin=subprocess.DEVNULL,
@@ -208,7 +215,7 @@ class Deployment:
     def flwr(self, *arguments: str) -> dict[str, Any] | None:
         """What a command of Flower's answers as JSON, or None where it failed."""
         done = subprocess.run(
-            [self.command("flwr"), *arguments, "--format", "json"],
+            [*self.place("superlink"), self.command("flwr"), *arguments, "--format", "json"],
             cwd=PROJECT,
             env=self.environment,
             capture_output=True,

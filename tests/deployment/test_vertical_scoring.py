@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from apps.sites.blocks import read_block
-from tests.apps.vertical_runs import CSV, EVERYBODY, identified, own_files
+from tests.apps.vertical_runs import CSV, EVERYBODY, identified, own_files, scores_of_blocks
 from tests.battery.engines import end_processes
 from tests.deployment.federation import Deployment, until
 
@@ -43,14 +42,7 @@ def test_deployed_parties_score_the_rows_they_have_in_common(tmp_path: Path) -> 
         for process in deployment.processes.values():
             process.wait()
     common = whole.set_index("id").loc[[name for name in NEW[3:25] if name not in NEW[10:12]]]
-    z = np.zeros(len(common))
-    for party in range(3):
-        block = read_block({"state-dir": str(tmp_path / f"state-{party}")}, token, "logistic", (party, 3))
-        assert block.preprocessing is not None
-        assert np.abs(block.weights).min() > 0
-        low, width = np.array([(one.mean, one.deviation) for one in block.preprocessing.outputs]).T
-        names = list(block.preprocessing.names)
-        z += (common[names].to_numpy() - low) / width @ block.weights[:3] + block.weights[3:].sum()
+    z = scores_of_blocks(common, [tmp_path / f"state-{party}" for party in range(3)], token)
     for party in range(3):
         scores = pd.read_csv(tmp_path / f"scores-{party}.csv")
         assert list(scores["id"]) == list(common.index)
