@@ -21,6 +21,8 @@ Copy = Callable[[FloatArray], FloatArray]
 Vector = TypeVar("Vector", Tensor, AnyArray)
 # of N clients; ones give the plain mean, bit for bit
 Weights = Float64[np.ndarray, "N"]
+# numbers of a block that stays in the processor's cache while the clients' numbers are added to it
+_IN_CACHE = 2**16
 
 
 def spans(shapes: Iterable[tuple[int, ...]]) -> list[slice]:
@@ -84,6 +86,10 @@ def exact_mean(
         weights: of the clients, of mean 1; None for the plain mean.
     """
     total = np.zeros(values[0].shape, dtype=np.float64)
-    for place, value in enumerate(values):
-        total += value if weights is None else weights[place] * value.astype(np.float64)
-    return total / len(values)
+    flat, parts = total.reshape(-1), [value.reshape(-1) for value in values]
+    for begin in range(0, flat.size, _IN_CACHE):
+        block = slice(begin, begin + _IN_CACHE)
+        for place, part in enumerate(parts):
+            flat[block] += part[block] if weights is None else weights[place] * part[block].astype(np.float64)
+    total /= len(values)
+    return total

@@ -13,7 +13,7 @@ from apps.config import parse_run_config
 from apps.sites.resources import federated_data, new_model
 from methods.predictions import FedXPredictions
 from payloads.wire import ARRAYS, METRICS, NUM_EXAMPLES, PAYLOAD, ROUND, count_bytes, model_arrays, model_record
-from problems.models.vectors import mean
+from problems.models.vectors import exact_mean, mean
 from simulations.engines.in_process import InProcessGrid
 from strategies.base import PayloadStrategy
 from strategies.fedx import FedX1, FedX2
@@ -74,6 +74,14 @@ def test_mean_is_accumulated_in_float64() -> None:
     values = [np.array([2.0**24], "float32"), np.array([1.0], "float32"), np.array([1.0], "float32")]
     assert mean(values).dtype == np.float32
     assert mean(values)[0] == np.float32((2**24 + 2) / 3)
+
+
+def test_the_mean_of_long_arrays_is_that_of_their_numbers() -> None:
+    """They are added up block by block."""
+    values = [np.arange(place, 2**17 + 3 + place, dtype=np.float32).reshape(-1, 5) for place in range(3)]
+    weights = np.array([0.5, 1.5, 1.0])
+    added = (0.5 * values[0].astype(np.float64) + 1.5 * values[1].astype(np.float64)) + values[2].astype(np.float64)
+    np.testing.assert_array_equal(exact_mean(values, weights), added / 3)
 
 
 def metrics_of(reply: Message) -> MetricRecord:
