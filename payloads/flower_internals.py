@@ -6,12 +6,14 @@ Flower promises what the packages ``flwr.app``, ``flwr.client``, ``flwr.clientap
 modules may change with any release: ``tests/payloads/test_flower_internals.py`` then fails first and says which did.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.exit import add_exit_handler as add_exit_handler
+from flwr.supercore.task_identity import TaskIdentity
 
 T = TypeVar("T")
 Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
@@ -27,6 +29,22 @@ PULL_INTERVAL = "pull_interval"
 CLIENT_EXCEPTION = r"<class '.*?'>:<'(?:.*Exception ClientAppException occurred\. Message: )?(.+)'>"
 # An environment variable that keeps Flower from installing the dependencies anew for every run.
 NO_INSTALLATION = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
+
+
+@contextmanager
+def identity(task_id: int, run_id: int, node_id: int) -> Iterator[None]:
+    """Give this process the identity that ``Message`` asks for, and restore the old one afterwards."""
+    before = (TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id)
+    TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = task_id, run_id, node_id
+    try:
+        yield
+    finally:
+        TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = before
+
+
+def own_identity() -> tuple[int, int, int]:
+    """Return the identity of this process, for `identity` in another one."""
+    return TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id
 
 
 def parse_config_args(text: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from apps.sites.ledger import LIMITS, check_limits
 from apps.sites.rows import DATA_PATH, SPLIT_SEED
 from apps.sites.sample_privacy import LARGEST, LARGEST_TOTAL, check_epsilon
 from apps.sites.secure_sums import check_sums
+from apps.sites.staying import STAY, staying_seconds
 from payloads.settings import kebab
 from problems.data import OWN, DataSpec
 from problems.errors import NOTHING
@@ -42,11 +43,18 @@ def check_demands(node: Mapping[str, Scalar], config: RunConfig) -> None:
     Raises:
         ConfigError: names the key of the node config, and what the run has.
     """
+    _check_stay(node)
     check_limits(node)
     _check_strategy(node, config.run.strategy)
     _check_fixed(node, config)
     check_epsilon(node, config)
     check_sums(node, config)
+
+
+def _check_stay(node: Mapping[str, Scalar]) -> None:
+    if (value := node.get(STAY, 0)) != 0 and not staying_seconds(node):
+        allowed = "seconds above 0, or 0: no process stays"
+        raise ConfigError(f"node config: {STAY}", got=repr(value), allowed=allowed, hint="change the node config")
 
 
 def _check_strategy(node: Mapping[str, Scalar], strategy: str) -> None:

@@ -1,14 +1,12 @@
 """Further names of Flower that it does not promise, used by the engines alone; see ``payloads/flower_internals.py``."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode as ErrorCode
 from flwr.supercore.run import Run as Run
-from flwr.supercore.task_identity import TaskIdentity
 
 from payloads.flower_internals import make_twin
 
@@ -19,17 +17,6 @@ RUN_ID, RUNS, STATUS, DETAILS = "run-id", "runs", "status", "status-details"
 SUCCESS, ERROR_MESSAGE = "success", "error-message"
 UNFINISHED = ("pending", "starting", "running")
 COMPLETED = "finished:completed"
-
-
-@contextmanager
-def identity(task_id: int, run_id: int, node_id: int) -> Iterator[None]:
-    """Give this process the identity that ``Message`` asks for, and restore the old one afterwards."""
-    before = (TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id)
-    TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = task_id, run_id, node_id
-    try:
-        yield
-    finally:
-        TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = before
 
 
 def set_message_id(message: Message, message_id: str) -> None:

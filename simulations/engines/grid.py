@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from simulations.engines.flower_internals import Run, identity, set_message_id
+from payloads.flower_internals import identity
+from simulations.engines.flower_internals import Run, set_message_id
 
 RUN_ID = 1
 SERVER_NODE_ID = 1

@@ -28,7 +28,8 @@ def test_deployed_parties_score_the_rows_they_have_in_common(tmp_path: Path) -> 
         deployment.register()
         for place, (node, later) in enumerate(zip(nodes, fresh, strict=True)):
             paths = {"score-path": later["data-path"], "scores-path": str(tmp_path / f"scores-{place}.csv")}
-            deployment.start_node(place, **{key.replace("-", "_"): value for key, value in {**node, **paths}.items()})
+            settings = {**node, **paths, "stay": 120}
+            deployment.start_node(place, **{key.replace("-", "_"): value for key, value in settings.items()})
         until(lambda: deployment.online() == 3, "all SuperNodes are online")
         config = {**CSV, "strategy": "vfb2-saga", "vfb2.transport": "tcp", "vfb2.join-timeout": 60.0}
         config |= {"vfb2.alignment": "intersection", "num-server-rounds": 1, "learning-rate": 0.05}
