@@ -50,9 +50,9 @@ def ask(message: Message, context: Context, seconds: float) -> Message:
             reply, state = connection.recv()
         except (EOFError, OSError):
             raise RuntimeError("the process that stays at this site has ended without an answer") from None
+    context.state = state  # also after an error, for budgets that were spent until then
     if isinstance(reply, Exception):
         raise reply
-    context.state = state
     answer: Message = reply
     return answer
 

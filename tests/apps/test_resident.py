@@ -63,14 +63,15 @@ def test_a_process_stays_with_the_memory_of_its_client(tmp_path: Path, monkeypat
     until(lambda: not staying(tmp_path))
 
 
-@pytest.mark.slow
 def test_what_a_client_app_raises_and_what_kills_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MADE_FOR", str(tmp_path))
     with task_identity():
         message = Message(RecordDict({CONFIG: ConfigRecord({"round": 1})}), 1, MessageType.TRAIN)
         context = context_of(tmp_path / "run", node_id=hash(str(tmp_path)))
+        before = context.state
         with pytest.raises(Exception, match="arrays") as raised:
             ask(message, context, 60)
+        assert context.state is not before
         with pytest.raises(type(raised.value)):
             app(message, context)
         (first,) = staying(tmp_path)
