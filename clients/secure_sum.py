@@ -1,17 +1,18 @@
 """A client's side of secure sums (`privacy.secure_sum`): one answer to each stage, with a memory between messages.
 
-The memory lies in the node's Flower context, as a client's other memory does, and is never written to a disk.
+The memory lies in the node's Flower context, as a client's other memory does, and is never written to a disk. It
+is kept as bytes, not as a payload: the four stages would check it more often than all that arrives.
 """
 
 import dataclasses
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from flwr.app import RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
-from payloads.flower_internals import values_of
-from payloads.record import IntArray, Payload, array
+from payloads.flower_internals import fill, values_of
+from payloads.record import IntArray, Payload
 from payloads.secure_sum import (
     BOXES,
     KEYS,
@@ -19,7 +20,6 @@ from payloads.secure_sum import (
     STAGES,
     VALUES,
     Boxes,
-    ByteArray,
     MaskedValues,
     Members,
     Present,
@@ -35,6 +35,7 @@ from privacy.secure_sum import (
     FEWEST_MEMBERS,
     SEALED_BYTES,
     Group,
+    Member,
     Secrets,
     SecureSumError,
     agree_on_boxes,
@@ -44,10 +45,11 @@ from privacy.secure_sum import (
 )
 from privacy.shamir import SHARE_BYTES
 
-# records in the node's context
-MEMORY, BOX_KEYS = "secure-sum", "secure-sum-boxes"
+# the record in the node's context
+MEMORY = "secure-sum"
 # what the server sends in each stage
 QUESTIONS: dict[str, type[Payload] | None] = {KEYS: None, BOXES: Members, SHARES: Survivors}
+_MEMBERS = ("places", "mask_keys", "box_keys", "commitments")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,49 +77,58 @@ class Demands:
                 raise SecureSumError(f"partition {place} has none of the keys in this site's sum-peers")
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class BoxKeys(Payload):
-    """What a client keeps from sum to sum.
-
-    Attributes:
-        own: its private key for boxes.
-        keys, agreed: the public keys of others, and the secrets that it has agreed on with them.
-    """
-
-    own: ByteArray | None = array(KEY_BYTES, kind="bytes", optional=True, secret=True)
-    keys: ByteArray | None = array("k", KEY_BYTES, kind="bytes", optional=True)
-    agreed: ByteArray | None = array("k", KEY_BYTES, kind="bytes", optional=True, secret=True)
-
-    def by_key(self) -> dict[bytes, bytes]:
-        """Return public key -> secret."""
-        if self.keys is None or self.agreed is None:
-            return {}
-        return {key.tobytes(): secret.tobytes() for key, secret in zip(self.keys, self.agreed, strict=True)}
+def _field(width: int = KEY_BYTES, *, secret: bool = False) -> Any:
+    """A field of what a client keeps: rows of so many bytes."""
+    return dataclasses.field(default=b"", repr=not secret, metadata={"width": width})
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class SumMemory(Payload):
-    """What a client remembers of the sum that it takes part in.
+@dataclasses.dataclass(frozen=True)
+class SumMemory:
+    """What a client remembers of the sum that it takes part in, and of its boxes from sum to sum.
 
     Attributes:
         number: of the sum, counted over the run.
         answered: how many stages it has answered.
         purpose: of the sum, see `payloads.secure_sum.purpose_of`.
         mask_key, seed: of its `Secrets`; none after the last stage.
-        places, mask_keys, box_keys, commitments: the members, from stage 2 on.
+        box_key, public: its private key for boxes, and its public one.
+        peers, agreed: the public keys of others, and the secrets that it has agreed on with them, in their order.
+        places, mask_keys, box_keys, commitments: the members, from stage 2 on; before, the client alone.
         present: who takes part, from stage 3 on.
     """
 
-    number: IntArray = array(1, kind="int")
-    answered: IntArray = array(1, kind="int")
-    purpose: ByteArray = array("p", kind="bytes")
-    mask_key: ByteArray | None = array(KEY_BYTES, kind="bytes", optional=True, secret=True)
-    seed: ByteArray | None = array(KEY_BYTES, kind="bytes", optional=True, secret=True)
-    places: IntArray | None = array("n", kind="int", optional=True)
-    mask_keys: ByteArray | None = array("n", KEY_BYTES, kind="bytes", optional=True)
-    box_keys: ByteArray | None = array("n", KEY_BYTES, kind="bytes", optional=True)
-    commitments: ByteArray | None = array("n", KEY_BYTES, kind="bytes", optional=True)
-    present: IntArray | None = array("m", kind="int", optional=True)
+    number: int
+    answered: int
+    purpose: bytes = _field(1)
+    mask_key: bytes = _field(secret=True)
+    seed: bytes = _field(secret=True)
+    box_key: bytes = _field(secret=True)
+    public: bytes = _field()
+    peers: bytes = _field()
+    agreed: bytes = _field(secret=True)
+    places: bytes = _field(8)
+    mask_keys: bytes = _field()
+    box_keys: bytes = _field()
+    commitments: bytes = _field()
+    present: bytes = _field(8)
+
+    @classmethod
+    def of(cls, record: ConfigRecord) -> Self:
+        """Return what a record of the context holds.
+
+        Raises:
+            SecureSumError: it is damaged; names the field.
+        """
+        values = values_of(record)
+        for one in dataclasses.fields(cls):
+            value = values.get(one.name)
+            if type(value) is not one.type or (isinstance(value, bytes) and len(value) % one.metadata["width"]):
+                raise SecureSumError(f"what this node remembers of its secure sums is damaged: {one.name}")
+        return cls(**values)
+
+    def by_key(self) -> dict[bytes, bytes]:
+        """Return the public key of another -> the secret agreed on."""
+        return dict(zip(_rows(self.peers), _rows(self.agreed), strict=True))
 
 
 class SumClient:
@@ -161,7 +172,7 @@ class SumClient:
             SecureSumError: as for `answer`.
         """
         memory = self._recall(VALUES)
-        self._keep(memory, VALUES, present=asked.places)
+        self._keep(memory, VALUES, present=_pack(asked.places))
         present, elements = set(asked.places.tolist()), values.elements.view(ring.dtype)
         if len(present) < len(asked.places):
             raise SecureSumError("a client is named twice among those that take part")
@@ -169,71 +180,85 @@ class SumClient:
         return dataclasses.replace(values, elements=masked.view(f"int{ring.bits}"))
 
     def _tell_keys(self) -> Payload:
-        before = self._records.get(MEMORY)
-        if before is not None and SumMemory.from_record(before).number[0] >= self.number:
+        before = self._load() or SumMemory(-1, 0)
+        if before.number >= self.number:
             raise SecureSumError(f"sum {self.number} was asked for again")
-        kept = self._boxes()
-        own = Secrets.make(self.demands.box_key or (b"" if kept.own is None else kept.own.tobytes()))
-        if kept.own is None or kept.own.tobytes() != own.box_key:
-            self._records[BOX_KEYS] = BoxKeys(own=_bytes(own.box_key)).to_record()
-        memory = SumMemory(number=np.array([self.number]), answered=np.array([0]), purpose=_bytes(self.purpose))
-        self._keep(memory, KEYS, mask_key=_bytes(own.mask_key), seed=_bytes(own.seed))
-        return PublicKeys.of(own.member())
+        own = Secrets.make(self.demands.box_key or before.box_key)
+        same = before.box_key == own.box_key
+        told = own.member(before.public if same else b"")
+        memory = SumMemory(
+            number=self.number,
+            answered=0,
+            purpose=self.purpose,
+            mask_key=own.mask_key,
+            seed=own.seed,
+            box_key=own.box_key,
+            public=told.box_key,
+            peers=before.peers if same else b"",
+            agreed=before.agreed if same else b"",
+            places=_pack([self.me]),
+            mask_keys=told.mask_key,
+            box_keys=told.box_key,
+            commitments=told.commitment,
+        )
+        self._keep(memory, KEYS)
+        return PublicKeys.of(told)
 
     def _share_out(self, question: Members) -> Payload:
-        memory = dataclasses.replace(self._recall(BOXES), **question.arrays())
-        group, own, kept = self._group(memory), self._secrets(memory), self._boxes()
-        if group.members.get(self.me) != own.member():
+        before = self._recall(BOXES)
+        told: dict[str, Any] = {name: value.tobytes() for name, value in question.arrays().items()}
+        told["places"] = _pack(question.places)
+        memory = dataclasses.replace(before, **told)
+        group, own = self._group(memory), self._secrets(memory)
+        if group.members.get(self.me) != Member(before.mask_keys, before.box_keys, before.commitments):
             raise SecureSumError(f"the members' keys are not those that partition {self.me} has told")
         self.demands.check_members(group, self.me)
-        agreed = agree_on_boxes(self.me, own, group, kept.by_key())
-        self._keep(memory, BOXES)
-        _, secrets = rows_of(agreed, KEY_BYTES)
-        keys = np.stack([_bytes(group.members[peer].box_key) for peer in agreed])
-        self._records[BOX_KEYS] = BoxKeys(own=kept.own, keys=keys, agreed=secrets).to_record()
+        agreed = agree_on_boxes(self.me, own, group, memory.by_key())
+        peers = b"".join(group.members[peer].box_key for peer in agreed)
+        self._keep(memory, BOXES, peers=peers, agreed=b"".join(agreed.values()))
         holders, boxes = rows_of(share_out(self.me, own, group, agreed), SEALED_BYTES)
         return Boxes(holders=holders, boxes=boxes)
 
     def _reveal(self, question: Survivors) -> Payload:
         memory = self._recall(SHARES)
-        assert memory.present is not None
-        group, own = self._group(memory), self._secrets(memory)
-        agreed = agree_on_boxes(self.me, own, group, self._boxes().by_key())
-        self._keep(memory, SHARES, mask_key=None, seed=None)
-        present, survivors = set(memory.present.tolist()), set(question.places.tolist())
+        group = self._group(memory)
+        agreed = agree_on_boxes(self.me, self._secrets(memory), group, memory.by_key())
+        self._keep(memory, SHARES, mask_key=b"", seed=b"")
+        present, survivors = set(np.frombuffer(memory.present, np.int64).tolist()), set(question.places.tolist())
         sealed = by_place(question.senders, question.boxes)
         told = reveal(self.me, agreed, group, present, survivors, sealed, self.demands.fewest)
         owners, shares = rows_of(told, SHARE_BYTES)
         return Shares(owners=owners, shares=shares)
 
     def _secrets(self, memory: SumMemory) -> Secrets:
-        kept = self._boxes()
-        if memory.mask_key is None or memory.seed is None or kept.own is None:
+        if not (memory.mask_key and memory.seed and memory.box_key):
             raise SecureSumError("the secrets of this sum are gone")
-        return Secrets(memory.mask_key.tobytes(), kept.own.tobytes(), memory.seed.tobytes())
+        return Secrets(memory.mask_key, memory.box_key, memory.seed)
 
     def _group(self, memory: SumMemory) -> Group:
-        parts = (memory.places, memory.mask_keys, memory.box_keys, memory.commitments)
-        return _make_group(*(b"" if part is None else part.tobytes() for part in parts), self.share, self.purpose)
+        return _make_group(*(getattr(memory, name) for name in _MEMBERS), self.share, self.purpose)
 
-    def _boxes(self) -> BoxKeys:
-        record = self._records.get(BOX_KEYS)
-        return BoxKeys() if record is None else BoxKeys.from_record(record)
+    def _load(self) -> SumMemory | None:
+        record = self._records.get(MEMORY)
+        return None if record is None else SumMemory.of(record)
 
     def _recall(self, stage: str) -> SumMemory:
-        record = self._records.get(MEMORY)
-        memory = None if record is None else SumMemory.from_record(record)
-        if memory is None or memory.purpose.tobytes() != self.purpose or memory.answered[0] != STAGES.index(stage):
+        memory = self._load()
+        if memory is None or memory.purpose != self.purpose or memory.answered != STAGES.index(stage):
             raise SecureSumError(f"secure sum, {self.purpose.decode()}: stage {stage!r} was asked out of turn or twice")
         return memory
 
     def _keep(self, memory: SumMemory, answered: str, **changes: Any) -> None:
-        changes["answered"] = np.array([STAGES.index(answered) + 1])
-        self._records[MEMORY] = dataclasses.replace(memory, **changes).to_record()
+        memory = dataclasses.replace(memory, answered=STAGES.index(answered) + 1, **changes)
+        self._records[MEMORY] = fill(ConfigRecord, vars(memory))
 
 
-def _bytes(value: bytes) -> ByteArray:
-    return np.frombuffer(value, np.uint8)
+def _pack(places: IntArray | list[int]) -> bytes:
+    return np.asarray(places, np.int64).tobytes()
+
+
+def _rows(keys: bytes) -> list[bytes]:
+    return [keys[begin : begin + KEY_BYTES] for begin in range(0, len(keys), KEY_BYTES)]
 
 
 @lru_cache(maxsize=4)
@@ -241,7 +266,5 @@ def _make_group(
     places: bytes, mask_keys: bytes, box_keys: bytes, commitments: bytes, share: float, purpose: bytes
 ) -> Group:
     """The group that stage 2 has told; clients that share a process share it."""
-    rows = (np.frombuffer(keys, np.uint8).reshape(-1, KEY_BYTES) for keys in (mask_keys, box_keys, commitments))
-    names = ("mask_keys", "box_keys", "commitments")
-    told = Members(places=np.frombuffer(places, np.int64), **dict(zip(names, rows, strict=True)))
-    return Group(told.members(), share, purpose)
+    members = map(Member, _rows(mask_keys), _rows(box_keys), _rows(commitments))
+    return Group(dict(zip(np.frombuffer(places, np.int64).tolist(), members, strict=True)), share, purpose)

@@ -23,6 +23,8 @@ ByteArray = NDArray[np.uint8]
 KEYS, BOXES, VALUES, SHARES = STAGES = ("keys", "boxes", "values", "shares")
 # the exchange of a round that has no phase
 OWN_EXCHANGE = "its own exchange"
+# values encoded at once: their half a dozen copies then fit into the processor's cache
+_PIECE = 2**13
 
 
 def purpose_of(server_round: int, phase: str, number: int) -> bytes:
@@ -67,13 +69,6 @@ class Members(Payload):
         keys = np.frombuffer(b"".join(b"".join(vars(one).values()) for one in members.values()), np.uint8)
         parts = keys.reshape(-1, 3, KEY_BYTES).transpose(1, 0, 2)
         return cls(places=np.array(list(members)), mask_keys=parts[0], box_keys=parts[1], commitments=parts[2])
-
-    def members(self) -> dict[int, Member]:
-        """Return the members of the record, by place."""
-        rows = zip(self.mask_keys, self.box_keys, self.commitments, strict=True)
-        return {
-            int(place): Member(*(key.tobytes() for key in row)) for place, row in zip(self.places, rows, strict=True)
-        }
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -159,8 +154,11 @@ def pack(model: Sequence[FloatArray], payload: Payload | None, ring: Ring, limit
     lengths: list[int] = []
 
     def add(values: NDArray[Any]) -> None:
+        flat = values.ravel()
         try:
-            parts.append(ring.encode(values.ravel().astype(np.float64) * weight, np.nextafter(limit, np.inf)))
+            for begin in range(0, values.size, _PIECE):
+                piece = np.multiply(flat[begin : begin + _PIECE], weight, dtype=np.float64)
+                parts.append(ring.encode(piece, np.nextafter(limit, np.inf)))
         except ValueError:
             text = f"a value is not within +-{limit:g}: raise privacy.secure-range, or lower the steps"
             raise SecureSumError(text) from None

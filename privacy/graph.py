@@ -53,15 +53,17 @@ def smallest_degree(clients: int, share: float) -> int:
     Args:
         share: of the neighbours, that must be left to unmask a client.
     """
+    others = clients - 1
+    degrees = [one for one in range(2, others, 2) if clients * (CORRUPT + SILENT) ** (one / 2) < _SECRECY]
+    if not degrees:
+        return others
     from scipy.stats import hypergeom  # takes half a second, which every message to a deployed site would cost
 
-    others = clients - 1
     corrupt, left = int(CORRUPT * clients), others - int(SILENT * clients)
-    for degree in range(2, others, 2):
+    for degree in degrees:
         threshold = threshold_of(share, degree)
         unmasked = hypergeom.sf(threshold - 1, others, corrupt, degree)
-        cut_off = (CORRUPT + SILENT) ** (degree / 2)
         stuck = hypergeom.cdf(threshold - 1, others, left, degree)
-        if clients * max(unmasked, cut_off) < _SECRECY and clients * stuck < _SUCCESS:
+        if clients * unmasked < _SECRECY and clients * stuck < _SUCCESS:
             return degree
     return others

@@ -53,13 +53,13 @@ def derive(secret: bytes, info: bytes) -> bytes:
 
 def stream(key: bytes, count: int, bits: int) -> NDArray[Any]:
     """Return (count,) uniform elements of Z_2^bits: the beginning of the key's one stream."""
-    block = bytearray(count * bits // 8)
-    written = memoryview(block)
+    block = np.empty(count, dtype=f"<u{bits // 8}")
+    written = block.view(np.uint8).data
     encryptor = Cipher(algorithms.AES(key), modes.CTR(_COUNTER)).encryptor()
     for begin in range(0, len(written), _PIECE):
         piece = written[begin : begin + _PIECE]
         encryptor.update_into(_zeros()[: len(piece)], piece)
-    return np.frombuffer(block, dtype=f"<u{bits // 8}")
+    return block
 
 
 def seal(key: bytes, content: bytes, about: bytes) -> bytes:

@@ -72,9 +72,13 @@ class Secrets:
         fresh = [secrets.token_bytes(KEY_BYTES) for _ in range(3)]
         return cls(fresh[0], box_key or fresh[1], fresh[2])
 
-    def member(self) -> Member:
-        """Return their public side."""
-        return Member(_public(self.mask_key), _public(self.box_key), sha256(self.seed).digest())
+    def member(self, box_key: bytes = b"") -> Member:
+        """Return their public side.
+
+        Args:
+            box_key: the public key for boxes, if it was computed before.
+        """
+        return Member(_public(self.mask_key), box_key or _public(self.box_key), sha256(self.seed).digest())
 
 
 @dataclass(frozen=True)
@@ -254,7 +258,7 @@ def unmask(
     """
     if len(uploads) < FEWEST_MEMBERS:
         raise SecureSumError(f"the values of {len(uploads)} clients arrived, needed: {FEWEST_MEMBERS}")
-    total: NDArray[Any] = np.sum(list(uploads.values()), axis=0, dtype=f"uint{bits}")
+    total: NDArray[Any] = sum(uploads.values(), np.zeros(1, f"uint{bits}"))
     for owner in sorted(present):
         near = revealed.keys() & set(group.neighbours[owner])
         shares = {holder: revealed[holder][owner] for holder in near if owner in revealed[holder]}

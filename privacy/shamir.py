@@ -7,6 +7,7 @@ arithmetic is Python's: a library that shares 16 bytes at a time in GF(2^128) to
 
 import secrets
 from collections.abc import Mapping, Sequence
+from math import prod
 
 SECRET_BYTES = 32
 # bytes of a share
@@ -35,7 +36,7 @@ def split(secret: bytes, threshold: int, holders: Sequence[int]) -> dict[int, by
     for holder in holders:
         value = 0
         for coefficient in coefficients:
-            value = (value + coefficient) * (holder + 1) % _PRIME
+            value = (value + coefficient) * (holder + 1)
         shares[holder] = ((value + constant) % _PRIME).to_bytes(SHARE_BYTES, "big")
     return shares
 
@@ -49,11 +50,8 @@ def join(shares: Mapping[int, bytes]) -> bytes:
     points = {holder + 1: int.from_bytes(share, "big") for holder, share in shares.items()}
     secret = 0
     for x, value in points.items():
-        above, below = 1, 1
-        for other in points:
-            if other != x:
-                above, below = above * other % _PRIME, below * (other - x) % _PRIME
-        secret += value * above * pow(below, -1, _PRIME)
+        others = [other for other in points if other != x]
+        secret += value * prod(others) * pow(prod(other - x for other in others), -1, _PRIME)
     if (secret := secret % _PRIME) >= 2**256:
         raise ValueError("the shares come from no secret")
     return secret.to_bytes(SECRET_BYTES, "big")

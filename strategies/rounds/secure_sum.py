@@ -7,7 +7,7 @@ model and payload, so that every mean over them is that mean. Totals are in the 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from logging import INFO
 from typing import Any
 
@@ -49,6 +49,12 @@ _PROBE = X25519PrivateKey.generate()
 UP: dict[str, type[Payload]] = {KEYS: PublicKeys, BOXES: Boxes, SHARES: Shares}
 
 
+@lru_cache(maxsize=2**12)
+def _try_key(key: bytes) -> None:
+    """Raise `ValueError` unless it is a public key; clients tell the one for boxes in each sum."""
+    agree(_PROBE, key, info=b"")
+
+
 @dataclass(eq=False)
 class StageExchange(Exchange):
     """The exchange of a stage: every client gets a message of its own, and nobody is asked in another's place.
@@ -83,7 +89,7 @@ class StageExchange(Exchange):
                 raise PayloadError("PublicKeys: a key that another client has told, or one key twice")
             for key in keys:
                 try:
-                    agree(_PROBE, key, info=b"")
+                    _try_key(key)
                 except ValueError as error:
                     raise PayloadError(f"PublicKeys: {error}") from None
             self.seen |= keys

@@ -17,8 +17,11 @@ from apps.mods import make_client_app
 from apps.registry import ALGORITHMS
 from apps.server_app import RunFailedError
 from apps.server_app import app as server_app
-from payloads.secure_sum import MaskedValues
+from clients.secure_sum import MEMORY, Demands, SumClient
+from payloads.flower_internals import values_of
+from payloads.secure_sum import BOXES, KEYS, MaskedValues
 from payloads.wire import ARRAYS, CONFIG, LARGEST_SITE, PAYLOAD, PRESENT, STAGE
+from privacy.secure_sum import SecureSumError
 from simulations.engines.flower_internals import own_records
 from simulations.engines.grid import FIRST_NODE_ID, task_identity
 from tests.battery.federation import Exchange, Run, Wiretap, federate, flat_config, patients, serve
@@ -152,6 +155,16 @@ def test_no_stage_is_answered_twice(tmp_path: Path) -> None:
             (reply,) = grid.send_and_receive([again])
         wrong = "sum 1 was asked for again" if stage == "keys" else f"stage '{stage}' was asked out of turn or twice"
         assert wrong in reply.error.reason
+
+
+@pytest.mark.parametrize(("name", "value"), [("seed", b"short"), ("mask_keys", "text"), ("answered", None)])
+def test_a_damaged_memory_is_one_error_that_names_what(name: str, value: Any) -> None:
+    state = RecordDict()
+    client = SumClient(0, 1, b"a sum", state, 2 / 3, Demands())
+    client.answer(KEYS, None)
+    values_of(state.config_records[MEMORY])[name] = value
+    with pytest.raises(SecureSumError, match=f"this node remembers of its secure sums is damaged: {name}$"):
+        client.answer(BOXES, None)
 
 
 @pytest.mark.flower
