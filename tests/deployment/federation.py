@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -269,15 +270,17 @@ def until(holds: Any, what: str, seconds: float = SECONDS_TO_START) -> None:
 
 
 @contextlib.contextmanager
-def deployed(folder: Path, sites: int = 3, *, own_tables: bool = False) -> Iterator[Deployment]:
-    """A running federation, all of whose processes end with it."""
+def deployed(
+    folder: Path, sites: int = 3, *, own_tables: bool = False, environments: Sequence[Mapping[str, str]] = ()
+) -> Iterator[Deployment]:
+    """A running federation, all of whose processes end with it; ``environments``: further variables for each site."""
     deployment = Deployment(folder, sites, own_tables)
     try:
         deployment.prepare()
         deployment.start_superlink()
         deployment.register()
-        for site in range(sites):
-            deployment.start_node(site)
+        for site, environment in zip_longest(range(sites), environments):
+            deployment.start_node(site, environment=environment)
         until(lambda: deployment.online() == sites, "all SuperNodes are online")
         yield deployment
     finally:

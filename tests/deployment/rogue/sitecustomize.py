@@ -2,13 +2,22 @@
 
 The variable ROGUE holds JSON, round -> what the site's ClientApp does in that round: "nan", its model is not finite;
 "shape", it is too short; "stale", the reply says that it is of the round before; "raises", it fails; a number, it
-answers so many seconds later.
+answers so many seconds later; "dies in boxes", or another stage of a secure sum, it and its SuperNode are killed when
+they are asked for it. Such a site, with the variable MORTAL, is missed 20 seconds after its death instead of 60.
 """
 
 import json
 import os
+import signal
 import sys
 import time
+
+if "MORTAL" in os.environ:
+    from flwr.common import constant
+
+    constant.HEARTBEAT_DEFAULT_INTERVAL = constant.HEARTBEAT_MIN_INTERVAL
+if any("flower-supernode" in argument for argument in sys.orig_argv):
+    os.environ["SUPERNODE"] = str(os.getpid())
 
 if any("flwr-clientapp" in argument for argument in sys.orig_argv):
     import numpy as np
@@ -19,13 +28,17 @@ if any("flwr-clientapp" in argument for argument in sys.orig_argv):
     orders = json.loads(os.environ["ROGUE"])
 
     def spoilt(app: ClientApp, message: Message, context: Context) -> Message:
-        reply = answer(app, message, context)
         # of the ClientApp's own project, which is on the path by now
-        from payloads.wire import ARRAYS, CONFIG, METRICS, ROUND, model_arrays, model_record
+        from payloads.wire import ARRAYS, CONFIG, METRICS, PRESENT, ROUND, STAGE, model_arrays, model_record
 
         order = None
         if message.metadata.message_type == "train":
-            order = orders.get(str(message.content.config_records[CONFIG][ROUND]))
+            config = message.content.config_records[CONFIG]
+            order = orders.get(str(config[ROUND]))
+            if order == f"dies in {config.get(STAGE, 'values' if PRESENT in message.content else '')}":
+                for process in (int(os.environ["SUPERNODE"]), os.getpid()):
+                    os.kill(process, signal.SIGKILL)
+        reply = answer(app, message, context)
         if order == "raises":
             raise OSError("its disk is full")
         if isinstance(order, int | float):
