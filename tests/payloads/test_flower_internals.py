@@ -40,6 +40,7 @@ PROMISED = {
 # what our tests alone use beyond that
 OF_TESTS = {
     "flwr.cli.build.build_fab_from_disk",
+    "flwr.common.constant",
     "flwr.serverapp.exception.AggregationError",
 }
 
