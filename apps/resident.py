@@ -73,15 +73,18 @@ class _Watch:
         try:
             yield
         finally:
-            self._free = time.monotonic()
+            with self._lock:
+                self._free = time.monotonic()
 
     @contextlib.contextmanager
     def asked_by(self, asking: Connection) -> Iterator[None]:
-        self._asking = asking
+        with self._lock:
+            self._asking = asking
         try:
             yield
         finally:
-            self._asking = None
+            with self._lock:  # it is closed next, and must not be looked at any more
+                self._asking = None
 
     def _look(self) -> None:
         while True:

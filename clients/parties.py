@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import os
-import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from clients.vertical.policy import Policy
 from clients.vertical.segment.dominator import Flips, draw_flips
 from clients.vertical.segment.plan import Holding
-from clients.vertical.transport.addresses import Address, socket_base
+from clients.vertical.transport.addresses import Address, make_private, socket_base
 from clients.vertical.transport.identity import Identity
 from payloads.record import FloatArray
 from payloads.vfb2 import VFB2State
@@ -251,12 +250,8 @@ def sockets(address: Address) -> Iterator[None]:
 def _enter(marker: Path) -> None:
     """Create the marker, which keeps the folder from being removed, and the folder if it is missing."""
     while True:
-        with contextlib.suppress(FileExistsError):
-            marker.parent.mkdir(mode=0o700)
         try:
-            found = marker.parent.lstat()
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-                raise PermissionError(f"{marker.parent} is not a private folder of this user")
+            make_private(marker.parent)
             marker.touch(mode=0o600)
             return
         except FileNotFoundError:  # the last party in the folder has just removed it

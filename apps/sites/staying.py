@@ -6,7 +6,6 @@ This module is imported anew for each message, and so imports nothing that takes
 import contextlib
 import hashlib
 import os
-import stat
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from typing import Any
 
 from flwr.app import Context, Message
 
-from clients.vertical.transport.addresses import socket_base
+from clients.vertical.transport.addresses import make_private, socket_base
 from payloads.flower_internals import own_identity
 
 STAY = "stay"
@@ -59,11 +58,7 @@ def ask(message: Message, context: Context, seconds: float) -> Message:
 
 def _socket_of(context: Context) -> Path:
     folder = socket_base() / f"florilegium-{os.getuid()}"
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{folder} is not a private folder of this user")
+    make_private(folder)
     # each node of each run has one process, and another if it finds its modules elsewhere
     about = (context.run_id, context.node_id, sorted(context.node_config.items()))
     return folder / "-".join(hashlib.sha256(repr(part).encode()).hexdigest()[:12] for part in (about, sys.path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import ipaddress
 import os
@@ -89,6 +90,20 @@ def socket_base() -> Path:
     """The folder for temporary files, or /tmp where its path is too long for Unix sockets."""
     base = tempfile.gettempdir()
     return Path(base if len(base) <= LONGEST_PATH // 2 else "/tmp")
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that only this user can enter, unless it is there.
+
+    Raises:
+        FileNotFoundError: somebody has just removed it.
+        PermissionError: one that is not private to this user is in its place.
+    """
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{folder} is not a private folder of this user")
 
 
 def free_port() -> int:
