@@ -85,10 +85,15 @@ class Feature:
         """The number that it is made of: of a bin its column's, which all bins of it share, else the feature itself."""
         return Feature(self.column, self.kind) if self.transform == "bin" else self
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Of a bin, infinite where it has none."""
+        return -np.inf if self.low is None else self.low, np.inf if self.high is None else self.high
+
     def scale(self, values: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
         """Fill, transform and standardise numbers, NaN where a cell is missing."""
         if self.transform == "bin":
-            low, high = -np.inf if self.low is None else self.low, np.inf if self.high is None else self.high
+            low, high = self.bounds
             inside: np.ndarray = np.where(np.isnan(values), self.fill, (values > low) & (values <= high))
             return inside
         values = shape(np.where(np.isnan(values), self.fill, values), self.transform, self.quantiles)

@@ -129,8 +129,7 @@ def _number(graph: _Graph, name: str, features: Sequence[Feature], markers: Sequ
         number = np.array(float(marker), dtype=np.float32 if single else np.float64)
         gap = graph.add("Or", gap, graph.add("Equal", name, number))
     if features[0].transform == "bin":
-        lows = np.array([[-np.inf if feature.low is None else feature.low for feature in features]])
-        highs = np.array([[np.inf if feature.high is None else feature.high for feature in features]])
+        lows, highs = np.array([feature.bounds for feature in features]).T[:, None]
         name = graph.add("And", graph.add("Greater", name, lows), graph.add("LessOrEqual", name, highs))
     return graph.add("Cast", name, to=TensorProto.DOUBLE), gap
 
