@@ -18,7 +18,7 @@ from tests.algorithms.test_adam import ADAM, WITH_ADAM
 from tests.algorithms.test_adjustment import ADJUSTED
 from tests.battery.federation import federate
 from tests.battery.test_resume import assert_same_run
-from tests.battery.test_trajectories import RECORDED, RUNS_RECORDED, trajectory
+from tests.battery.test_trajectories import CASES, COMMON, RECORDED, RUNS_RECORDED, trajectory
 
 HORIZONTAL = [run for run in RUNS_RECORDED if not ALGORITHMS[run[0].split(",")[0]].strategy.vertical]
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}  # of the values' Euclidean norm
@@ -58,6 +58,21 @@ def test_gradients_are_clipped_and_decay_client_by_client(
     alone, _ = federate(tmp_path / "alone", config, clients=3)
     together, _ = federate(tmp_path / "together", config, clients=3, stack=3)
     assert max(stacked) == 3
+    for name, value in alone.model.items():
+        np.testing.assert_allclose(together.model[name], value, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", dict.fromkeys(run[0] for run in HORIZONTAL))
+def test_sites_of_one_class_are_stacked_too(case: str, tmp_path: Path, stacked: list[int]) -> None:
+    """Two sites without positives, two without negatives, and two with both."""
+    strategy = case.split(",")[0]
+    config: dict[str, Scalar] = {**COMMON, **CASES[case], "strategy": strategy, "num-server-rounds": 2}
+    config["partition-rows"] = "9:0,9:0,9:1,9:1,9:0.5,9:0.5"
+    if "float64" in ALGORITHMS[strategy].strategy.number_types:
+        config["dtype"] = "float64"
+    alone, _ = federate(tmp_path / "alone", config, clients=6)
+    together, _ = federate(tmp_path / "together", config, clients=6, stack=6)
+    assert [line["dropped"] for line in together.lines] == [line["dropped"] for line in alone.lines]
     for name, value in alone.model.items():
         np.testing.assert_allclose(together.model[name], value, rtol=1e-10, atol=1e-12)
 

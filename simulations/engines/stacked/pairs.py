@@ -90,11 +90,12 @@ class PairStacking(Stacking):
             np.searchsorted(site.positives, rows) + start
             for site, rows, start in zip(sites, first, starts, strict=True)
         ])  # fmt: skip
-        tables = torch.from_numpy(places).to(sites[0].labels.device).view(-1, steps, p)
+        # the number of sites stands there, since sites without positives have no places from which it could be found
+        tables = torch.from_numpy(places).to(sites[0].labels.device).view(len(sites), steps, p)
         labels: Tensor | None = None
         if tasks[0].f.objective.partners == "all":
-            labels = gather_labels(sites, second).double().view(-1, steps, q)
-        both = np.concatenate([first.reshape(-1, steps, p), second.reshape(-1, steps, q)], axis=2)
+            labels = gather_labels(sites, second).double().view(len(sites), steps, q)
+        both = np.concatenate([rows.reshape(len(sites), steps, -1) for rows in (first, second)], axis=2)
         gatherer = self.gatherers[purposes == INDEPENDENT]
         for step, features in enumerate(gatherer.features(sites, both.reshape(len(sites), -1), p + q)):
             yield ActiveBatch(features, tables[:, step], None if labels is None else labels[:, step])
