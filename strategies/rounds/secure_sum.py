@@ -214,7 +214,12 @@ class SecureSum:
         assert self.group is not None
         replies, lengths = self._keep_alike(replies)
         family, arrived = self.family, [reply.place for reply in replies]
-        questions = {place: self._question(place, arrived) for place in arrived}
+        # the others would refuse to answer, and be right: too few of their neighbours are left
+        willing = set(arrived).difference(self.group.alone(arrived))
+        if not willing:
+            few = f"values of {len(arrived)} of {len(self.present)} clients arrived, too few to be unmasked"
+            raise self._explain(few)
+        questions = {place: self._question(place, arrived) for place in arrived if place in willing}
         revealed = {
             reply.place: by_place(reply.payload.owners, reply.payload.shares) for reply in self._ask(SHARES, questions)
         }
