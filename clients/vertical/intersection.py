@@ -30,7 +30,7 @@ TAG_BYTES = 32
 # as an array: all tags have this length, so that NumPy, which drops zeros at the end, compares them rightly
 _TAG = np.dtype(f"S{TAG_BYTES}")
 # of the curve v^2 = u^3 + A u^2 + u over the integers modulo P (RFC 7748)
-_P, _A = 2**255 - 19, 486_662
+_P, _A = gmpy2.mpz(2**255 - 19), 486_662
 # ids that one call hashes or raises, in about 0.3 s, and calls that pay for another process
 _PIECE, _CALLS = 8192, 4
 
@@ -157,9 +157,9 @@ def hash_ids(names: Sequence[bytes], domain: bytes, secret: bytes) -> bytes:
     for name in names:
         for attempt in range(256):
             hashed = hashlib.sha256(domain + bytes((attempt,)) + name).digest()
-            u = int.from_bytes(hashed, "little") % 2**255
-            if _on_curve(u):
-                tags.append(key.exchange(X25519PublicKey.from_public_bytes(u.to_bytes(32, "little"))))
+            tag = hashed[:-1] + bytes((hashed[-1] & 127,))
+            if _on_curve(tag):
+                tags.append(key.exchange(X25519PublicKey.from_public_bytes(tag)))
                 break
         else:
             raise ValueError("no point found for an id in 256 tries")  # one id in 2^256
@@ -176,7 +176,7 @@ def raise_tags(tags: bytes, secret: bytes) -> bytes:
     for at in range(0, len(tags), TAG_BYTES):
         tag = tags[at : at + TAG_BYTES]
         try:
-            if not _on_curve(int.from_bytes(tag, "little")):
+            if not _on_curve(tag):
                 raise ValueError
             raised.append(key.exchange(X25519PublicKey.from_public_bytes(tag)))
         except ValueError:
@@ -184,9 +184,10 @@ def raise_tags(tags: bytes, secret: bytes) -> bytes:
     return b"".join(raised)
 
 
-def _on_curve(u: int) -> bool:
-    """Whether u is the coordinate of a point of the curve other than (0, 0), and not of its twist."""
-    return u < _P and gmpy2.jacobi(u * (u * (u + _A) + 1), _P) == 1
+def _on_curve(tag: bytes) -> bool:
+    """Whether it is the u coordinate of a point of the curve other than (0, 0), and not of its twist."""
+    u = gmpy2.mpz.from_bytes(tag, "little")
+    return bool(u < _P and gmpy2.jacobi(u * (u * (u + _A) + 1), _P) == 1)
 
 
 def common_rows(matches: Mapping[int, Match]) -> tuple[NDArray[np.int64], dict[int, NDArray[np.int64]]]:
@@ -217,6 +218,7 @@ def _split(tags: bytes) -> NDArray[np.bytes_]:
     if len(tags) % TAG_BYTES:
         raise IntersectionError(f"{len(tags)} bytes of tags; each has {TAG_BYTES}")
     split = np.frombuffer(tags, dtype=_TAG)
-    if len(np.unique(split)) != len(split):
+    ordered = np.sort(split)  # a quarter of the time of np.unique
+    if (ordered[1:] == ordered[:-1]).any():
         raise IntersectionError("the other party sent a tag twice; each row has its own")
     return split
