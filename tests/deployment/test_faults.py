@@ -138,7 +138,7 @@ def test_rogue_and_slow_replies_are_dropped_and_named(deployment: Deployment, tm
 def test_a_site_restarted_without_its_state_dir_has_lost_its_state(deployment: Deployment, tmp_path: Path) -> None:
     """It is named in the round in which it is back, and goes on from a fresh state."""
     path = tmp_path / "run"
-    run_id = deployment.submit(path, {**STATEFUL, "num-server-rounds": 5, "round-timeout": 60.0})
+    run_id = deployment.submit(path, {**STATEFUL, "num-server-rounds": 8, "round-timeout": 60.0})
     middle_of_round(deployment, path, 2, site=2)
     deployment.stop("site-2")
     deployment.restart_node(2, state_dir="")

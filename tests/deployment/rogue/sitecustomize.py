@@ -26,8 +26,12 @@ if any("flwr-clientapp" in argument for argument in sys.orig_argv):
 
     answer = ClientApp.__call__
     orders = json.loads(os.environ["ROGUE"])
+    called: list[ClientApp] = []
 
     def spoilt(app: ClientApp, message: Message, context: Context) -> Message:
+        called.append(app)
+        if len(called) > 1:  # the ClientApp that Flower calls passes the process's one message on to another
+            return answer(app, message, context)
         # of the ClientApp's own project, which is on the path by now
         from payloads.wire import ARRAYS, CONFIG, METRICS, PRESENT, ROUND, STAGE, model_arrays, model_record
 
