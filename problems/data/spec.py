@@ -34,6 +34,7 @@ DATASETS: dict[str, str] = {
     "heart-disease": "740 patients of four hospitals, 13 features, with FLamby's split; positive: any disease",
     "a9a": "32,561 adults, 123 binary features; sites: 16 levels of education; positive: the 24 % labelled +1",
     "w8a": "49,749 web pages, 300 binary features; positive: the 3 % labelled +1",
+    "pneumonia-mnist": "chest X-rays of children, 28x28 grey, of MedMNIST; positive: pneumonia",
     "csv": "your table (.csv, .csv.gz) with a header line and a label column",
     "parquet": "your table (.parquet) with a label column",
     "svmlight": "your svmlight / LIBSVM text (.svm, .svmlight, .libsvm, .txt; .gz, .bz2)",
@@ -91,7 +92,7 @@ DRAWN = (*UNLABELLED, SPARSE_LOGISTIC)
 OFFSET_SITES = "synthetic-offset-sites"
 # These come in sites of their own, which partition "natural" makes the clients.
 SITED = (*DRAWN, OFFSET_SITES, "heart-disease", "a9a")
-NEEDS_FILES = (*GENERIC, "uci-credit", "heart-disease", "a9a", "w8a")
+NEEDS_FILES = (*GENERIC, "uci-credit", "heart-disease", "a9a", "w8a", "pneumonia-mnist")
 
 
 def is_hub(dataset: str) -> bool:

@@ -1,4 +1,4 @@
-"""The real copies of Fashion-MNIST, UCI credit, Heart Disease, a9a and w8a: the counts that their publishers give."""
+"""Real copies of Fashion-MNIST, UCI credit, Heart Disease, a9a, w8a and PneumoniaMNIST: their publishers' counts."""
 
 from pathlib import Path
 
@@ -69,6 +69,16 @@ def test_w8a_counts() -> None:
     assert data.input_shape == (300,)
     assert data.train.features.sum(dtype=np.float64) + data.test.features.sum(dtype=np.float64) == 579_586
     assert len(data.test.positives) == 296
+
+
+def test_pneumonia_counts() -> None:
+    data = load(DataSpec(dataset="pneumonia-mnist", data_dir=str(REAL)), 8)
+    arrays = np.load(REAL / "pneumonia-mnist" / "pneumoniamnist.npz")
+    # the copy has a part of MedMNIST's 4,708 training images, and all of its 524 and 624 others
+    assert len(data.train) == len(arrays["train_labels"]) + 524
+    assert len(data.train.positives) == arrays["train_labels"].sum() + arrays["val_labels"].sum()
+    assert (len(data.test), len(data.test.positives)) == (624, 390)
+    assert data.input_shape == (1, 28, 28)
 
 
 def test_a9a_counts() -> None:

@@ -20,6 +20,7 @@ SVMLIGHT_ENDINGS = tuple(
 A9A_FILES, W8A_FILES = ((f"{name}.svm", f"{name}.svm.gz", name, f"{name}.bz2") for name in ("a9a", "w8a"))
 A9A_FEATURES, EDUCATION = 123, slice(18, 34)
 W8A_FEATURES = 300
+PNEUMONIA_FILE = "pneumoniamnist.npz"
 MEDMNIST = ("train", "val", "test")
 MAX_DENSE_BYTES = 8 * 2**30
 

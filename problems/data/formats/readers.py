@@ -49,6 +49,7 @@ _FILES: dict[str, tuple[str, ...]] = {
     "heart-disease": ("the four processed.*.data of UCI's 'Heart Disease'", ", ".join(HEART_FILES)),
     "a9a": (f"{_LIBSVM}, a9a", " or ".join(arrays.A9A_FILES)),
     "w8a": (f"{_LIBSVM}, w8a", " or ".join(arrays.W8A_FILES)),
+    "pneumonia-mnist": ("PneumoniaMNIST of MedMNIST v2, medmnist.com", arrays.PNEUMONIA_FILE),
 }
 
 
@@ -77,6 +78,8 @@ def read(spec: DataSpec) -> Source:
             return arrays.a9a(_named_file(spec, arrays.A9A_FILES))
         case "w8a" | "svmlight":
             return arrays.svmlight(*svmlight_files(spec))
+        case "pneumonia-mnist":
+            return arrays.npz(_named_file(spec, (arrays.PNEUMONIA_FILE,)), None)
         case "npz":
             return arrays.npz(*locate("npz", spec.data_dir, arrays.NPZ_ENDINGS))
         case "image-folder":
