@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 from numpy.typing import NDArray
 
@@ -24,18 +24,17 @@ _PIECE = 2**20
 _BEGIN = b"-----BEGIN PUBLIC KEY-----"
 
 
-def agree(private: X25519PrivateKey, peer_public: bytes, *, info: bytes, own_public: bytes = b"") -> bytes:
+def agree(private: X25519PrivateKey, peer_public: bytes, *, info: bytes) -> bytes:
     """Return 32 bytes that only the two holders of these keys can compute: X25519, then HKDF-SHA256.
 
     Args:
         peer_public: the other's public key, 32 bytes.
-        own_public: that of ``private``, if it was computed before.
         info: what the secret is for. Both public keys are bound to it as well.
 
     Raises:
         ValueError: the peer's key is malformed, of small order, or our own.
     """
-    own_public = own_public or private.public_key().public_bytes_raw()
+    own_public = private.public_key().public_bytes_raw()
     if len(peer_public) != KEY_BYTES:
         raise ValueError(f"a public key of {len(peer_public)} bytes; X25519 has {KEY_BYTES}")
     if peer_public == own_public:
@@ -44,18 +43,12 @@ def agree(private: X25519PrivateKey, peer_public: bytes, *, info: bytes, own_pub
         shared = private.exchange(X25519PublicKey.from_public_bytes(peer_public))
     except ValueError as error:
         raise ValueError("the peer's public key is a point of small order, which makes no secret") from error
-    bound = info + b"".join(sorted((own_public, peer_public)))
-    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=bound).derive(shared)
+    return derive(shared, info + b"".join(sorted((own_public, peer_public))))
 
 
 def derive(secret: bytes, info: bytes) -> bytes:
-    """Return 32 bytes for one purpose: HKDF-SHA256 without its first step, which only makes a secret uniform.
-
-    Args:
-        secret: 32 uniform bytes, such as what `agree` returns.
-        info: names the purpose.
-    """
-    return HKDFExpand(algorithm=SHA256(), length=KEY_BYTES, info=info).derive(secret)
+    """Return 32 bytes of HKDF-SHA256 for one purpose, which ``info`` names."""
+    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(secret)
 
 
 def stream(key: bytes, count: int, bits: int) -> NDArray[Any]:

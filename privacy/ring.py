@@ -76,7 +76,9 @@ class Ring:
         # NaN fails every comparison, so one test finds every bad value
         if not (np.maximum.reduce(np.abs(numbers), axis=None, initial=0.0) < below <= self.capacity):
             self._refuse(numbers, below)
-        return np.rint(numbers * 2.0**self.fraction_bits).astype(f"int{self.bits}").view(self.dtype)
+        return (
+            np.rint(numbers * 2.0**self.fraction_bits).astype(np.int64).view(np.uint64).astype(self.dtype, copy=False)
+        )
 
     def decode(self, elements: NDArray[Any]) -> NDArray[np.float64]:
         """Decode (k,) elements to float64 values; elements of the upper half are negative numbers."""

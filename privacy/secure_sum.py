@@ -154,10 +154,7 @@ def agree_on_boxes(
     if known.keys() >= set(keys.values()):  # a private key takes as long to load as a secret to agree on
         return {peer: known[key] for peer, key in keys.items()}
     private = X25519PrivateKey.from_private_bytes(own.box_key)
-    own_public = group.members[me].box_key
-    return {
-        peer: known.get(key) or agree(private, key, info=b"boxes", own_public=own_public) for peer, key in keys.items()
-    }
+    return {peer: known.get(key) or agree(private, key, info=b"boxes") for peer, key in keys.items()}
 
 
 def share_out(me: int, own: Secrets, group: Group, agreed: Mapping[int, bytes]) -> dict[int, bytes]:
@@ -199,7 +196,7 @@ def mask(
     masked: NDArray[Any] = elements + _own_stream(own.seed, group, question, len(elements), bits)
     private = X25519PrivateKey.from_private_bytes(own.mask_key)
     for peer in set(group.neighbours[me]).intersection(present):
-        shared = stream(_pair_key(private, me, peer, group, question), len(elements), bits)
+        shared = stream(_pair_key(private, peer, group, question), len(elements), bits)
         (np.add if me < peer else np.subtract)(masked, shared, out=masked)
     return masked
 
@@ -285,7 +282,7 @@ def unmask(
             continue
         private = X25519PrivateKey.from_private_bytes(secret)
         for peer in set(group.neighbours[owner]).intersection(uploads):
-            shared = stream(_pair_key(private, owner, peer, group, question), len(total), bits)
+            shared = stream(_pair_key(private, peer, group, question), len(total), bits)
             (np.subtract if peer < owner else np.add)(total, shared, out=total)
     return total
 
@@ -298,10 +295,8 @@ def _own_stream(seed: bytes, group: Group, question: bytes, count: int, bits: in
     return stream(derive(seed, b"own mask" + group.digest + question), count, bits)
 
 
-def _pair_key(private: X25519PrivateKey, owner: int, peer: int, group: Group, question: bytes) -> bytes:
-    """The key of the stream that a client, whose private key this is, shares with a peer."""
-    own, other = (group.members[place].mask_key for place in (owner, peer))
-    return agree(private, other, info=b"pair's mask" + group.digest + question, own_public=own)
+def _pair_key(private: X25519PrivateKey, peer: int, group: Group, question: bytes) -> bytes:
+    return agree(private, group.members[peer].mask_key, info=b"pair's mask" + group.digest + question)
 
 
 def _box(agreed: bytes, sender: int, receiver: int, group: Group) -> tuple[bytes, bytes]:
