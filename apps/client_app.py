@@ -106,13 +106,12 @@ def report_of(context: Context, config: RunConfig) -> SiteReport:
     return config.algorithm.sites.report(config, context, node_place(context))
 
 
-def make_client(context: Context, scaling: Scaling | None = None) -> PayloadClient[Any]:
+def make_client(context: Context, config: RunConfig, scaling: Scaling | None = None) -> PayloadClient[Any]:
     """Make this node's client for the run's algorithm, on data and a model that the process caches.
 
     Raises:
         ConfigError, DataError, PolicyError: as for `Sites.hold`.
     """
-    config = run_config(context)
     site = site_of(context, config, scaling)
     model = config.algorithm.sites.model(config, site)
     return config.algorithm.client(site, model, config.training, config.family)  # type: ignore[arg-type]
@@ -244,7 +243,8 @@ def receive(request: Request, context: Context, facts: dict[str, Any]) -> Work:
         ConfigError: the memory on the disk is damaged.
         PayloadError: the request's payload does not fit the algorithm.
     """
-    client, run, config = make_client(context, request.scaling), run_config(context), request.config
+    run, config = run_config(context), request.config
+    client = make_client(context, run, request.scaling)
     guard_samples(client, run, context)
     if request.present is not None:
         client.summed = fewest_in_sum(len(set(request.present.places.tolist())), run.privacy.secure_threshold)
@@ -317,7 +317,8 @@ def evaluate(message: Message, context: Context) -> Message:
 
 
 def _losses(context: Context, request: Request) -> RecordDict:
-    privacy = run_config(context).privacy
+    config = run_config(context)
+    privacy = config.privacy
     if privacy.secure_sum:
         raise SecureSumError("the server asked for values outside of a secure sum")
     if privacy.epsilon:
@@ -327,7 +328,7 @@ def _losses(context: Context, request: Request) -> RecordDict:
             allowed="none, since its budget is for training alone",
             hint="evaluate on held-out rows",
         )
-    client = make_client(context, request.scaling)
+    client = make_client(context, config, request.scaling)
     loss, num_examples, metrics = client.evaluate(request.parameters, request.config)
     numbers = {NUM_EXAMPLES: num_examples, "loss": loss, **metrics}
     return RecordDict({METRICS: MetricRecord(numbers)})  # type: ignore[arg-type]

@@ -101,8 +101,7 @@ class Payload:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The fields that are present, by name."""
-        values = {name: getattr(self, name) for name in specs_of(type(self))}
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: value for name in specs_of(type(self)) if (value := getattr(self, name)) is not None}
 
     def durable(self) -> dict[str, NDArray[Any]]:
         """The fields that are present and may be written to a disk, by name."""
@@ -182,11 +181,12 @@ def _find_fault(value: object, spec: ArraySpec, known: dict[str, int], finite: b
     if not isinstance(value, np.ndarray) or value.dtype not in allowed:
         got = value.dtype.name if isinstance(value, np.ndarray) else type(value).__name__
         return f"got {got}, allowed: {' or '.join(dtype.name for dtype in allowed)}"
-    before, fits = dict(known), len(spec.dims) == value.ndim
-    for dim, length in zip(spec.dims, value.shape, strict=False):
-        fits &= length == (known.setdefault(dim, length) if isinstance(dim, str) else dim)
-    if not fits:
-        return f"got shape {value.shape}, expected {_shape([before.get(dim, dim) for dim in spec.dims])}"  # type: ignore[arg-type]
+    expected: list[str | int] = [known.get(dim, dim) for dim in spec.dims]  # type: ignore[arg-type]
+    if (shape := list(value.shape)) != expected:  # a letter has no length yet, or the shape is wrong
+        lengths = zip(expected, shape, strict=False)
+        fits = [length == (known.setdefault(dim, length) if isinstance(dim, str) else dim) for dim, length in lengths]
+        if len(shape) != len(expected) or not all(fits):
+            return f"got shape {value.shape}, expected {_shape(expected)}"
     if finite and spec.finite and spec.kind == "float" and (bad := not_finite(value)):
         return f"{bad} of {value.size} values are not finite"
     return None

@@ -56,7 +56,11 @@ def fit_together(
     assert stacking is not None
     server_round = first.begin(parameters, config)
     x = first.model.parameters
-    outcomes: list[Any] = [attempt(_start, client, client.task(server_round), x.clone(), config) for client in clients]
+    points = x.expand(len(clients), -1).clone().unbind()
+    outcomes: list[Any] = [
+        attempt(_start, client, client.task(server_round), point, config)
+        for client, point in zip(clients, points, strict=True)
+    ]
     ready = [place for place, outcome in enumerate(outcomes) if not isinstance(outcome, Exception)]
     if not ready:
         return outcomes

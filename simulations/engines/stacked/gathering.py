@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ class Gatherer:
 
     def __init__(self) -> None:
         self._memory: Tensor | None = None
+        self._pool: _Pool | None = None
 
     def features(self, sites: Sequence[Site], rows: Indices, size: int) -> Iterator[Tensor]:
         """The features (C, size, *shape) of consecutive batches; valid until the next is asked for.
@@ -28,32 +30,46 @@ class Gatherer:
         Args:
             rows: (C, K size) for each site the rows of K batches, one batch after another.
         """
-        like = sites[0].features
+        like, pool = sites[0].features, self._pool_of(sites)
         a_batch = len(sites) * size * math.prod(like.shape[1:]) * like.element_size()
         length = max(GATHERED // max(a_batch, 1), 1) * size
         for start in range(0, rows.shape[1], length):
             some = rows[:, start : start + length]
-            yield from (self._from_all if _are_small(sites, some) else self._from_each)(sites, some, size)
+            yield from (self._from_all if pool.is_small(some) else self._from_each)(pool, some, size)
+
+    def labels(self, sites: Sequence[Site], rows: Indices) -> Tensor:
+        """The labels (C, n) of rows (C, n)."""
+        pool, device = self._pool_of(sites), sites[0].labels.device
+        if pool.is_small(rows):
+            return pool.labels[on_device(rows + pool.starts, device)]
+        pairs = zip(sites, on_device(rows, device), strict=True)
+        return torch.stack([torch.index_select(site.labels, 0, some) for site, some in pairs])
 
     def batches(self, sites: Sequence[Site], rows: Indices, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The features (C, size, *shape) of consecutive batches, as in `features`, with their labels (C, size)."""
-        labels = torch.split(gather_labels(sites, rows), size, 1)
+        labels = torch.split(self.labels(sites, rows), size, 1)
         return zip(self.features(sites, rows, size), labels, strict=True)
 
-    def _from_all(self, sites: Sequence[Site], rows: Indices, size: int) -> Iterator[Tensor]:
+    def _pool_of(self, sites: Sequence[Site]) -> _Pool:
+        """That of the last call if its sites were the same."""
+        if self._pool is None or self._pool.sites != sites:
+            self._pool = _Pool(sites)
+        return self._pool
+
+    def _from_all(self, pool: _Pool, rows: Indices, size: int) -> Iterator[Tensor]:
         """Gather batch by batch for all sites at once, so that a batch is still in the processor's cache when used."""
-        like, everything = sites[0].features, torch.cat([site.features for site in sites])
-        by_batch = _number(sites, rows).reshape(len(sites), -1, size).swapaxes(0, 1).reshape(-1, len(sites) * size)
-        block = self._take((len(sites), size, *like.shape[1:]), like)
+        like, count = pool.features, len(rows)
+        by_batch = (rows + pool.starts).reshape(count, -1, size).swapaxes(0, 1).reshape(-1, count * size)
+        block = self._take((count, size, *like.shape[1:]), like)
         for some in on_device(by_batch, like.device):
-            torch.index_select(everything, 0, some, out=block.flatten(0, 1))
+            torch.index_select(like, 0, some, out=block.flatten(0, 1))
             yield block
 
-    def _from_each(self, sites: Sequence[Site], rows: Indices, size: int) -> Iterator[Tensor]:
+    def _from_each(self, pool: _Pool, rows: Indices, size: int) -> Iterator[Tensor]:
         """Gather all batches site by site."""
-        like = sites[0].features
+        like = pool.sites[0].features
         block = self._take((*rows.shape, *like.shape[1:]), like)
-        for site, some, out in zip(sites, on_device(rows, like.device), block, strict=True):
+        for site, some, out in zip(pool.sites, on_device(rows, like.device), block, strict=True):
             torch.index_select(site.features, 0, some, out=out)
         yield from torch.split(block, size, 1)
 
@@ -64,22 +80,27 @@ class Gatherer:
         return known[:count].view(shape)
 
 
-def gather_labels(sites: Sequence[Site], rows: Indices) -> Tensor:
-    """The labels (C, n) of rows (C, n)."""
-    like = sites[0].labels
-    if _are_small(sites, rows):
-        return torch.cat([site.labels for site in sites])[on_device(_number(sites, rows), like.device)]
-    pairs = zip(sites, on_device(rows, like.device), strict=True)
-    return torch.stack([torch.index_select(site.labels, 0, some) for site, some in pairs])
+class _Pool:
+    """The rows of several sites, one after another.
 
+    Attributes:
+        starts: (C, 1) the place of each site's first row.
+    """
 
-def _are_small(sites: Sequence[Site], rows: Indices) -> bool:
-    """Whether no site has more rows than are drawn from it, so that all sites may be put together."""
-    drawn: int = rows.shape[1]
-    return max(map(len, sites)) <= drawn
+    def __init__(self, sites: Sequence[Site]) -> None:
+        self.sites, lengths = sites, [len(site) for site in sites]
+        self.starts = np.cumsum([0, *lengths[:-1]])[:, np.newaxis]
+        self._most = max(lengths)
 
+    def is_small(self, rows: Indices) -> bool:
+        """Whether no site has more rows than are drawn from it (C, n), so that all sites may be put together."""
+        drawn: int = rows.shape[1]
+        return self._most <= drawn
 
-def _number(sites: Sequence[Site], rows: Indices) -> Indices:
-    """Rows (C, n) of each site as rows of all sites together."""
-    numbered: Indices = rows + np.cumsum([0, *map(len, sites[:-1])])[:, np.newaxis]
-    return numbered
+    @cached_property
+    def features(self) -> Tensor:
+        return torch.cat([site.features for site in self.sites])
+
+    @cached_property
+    def labels(self) -> Tensor:
+        return torch.cat([site.labels for site in self.sites])

@@ -56,6 +56,7 @@ class Stacker:
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
         self._stackable = True
+        self._stacking: Stacking | None = None  # a run has one algorithm and one network
         self._chosen: dict[Hashable, int] = {}
 
     def __call__(
@@ -80,12 +81,12 @@ class Stacker:
             if isinstance(work, Exception):
                 outcomes[place] = work
                 continue
-            stacking = stacking_of(work.client)  # type: ignore[arg-type]
-            if stacking is None:  # a run has one algorithm and one network
+            self._stacking = self._stacking or stacking_of(work.client)  # type: ignore[arg-type]
+            if self._stacking is None:
                 self._stackable = False
                 continue
             works[place] = work
-            groups.setdefault((shared, *likeness(work, stacking)), []).append(place)
+            groups.setdefault((shared, *likeness(work, self._stacking)), []).append(place)
         for key, group in groups.items():
             alike = [(works[place].request, context) for place in group if (context := contexts[place])]
             largest = self._largest(key[-1], alike)

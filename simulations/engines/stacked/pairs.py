@@ -17,7 +17,6 @@ from methods.predictions import FedXPool, Predictions, queues
 from problems.randomness import Purpose
 from problems.sampling import Indices
 from simulations.engines.stacked.carries import NotAlikeError, stack, unstack
-from simulations.engines.stacked.gathering import gather_labels
 from simulations.engines.stacked.stacking import Stacking, Tasks
 from simulations.engines.stacked.streams import draw_rows
 
@@ -92,11 +91,11 @@ class PairStacking(Stacking):
         ])  # fmt: skip
         # the number of sites stands there, since sites without positives have no places from which it could be found
         tables = torch.from_numpy(places).to(sites[0].labels.device).view(len(sites), steps, p)
+        gatherer = self.gatherers[purposes == INDEPENDENT]
         labels: Tensor | None = None
         if tasks[0].f.objective.partners == "all":
-            labels = gather_labels(sites, second).double().view(len(sites), steps, q)
+            labels = gatherer.labels(sites, second).double().view(len(sites), steps, q)
         both = np.concatenate([rows.reshape(len(sites), steps, -1) for rows in (first, second)], axis=2)
-        gatherer = self.gatherers[purposes == INDEPENDENT]
         for step, features in enumerate(gatherer.features(sites, both.reshape(len(sites), -1), p + q)):
             yield ActiveBatch(features, tables[:, step], None if labels is None else labels[:, step])
 
