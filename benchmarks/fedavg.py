@@ -3,9 +3,10 @@
 All do the same: 1,000 clients of 50 images of 784 pixels, a network of one hidden layer of 64, five steps of batch 10,
 start-up left out. The engine runs the real apps, records included: its clients one after another on one thread, and
 stacked (``--stack auto``) on ``--threads``. The bare loop (`by_hand.Averaging`, one model that is reused, one thread)
-does one round before each of the engine's, which must reach 0.85 of the loop's speed, and 2.2 times stacked (3.5 times
-on two threads). Two more runs are for comparison: Flower's own simulation of the same app, and Apple's pfl if it is
-installed.
+does one round before each of the engine's, which must reach 0.85 of the loop's speed, and 2.2 times stacked. With two
+threads, which must reach 3.5 times, rounds of the loop and whole runs take turns instead: after a long stretch on one
+core a kernel may leave both threads there. Two more runs are for comparison: Flower's own simulation of the same app,
+and Apple's pfl if it is installed.
 
     python benchmarks/fedavg.py [--smoke] [--data-dir DIR] [--no-check] [--threads 2] [--flower] [--pfl]
         [--device cuda --clock wall]
@@ -16,7 +17,8 @@ from __future__ import annotations
 import contextlib
 import io
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
@@ -34,9 +36,24 @@ from simulations.engines.flower import run_with_flower
 from simulations.engines.stacked.messages import Stacker
 
 LIMIT = 0.85
+REPEATS = 5
 STACKED = {1: 2.2, 2: 3.5}  # by threads
 ROWS = 50
 FLOWER_ROUNDS = 5
+
+
+def by_run(flat: dict[str, Scalar], clients: int, bare: Callable[[], None]) -> float:
+    """The stacked engine's speed over the bare loop's, a run of the one after some rounds of the other; medians."""
+    ratios = []
+    for _ in range(REPEATS):
+        loop = []
+        for _ in range(10):
+            begun = time.perf_counter()
+            bare()
+            loop.append(time.perf_counter() - begun)
+        run = alternate(flat, clients, lambda: None, clock="wall", together=Stacker(AUTO))
+        ratios.append(median(loop) / median(run.whole))
+    return median(ratios)
 
 
 def with_flower(flat: dict[str, Scalar], clients: int) -> float:
@@ -152,10 +169,13 @@ def main() -> None:
             bare()
 
         measured = alternate(flat, clients, bare, clock=clock)
-        flat["torch-threads"] = options.threads
-        stacked = alternate(flat, clients, one_thread, clock=clock, together=Stacker(AUTO))
+        if options.threads == 1:
+            ratio = alternate(flat, clients, bare, clock=clock, together=Stacker(AUTO)).ratio
+        else:
+            more: dict[str, Scalar] = {"torch-threads": options.threads, "num-server-rounds": rounds // 3}
+            ratio = by_run(flat | more, clients, one_thread)
         seconds = {"bare loop": median(measured.rival), "in-process engine": median(measured.whole)}
-        seconds["stacked"] = seconds["bare loop"] / stacked.ratio
+        seconds["stacked"] = seconds["bare loop"] / ratio
         if options.flower:
             seconds["Flower's simulation (wall)"] = with_flower(flat, clients)
         if options.pfl and pfl_version() is None:
@@ -171,11 +191,11 @@ def main() -> None:
         ],
     )
     failures = []
-    limits = {"engine": (measured.ratio, LIMIT), "engine, stacked,": (stacked.ratio, STACKED[options.threads])}
-    for name, (ratio, limit) in limits.items():
-        print(f"{name} / bare loop, median over neighbouring rounds: {ratio:.3f} (at least {limit})")
-        if ratio < limit:
-            failures.append(f"{name}: {ratio:.3f} of the bare loop, at least {limit} is wanted")
+    limits = {"engine": (measured.ratio, LIMIT), "engine, stacked,": (ratio, STACKED[options.threads])}
+    for name, (found, limit) in limits.items():
+        print(f"{name} / bare loop, median over neighbouring rounds: {found:.3f} (at least {limit})")
+        if found < limit:
+            failures.append(f"{name}: {found:.3f} of the bare loop, at least {limit} is wanted")
     check(failures, wanted=not options.no_check)
 
 

@@ -54,7 +54,8 @@ def join(values: list[Any]) -> Any:
     if tensors:
         if tensors < len(values) or any(value.shape != first.shape for value in values):
             raise NotAlikeError("tensors of different shapes, or for some clients only")
-        return torch.stack(values)
+        block = first._base
+        return block if _are_rows(values, block) else torch.stack(values)
     if isinstance(first, list):  # a history, which begins empty
         assert not any(values), "a history has entries before the first step"
         return []
@@ -70,6 +71,14 @@ def split(value: Any, count: int) -> Sequence[Any]:
         parts = [split(column, count) for column in columns]
         return [[type(value[0])(*(part[place] for part in parts))] for place in range(count)] if value else [[]] * count
     return value if isinstance(value, Apart) else [value] * count
+
+
+def _are_rows(values: list[Tensor], block: Tensor | None) -> bool:
+    """Whether some tensors of one shape are all rows of a block, in their order."""
+    if block is None or block.shape != (len(values), *values[0].shape) or not block.is_contiguous():
+        return False
+    begin, row = block.data_ptr(), block.stride(0) * block.element_size()
+    return all(value._base is block and value.data_ptr() == begin + place * row for place, value in enumerate(values))
 
 
 def _same(one: Any, other: Any) -> bool:

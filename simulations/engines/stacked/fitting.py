@@ -7,6 +7,7 @@ way. The sums in these products have another order, so that results differ from 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -23,6 +24,8 @@ from simulations.engines.stacked.samples import SampleStacking
 from simulations.engines.stacked.stacking import Stacking
 
 T = TypeVar("T")
+# held where clients may use the model that all clients of a process share, since stacks may train at the same time
+_turn = threading.Lock()
 STACKINGS: tuple[Stacking, ...] = (SampleStacking(), PairStacking(), SaddleStacking())
 
 
@@ -54,25 +57,28 @@ def fit_together(
     first = clients[0]
     stacking, half = stacking_of(first), first.method.client
     assert stacking is not None
-    server_round = first.begin(parameters, config)
-    x = first.model.parameters
-    points = x.expand(len(clients), -1).clone().unbind()
-    outcomes: list[Any] = [
-        attempt(_start, client, client.task(server_round), point, config)
-        for client, point in zip(clients, points, strict=True)
-    ]
-    ready = [place for place, outcome in enumerate(outcomes) if not isinstance(outcome, Exception)]
-    if not ready:
-        return outcomes
-    tasks, downs = ([outcomes[place][part] for place in ready] for part in (0, 1))
-    network = StackedNetwork(first.objective.model.dense, x.expand(len(ready), -1))
-    together = stacking.join(tasks, network)
-    carry = stacking.stack([outcomes[place][2] for place in ready], together)
-    etas = [eta for eta, _ in half.batches(tasks[0], downs[0])]
+    outcomes: list[Any]
+    with _turn:
+        server_round = first.begin(parameters, config)
+        x = first.model.parameters
+        points = x.expand(len(clients), -1).clone().unbind()
+        outcomes = [
+            attempt(_start, client, client.task(server_round), point, config)
+            for client, point in zip(clients, points, strict=True)
+        ]
+        ready = [place for place, outcome in enumerate(outcomes) if not isinstance(outcome, Exception)]
+        if not ready:
+            return outcomes
+        tasks, downs = ([outcomes[place][part] for place in ready] for part in (0, 1))
+        network = StackedNetwork(first.objective.model.dense, x.expand(len(ready), -1))
+        together = stacking.join(tasks, network)
+        carry = stacking.stack([outcomes[place][2] for place in ready], together)
+        etas = [eta for eta, _ in half.batches(tasks[0], downs[0])]
     for eta, batch in zip(etas, stacking.batches(tasks, downs, half.batches), strict=True):
         carry = half.step(carry, batch, eta, together)
-    for place, task, own in zip(ready, tasks, stacking.unstack(carry, tasks), strict=True):
-        outcomes[place] = attempt(_finish, clients[place], task, own)
+    with _turn:
+        for place, task, own in zip(ready, tasks, stacking.unstack(carry, tasks), strict=True):
+            outcomes[place] = attempt(_finish, clients[place], task, own)
     return outcomes
 
 

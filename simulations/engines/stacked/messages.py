@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from logging import INFO
 from typing import Any
 
+import torch
 from flwr.app import ConfigRecord, Context, Message, MessageType
 from flwr.common import log
 
@@ -21,7 +24,7 @@ from simulations.engines.stacked.fitting import attempt, fit_together, stacking_
 from simulations.engines.stacked.stacking import Stacking
 
 # how many clients ``auto`` tries to stack, beside all that are alike
-TRIED = 1, 8, 64
+TRIED = 1, 8, 24, 64
 
 
 def make_stacker(stack: Stack, config: Mapping[str, Scalar]) -> Stacker | None:
@@ -46,7 +49,9 @@ def make_stacker(stack: Stack, config: Mapping[str, Scalar]) -> Stacker | None:
 class Stacker:
     """Answers messages as `apps.client_app.app` does, with the local training of several clients at once.
 
-    It leaves to others what is no local training, and all messages of a run whose clients cannot be stacked.
+    It leaves to others what is no local training, and all messages of a run whose clients cannot be stacked. On a CPU,
+    as many stacks train at once as ``torch-threads`` says, each on one thread: most products of a stack are too small
+    to be shared out among threads.
 
     Args:
         stack: how many clients are stacked at most; `AUTO`: as many as turn out to be fastest when clients that are
@@ -58,6 +63,7 @@ class Stacker:
         self._stackable = True
         self._stacking: Stacking | None = None  # a run has one algorithm and one network
         self._chosen: dict[Hashable, int] = {}
+        self._pool: ThreadPoolExecutor | None = None
 
     def __call__(
         self, messages: Sequence[Message], contexts: Sequence[Context | None]
@@ -89,11 +95,9 @@ class Stacker:
             groups.setdefault((shared, *likeness(work, self._stacking)), []).append(place)
         for key, group in groups.items():
             alike = [(works[place].request, context) for place in group if (context := contexts[place])]
-            largest = self._largest(key[-1], alike)
-            for start in range(0, len(group), largest):
-                places = group[start : start + largest]
-                for place, fitted in zip(places, _fit([works[place] for place in places]), strict=True):
-                    outcomes[place] = _reply(works[place], fitted, messages[place], contexts[place])
+            trained = self._fit([works[place] for place in group], self._largest(key[-1], alike))
+            for place, fitted in zip(group, trained, strict=True):
+                outcomes[place] = _reply(works[place], fitted, messages[place], contexts[place])
         return outcomes
 
     def _largest(self, kind: Hashable, asked: Sequence[tuple[Request, Context]]) -> int:
@@ -107,12 +111,43 @@ class Stacker:
         if count == 1 or self.stack != AUTO:
             return 1 if count == 1 else int(self.stack)
         if kind not in self._chosen:
-            _time(asked[:2])  # makes what is made once, such as the sites' data
-            seconds = {size: _time(asked[:size]) / size for size in (*TRIED, count) if size <= count}
+            self._time(asked[:2], 2)  # makes what is made once, such as the sites' data
+            sizes = [size for size in (*TRIED, count) if size <= count]
+            # twice, since a stack of a new size first needs new memory
+            seconds = {size: min(self._time(asked, size) for _ in range(2)) for size in sizes}
             self._chosen[kind] = best = min(seconds, key=lambda size: seconds[size])
             text = "stacking up to %d clients: %.2f ms a client, %.2f ms alone"
             log(INFO, text, best, 1000 * seconds[best], 1000 * seconds[1])
         return self._chosen[kind]
+
+    def _time(self, asked: Sequence[tuple[Request, Context]], size: int) -> float:
+        """The seconds a client that some clients take, in stacks of a size. Nothing is kept of what they train."""
+        works = [receive(*one, {}) for one in asked[:size]]
+        works += [receive(*one, {}) for one in asked[size : size * _threads_of(works[0])]]
+        begun = time.perf_counter()
+        self._fit(works, size)
+        return (time.perf_counter() - begun) / len(works)
+
+    def _fit(self, works: Sequence[Work], largest: int) -> list[Fitted | Exception]:
+        """What each client has trained, or the exception that it met.
+
+        Args:
+            works: of clients that are alike.
+            largest: how many are stacked at most.
+        """
+        threads = _threads_of(works[0])
+        count = max(-(-len(works) // largest), min(threads, len(works) // 2 if largest > 1 else 0))
+        ends = [len(works) * part // count for part in range(count + 1)]
+        parts = [works[begin:end] for begin, end in itertools.pairwise(ends)]
+        if threads > 1 and count > 1 and largest > 1:
+            self._pool = self._pool or ThreadPoolExecutor(threads, "stack", torch.set_num_threads, (1,))
+            stacked = list(self._pool.map(_fit_stack, parts))
+        else:
+            stacked = [_fit_stack(part) for part in parts]
+        fitted: list[Fitted | Exception] = []
+        for part, outcomes in zip(parts, stacked, strict=True):
+            fitted += _fit_alone(part) if outcomes is None else outcomes
+        return fitted
 
 
 def asks_for_steps(message: Message, context: Context) -> bool:
@@ -130,14 +165,6 @@ def likeness(work: Work, stacking: Stacking) -> tuple[Hashable, ...]:
     return id(client.objective.model), id(client.inbox), shape
 
 
-def _time(asked: Sequence[tuple[Request, Context]]) -> float:
-    """The seconds that some clients take, stacked. Nothing is kept of what they train."""
-    works = [receive(*one, {}) for one in asked]
-    begun = time.perf_counter()
-    _fit(works)
-    return time.perf_counter() - begun
-
-
 def _reply(work: Work, fitted: Fitted | Exception, message: Message, context: Any) -> Message | Exception:
     if isinstance(fitted, Exception):
         return fitted
@@ -145,15 +172,23 @@ def _reply(work: Work, fitted: Fitted | Exception, message: Message, context: An
     return records if isinstance(records, Exception) else make_reply(records, message)
 
 
-def _fit(works: Sequence[Work]) -> Sequence[Fitted | Exception]:
-    """What each client has trained, or the exception that it met."""
+def _threads_of(work: Work) -> int:
+    """How many stacks may train at once."""
+    return work.run.training.torch_threads if work.client.model.device.type == "cpu" else 1
+
+
+def _fit_stack(works: Sequence[Work]) -> Sequence[Fitted | Exception] | None:
+    """What each client has trained, or the exception that it met; None where they must train alone."""
     clients: list[Any] = [work.client for work in works]
-    request = works[0].request
-    if len(works) > 1:
-        try:
-            return fit_together(clients, request.parameters, request.config)
-        except NotAlikeError:
-            pass
-        except Exception as error:  # each client answers with it, as if it had met it alone
-            return [error] * len(works)
-    return [attempt(client.fit, request.parameters, request.config) for client in clients]
+    if len(clients) == 1:
+        return None
+    try:
+        return fit_together(clients, works[0].request.parameters, works[0].request.config)
+    except NotAlikeError:
+        return None
+    except Exception as error:  # each client answers with it, as if it had met it alone
+        return [error] * len(works)
+
+
+def _fit_alone(works: Sequence[Work]) -> list[Fitted | Exception]:
+    return [attempt(work.client.fit, work.request.parameters, work.request.config) for work in works]

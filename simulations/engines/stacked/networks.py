@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -20,8 +22,11 @@ class StackedNetwork:
     """
 
     def __init__(self, network: DenseNetwork, like: Tensor) -> None:
-        self.shapes, self.size = network.shapes, network.size
-        self.gradient = torch.zeros_like(like)
+        self.shapes, self.size, self._like = network.shapes, network.size, like
+
+    @cached_property
+    def gradient(self) -> Tensor:
+        return torch.zeros_like(self._like)
 
     def forward(self, weights: Tensor, features: Tensor) -> tuple[Tensor, Pullback]:
         """Score each client's features under its own weights.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Sequence
 from copy import copy
@@ -18,6 +19,11 @@ from simulations.engines.stacked.networks import StackedNetwork
 Tasks = Sequence[Task[Any, Any]]
 
 
+class _Gatherers(threading.local):
+    def __init__(self) -> None:
+        self.pair = Gatherer(), Gatherer()
+
+
 class Stacking(ABC):
     """How clients of a family are stacked.
 
@@ -28,7 +34,12 @@ class Stacking(ABC):
     objectives: tuple[type[Any], ...]
 
     def __init__(self) -> None:
-        self.gatherers = Gatherer(), Gatherer()  # for two batches of a step at the same time
+        self._own = _Gatherers()
+
+    @property
+    def gatherers(self) -> tuple[Gatherer, Gatherer]:
+        """The thread's own, for two batches of a step at the same time."""
+        return self._own.pair
 
     @abstractmethod
     def shape(self, task: Task[Any, Any]) -> Hashable:
