@@ -53,6 +53,11 @@ class Gap:
     def cells(self) -> list[str]:
         return [f"{self.mean:+.4f}", f"{self.low:+.4f} to {self.high:+.4f}", self.verdict]
 
+    @property
+    def short(self) -> str:
+        """The mean as the picture has it, such as +.012."""
+        return f"{self.mean:+.3f}".replace("0.", ".")
+
 
 def compare(ours: Mapping[str, float], base: Mapping[str, float]) -> Gap | None:
     """Compare two methods, seed -> value each; None if not all seeds of both have finished."""
@@ -186,21 +191,21 @@ def draw(tasks: Sequence[Task], path: Path) -> None:
     from matplotlib.patches import Patch, Rectangle
 
     methods = [method for method in METHODS if method != BASE]
-    figure = Figure(figsize=(3.2 + 0.75 * len(tasks), 1.9 + 0.28 * len(methods)), layout="constrained")
+    figure = Figure(figsize=(2.6 + 0.58 * len(tasks), 2.5 + 0.3 * len(methods)), layout="constrained")
     axes = figure.subplots()
     for x, task in enumerate(tasks):
         for y, method in enumerate(methods):
             gap = task.gap(method)
             if gap is None or gap.verdict != NOISE:
-                colour, text = (COLOURS[gap.verdict], gap.cells[0]) if gap else ("white", "-")
+                colour, text = (COLOURS[gap.verdict], gap.short) if gap else ("white", "-")
                 axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, color=colour))
-                axes.text(x, y, text, ha="center", va="center", fontsize=8)
+                axes.text(x, y, text, ha="center", va="center", fontsize=10)
     axes.set_facecolor(COLOURS[NOISE])
     decide = [METRICS[task.metrics[0]] for task in tasks]
     title = f"{' or '.join(dict.fromkeys(decide))} minus that of {BASE}"
     axes.set(xlim=(-0.5, len(tasks) - 0.5), ylim=(len(methods) - 0.5, -0.5), title=title)
     names = [task.name + f" ({metric})" * (metric != "AUC") for task, metric in zip(tasks, decide, strict=True)]
-    axes.set_xticks(range(len(tasks)), names, rotation=40, ha="right", rotation_mode="anchor")
+    axes.set_xticks(range(len(tasks)), names, rotation=45, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(len(methods)), methods)
     patches = [Patch(color=colour, label=verdict.strip("*")) for verdict, colour in COLOURS.items()]
     figure.legend(handles=patches, loc="outside lower center", ncols=3, frameon=False)
