@@ -279,7 +279,8 @@ def answer(work: Work, fitted: Fitted, context: Context) -> RecordDict:
                 work.store.save(server_round, client.state)
     if work.run.privacy.secure_sum:
         steps = [new - old for new, old in zip(arrays, work.request.parameters, strict=False)]
-        return content(payload=_mask(steps, client.outbox, len(client.site), work.request, context), metrics=scalars)
+        masked = _mask(steps, client.outbox, len(client.site), work.request, context, work.run)
+        return content(payload=masked, metrics=scalars)
     return content(
         arrays=model_record(arrays) if arrays else None,
         payload=client.outbox and client.outbox.to_record(),
@@ -287,8 +288,10 @@ def answer(work: Work, fitted: Fitted, context: Context) -> RecordDict:
     )
 
 
-def _mask(steps: list[Any], payload: Payload | None, samples: int, request: Request, context: Context) -> ConfigRecord:
-    config, place = run_config(context), node_place(context)[0]
+def _mask(
+    steps: list[Any], payload: Payload | None, samples: int, request: Request, context: Context, config: RunConfig
+) -> ConfigRecord:
+    place = node_place(context)[0]
     return mask_reply(
         steps, payload, samples, request.config, request.present, request.question, context, config, place
     )
@@ -342,7 +345,7 @@ def _scores(context: Context, request: Request) -> RecordDict:
     model = resources.skeleton(config, tuple(site.features.shape[1:]))
     counts = score(model, request.parameters, site, asked, request.config[PHASE])
     metrics = {NUM_EXAMPLES: int(counts.negatives.sum() + counts.positives.sum()), ROUND: request.config[ROUND]}
-    payload = _mask([], counts, 0, request, context) if config.privacy.secure_sum else counts.to_record()
+    payload = _mask([], counts, 0, request, context, config) if config.privacy.secure_sum else counts.to_record()
     return content(payload=payload, metrics=metrics)
 
 

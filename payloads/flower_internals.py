@@ -59,15 +59,18 @@ def parse_config_args(text: str) -> dict[str, Any]:
     return values
 
 
-def readdress(message: Message, node_id: int) -> Message:
+def readdress(message: Message, node_id: int, content: RecordDict | None = None) -> Message:
     """Return the message for another node.
 
     Args:
-        message: stays as it is; the two share their content. Flower's constructor would take four times as long.
+        message: stays as it is. Flower's constructor would take four times as long.
+        content: of the other; None: the two share theirs.
     """
     twin, metadata = make_twin(message), make_twin(message.metadata)
     metadata.dst_node_id = node_id
     twin.__dict__["_metadata"] = metadata
+    if content is not None:
+        twin.__dict__["_content"] = content
     return twin
 
 

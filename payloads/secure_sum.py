@@ -7,6 +7,7 @@ zeros, and its weight does not count. A "total" is a sum of integers.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -127,6 +128,7 @@ def own_values(record: type[Payload] | None) -> list[str]:
     return [] if record is None else [name for name, spec in specs_of(record).items() if not spec.combined]
 
 
+@lru_cache(maxsize=16)
 def make_ring(dtype: str, limit: float, terms: int) -> Ring:
     """Return the ring for a sum of floats: elements are as long as the numbers of the model.
 
@@ -153,12 +155,13 @@ def pack(model: Sequence[FloatArray], payload: Payload | None, ring: Ring, limit
     parts: list[NDArray[Any]] = []
     lengths: list[int] = []
 
+    above = float(np.nextafter(limit, np.inf))
+
     def add(values: NDArray[Any]) -> None:
         flat = values.ravel()
         try:
             for begin in range(0, values.size, _PIECE):
-                piece = np.multiply(flat[begin : begin + _PIECE], weight, dtype=np.float64)
-                parts.append(ring.encode(piece, np.nextafter(limit, np.inf)))
+                parts.append(ring.encode(flat[begin : begin + _PIECE], above, weight=weight))
         except ValueError:
             text = f"a value is not within +-{limit:g}: raise privacy.secure-range, or lower the steps"
             raise SecureSumError(text) from None

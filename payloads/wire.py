@@ -201,14 +201,22 @@ def digest(records: RecordDict, kind: str) -> bytes:
     Args:
         kind: Flower's type of the message.
     """
-    asked = sha256(kind.encode())
+    parts = []
     for name, record in sorted(values_of(records).items()):
         for key, value in sorted(values_of(record).items()):
             data = (
                 value.data if isinstance(value, Array) else value if isinstance(value, bytes) else repr(value).encode()
             )
-            asked.update(f"{name} {key} {len(data)} ".encode())
-            asked.update(data)
+            parts.append((f"{name} {key} {len(data)} ".encode(), data))
+    return _hash(kind, tuple(parts))
+
+
+@lru_cache(maxsize=1)  # the clients of a process are asked the same
+def _hash(kind: str, parts: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    asked = sha256(kind.encode())
+    for about, data in parts:
+        asked.update(about)
+        asked.update(data)
     return asked.digest()
 
 

@@ -24,17 +24,18 @@ _PIECE = 2**20
 _BEGIN = b"-----BEGIN PUBLIC KEY-----"
 
 
-def agree(private: X25519PrivateKey, peer_public: bytes, *, info: bytes) -> bytes:
+def agree(private: X25519PrivateKey, peer_public: bytes, *, info: bytes, own_public: bytes = b"") -> bytes:
     """Return 32 bytes that only the two holders of these keys can compute: X25519, then HKDF-SHA256.
 
     Args:
         peer_public: the other's public key, 32 bytes.
         info: what the secret is for. Both public keys are bound to it as well.
+        own_public: the private key's public one, if it is at hand.
 
     Raises:
         ValueError: the peer's key is malformed, of small order, or our own.
     """
-    own_public = private.public_key().public_bytes_raw()
+    own_public = own_public or private.public_key().public_bytes_raw()
     if len(peer_public) != KEY_BYTES:
         raise ValueError(f"a public key of {len(peer_public)} bytes; X25519 has {KEY_BYTES}")
     if peer_public == own_public:
@@ -51,9 +52,13 @@ def derive(secret: bytes, info: bytes) -> bytes:
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(secret)
 
 
-def stream(key: bytes, count: int, bits: int) -> NDArray[Any]:
-    """Return (count,) uniform elements of Z_2^bits: the beginning of the key's one stream."""
-    block = np.empty(count, dtype=f"<u{bits // 8}")
+def stream(key: bytes, count: int, bits: int, *, into: NDArray[Any] | None = None) -> NDArray[Any]:
+    """Return (count,) uniform elements of Z_2^bits: the beginning of the key's one stream.
+
+    Args:
+        into: such an array, which is filled and returned; None: a new one.
+    """
+    block = np.empty(count, dtype=f"<u{bits // 8}") if into is None else into
     written = block.view(np.uint8).data
     encryptor = Cipher(algorithms.AES(key), modes.CTR(_COUNTER)).encryptor()
     for begin in range(0, len(written), _PIECE):

@@ -61,24 +61,23 @@ class Ring:
             raise ValueError(f"a sum over {terms} parties; at least 1 is needed")
         return self.capacity / max(terms, 2)
 
-    def encode(self, values: ArrayLike, limit: float | None = None) -> NDArray[Any]:
-        """Encode (k,) floats as (k,) elements.
+    def encode(self, values: ArrayLike, limit: float | None = None, *, weight: float = 1.0) -> NDArray[Any]:
+        """Encode (k,) floats, times a weight, as (k,) elements.
 
         Args:
             limit: at most `capacity`; half of it where none is given.
 
         Raises:
-            RingOverflowError: some |value| >= ``limit``.
+            RingOverflowError: some |value * weight| >= ``limit``.
             ValueError: a value is NaN.
         """
-        numbers = np.asarray(values, dtype=np.float64)
-        below = self.capacity / 2 if limit is None else limit
+        unit, below = 2.0**self.fraction_bits, self.capacity / 2 if limit is None else limit
+        with np.errstate(over="ignore"):  # what overflows is refused
+            scaled = np.multiply(values, weight * unit, dtype=np.float64)
         # NaN fails every comparison, so one test finds every bad value
-        if not (np.maximum.reduce(np.abs(numbers), axis=None, initial=0.0) < below <= self.capacity):
-            self._refuse(numbers, below)
-        return (
-            np.rint(numbers * 2.0**self.fraction_bits).astype(np.int64).view(np.uint64).astype(self.dtype, copy=False)
-        )
+        if not (np.maximum.reduce(np.abs(scaled), axis=None, initial=0.0) < below * unit <= self.capacity * unit):
+            self._refuse(np.asarray(values, np.float64) * weight, below)
+        return np.rint(scaled, out=scaled).astype(f"int{self.bits}").view(self.dtype)
 
     def decode(self, elements: NDArray[Any]) -> NDArray[np.float64]:
         """Decode (k,) elements to float64 values; elements of the upper half are negative numbers."""

@@ -191,13 +191,16 @@ def mask(
     Raises:
         SecureSumError: they are no members, the client is not among them, or too few of its neighbours are.
     """
-    if me not in present or not set(present) <= group.members.keys() or me in group.alone(present):
+    peers = set(present).intersection(group.neighbours.get(me, []))
+    if me not in present or not set(present) <= group.members.keys() or len(peers) < group.threshold:
         raise SecureSumError(f"{len(present)} clients take part, of which too few are neighbours of this one")
-    masked: NDArray[Any] = elements + _own_stream(own.seed, group, question, len(elements), bits)
     private = X25519PrivateKey.from_private_bytes(own.mask_key)
-    for peer in set(group.neighbours[me]).intersection(present):
-        shared = stream(_pair_key(private, peer, group, question), len(elements), bits)
-        (np.add if me < peer else np.subtract)(masked, shared, out=masked)
+    keys = {peer: _pair_key(private, me, peer, group, question) for peer in peers}
+    block = _own_stream(own.seed, group, question, len(elements), bits)
+    masked: NDArray[Any] = elements + block
+    for peer, key in keys.items():
+        stream(key, len(elements), bits, into=block)
+        (np.add if me < peer else np.subtract)(masked, block, out=masked)
     return masked
 
 
@@ -282,7 +285,7 @@ def unmask(
             continue
         private = X25519PrivateKey.from_private_bytes(secret)
         for peer in set(group.neighbours[owner]).intersection(uploads):
-            shared = stream(_pair_key(private, peer, group, question), len(total), bits)
+            shared = stream(_pair_key(private, owner, peer, group, question), len(total), bits)
             (np.subtract if peer < owner else np.add)(total, shared, out=total)
     return total
 
@@ -295,8 +298,9 @@ def _own_stream(seed: bytes, group: Group, question: bytes, count: int, bits: in
     return stream(derive(seed, b"own mask" + group.digest + question), count, bits)
 
 
-def _pair_key(private: X25519PrivateKey, peer: int, group: Group, question: bytes) -> bytes:
-    return agree(private, group.members[peer].mask_key, info=b"pair's mask" + group.digest + question)
+def _pair_key(private: X25519PrivateKey, owner: int, peer: int, group: Group, question: bytes) -> bytes:
+    own, other = (group.members[place].mask_key for place in (owner, peer))
+    return agree(private, other, info=b"pair's mask" + group.digest + question, own_public=own)
 
 
 def _box(agreed: bytes, sender: int, receiver: int, group: Group) -> tuple[bytes, bytes]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from copy import copy
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from apps.sites.withheld import VERBOSE
+from payloads.flower_internals import make_twin
 from simulations.engines.flower_internals import ErrorCode, own_message, own_records
 from simulations.engines.grid import FIRST_NODE_ID, AnsweringGrid, error_reply, run_on, stamp, task_identity
 
@@ -149,7 +149,7 @@ def _check_reply(reply: object, message: Message) -> None:
 
 
 def _own_context(context: Context) -> Context:
-    own = copy(context)
+    own = make_twin(context)
     own.node_config, own.run_config = dict(context.node_config), dict(context.run_config)
     own.state = own_records(context.state)
     return own

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common import log
 
+from payloads.flower_internals import readdress
 from payloads.held_out import BINS, ScoreCounts, held_counts
 from payloads.record import FloatArray, IntArray, Payload, PayloadError, specs_of
 from payloads.secure_sum import (
@@ -71,12 +72,10 @@ class StageExchange(Exchange):
     replaces = False
 
     def write(self, places: Sequence[int]) -> list[Message]:
+        first = Message(RecordDict(), dst_node_id=0, message_type=MessageType.TRAIN)
         for place in places:
-            message = Message(
-                self.contents[place], dst_node_id=self.roster.node_ids[place], message_type=MessageType.TRAIN
-            )
-            self.sent[place] = message
-            self.report.bytes_down += count_bytes(message.content)
+            self.sent[place] = readdress(first, self.roster.node_ids[place], self.contents[place])
+            self.report.bytes_down += count_bytes(self.contents[place])
         return list(self.sent.values())
 
     def limits(self, place: int) -> Mapping[str, int]:
