@@ -157,3 +157,11 @@ def test_a_reply_is_the_one_that_flower_makes(monkeypatch: pytest.MonkeyPatch) -
     assert made.metadata.ttl == pytest.approx(message.metadata.ttl - 2)
     assert (made.has_error(), made.has_content()) == (False, True)
     assert message.metadata.message_id == "message-1"
+
+
+def test_rows_of_one_block_are_not_copied() -> None:
+    block = torch.rand(3, 4)
+    rows = list(block.unbind())
+    assert join(rows) is block
+    for others in (rows[::-1], rows[:2], [rows[0], rows[0], rows[2]]):
+        assert torch.equal(join(others), torch.stack(others))
