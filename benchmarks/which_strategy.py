@@ -153,14 +153,14 @@ def read_tasks(folder: Path) -> list[Task]:
 
 
 def take(path: Path, folder: Path) -> None:
-    """Copy a reproduction's rows into the folder, a file a task; rows of other methods stay."""
+    """Copy a reproduction's rows into the folder, a file a task; rows of the experiment's other methods stay."""
     cpu = re.search("model name\t: (.+)", Path("/proc/cpuinfo").read_text()) if sys.platform == "linux" else None
     machine = f"{os.cpu_count()} cores of {cpu[1] if cpu else platform.processor()}"
     rows = [{**row, "machine": machine} for row in read(path)]
     for task in dict.fromkeys(row["task"] for row in rows):
         fresh, file = [row for row in rows if row["task"] == task], folder / file_of(task)
-        made = {row["method"] for row in fresh}
-        kept = [row for row in read(file) if row["method"] not in made] if file.exists() else []
+        others = set(METHODS) - {row["method"] for row in fresh}
+        kept = [row for row in read(file) if row["method"] in others] if file.exists() else []
         file.write_text(csv_text(sorted([*kept, *fresh], key=lambda row: METHODS.index(row["method"]))), "utf-8")
 
 
