@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -136,7 +137,9 @@ class Stacker:
             largest: how many are stacked at most.
         """
         threads = _threads_of(works[0])
-        count = max(-(-len(works) // largest), min(threads, len(works) // 2 if largest > 1 else 0))
+        count = math.ceil(len(works) / largest)
+        if largest > 1:  # a stack of at least two clients for each thread
+            count = max(count, min(threads, len(works) // 2))
         ends = [len(works) * part // count for part in range(count + 1)]
         parts = [works[begin:end] for begin, end in itertools.pairwise(ends)]
         if threads > 1 and count > 1 and largest > 1:
