@@ -193,7 +193,7 @@ def main() -> None:
     failures = []
     limits = {"engine": (measured.ratio, LIMIT), "engine, stacked,": (ratio, STACKED[options.threads])}
     for name, (found, limit) in limits.items():
-        print(f"{name} / bare loop, median over neighbouring rounds: {found:.3f} (at least {limit})")
+        print(f"{name} / bare loop, median over pairs: {found:.3f} (at least {limit})")
         if found < limit:
             failures.append(f"{name}: {found:.3f} of the bare loop, at least {limit} is wanted")
     check(failures, wanted=not options.no_check)

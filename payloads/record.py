@@ -183,9 +183,10 @@ def _find_fault(value: object, spec: ArraySpec, known: dict[str, int], finite: b
         return f"got {got}, allowed: {' or '.join(dtype.name for dtype in allowed)}"
     expected: list[str | int] = [known.get(dim, dim) for dim in spec.dims]  # type: ignore[arg-type]
     if (shape := list(value.shape)) != expected:  # a letter has no length yet, or the shape is wrong
-        lengths = zip(expected, shape, strict=False)
-        fits = [length == (known.setdefault(dim, length) if isinstance(dim, str) else dim) for dim, length in lengths]
-        if len(shape) != len(expected) or not all(fits):
+        for dim, length in zip(expected, shape, strict=False):
+            if isinstance(dim, str):
+                known.setdefault(dim, length)
+        if shape != [known.get(dim, dim) for dim in spec.dims]:  # type: ignore[arg-type]
             return f"got shape {value.shape}, expected {_shape(expected)}"
     if finite and spec.finite and spec.kind == "float" and (bad := not_finite(value)):
         return f"{bad} of {value.size} values are not finite"

@@ -154,7 +154,6 @@ def pack(model: Sequence[FloatArray], payload: Payload | None, ring: Ring, limit
     """
     parts: list[NDArray[Any]] = []
     lengths: list[int] = []
-
     above = float(np.nextafter(limit, np.inf))
 
     def add(values: NDArray[Any]) -> None:

@@ -126,10 +126,14 @@ class Group:
         """How many of a client's neighbours must be left to unmask it."""
         return threshold_of(self.share, len(self.neighbours[min(self.members)]))
 
+    def peers(self, place: int, present: Collection[int]) -> set[int]:
+        """Return a client's neighbours among those present."""
+        return set(self.neighbours[place]).intersection(present)
+
     def alone(self, present: Collection[int]) -> list[int]:
         """Return the places in ``present`` that have fewer neighbours there than the threshold."""
         left = set(present)
-        return [place for place in sorted(left) if len(left.intersection(self.neighbours[place])) < self.threshold]
+        return [place for place in sorted(left) if len(self.peers(place, left)) < self.threshold]
 
 
 def fewest_in_sum(present: int, share: float) -> int:
@@ -191,8 +195,8 @@ def mask(
     Raises:
         SecureSumError: they are no members, the client is not among them, or too few of its neighbours are.
     """
-    peers = set(present).intersection(group.neighbours.get(me, []))
-    if me not in present or not set(present) <= group.members.keys() or len(peers) < group.threshold:
+    members = me in present and set(present) <= group.members.keys()
+    if not members or len(peers := group.peers(me, present)) < group.threshold:
         raise SecureSumError(f"{len(present)} clients take part, of which too few are neighbours of this one")
     private = X25519PrivateKey.from_private_bytes(own.mask_key)
     keys = {peer: _pair_key(private, me, peer, group, question) for peer in peers}
@@ -226,7 +230,7 @@ def reveal(
     """
     if not set(survivors) <= set(present) or len(survivors) < max(fewest, FEWEST_MEMBERS):
         raise SecureSumError(f"a sum over {len(survivors)} clients of {len(present)}, allowed: at least {fewest}")
-    if me not in survivors or len(set(survivors).intersection(group.neighbours[me])) < group.threshold:
+    if me not in survivors or len(group.peers(me, survivors)) < group.threshold:
         raise SecureSumError(f"a sum without this client, or with fewer than {group.threshold} of its neighbours")
     shares = {}
     for peer in sorted(set(boxes).intersection(group.neighbours[me], present)):
@@ -284,7 +288,7 @@ def unmask(
             total -= _own_stream(secret, group, question, len(total), bits)
             continue
         private = X25519PrivateKey.from_private_bytes(secret)
-        for peer in set(group.neighbours[owner]).intersection(uploads):
+        for peer in group.peers(owner, uploads):
             shared = stream(_pair_key(private, owner, peer, group, question), len(total), bits)
             (np.subtract if peer < owner else np.add)(total, shared, out=total)
     return total
