@@ -149,8 +149,10 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     def spread(rows: Int64[np.ndarray, "some"]) -> Spread:
         """The noisy labels of some training rows, and each client's indices among these rows."""
         noisy = flip_labels(labels[rows], spec.label_noise, spec.seed)
-        sites, own = spec.partition_sites or num_clients, None if source.sites is None else source.sites[rows]
-        return noisy, partition(spec, noisy, source.codes[rows], sites, own)[:num_clients]
+        parts, own = spec.partition_sites or num_clients, ()
+        if source.sites is not None:
+            own = source.sites[rows], int(source.sites.max()) + 1
+        return noisy, partition(spec, noisy, source.codes[rows], parts, *own)[:num_clients]
 
     rows = train_rows[drop_positives(labels[train_rows], spec.imbalance, spec.seed)]
     train_labels, parts = spread(rows)
@@ -176,13 +178,13 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
 def _validation(
     spec: DataSpec, source: Source, labels: Int8[np.ndarray, "n"], train_rows: Int64[np.ndarray, "train"]
 ) -> tuple[Int64[np.ndarray, "kept"], Int64[np.ndarray, "held"]]:
-    """The remaining training rows, and those held out of each of the data set's own sites."""
+    """The remaining training rows, and those held out of each of the data set's own sites, both ascending."""
     sites = np.zeros_like(train_rows) if source.sites is None else source.sites[train_rows]
     pairs = [
         validation_split(labels, train_rows[sites == site], spec.validation_fraction, spec.seed, site)
         for site in np.unique(sites).tolist()
     ]
-    kept, held = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
+    kept, held = (np.sort(np.concatenate([pair[side] for pair in pairs])) for side in (0, 1))
     check_both_classes(labels[kept], "the training set without its validation rows", source.classes)
     check_both_classes(labels[held], "the validation set", source.classes)
     return kept, held

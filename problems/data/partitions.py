@@ -25,6 +25,7 @@ def partition(
     classes: Int64[np.ndarray, "n"],
     num_clients: int,
     own_sites: Int64[np.ndarray, "n"] | None = None,
+    num_sites: int = 0,
 ) -> list[Int64[np.ndarray, "_"]]:
     """Return each client's rows of the training set; every row belongs to one client, with "given" to at most one.
 
@@ -34,6 +35,7 @@ def partition(
         classes: original classes, as integers.
         num_clients: how many parts there are.
         own_sites: the site that each row comes from, if the data set has sites of its own.
+        num_sites: how many these are; some may have no training row.
 
     Raises:
         DataError: when there are more clients than rows, a client would hold none, or the rows cannot be
@@ -45,7 +47,8 @@ def partition(
         raise DataError("number of clients", got=got, allowed="at most as many clients", hint="take fewer clients")
     rng = stream(spec.seed, f"partition {kind}")
     if own_sites is not None and _keeps_sites(spec):
-        parts = _sites(own_sites, num_clients)
+        _check_number(num_clients, num_sites, "the data set comes in {} sites", "")
+        parts = [np.flatnonzero(own_sites == site) for site in range(num_sites)]
     elif kind == "iid":
         parts = _iid(labels, num_clients, rng)
     elif kind == "consecutive":
@@ -98,12 +101,6 @@ def _iid(labels: Int8[np.ndarray, "n"], num_clients: int, rng: np.random.Generat
     # Dealt like cards, positives first: sizes and numbers of positives each differ by one at most.
     deck = np.concatenate([rng.permutation(np.flatnonzero(labels == label)) for label in (1, 0)])
     return [rng.permutation(deck[client::num_clients]) for client in range(num_clients)]
-
-
-def _sites(own_sites: Int64[np.ndarray, "n"], num_clients: int) -> list[Int64[np.ndarray, "_"]]:
-    number = int(own_sites.max()) + 1
-    _check_number(num_clients, number, "the data set comes in {} sites", "")
-    return [np.flatnonzero(own_sites == site) for site in range(number)]
 
 
 def _check_number(got: int, given: int, why: str, otherwise: str) -> None:

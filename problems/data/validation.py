@@ -128,7 +128,8 @@ def _check_columns(spec: DataSpec) -> None:
     for key, names in (("missing", MISSING), ("scale", SCALES)):
         word = _value(spec, key)
         _inside(spec, key, word in names, ", ".join(names) + did_you_mean(word, names))
-    for key, plain in (("drop-columns", ""), ("missing", "error"), ("missing-values", ""), ("scale", "standard")):
+    plain_keys = {"label-column": "", "drop-columns": "", "missing": "error", "missing-values": "", "scale": "standard"}
+    for key, plain in plain_keys.items():
         got, only = _value(spec, key), f"{plain!r} with dataset {spec.dataset!r}, which is no table"
         _inside(spec, key, tabular or got == plain, only, "leave it out")
     private = "any other with partition 'own', since sites do not tell of their least and largest numbers"

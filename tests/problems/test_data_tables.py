@@ -81,6 +81,19 @@ def test_the_sites_that_a_column_names_are_natural_ones(tmp_path: Path, keys: di
     write_table(table.assign(ward=table["ward"].where(table["age"] > 2)), tmp_path / "t.csv")
     with pytest.raises(DataError, match="column 'ward': got 2 of 60 missing"):
         load(spec, 3)
+    write_table(table.assign(ward=["a"] * 59 + ["b"]), tmp_path / "t.csv")
+    for seed in range(9):  # in some the one row of b is a test row
+        try:
+            assert len(load(replace(spec, seed=seed), 2).client(1)) == 1
+        except DataError as error:
+            assert "'natural' over 2 clients, which leaves client 1 without a sample" in str(error)
+
+
+def test_slices_in_the_files_order_are_so_with_validation_rows_of_each_site(tmp_path: Path) -> None:
+    path = write_table(frame(60).assign(age=np.arange(60) + 0.5, ward=np.arange(60) % 3), tmp_path / "t.csv")
+    spec = DataSpec("csv", path, partition="consecutive", site_column="ward", scale="none", validation_fraction=0.25)
+    slices = [load(spec, 4).client(place).features[:, 0] for place in range(4)]
+    assert (np.diff(np.concatenate(slices)) > 0).all()
 
 
 @pytest.mark.parametrize(
@@ -142,6 +155,7 @@ N = np.arange(40)
         ),
         ([f"case {n % 21}" for n in N], "what looks like an id, allowed: features; name the column in drop-columns"),
         (N + 1, "what looks like an id, allowed: features; name the column in drop-columns"),
+        (N + 1001, "what looks like an id, allowed: features; name the column in drop-columns"),
     ],
 )
 def test_columns_that_are_no_categories(values: object, told: str, tmp_path: Path) -> None:
@@ -264,3 +278,18 @@ def test_what_means_missing_is_not_looked_for_in_labels_and_sites(tmp_path: Path
     path = write_table(table, tmp_path / "t.csv")
     spec = DataSpec("csv", path, partition="natural", site_column="site", missing="mean", missing_values="-1,9")
     assert sum(len(load(spec, 2).client(place)) for place in (0, 1)) == 32
+
+
+@pytest.mark.parametrize("marker", ["?", "-9", " "])
+def test_a_label_that_means_missing_is_no_class(marker: str, tmp_path: Path) -> None:
+    table = frame().assign(label=["yes", "no", "no", marker] * 10)
+    spec = DataSpec("csv", write_table(table, tmp_path / "t.csv"), missing="mean", missing_values="?,-9")
+    with pytest.raises(DataError, match="column 'label': got 10 of 40 labels missing"):
+        load(replace(spec, positive_label="yes"), 2)
+
+
+def test_an_id_that_begins_anew_in_the_test_file(tmp_path: Path) -> None:
+    for name, rows in (("train.csv", 40), ("test.csv", 20)):
+        write_table(frame(rows).assign(number=np.arange(rows)), tmp_path / name)
+    with pytest.raises(DataError, match="column 'number': got what looks like an id"):
+        load(DataSpec("csv", str(tmp_path)), 2)

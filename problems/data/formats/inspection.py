@@ -45,6 +45,7 @@ def check_columns(
     spec: DataSpec,
     found: Sequence[DataError] = (),
     *,
+    train_count: int | None = None,
     site: bool = False,
     private: bool = False,
 ) -> None:
@@ -55,13 +56,14 @@ def check_columns(
         columns: those of its columns that are to be features. Text whose values are listed is checked for gaps only.
         spec: its keys for columns.
         found: earlier errors, to be reported with the rest.
+        train_count: how many of the rows are of the training file, where those of a test file follow.
         site: whether it is one site's file, where text must be listed.
         private: whether the errors leave whoever owns the table, and may quote no value; so do those of a site.
 
     Raises:
         DataError: names every such column.
     """
-    checks = [_Check(frame[column.name], column, spec, site, site or private) for column in columns]
+    checks = [_Check(frame[column.name], column, spec, train_count, site, site or private) for column in columns]
     faults = [fault for check in checks for fault in check.faults()]
     if found or faults:
         # Equal hints that follow each other are printed once.
@@ -126,6 +128,7 @@ class _Check:
     values: "pd.Series[Any]"
     column: Column
     spec: DataSpec
+    train_count: int | None
     site: bool
     private: bool
 
@@ -156,7 +159,7 @@ class _Check:
             elif self.kind == "date":
                 days(self.values)
             elif self.kind != "empty":
-                found = numbers(self.values)
+                found = numbers(self.values)[: self.train_count]  # an id may begin anew in the test file
                 if self.kind == "number" and _is_id(found[~np.isnan(found)], self.column.name):
                     yield self._an_id
         except DataError as error:
@@ -256,10 +259,10 @@ def _has_nested(values: "pd.Series[Any]") -> bool:
 
 
 def _is_id(numbers: Float64[np.ndarray, "n"], name: str) -> bool:
-    """Whether whole numbers count the rows, or are nearly all different in a column named like an id."""
+    """Whether whole numbers count rows, from any number on, or nearly all differ in a column named like an id."""
     if len(numbers) < FEWEST_ROWS or not (numbers == np.round(numbers)).all():
         return False
-    counted = numbers[0] in (0, 1) and bool((np.diff(numbers) == 1).all())
+    counted = bool((np.diff(numbers) == 1).all())
     return counted or bool(_ID_NAME.fullmatch(name) and len(np.unique(numbers)) > MOSTLY * len(numbers))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from problems.data.agreement import Encoded
-from problems.data.cells import texts, without_markers
+from problems.data.cells import as_text, is_number, texts, without_markers
 from problems.data.formats.inspection import check_columns, is_index, kind_of
 from problems.data.preprocessing import Feature, Preprocessing
 from problems.data.samples import Source, label_classes, make_source
@@ -162,7 +162,7 @@ def from_frames(
     if missing:
         got = f"{missing:,} of {len(labels):,} labels missing"
         found = [DataError(f"column {label_column!r}", got=got, allowed="none", hint="fill or drop them")]
-    check_columns(frame, wanted, spec, found, site=site)
+    check_columns(frame, wanted, spec, found, train_count=train_count, site=site)
     if counting:
         _log.warning("left out column %r of %s, which counts rows and has no name", counting[0], files)
     return make_source(
@@ -195,11 +195,17 @@ def clean(frame: "pd.DataFrame", place: str | Path, spec: DataSpec, *, site: boo
     frame = frame.drop(columns=list(dropped), errors="ignore")
     counting = [name for name in frame.columns[:1] if not _only_some(spec) and is_index(frame[name])]
     markers = parse_names("missing-values", spec.missing_values)
-    apart = [spec.labels_in, spec.site_column]
+    own = {spec.site_column: (), spec.labels_in: _no_labels(markers, spec)}
     frame = frame.drop(columns=counting)
-    for name in frame.columns.difference(apart):
-        frame[name] = without_markers(frame[name], markers)
+    for name in frame.columns:
+        frame[name] = without_markers(frame[name], own.get(name, markers))
     return frame, counting
+
+
+def _no_labels(markers: Sequence[str], spec: DataSpec) -> list[str]:
+    """The markers of missing cells that are no labels: not those that `positive_label` names, and not -1, 0 and 1."""
+    labels = {"-1", "0", "1", spec.positive_label, *map(str.strip, spec.positive_label.split(","))}
+    return [marker for marker in markers if (as_text(float(marker)) if is_number(marker) else marker) not in labels]
 
 
 def _only_some(spec: DataSpec) -> bool:
