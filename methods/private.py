@@ -168,8 +168,8 @@ class Guard:
             if not usable.all():
                 total += self.sum(model, w, (features[usable], labels[usable]), derivatives)
                 continue
-            factors = (self.clip / lengths.clamp_(min=self.clip)).to(slopes.dtype)
-            total += pull(slopes * factors)
+            factors = _without_subnormal((self.clip / lengths.clamp_(min=self.clip)).to(slopes.dtype))
+            total += pull(_without_subnormal(slopes * factors))
             if others:
                 total[-len(others) :] += outside @ factors
         return total
@@ -195,6 +195,11 @@ class Guard:
         times = 1 if whole else self.ledger.of_batch
         deviation = self.noise * self.clip * math.sqrt(times)
         return total.div_(whole or self.batch).add_(noise.mul_(deviation / self.batch)).to(like.dtype)
+
+
+def _without_subnormal(values: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    """Set numbers so small that rounding may have doubled them to 0; a gradient could be above the clip with them."""
+    return values.masked_fill_(values.abs() < torch.finfo(values.dtype).tiny, 0.0)
 
 
 class PrivateSamples(SampleObjective):

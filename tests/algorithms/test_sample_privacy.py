@@ -1,5 +1,6 @@
 """Gradients that keep samples private are means of clipped gradients of single samples, plus noise."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,16 @@ def test_samples_are_clipped_one_by_one(name: str, saddle: bool) -> None:
         moved = w.clone()
         f.descend(moved, batch, 0.1)  # type: ignore[union-attr]
         torch.testing.assert_close(moved, w - 0.1 * expected / BATCH, rtol=1e-10, atol=1e-12)
+
+
+def test_no_gradient_is_longer_than_the_clip_however_long_it_was() -> None:
+    """Its factor may be below float32's least normal number, where rounding can double a number or halve it."""
+    model, label = FlatModel(SaddleNetwork(build_model("linear-no-intercept", (2,), 0))), torch.ones(1)
+    for row, slope in itertools.product(np.logspace(10, 36, 5), np.logspace(10, 38, 80)):
+        features, none = torch.full((1, 2), row, dtype=torch.float32), torch.zeros(1)
+        given = torch.full((1,), slope, dtype=torch.float32), none, none, none
+        total = make_guard().sum(model, model.parameters, (features, label), lambda *_, given=given: given)
+        assert float(total.norm()) <= CLIP * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("of_batch", [1, 2])
