@@ -74,6 +74,10 @@ class FedXSettings(Settings):
     )
 
     @property
+    def fixes_rounds(self) -> bool:
+        return self.pool_epsilon > 0  # the noise is that for all rounds
+
+    @property
     def draws(self) -> tuple[int, int]:
         """How many positives and how many partners a step takes from the pool; of a histogram all bins."""
         if self.pool == "histogram":

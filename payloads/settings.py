@@ -26,6 +26,11 @@ class Settings(BaseModel):
         """Names of these settings that have no effect, given the others."""
         return ()
 
+    @property
+    def fixes_rounds(self) -> bool:
+        """Whether a run with these settings must keep the number of rounds that it began with."""
+        return False
+
     def adapt_training(self, training: "TrainingSettings") -> "TrainingSettings":
         """Return the settings of the run's training, with those on which these settings leave no choice."""
         return training
@@ -61,6 +66,10 @@ class PrivacySettings(Settings):
     clip: float = Field(
         1.0, ge=1e-6, le=1e6, description="longest gradient of one sample, to which it is clipped, from 1e-6 to 1e6"
     )
+
+    @property
+    def fixes_rounds(self) -> bool:
+        return self.epsilon > 0  # the noise is that for all rounds
 
 
 class TrainingSettings(Settings):
@@ -133,6 +142,10 @@ class TrainingSettings(Settings):
     handshake_timeout: float = Field(300.0, gt=0, description="seconds to wait for the sites to join, a number > 0")
 
     @property
+    def fixes_rounds(self) -> bool:
+        return self.lr_decay_at != ""
+
+    @property
     def by_examples(self) -> bool:
         """Whether a client counts by its samples: the objective is then the mean over the samples of all sites."""
         return self.client_weights == "examples"
@@ -181,7 +194,8 @@ class TrainingSettings(Settings):
             return self.learning_rate
         drops = iteration // self.lr_decay_every if self.lr_decay_every else 0
         total = self.num_server_rounds * self.local_steps
-        drops += sum(iteration >= fraction * total for fraction in _numbers(self.lr_decay_at))
+        # 0.28 of 800 is a bit more than 224 in floating point
+        drops += sum(iteration >= round(fraction * total, 9) for fraction in _numbers(self.lr_decay_at))
         return self.learning_rate * self.lr_decay**drops
 
 

@@ -202,7 +202,8 @@ class RunDirectory:
         except ValueError as error:
             raise _not_resumable(path, f"a file that cannot be read ({error})", "TOML") from None
         now = flatten(config.resolve())
-        free = _FREE_KEYS - ({"num-server-rounds"} if config.training.lr_decay_at else set())
+        fixed = any(part.fixes_rounds for part in (config.training, config.privacy, config.family))
+        free = _FREE_KEYS - ({"num-server-rounds"} if fixed else set())
         changed = sorted(k for k in before.keys() | now.keys() if k not in free and before.get(k) != now.get(k))
         if changed:
             key = changed[0]

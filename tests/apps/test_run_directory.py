@@ -154,8 +154,16 @@ def test_resume_lets_these_change(copy: Path, key: str, value: Scalar) -> None:
     assert RunDirectory.open(config_of(copy, resume=True, **{key: value})).path == copy
 
 
-def test_more_rounds_move_the_drops_of_the_learning_rate(tmp_path: Path) -> None:
-    keys: dict[str, Scalar] = {"lr-decay-at": "0.5", "lr-decay": 0.1, "checkpoint-every": 1, "num-server-rounds": 1}
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"lr-decay-at": "0.5", "lr-decay": 0.1},
+        {"strategy": "local-sgd", "privacy.epsilon": 1.0},
+        {"fedx.pool": "histogram", "fedx.pool-epsilon": 1.0, "score": "sigmoid"},
+    ],
+)
+def test_what_depends_on_the_number_of_rounds_keeps_it(more: dict[str, Scalar], tmp_path: Path) -> None:
+    keys: dict[str, Scalar] = {"checkpoint-every": 1, "num-server-rounds": 1, **more}
     federate(tmp_path / "run", keys)
     with pytest.raises(RuntimeError, match="resume: num-server-rounds: got 9, allowed: 1, with which"):
         federate(tmp_path / "run", {**keys, "resume": True, "num-server-rounds": 9})

@@ -298,6 +298,13 @@ def test_an_epoch_is_what_drops_count() -> None:
     assert [step_of(halfway, settings, segment) for segment in (1, 2, 3, 4)] == [1, 1, 0.5, 0.5]
 
 
+@pytest.mark.parametrize("percent", range(1, 100))
+def test_a_fraction_of_the_steps_is_reached_when_it_is(percent: int) -> None:
+    training = TrainingSettings(num_server_rounds=25, local_steps=4, lr_decay=0.5, lr_decay_at=f"{percent / 100}")
+    rates = [training.learning_rate_at(iteration) for iteration in range(100)]
+    assert rates == [training.learning_rate] * percent + [training.learning_rate / 2] * (100 - percent)
+
+
 # Whom a failure blames.
 
 
