@@ -30,7 +30,7 @@ from problems.binned_scores import codes
 from problems.tallies import Tally
 from strategies.base import PayloadStrategy
 from strategies.method import MethodStrategy
-from strategies.rounds.errors import DivergedError, StrategyError
+from strategies.rounds.errors import StrategyError
 from strategies.rounds.replies import RoundReport, SiteStates
 
 DEPLOYMENT = "deployment"
@@ -93,11 +93,12 @@ class Training:
             report = self.strategy.report
             self.history.write(0, report, metrics, begun, exchange + report.exchange_seconds - before)
         while not self.ended:
+            before = self.strategy.state, self.strategy.states, self.choice
             try:
                 record, arrays = self.round(self.made + 1, record, arrays, evaluator)
-            except DivergedError:
-                raise  # the strategy already has this round's diverged state, which no checkpoint may hold
             except StrategyError:
+                # the round may have failed after it had changed these, and a checkpoint is of one round
+                self.strategy.state, self.strategy.states, self.choice = before
                 if self.made > first_round:
                     self.checkpoint(self.made, arrays)
                 raise

@@ -1,12 +1,15 @@
 """A run that was cut and continued is the run that was not."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flwr.app import Message
 
 from apps.config import Scalar
 from apps.registry import ALGORITHMS
+from apps.training import Training
+from strategies.rounds.errors import StrategyError
 from tests.battery.federation import SAMPLING, Exchange, Run, federate
 
 MOVING = ("wall_seconds", "config")
@@ -65,3 +68,24 @@ def test_a_run_that_was_cut_and_continued_is_the_whole_one(
         assert [line["round"] for line in continued.lines] == [0, 1, 2, 3, 4, 5, 6]
         assert not (tmp_path / name / "failure.json").exists()
         assert_same_run(continued, whole)
+
+
+@pytest.mark.parametrize("strategy", ["local-sgdm", "scaffold", "fedx2"])
+def test_a_round_that_fails_after_its_training_leaves_nothing(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate = Training.evaluate
+
+    def fail(training: Training, evaluator: Any, server_round: int, arrays: Any) -> dict[str, float]:
+        if server_round == 3:
+            raise StrategyError("no site answers")
+        return evaluate(training, evaluator, server_round, arrays)
+
+    config: dict[str, Scalar] = {"strategy": strategy, "checkpoint-every": 4, "num-server-rounds": 4}
+    whole, _ = federate(tmp_path / "whole", config, clients=4)
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "evaluate", fail)
+        with pytest.raises(RuntimeError, match="no site answers"):
+            federate(tmp_path / "failed", config, clients=4)
+    continued, _ = federate(tmp_path / "failed", {**config, "resume": True}, clients=4)
+    assert_same_run(continued, whole)
