@@ -132,5 +132,6 @@ def fill_from_counts(task: PairwiseTask, pool: FedXPool, observe: Any) -> tuple[
     else:
         partners = predict(pool.negative_counts)
     if task.f.tracked:
-        positives = positives._replace(u=observe(task, positives.scores, partners))
+        u = observe(task, positives.scores, partners)
+        positives = positives._replace(u=u if len(partners.scores) else torch.full_like(u, torch.nan))
     return positives, partners

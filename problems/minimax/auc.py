@@ -15,6 +15,7 @@ for N sites with n samples in all, n_i at site i. So the plain mean of the f_i i
 however they are spread, and every f_i is as strongly concave in lambda as f: docs/minimax.md.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -118,7 +119,10 @@ class AUCOracle(Oracle):
         if rows is not None or self.num_samples <= _CHUNK:
             return self._gradient(self.model, z, *self._batch(rows))
         total = torch.zeros_like(z)
-        for features, labels in zip(torch.split(self.features, _CHUNK), torch.split(self.labels, _CHUNK), strict=True):
+        # of nearly equal size, since batch norm refuses a single sample
+        count = math.ceil(self.num_samples / _CHUNK)
+        chunks = (torch.tensor_split(part, count) for part in (self.features, self.labels))
+        for features, labels in zip(*chunks, strict=True):
             total.add_(self._gradient(self.model, z, features, labels), alpha=len(labels) / self.num_samples)
         return total
 

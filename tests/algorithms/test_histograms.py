@@ -1,5 +1,6 @@
 """FedX with histograms in the place of its pool: what is counted, what is made of it, and what it converges to."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,10 @@ def test_the_predictions_are_the_bins_and_u_is_the_mean_over_the_partners(
         for place in (0, 13, 31):  # the inner mean of exp(hinge^2 / lambda), kept as its logarithm
             hinge = np.maximum(1 + values - middles[place], 0) ** 2 / 3.0
             assert float(positives.u[place, 0]) == pytest.approx(np.log(np.average(np.exp(hinge), weights=counts)))
+    if loss != "auprc":  # a round without negatives
+        positives, partners = fill_from_counts(task, dataclasses.replace(pool, negative_counts=0 * n), observe)
+        assert not len(partners.scores)
+        assert positives.u is None or positives.u.isnan().all()
 
 
 def test_with_fine_bins_full_batches_and_one_step_it_descends_the_pooled_risk(tmp_path: Path) -> None:

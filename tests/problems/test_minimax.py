@@ -20,6 +20,7 @@ from problems.minimax import (
     MinimaxProblem,
     SyntheticPL,
     SyntheticPLOracle,
+    auc,
     build_problem,
 )
 from problems.minimax.auc import best_saddle, saddle_value
@@ -166,6 +167,18 @@ def test_auc_s_gradient_is_autograd_s(score: str, rows: Array | None) -> None:
 
     found = oracle.gradient(oracle.parameters, rows)
     np.testing.assert_allclose(found, by_autograd(oracle, value, rows), **EXACT)
+
+
+def test_a_gradient_over_many_samples_leaves_none_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batch norm refuses a batch of one; without it, the parts of the sum do not show."""
+    whole = make_auc(tanh_network())
+    expected = whole.gradient(whole.parameters, None).clone()
+    for most in range(2, SAMPLES):
+        monkeypatch.setattr(auc, "_CHUNK", most)
+        np.testing.assert_allclose(whole.gradient(whole.parameters, None), expected, **EXACT)
+    monkeypatch.setattr(auc, "_CHUNK", SAMPLES - 1)
+    normed = make_auc(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1), nn.Flatten(0)))
+    assert normed.gradient(normed.parameters, None).isfinite().all()
 
 
 @each_rows
