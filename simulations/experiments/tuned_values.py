@@ -73,6 +73,19 @@ class Tuned(Settings):
         """
         return {key: value for choice in self.chosen if fits(choice.at, at) for key, value in choice.values.items()}
 
+    def complete(self, other: Tuned) -> Tuned:
+        """The same with the choices of another file for whatever has none here."""
+        here, more = [choice.at for choice in self.chosen], []
+        for choice in other.chosen:
+            if choice.at not in here:
+                metric, seeds = choice.metric or other.metric, choice.seeds or other.seeds
+                own = {
+                    "metric": None if metric == self.metric else metric,
+                    "seeds": None if seeds == self.seeds else seeds,
+                }
+                more.append(choice.model_copy(update=own))
+        return self.model_copy(update={"chosen": [*more, *self.chosen]})
+
     def toml(self) -> str:
         return tomli_w.dumps(self.model_dump(by_alias=True, exclude_none=True))
 
@@ -90,20 +103,25 @@ def find_tuned(name: str, experiment: str, profile: str, out: Path) -> Tuned | N
     """Find the values chosen for an experiment's profile; None if there are none.
 
     The first of these files is taken: ``tuned.toml`` in the reproduction's directory, the shipped one, and
-    ``tuned.toml`` beside the experiment's file if it is of this experiment and profile. ``name`` is that of a packaged
-    experiment, or the path of a .toml file.
+    ``tuned.toml`` beside the experiment's file if it is of this experiment and profile. The second one that there is
+    completes it, since ``--tune --only`` chooses values for some runs. ``name`` is that of a packaged experiment, or
+    the path of a .toml file.
 
     Raises:
         ConfigError: a file that is there cannot be read.
     """
     path = Path(name) if name.endswith(".toml") else find_packaged()[name]
     beside = path.parent / "tuned.toml"
+    first: Tuned | None = None
     for place in (out.expanduser() / "tuned.toml", shipped_path(path, profile), beside):
-        if place.is_file():
-            tuned = read_tuned(place)
-            if place != beside or (tuned.experiment, tuned.profile) == (experiment, profile):
-                return tuned
-    return None
+        if not place.is_file():
+            continue
+        tuned = read_tuned(place)
+        if place != beside or (tuned.experiment, tuned.profile) == (experiment, profile):
+            if first is not None:
+                return first.complete(tuned)
+            first = tuned
+    return first
 
 
 def shipped_path(experiment: Path, profile: str) -> Path:

@@ -286,16 +286,13 @@ def _differences(metric: str, found: Mapping[str, tuple[str, Difference]]) -> Ta
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Comma-separated values under the first row's keys; None is an empty cell, truth values are in lower case.
+    """Comma-separated values under the keys of all rows; None is an empty cell, truth values are in lower case.
 
     Args:
-        rows: one at least; a key that a later one lacks is an empty cell.
-
-    Raises:
-        ValueError: a later row has a key that the first one lacks.
+        rows: a key that one of them lacks is an empty cell there.
     """
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(buffer, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
     writer.writeheader()
     for row in rows:
         writer.writerow({name: str(cell).lower() if isinstance(cell, bool) else cell for name, cell in row.items()})

@@ -72,7 +72,9 @@ def test_a_reproductions_rows_are_taken(script: Any, tmp_path: Path) -> None:
     assert first == f"| Local SGD | 0.3 | {precision} |  |  |  | {mean} | {mean} |"
     assert rare.ends("Local SGD")["4"] == 0.4
     script.draw([rare, task], tmp_path / "both.svg")
-    (tmp_path / "runs.csv").write_text(csv_text([{**row, "auc": 0.9} for row in rows if row["method"] == "LocalSGDAM"]))
+    (tmp_path / "runs.csv").write_text(
+        csv_text([{**row, "auc": 0.9, "new": 1} for row in rows if row["method"] == "LocalSGDAM"])
+    )
     script.take(tmp_path / "runs.csv", tmp_path)  # of one cell: the others stay
     both = [row for row in script.read(tmp_path / "offset-sites.csv") if row["seed"] == "0"]
     assert [(row["method"], row["auc"]) for row in both] == [("Local SGD", "0.5"), ("LocalSGDAM", "0.9")]

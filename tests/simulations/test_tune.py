@@ -119,6 +119,10 @@ def test_values_of_other_runs_stay(command: Line, runs: Runs, tmp_path: Path) ->
     assert list(chosen(out)) == [("FedX", "digits", 1), ("Local SGD", "digits", 1), ("FedX", "digits", 2)]
     assert command("reproduce", path, "--out", out, "--only", "K=1")[0] == 0
     assert len(runs.names) == 16 + 6 + 2
+    assert command("reproduce", path, "--out", out)[0] == 0
+    page = (out / "report.html").read_text()
+    assert "Nothing is tuned." in page
+    assert "No values were chosen for Local SGD  digits  K = 2." in page
 
 
 def test_values_come_from_the_directory_or_from_beside_the_file(command: Line, runs: Runs, tmp_path: Path) -> None:
@@ -138,6 +142,12 @@ def test_values_come_from_the_directory_or_from_beside_the_file(command: Line, r
     shipped_path(path, "quick").write_bytes((out / "tuned.toml").read_bytes())
     assert command("reproduce", path, "--out", tmp_path / "new")[0] == 0
     assert (tmp_path / "new" / "tuned.toml").read_bytes() == (out / "tuned.toml").read_bytes()
+    shipped = read_tuned(out / "tuned.toml")  # what was chosen here comes last, and counts
+    some = shipped.chosen[0].model_copy(update={"values": {"learning-rate": 0.01}})
+    (out / "tuned.toml").write_text(shipped.model_copy(update={"seeds": 1, "chosen": [some]}).toml())
+    both = find_tuned(str(path), "small", "quick", out)
+    assert both is not None
+    assert both.chosen == [*(one.model_copy(update={"seeds": 2}) for one in shipped.chosen[1:]), some]
     assert {round(float(row["mean"]), 6) for row in table(tmp_path / "new") if row["metric"] == "auc"} == {0.82, 0.83}
 
 

@@ -107,9 +107,15 @@ def _claim_table(claim: Judged) -> Table:
 
 
 def _list_untuned(expansion: Expansion) -> list[str]:
-    """The differences from the paper that remain because no values have been chosen."""
-    tune = expansion.experiment.tune
-    return [] if tune is None or expansion.tuned is not None else tune.in_profile(expansion.profile).without
+    """The differences from the paper that remain because no values have been chosen, and for which methods."""
+    if expansion.experiment.tune is None:
+        return []
+    tune, tuned = expansion.experiment.tune.in_profile(expansion.profile), expansion.tuned
+    lines = [line for line in expansion.lines if tune.grid_of(line.method)]
+    untuned = lines if tuned is None else [line for line in lines if not tuned.values_of(line.at)]
+    if not untuned or len(untuned) == len(lines):
+        return tune.without if untuned else []
+    return [*tune.without, f"No values were chosen for {', '.join(dict.fromkeys(line.title for line in untuned))}."]
 
 
 def _gap_cells(gap: Difference | None) -> list[Cell]:

@@ -91,7 +91,7 @@ def run_rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[dic
         records: the finished runs by the names of their run directories.
 
     Returns:
-        Rows of equal keys: coordinates, seed, chosen run-config values, clients, last metrics, seconds and versions.
+        Rows of coordinates, seed, chosen run-config values, clients, last metrics, seconds and versions.
     """
     found: list[dict[str, Scalar]] = []
     for line in expansion.lines:
@@ -99,8 +99,7 @@ def run_rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[dic
         for seed, record in expansion.find_ended(line, records).items():
             facts = {"clients": line.clients, **record.metrics, "seconds": record.facts["seconds"]}
             found.append({**line.at, "seed": seed, **chosen, **facts, **record.result.get("versions", {})})
-    keys = dict.fromkeys(key for row in found for key in row)
-    return [{key: row.get(key, "") for key in keys} for row in found]
+    return found
 
 
 def tail(curve: Sequence[float]) -> float:
