@@ -163,7 +163,7 @@ class Training:
             The new model, in both forms.
 
         Raises:
-            StrategyError: the round failed; a `DivergedError` if its model or state is not finite.
+            StrategyError: the round failed, or its model or state is not finite.
             ValueError: metrics of the new model are not finite.
         """
         training = self.config.training

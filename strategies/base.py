@@ -188,8 +188,7 @@ class PayloadStrategy(Family, Strategy):
         """Validate the replies, drop and name the bad ones, and combine the rest.
 
         Raises:
-            DivergedError: the new model or state is not finite, although all good replies were.
-            StrategyError: there are too few good replies.
+            StrategyError: there are too few good replies, or the new model or state is not finite although all were.
         """
         valid = self.receive(server_round, replies)
         with np.errstate(over="ignore", invalid="ignore"):  # `check_finite` follows

@@ -27,10 +27,6 @@ class SetupError(InputError, StrategyError):
     """A run config, sites or data that a strategy cannot run with."""
 
 
-class DivergedError(SetupError):
-    """A round left the server values that are not finite; nothing of that round may be kept."""
-
-
 def check_both_classes(key: str, negatives: int, positives: int, why: str, where: str = "") -> None:
     """Refuse rows of one class only.
 

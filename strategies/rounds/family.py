@@ -15,7 +15,7 @@ from payloads.secure_sum import own_values
 from payloads.settings import PrivacySettings, Settings, TrainingSettings, kebab, refuse_other
 from problems.models.vectors import Weights
 from problems.objectives.classification import CROSS_ENTROPY
-from strategies.rounds.errors import DivergedError, SetupError, check_both_classes
+from strategies.rounds.errors import SetupError, check_both_classes
 from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import Reply, RoundReport, SiteStates
 
@@ -251,12 +251,12 @@ class Family:
             arrays: the new model; the state is that of `snapshot`.
 
         Raises:
-            DivergedError: model or state is not finite.
+            SetupError: model or state is not finite.
         """
         state = self.snapshot()
         for name, value in {"model": np.concatenate(arrays), **(state.arrays() if state else {})}.items():
             if value.dtype.kind == "f" and (bad := not_finite(value)):
-                raise DivergedError(
+                raise SetupError(
                     f"round {server_round}",
                     got=f"{bad} of {value.size} values of the server's {name} that are not finite",
                     allowed="finite ones, since every reply was",

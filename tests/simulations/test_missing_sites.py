@@ -15,7 +15,7 @@ from flwr.app import Context, Error, Message
 import apps.client_app
 import apps.server_app
 import apps.training
-from apps.config import ConfigError, parse_run_config
+from apps.config import ConfigError, Scalar, parse_run_config
 from apps.run_directory.history import ROUND_LISTENER
 from apps.run_directory.missing import Watch, in_words
 from apps.server_app import RunFailedError
@@ -142,11 +142,14 @@ def test_good_replies_whose_sum_overflows_end_the_run(strategy: str, of: str, tm
                 exchange.reply.content["payload"] = type(payload)(**changed).to_record()
         return exchange.reply
 
-    config = {"strategy": strategy, "dtype": "float64", "num-server-rounds": 4, "checkpoint-every": 4}
+    config: dict[str, Scalar] = {"strategy": strategy, "dtype": "float64", "num-server-rounds": 4}
+    config |= {"checkpoint-every": 4, "evaluate-every": 4}
     with pytest.raises(RunFailedError, match=rf"round 3: got \d+ of \d+ values of the server's {of}.*learning-rate"):
-        federate(tmp_path / "run", {**config, "evaluate-every": 4}, tamper=tamper)
-    assert not (tmp_path / "run" / "checkpoints").exists()  # nor one of the round before with this round's state
+        federate(tmp_path / "run", config, tamper=tamper)
     assert len(Run(tmp_path / "run").lines) == 3
+    whole, _ = federate(tmp_path / "whole", config)
+    continued, _ = federate(tmp_path / "run", {**config, "resume": True})  # with round 2's model and state
+    assert continued.model_bytes == whole.model_bytes
 
 
 # What else ends a run leaves a sentence.
