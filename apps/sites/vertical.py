@@ -178,9 +178,10 @@ def data_loader(config: RunConfig, node: Mapping[str, Any], place: int, parties:
 
 
 def _check_as_it_is(spec: DataSpec, vfb2: VFB2Settings) -> None:
-    """Refuse keys that change rows or labels: a party takes those of its own file."""
+    """Refuse keys that change rows or labels, or name other rows: a party takes those of its own file."""
     classes = make_objective(vfb2.problem).classification
     for key, got, plain, why in (
+        ("data-dir", spec.data_dir, "", f"this party has a {DATA_PATH}, and the server would measure on other rows"),
         ("imbalance", spec.imbalance, 0.0, "a party's own file is read as it is"),
         ("label-noise", spec.label_noise, 0.0, "a party's own file is read as it is"),
         ("positive-label", "" if classes else spec.positive_label, "", f"problem {vfb2.problem!r} has no two classes"),

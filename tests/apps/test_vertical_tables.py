@@ -195,7 +195,12 @@ def test_a_party_with_labels_has_the_intercept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
-    [("imbalance", 0.5, "logistic"), ("label-noise", 0.1, "logistic"), ("positive-label", "1", "ridge")],
+    [
+        ("imbalance", 0.5, "logistic"),
+        ("label-noise", 0.1, "logistic"),
+        ("positive-label", "1", "ridge"),
+        ("data-dir", "/srv/all.csv", "logistic"),
+    ],
 )
 def test_what_a_party_s_own_file_does_not_take_is_refused(key: str, value: Any, problem: str) -> None:
     config = parse_run_config({"strategy": "vfb2-sgd", "dataset": "csv", key: value, "vfb2.problem": problem})
