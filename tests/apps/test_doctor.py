@@ -100,6 +100,7 @@ def test_a_good_site(folder: Path, tmp_path: Path) -> None:
     (NODE, 'dataset="csv" data-dir="/nowhere/a.csv"', "data", "/nowhere/a.csv"),
     (NODE, 'device="cuda"', "device", "PyTorch sees no CUDA device"),
     (f'{NODE} state-dir="/nowhere"', "", "state-dir", "got /nowhere, allowed: one that exists"),
+    (f"{NODE} pinned-peer=''", "", "data", "node config: got 'pinned-peer', allowed: 'pinned-peers'"),
     ("partition-id=", "", "configuration", "--node-config"),
     (NODE, "strategy=fedx2", "configuration", "--run-config"),
     (NODE, "/nowhere/a.toml", "configuration", "--run-config: got '/nowhere/a.toml': No such file"),
