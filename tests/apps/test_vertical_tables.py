@@ -131,6 +131,12 @@ def test_a_file_that_cannot_be_used_says_why(columns: dict[str, Any], told: str,
         table(tmp_path, columns)
 
 
+@pytest.mark.parametrize("keys", [{"feature_columns": "others"}, {"drop_columns": "a,b"}])
+def test_a_party_of_whose_columns_none_is_chosen_hears_of_the_keys(keys: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no column that is in feature-columns and that drop-columns leaves, beside"):
+        table(tmp_path, rows_of(4), replace(SPEC, **keys))
+
+
 def test_parties_hold_out_the_same_validation_rows(tmp_path: Path) -> None:
     """By their number alone, labels or not; the test rows are in neither part."""
     spec = replace(SPEC, validation_fraction=0.2)
