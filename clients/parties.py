@@ -140,12 +140,6 @@ class Party:
     def __len__(self) -> int:
         return int(self.data.holding(None).features.shape[0])
 
-    @property
-    def class_counts(self) -> tuple[int, int]:
-        """Numbers of negative and positive training labels; (0, 0) without labels."""
-        labels = self.data.holding(None).labels
-        return (0, 0) if labels is None else (int((labels < 0).sum()), int((labels > 0).sum()))
-
     def label_flips(self, state: VFB2State, epsilon: float, facts: dict[str, Any]) -> Flips | None:
         """(n,) flips of its labels: those of this run, else those of earlier runs, else new ones; None without labels.
 

@@ -108,8 +108,8 @@ def addresses_of(
     """Where each party listens in an attempt: "unix:/path", "tcp:host:port" or, if nobody can reach it, "none:party".
 
     Raises:
-        StrategyError: there are several hosts and Unix sockets are asked for, a party has no address, or none can be
-            reached.
+        StrategyError: there are several hosts and Unix sockets are asked for, a party has no address, two have the same
+            one, or none can be reached.
     """
     hosts = {shown.host.tobytes() for shown in credentials}
     if transport == "unix" and len(hosts) > 1:
@@ -136,6 +136,15 @@ def addresses_of(
             got=f"'{UNREACHABLE}' at every party, {', '.join(map(str, range(len(advertised))))}",
             allowed="host:port at one of them, where the others meet",
             hint="forward a port to one party, and start its SuperNode with --node-config 'advertise=\"host:port\"'",
+        )
+    counts = Counter(address for address in advertised if address != UNREACHABLE)
+    sharing = [place for place, address in enumerate(advertised) if counts[address] > 1]
+    if sharing:
+        raise SetupError(
+            f"party {', '.join(map(str, sharing))}",
+            got="the same address as another party",
+            allowed="one for each, where it alone listens",
+            hint="give each of these SuperNodes its own advertise",
         )
     return [f"none:{place}" if address == UNREACHABLE else f"tcp:{address}" for place, address in enumerate(advertised)]
 

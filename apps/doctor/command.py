@@ -18,7 +18,7 @@ from apps.doctor.credentials import certificate, node_key
 from apps.doctor.findings import Finding, find
 from apps.doctor.installation import no_installation, packages, writable
 from apps.doctor.network import HIGHEST_PORT, port_free, reachable
-from apps.doctor.site_data import data, device
+from apps.doctor.site_data import audit_log, data, device
 from apps.run_config.pairs import parse_pairs
 from apps.run_config.settings import ConfigError
 from apps.sites.state_store import STATE_DIR
@@ -49,6 +49,8 @@ def site_findings(
     context = Context(run_id=0, node_id=0, node_config=dict(node), state=RecordDict(), run_config=dict(run))
     yield find("device", lambda: device(context))
     yield find("data", lambda: data(context))
+    if "audit-log" in node:
+        yield find("audit-log", lambda: audit_log(context))
     if STATE_DIR in node:
         yield find(STATE_DIR, lambda: writable(Path(str(node[STATE_DIR])).expanduser()))
     if key is not None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 from flwr.app import Context
 
 from apps.doctor.findings import WrongError
+from apps.run_config.algorithm import Held, RunConfig
 from payloads.handshake import SiteReport
 
 
@@ -25,10 +28,9 @@ def data(context: Context) -> str:
     held_out = 0 if report.held_out_counts is None else int(report.held_out_counts.sum())
     place = f"partition {context.node_config['partition-id']} of {context.node_config['num-partitions']}"
     text = f"{place} of {config.data.dataset} for {config.run.strategy}"
-    # a party of a vertical run reports no counts, but its data must be read here
-    negatives, positives = (
-        report.class_counts if report.class_counts is not None else site_of(context, config).class_counts
-    )
+    if report.class_counts is None:
+        return f"{text}: {_tell_labels(config, site_of(context, config))}"
+    negatives, positives = report.class_counts
     text = f"{text}: {negatives + positives:,} rows with labels, {positives:,} of them positive"
     text = f"{text}, {held_out:,} more held out" if held_out else text
     if report.negative_labels is None:
@@ -44,6 +46,20 @@ def data(context: Context) -> str:
     return f"{text}; positive labels: {positive}; negative: {negative}{_tell_columns(report)}"
 
 
+def _tell_labels(config: RunConfig, party: Held) -> str:
+    """The number of a party's labels, of which its report says nothing; reads its data."""
+    from apps.sites.vertical import settings_of
+    from clients.parties import Party
+    from problems.vertical.objectives import make_objective
+
+    assert isinstance(party, Party)
+    labels = party.data.holding(None).labels
+    text = f"{0 if labels is None else len(labels):,} rows with labels"
+    if labels is None or not make_objective(settings_of(config).problem).classification:
+        return text
+    return f"{text}, {(labels > 0).sum():,} of them positive"
+
+
 def _tell_columns(report: SiteReport) -> str:
     """The dates of a site's table, and what it tells of missing cells, where they are no error; begins with ";"."""
     from strategies.rounds.schema import read_columns, statistics_of
@@ -57,6 +73,23 @@ def _tell_columns(report: SiteReport) -> str:
     gaps = dict(zip((feature.column for feature in table.inputs), statistics.rows - statistics.counts, strict=True))
     told = [f"{name!r} {count:,}" for name, count in gaps.items() if count]
     return f"{dates}; missing of {statistics.rows:,} training rows: {', '.join(told)}" if told else dates
+
+
+def audit_log(context: Context) -> str:
+    """Check that a party can write its log, whose folder it makes if there is none.
+
+    Raises:
+        ConfigError: the key is no path.
+        WrongError: the file or its folder cannot be written to.
+    """
+    from apps.sites.party_audit import log_path
+
+    path = log_path(context.node_config)
+    assert path is not None
+    there = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if path.is_dir() or (there != path and not there.is_dir()) or not os.access(there, os.W_OK):
+        raise WrongError("file", got=path, allowed="one that can be written", hint="give another, or change its folder")
+    return f"{path} can be written"
 
 
 def device(context: Context) -> str:

@@ -18,7 +18,7 @@ from problems.vertical.data import VerticalData
 from problems.vertical.objectives import make_objective
 
 SUBOPTIMALITY = "suboptimality"
-# (data, objective) -> its minimum, found once per process
+# (data, number of the column of ones, objective) -> its minimum, found once per process
 _least: dict[Hashable, float | None] = {}
 
 
@@ -71,7 +71,7 @@ class VerticalEvaluator(Evaluator):
         """
         if self.data is None or settings_of(self.config).penalty != NO_PENALTY:
             return None
-        key = (self.config.data, self.objective)
+        key = (self.config.data, self.data.intercept, self.objective)
         if key not in _least:
             _least[key] = None
             try:

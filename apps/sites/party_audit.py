@@ -17,7 +17,7 @@ from flwr.app import ConfigRecord, Context, Message
 from apps.run_config.settings import ConfigError
 from apps.sites.files import OWNER_ONLY, make_folder
 from apps.sites.rows import DATA_PATH
-from apps.sites.state_store import state_dir
+from apps.sites.state_store import STATE_DIR, state_dir
 from clients.vertical.policy import PolicyError
 from payloads.wire import CONFIG, RUN_TOKEN, find
 from problems.errors import InputError
@@ -54,6 +54,9 @@ def audit(event: str, context: Context, message: Message) -> Iterator[dict[str, 
 
     Yields:
         The facts of the line, to be filled.
+
+    Raises:
+        ConfigError: the log cannot be written; names the party and the key.
     """
     path, facts = log_path(context.node_config), dict[str, Any]()
     try:
@@ -87,12 +90,17 @@ def _append(path: Path | None, event: str, context: Context, message: Message, f
         "server": message.metadata.src_node_id,
         **facts,
     }
-    make_folder(path.parent, private=True)
-    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, OWNER_ONLY)
     try:
-        os.write(opened, (json.dumps(line) + "\n").encode())
-    finally:
-        os.close(opened)
+        make_folder(path.parent, private=True)
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, OWNER_ONLY)
+        try:
+            os.write(opened, (json.dumps(line) + "\n").encode())
+        finally:
+            os.close(opened)
+    except OSError as error:
+        key = f"party {node.get('partition-id')}: {AUDIT_LOG if AUDIT_LOG in node else STATE_DIR}"
+        got, hint = f"{str(path)!r}: {os.strerror(error.errno or 0)}", "change the node config, or make room for it"
+        raise ConfigError(key, got=got, allowed="a file that can be written", hint=hint) from error
 
 
 def _sum_epsilons(path: Path, data: str) -> float:

@@ -123,8 +123,11 @@ class PartyTable:
         # other parties hold the other columns that feature-columns names
         columns = [column for column in fill_in(named, frame.columns) if column.name in frame.columns]
         if not columns:
-            got = "no column of features, only id and label"
-            raise DataError(path, got=got, allowed="one at least", hint="add columns of features")
+            got, hint = "no column of features, only id and label", "add columns of features"
+            if spec.feature_columns or spec.drop_columns:
+                got = "no column that is in feature-columns and that drop-columns leaves, beside id and label"
+                hint = "name one of this party's in feature-columns, or leave it out of drop-columns"
+            raise DataError(path, got=got, allowed="one at least", hint=hint)
         check_columns(frame, columns, spec, private=True)
         encoded = encode(frame, columns, np.arange(len(frame)), spec)
         self._preprocessing, self._values = encoded.preprocessing, encoded.values[order]

@@ -93,7 +93,7 @@ class ScoreTable(_Rows):
 
 
 class SimulatedRows(_Rows):
-    """A party's columns of all rows of a data set, training rows first.
+    """A party's columns of all rows of a data set, training rows first; ids are the data set's row numbers.
 
     Raises:
         DataError: the block is that of another party, or of other data.

@@ -94,7 +94,7 @@ def _check_networks(strategy: str, vfb2: VFB2Settings) -> None:
 
 
 class SimulatedParty:
-    """A party's columns of a data set that all simulated parties load. Row numbers serve as ids."""
+    """A party's columns of a data set that all simulated parties load. The data set's row numbers serve as ids."""
 
     block: KeptBlock | None = None
 
@@ -108,10 +108,10 @@ class SimulatedParty:
         self.columns = int(train.shape[1])
         groups = np.where(data.columns[place] == data.intercept, -1, np.arange(self.columns))
         self._holding = Holding(train, test, *labels, groups=groups)
-        self._rows = int(train.shape[0]) + int(test.shape[0])
+        self._rows = data.rows
 
     def ids(self, rows: Rows | None) -> Sequence[str]:
-        return [str(row) for row in (range(self._rows) if rows is None else rows)]
+        return [str(row) for row in (self._rows if rows is None else self._rows[rows])]
 
     def holding(self, rows: Rows | None) -> Holding:
         if rows is not None:
@@ -178,9 +178,10 @@ def data_loader(config: RunConfig, node: Mapping[str, Any], place: int, parties:
 
 
 def _check_as_it_is(spec: DataSpec, vfb2: VFB2Settings) -> None:
-    """Refuse keys that change rows or labels: a party takes those of its own file."""
+    """Refuse keys that change rows or labels, or name other rows: a party takes those of its own file."""
     classes = make_objective(vfb2.problem).classification
     for key, got, plain, why in (
+        ("data-dir", spec.data_dir, "", f"this party has a {DATA_PATH}, and the server would measure on other rows"),
         ("imbalance", spec.imbalance, 0.0, "a party's own file is read as it is"),
         ("label-noise", spec.label_noise, 0.0, "a party's own file is read as it is"),
         ("positive-label", "" if classes else spec.positive_label, "", f"problem {vfb2.problem!r} has no two classes"),

@@ -30,6 +30,7 @@ class VerticalData:
         train_labels: -1 or +1; numbers, if loaded as a regression; indices of classes, if loaded with `multiclass`.
         test_features: as the training ones.
         test_labels: as the training ones.
+        rows: the row numbers, from 0, that the training rows and then the test rows have in the data set.
         columns: the ascending column numbers of each party; disjoint, together all d.
         intercept: the number of the column of ones, which the first party holds; None without.
         classes: the names of the classes, in the order of their indices; () unless loaded with `multiclass`.
@@ -39,6 +40,7 @@ class VerticalData:
     train_labels: Float64[np.ndarray, "train"]
     test_features: Features
     test_labels: Float64[np.ndarray, "test"]
+    rows: Int64[np.ndarray, "kept"]
     columns: tuple[Int64[np.ndarray, "_"], ...]
     intercept: int | None = None
     classes: tuple[str, ...] = ()
@@ -115,6 +117,7 @@ def _load(spec: DataSpec, parties: int, partition: str, regression: bool, multic
         train_labels=train_labels,
         test_features=_rows_of(features, test_rows),
         test_labels=test_labels,
+        rows=np.concatenate((train_rows, test_rows)),
         columns=_spread(features.shape[1], parties, partition, spec.seed),
         classes=tuple(source.classes) if multiclass else (),
     )

@@ -100,6 +100,7 @@ def test_a_good_site(folder: Path, tmp_path: Path) -> None:
     (NODE, 'dataset="csv" data-dir="/nowhere/a.csv"', "data", "/nowhere/a.csv"),
     (NODE, 'device="cuda"', "device", "PyTorch sees no CUDA device"),
     (f'{NODE} state-dir="/nowhere"', "", "state-dir", "got /nowhere, allowed: one that exists"),
+    (f"{NODE} pinned-peer=''", "", "data", "node config: got 'pinned-peer', allowed: 'pinned-peers'"),
     ("partition-id=", "", "configuration", "--node-config"),
     (NODE, "strategy=fedx2", "configuration", "--run-config"),
     (NODE, "/nowhere/a.toml", "configuration", "--run-config: got '/nowhere/a.toml': No such file"),
@@ -253,6 +254,12 @@ def test_a_party_s_own_file_and_what_its_owner_forbids(tmp_path: Path) -> None:
     (line,) = [line for line in lines if "data:" in line]
     assert line.startswith("ok     data: partition 0 of 3 of csv for vfb2-sgd: 32 rows with labels, ")
     assert not (tmp_path / "state").exists()
+    for problem in ('"ridge"', '"softmax" vfb2.embedding=2'):
+        lines = told("site", "--node-config", node, "--run-config", f"{run_config} vfb2.problem={problem}", code=1)
+        assert any(line.endswith(" of csv for vfb2-sgd: 32 rows with labels") for line in lines)
+    for log, words in (("5", "node config: audit-log: got 5"), (f'"{tmp_path}/party.csv/log"', "file: got /")):
+        lines = told("site", "--node-config", f"{node} audit-log={log}", "--run-config", run_config, code=1)
+        assert any(line.startswith(f"wrong  audit-log: {words}") for line in lines)
     lines = told("site", "--node-config", f'{node} listen="0.0.0.0:7000"', "--run-config", run_config, code=1)
     assert any("wrong  data: node config: got listen with advertise='none'" in line for line in lines)
     lines = told("site", "--node-config", f"{node} fewest-parties=4", "--run-config", run_config, code=1)

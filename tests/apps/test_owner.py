@@ -15,7 +15,7 @@ from apps.client_app import app as client_app
 from apps.config import ConfigError, Scalar, parse_run_config
 from apps.server_app import RunFailedError
 from apps.sites.ledger import NAME, open_record
-from apps.sites.policy import FIXED, check_demands
+from apps.sites.policy import FIXED, KNOWN, check_demands
 from payloads.handshake import REFUSAL
 from payloads.secure_sum import KEYS as KEYS_STAGE
 from payloads.wire import CONFIG, PAYLOAD, PHASE, ROUND, STAGE, SUM_NUMBER, content
@@ -23,6 +23,7 @@ from simulations.engines.grid import FIRST_NODE_ID, task_identity
 from simulations.engines.in_process import InProcessGrid
 from tests.apps.test_own_data import COLUMNS, CSV, files
 from tests.battery.federation import Wiretap, federate, flat_config, patients
+from tests.docs.markdown import DOCS, codes, prose, rows
 
 KEYS: dict[str, Scalar] = {**CSV, "strategy": "local-sgd", "feature-columns": COLUMNS}
 # all that KEYS says of how a file is read
@@ -108,12 +109,21 @@ def test_without_a_seed_of_its_own_a_site_tells_of_other_rows(tmp_path: Path) ->
         ({"most-handshakes": -1}, {}, "most-handshakes: got -1, allowed: an integer >= 0"),
         ({"largest-total-epsilon": 1.0}, {}, "largest-total-epsilon: got a run with privacy.epsilon=0"),
         ({"largest-total-epsilon": 1.0}, {"privacy.epsilon": 1.0}, "largest-total-epsilon: got no state-dir"),
+        ({"fewest-partys": 3}, {}, "node config: got 'fewest-partys', allowed: 'fewest-parties', or a key of"),
+        ({"Allow_Intersection": False}, {}, "node config: got 'Allow_Intersection', allowed: 'allow-intersection'"),
     ],
 )
 def test_a_demand_is_refused_in_words(node: dict[str, Scalar], run: dict[str, Scalar], said: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         check_demands(node, parse_run_config({**KEYS, **run}))
     assert said in str(refusal.value)
+
+
+def test_a_node_config_may_have_the_keys_of_the_docs_and_others() -> None:
+    table = prose(DOCS / "deployment.md").partition("\n| key of `--node-config` |")[1:]
+    named = {key for row in rows("".join(table).partition("\n\n")[0]) for key in codes(row[0])}
+    assert named | FIXED.keys() == KNOWN
+    check_demands({"dataset-path": "/a", "site": "a"}, parse_run_config(KEYS))
 
 
 def write(column: str, value: object, places: slice) -> Callable[[pd.DataFrame], pd.DataFrame]:

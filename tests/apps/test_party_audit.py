@@ -81,10 +81,13 @@ def test_a_refusal_and_a_failure_leave_one_too(tmp_path: Path) -> None:
     assert "patient" not in log.read_text()
 
 
-def test_a_log_that_cannot_be_written_ends_the_run_before_it_begins(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("log", "told"), [("", "Is a directory"), ("party-0.csv/logs/audit.jsonl", "(File exists|Not a directory)")]
+)
+def test_a_log_that_cannot_be_written_ends_the_run_before_it_begins(log: str, told: str, tmp_path: Path) -> None:
     nodes, _ = own_files(tmp_path, [EVERYBODY] * 3)
-    nodes[0]["audit-log"] = str(tmp_path)
-    with pytest.raises(RuntimeError, match="Is a directory"):
+    nodes[0]["audit-log"] = str(tmp_path / log)
+    with pytest.raises(RuntimeError, match=f"party 0: audit-log: got '.*': {told}, allowed: a file that can be"):
         play(tmp_path / "run", CSV, nodes)
 
 

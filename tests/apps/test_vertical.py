@@ -8,6 +8,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from apps.config import ConfigError, Scalar, parse_run_config
+from apps.evaluation.vertical import VerticalEvaluator
 from payloads.vfb2 import Segment
 from problems.data import DataSpec
 from problems.vertical.analysis import minimum, value
@@ -74,6 +75,14 @@ def test_the_other_problems_learn(problem: str, tmp_path: Path) -> None:
     run, _ = play(tmp_path / "run", {"vfb2.problem": problem, "learning-rate": 0.005})
     assert run.lines[-1]["objective"] < 0.7 * run.lines[0]["objective"]
     assert ("rmse" in run.lines[-1]) == (problem in ("ridge", "robust"))
+
+
+def test_the_minimum_is_of_the_run_s_own_columns() -> None:
+    for intercept in (False, True):
+        evaluator = VerticalEvaluator(parse_run_config({**KEYS, "vfb2.intercept": intercept}), PARTIES)
+        assert evaluator.data is not None
+        expected = minimum(evaluator.data.train_features, evaluator.data.train_labels, evaluator.objective)[1]
+        assert evaluator.least() == expected
 
 
 def test_parties_reach_each_other_by_tcp(tmp_path: Path) -> None:

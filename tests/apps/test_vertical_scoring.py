@@ -12,6 +12,8 @@ import pandas as pd
 import pytest
 from flwr.app import RecordDict
 from safetensors.numpy import save_file
+from sklearn.datasets import load_breast_cancer
+from sklearn.metrics import roc_auc_score
 
 from apps.config import Scalar, parse_run_config
 from apps.sites.blocks import BLOCK_FORMAT, BLOCK_VERSION, read_block, write_block
@@ -306,8 +308,12 @@ def test_a_simulation_leaves_blocks_that_score_its_data_set(tmp_path: Path) -> N
     assert len(files) == 4
     data = load_vertical(DataSpec("breast-cancer"), 4)
     z = np.concatenate([data.train_features, data.test_features]) @ run.model["weights"]
+    malignant = load_breast_cancer().target == 0
     for file in files:
-        np.testing.assert_allclose(pd.read_csv(file)["score"], z, rtol=0, atol=1e-9)
+        table = pd.read_csv(file)
+        np.testing.assert_allclose(table["score"], z, rtol=0, atol=1e-9)
+        assert sorted(table["id"]) == list(range(569))
+        assert roc_auc_score(malignant[table["id"]], table["score"]) > 0.9
     other, _ = play(tmp_path / "other", {}, [{}, {"share-block": False}, {}, {}])
     assert len(list(other.path.rglob("block.safetensors"))) == 3
     with pytest.raises(RuntimeError, match=r"^party 1: block: got .*client-1/block.safetensors', which does not exist"):

@@ -131,6 +131,12 @@ def test_a_file_that_cannot_be_used_says_why(columns: dict[str, Any], told: str,
         table(tmp_path, columns)
 
 
+@pytest.mark.parametrize("keys", [{"feature_columns": "others"}, {"drop_columns": "a,b"}])
+def test_a_party_of_whose_columns_none_is_chosen_hears_of_the_keys(keys: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no column that is in feature-columns and that drop-columns leaves, beside"):
+        table(tmp_path, rows_of(4), replace(SPEC, **keys))
+
+
 def test_parties_hold_out_the_same_validation_rows(tmp_path: Path) -> None:
     """By their number alone, labels or not; the test rows are in neither part."""
     spec = replace(SPEC, validation_fraction=0.2)
@@ -195,7 +201,12 @@ def test_a_party_with_labels_has_the_intercept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
-    [("imbalance", 0.5, "logistic"), ("label-noise", 0.1, "logistic"), ("positive-label", "1", "ridge")],
+    [
+        ("imbalance", 0.5, "logistic"),
+        ("label-noise", 0.1, "logistic"),
+        ("positive-label", "1", "ridge"),
+        ("data-dir", "/srv/all.csv", "logistic"),
+    ],
 )
 def test_what_a_party_s_own_file_does_not_take_is_refused(key: str, value: Any, problem: str) -> None:
     config = parse_run_config({"strategy": "vfb2-sgd", "dataset": "csv", key: value, "vfb2.problem": problem})

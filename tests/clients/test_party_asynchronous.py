@@ -192,9 +192,12 @@ def test_threads_within_a_party(kind: str) -> None:
     assert all(outcome.counters["updates"] == 20 * 12 for outcome in outcomes)
 
 
-@pytest.mark.parametrize(("kind", "block"), [("dense", DenseBlock), ("sparse", SparseBlock)])
-def test_threads_share_a_block_only_if_it_is_dense(
-    monkeypatch: pytest.MonkeyPatch, kind: str, block: type[Block]
+@pytest.mark.parametrize(
+    ("kind", "block", "algorithm"),
+    [("dense", DenseBlock, "svrg"), ("dense", DenseBlock, "saga"), ("sparse", SparseBlock, "svrg")],
+)
+def test_threads_share_a_block_only_if_it_is_dense_and_has_no_running_mean(
+    monkeypatch: pytest.MonkeyPatch, kind: str, block: type[Block], algorithm: str
 ) -> None:
     inside: Counter[int] = Counter()
     most: list[int] = []
@@ -208,10 +211,10 @@ def test_threads_share_a_block_only_if_it_is_dense(
         apply(self, rows, theta)
 
     monkeypatch.setattr(block, "apply", slow)
-    case = make_case(3, (0, 1, 2), rows=30, batch_size=5, window=2)
+    case = make_case(3, (0, 1, 2), rows=30, batch_size=5, window=2, algorithm=algorithm)
     holdings = case.holdings if kind == "dense" else case.sparse_holdings
     run_parties(holdings, case.plan, processes=False, threads=3, timeout=30.0)
-    assert (max(most) > 1) == (kind == "dense")
+    assert (max(most) > 1) == (kind == "dense" and algorithm != "saga")
 
 
 @pytest.mark.parametrize(

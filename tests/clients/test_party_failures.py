@@ -259,6 +259,12 @@ def test_the_ring_overflows() -> None:
     # only the evaluation is left to find it
     error = failure(replace(case, plan=replace(case.plan, epochs=0)), states=states)
     assert (error.party, error.reason.startswith("its evaluation cannot be sent")) == (0, True)
+    # squares of prices, of which a party that is not the reporter gives its share
+    case = make_case(4, (1, 2), problem="ridge", epochs=0)
+    case.labels[:] *= 1e5
+    error = failure(case)
+    assert (error.party, error.reason.startswith("its total of the evaluation cannot be sent")) == (2, True)
+    assert error.reason.endswith("or the labels do (divide them, or take one active party)")
 
 
 @pytest.mark.parametrize(("parties", "limit"), [(3, 2.0**23 / 3), (4, 2.0**21), (2, 2.0**22)])

@@ -229,6 +229,8 @@ def test_where_parties_listen() -> None:
         addresses_of([near, credentials(host=1, port=np.array([9]))], "auto", 7)
     with pytest.raises(StrategyError, match="got 'unix' for 2 parties on 2 hosts"):
         addresses_of([near, far], "unix", 7)
+    with pytest.raises(StrategyError, match="^party 0, 2: got the same address as another party, .*own advertise"):
+        addresses_of([near, far, near], "auto", 7)
     # on one host the loopback will do
     parties = [credentials(port=np.array([8])), credentials(port=np.array([9]), advertised=text("b:2"))]
     assert addresses_of(parties, "tcp", 7) == ["tcp:127.0.0.1:8", "tcp:b:2"]

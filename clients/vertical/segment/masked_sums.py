@@ -16,9 +16,11 @@ from clients.vertical.masking.trees import make_pair
 from clients.vertical.segment.plan import Recorder
 from clients.vertical.segment.sum_order import SUMS, Agenda
 from clients.vertical.transport.frames import Frame, Kind, PartyError
-from problems.vertical.objectives import Array
+from problems.vertical.objectives import Array, make_objective
 
 _WAY_OUT = "either the model diverges (lower the step) or the features need scaling"
+# of the totals of a regression, in which the labels' squares are
+_LABELS = ", or the labels do (divide them, or take one active party)"
 _NAMES: dict[int, str] = {
     Kind.PARTIAL: "partial",
     Kind.SNAPSHOT_PARTIAL: "partial of a full pass",
@@ -129,6 +131,8 @@ class Sums(ABC):
         self._active = plan.active
         self._window = 1 if plan.synchronous else plan.window
         self._limit = RING.limit_for(plan.parties)
+        objective = make_objective(plan.problem, plan.weight)
+        self._numbers = not (objective.classification or objective.multiclass)
 
     def contribute(self, kind: int, values: Array, shares: Sequence[Share]) -> None:
         """Cut (k,) values into the shares, and give each to its place's next sum of this kind.
@@ -141,7 +145,8 @@ class Sums(ABC):
         except ValueError as error:
             # The error itself names a row's place and value, and this one goes to the peers.
             reason = f"a number of it is not within +-{self._limit:g}, which masked sums hold"
-            raise PartyError(self._me, f"its {_NAMES[kind]} cannot be sent: {reason}: {_WAY_OUT}") from error
+            way_out = _WAY_OUT + (_LABELS if kind == Kind.TOTALS and self._numbers else "")
+            raise PartyError(self._me, f"its {_NAMES[kind]} cannot be sent: {reason}: {way_out}") from error
         start = 0
         for place, length in shares:
             stop = start + length

@@ -224,6 +224,8 @@ class _Party:
         if self.threads > 1 and not self.plan.synchronous:
             plan = self.plan
             in_turn = plan.embedding > 0 or plan.penalty != NO_PENALTY or sparse.issparse(self.holding.features)
+            # a change that two threads lose of SAGA's mean would be missing until the segment ends
+            in_turn |= plan.algorithm == SAGA
             return Threads(self.threads, self._exchange.fail, lock=in_turn)
         return Workers()
 

@@ -73,7 +73,7 @@ class SleepingWorkers(Workers):
 
 
 class Threads(Workers):
-    """A pool of `count` threads; with `lock` they take turns, as sparse blocks and networks require.
+    """A pool of `count` threads; with `lock` they take turns, as sparse blocks, networks and SAGA require.
 
     Without it a thread may read a block while another writes it: the paper's inconsistent reads.
     """
