@@ -93,12 +93,12 @@ class Training:
             report = self.strategy.report
             self.history.write(0, report, metrics, begun, exchange + report.exchange_seconds - before)
         while not self.ended:
-            before = self.strategy.state, self.strategy.states, self.choice
+            kept = self.strategy.state, self.strategy.states, self.choice
             try:
                 record, arrays = self.round(self.made + 1, record, arrays, evaluator)
             except StrategyError:
                 # the round may have failed after it had changed these, and a checkpoint is of one round
-                self.strategy.state, self.strategy.states, self.choice = before
+                self.strategy.state, self.strategy.states, self.choice = kept
                 if self.made > first_round:
                     self.checkpoint(self.made, arrays)
                 raise

@@ -149,10 +149,9 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     def spread(rows: Int64[np.ndarray, "some"]) -> Spread:
         """The noisy labels of some training rows, and each client's indices among these rows."""
         noisy = flip_labels(labels[rows], spec.label_noise, spec.seed)
-        parts, own = spec.partition_sites or num_clients, ()
-        if source.sites is not None:
-            own = source.sites[rows], int(source.sites.max()) + 1
-        return noisy, partition(spec, noisy, source.codes[rows], parts, *own)[:num_clients]
+        sites, parts = source.sites, spec.partition_sites or num_clients
+        own, number = (None, 0) if sites is None else (sites[rows], int(sites.max()) + 1)
+        return noisy, partition(spec, noisy, source.codes[rows], parts, own, number)[:num_clients]
 
     rows = train_rows[drop_positives(labels[train_rows], spec.imbalance, spec.seed)]
     train_labels, parts = spread(rows)
