@@ -131,7 +131,9 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "fedsgda.rho": st.one_of(st.just("auto"), st.floats(0, 1, exclude_max=True)),
         "fedsgda.large-batch": st.one_of(st.just("auto"), st.integers(1, 10**6)),
         # of tables only, as the next two
-        **dict.fromkeys(("feature-columns", "site-column", "drop-columns", "missing-values"), st.just("")),
+        **dict.fromkeys(
+            ("label-column", "feature-columns", "site-column", "drop-columns", "missing-values"), st.just("")
+        ),
         "missing": st.just("error"),
         "scale": st.just("standard"),
         "bins": st.just(10),
