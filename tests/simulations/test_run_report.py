@@ -57,7 +57,7 @@ def test_runs_without_a_result_say_why(command: Line, tmp_path: Path) -> None:
 
 
 def test_several_runs(command: Line, tmp_path: Path) -> None:
-    paths = [fake(tmp_path / "a", {"label-column": "<s>"}), fake(tmp_path / "b", clients=None, failure="diverged")]
+    paths = [fake(tmp_path / "a", {"positive-label": "<s>"}), fake(tmp_path / "b", clients=None, failure="diverged")]
     text, page = written(command, *paths, "--out", tmp_path / "new" / "all.html")
     assert "<s>" not in text
     assert text.count("<svg") == 1
