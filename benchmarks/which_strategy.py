@@ -101,7 +101,9 @@ class Task:
         facts = {"clients": self.case.clients or EXPERIMENT.clients, **self.case.config}
         tuning = EXPERIMENT.tune.seeds_of(self.case.at) if EXPERIMENT.tune else 0
         rows = f"figures/{FOLDER.name}/{file_of(self.name)}"
-        made = " and ".join(dict.fromkeys(_environment(row) for row in self.rows))
+        made = ", ".join(
+            " and ".join(dict.fromkeys(words)) for words in zip(*map(_environment, self.rows), strict=True)
+        )
         first, *others = (METRICS[metric] for metric in self.metrics)
         columns = ["method", "step", first, f"to {BASE}", "95 % interval", "verdict", *others]
         ranked = sorted(METHODS, key=lambda method: -float(np.mean([*self.ends(method).values()] or [0.0])))
@@ -119,8 +121,8 @@ class Task:
         return [method, _step(rows), first, *(gap.cells if gap and method != BASE else unjudged), *others]
 
 
-def _environment(row: Mapping[str, str]) -> str:
-    return ", ".join([*(f"{name} {row[name]}" for name in versions() if name in row), row["machine"]])
+def _environment(row: Mapping[str, str]) -> tuple[str, str]:
+    return ", ".join(f"{name} {row[name]}" for name in versions() if name in row), row["machine"]
 
 
 def _step(rows: Sequence[Mapping[str, str]]) -> str:
