@@ -112,10 +112,10 @@ def _list_untuned(expansion: Expansion) -> list[str]:
         return []
     tune, tuned = expansion.experiment.tune.in_profile(expansion.profile), expansion.tuned
     lines = [line for line in expansion.lines if tune.grid_of(line.method)]
-    untuned = lines if tuned is None else [line for line in lines if not tuned.values_of(line.at)]
-    if not untuned or len(untuned) == len(lines):
-        return tune.without if untuned else []
-    return [*tune.without, f"No values were chosen for {', '.join(dict.fromkeys(line.title for line in untuned))}."]
+    untuned = [line.title for line in lines if tuned is None or not tuned.values_of(line.at)]
+    if not untuned:
+        return []
+    return tune.without + ([f"No values were chosen for {', '.join(untuned)}."] if len(untuned) < len(lines) else [])
 
 
 def _gap_cells(gap: Difference | None) -> list[Cell]:
