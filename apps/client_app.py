@@ -41,6 +41,7 @@ from payloads.wire import (
     STAGE,
     STATE_ROUND,
     STATE_SINCE,
+    check_records,
     content,
     digest,
     find,
@@ -206,8 +207,10 @@ class Request:
             kind: the message's type; with the content it makes the hash ``question``, which a secure sum needs.
 
         Raises:
-            PayloadError: it has no model, or an array or the scaling is malformed. The payload is read later.
+            PayloadError: it has no model or an unknown record, or an array or the scaling is malformed. The payload is
+                read later.
         """
+        check_records(records)
         extras, scaling, present = (find(records, name, ConfigRecord) for name in (PAYLOAD, SCALING, PRESENT))
         return cls(
             dict(find(records, CONFIG, ConfigRecord) or {}),
@@ -342,6 +345,8 @@ def _scores(context: Context, request: Request) -> RecordDict:
     site = site_of(context, config, request.scaling)
     assert isinstance(site, Site)
     asked = None if request.extras is None else _decode(ScoreEdges, request.extras, 0).check_order()
+    if asked is not None and config.privacy.secure_sum:
+        raise SecureSumError("the server chose the bins of the scores, allowed: the fixed bins in a secure sum")
     model = resources.skeleton(config, tuple(site.features.shape[1:]))
     counts = score(model, request.parameters, site, asked, request.config[PHASE])
     metrics = {NUM_EXAMPLES: int(counts.negatives.sum() + counts.positives.sum()), ROUND: request.config[ROUND]}

@@ -43,6 +43,11 @@ STATE_ROUND = "state-round"
 # in a message's config: memories made before this round are invalid
 STATE_SINCE = "state-since"
 
+# the records of a message to a client, with their types
+_DOWN = {
+    ARRAYS: ArrayRecord,
+    **dict.fromkeys((PAYLOAD, CONFIG, LOCAL, SCALING, PRESENT), ConfigRecord),
+}
 # One flat vector, and the floating-point buffers (batch-norm statistics) where the model has any.
 MODEL_ARRAYS = ("parameters", "buffers")
 # the scalars of a message
@@ -196,28 +201,46 @@ def content(
 
 
 def digest(records: RecordDict, kind: str) -> bytes:
-    """Return a hash of all that a message asks.
+    """Return a SHA-256 hash of a whole message: 32 bytes that no other message has.
+
+    Every part is hashed with its type and its length, so no byte can move from a name to a value or to another part.
 
     Args:
+        records: The message's content.
         kind: Flower's type of the message.
     """
-    parts = []
+    parts: list[bytes] = [kind.encode()]
     for name, record in sorted(values_of(records).items()):
-        for key, value in sorted(values_of(record).items()):
-            data = (
-                value.data if isinstance(value, Array) else value if isinstance(value, bytes) else repr(value).encode()
-            )
-            parts.append((f"{name} {key} {len(data)} ".encode(), data))
-    return _hash(kind, tuple(parts))
+        values = values_of(record)
+        parts += [type(record).__name__.encode(), name.encode(), len(values).to_bytes(8, "big")]
+        for key, value in sorted(values.items()):
+            parts += [type(value).__name__.encode(), key.encode()]
+            if isinstance(value, Array):
+                parts += [f"{value.dtype} {tuple(value.shape)} {value.stype}".encode(), value.data]
+            else:
+                parts.append(value if isinstance(value, bytes) else repr(value).encode())
+    return _hash(tuple(parts))
 
 
-@lru_cache(maxsize=1)  # the clients of a process are asked the same
-def _hash(kind: str, parts: tuple[tuple[bytes, bytes], ...]) -> bytes:
-    asked = sha256(kind.encode())
-    for about, data in parts:
-        asked.update(about)
-        asked.update(data)
-    return asked.digest()
+@lru_cache(maxsize=1)  # all clients of a process get the same message
+def _hash(parts: tuple[bytes, ...]) -> bytes:
+    state = sha256()
+    for part in parts:
+        state.update(len(part).to_bytes(8, "big"))
+        state.update(part)
+    return state.digest()
+
+
+def check_records(records: RecordDict) -> None:
+    """Refuse a message to a client with a record that no client reads.
+
+    Raises:
+        PayloadError: It has an unknown record, or a record of another type.
+    """
+    for name, record in values_of(records).items():
+        if type(record) is not (expected := _DOWN.get(name)):
+            wanted = ", ".join(_DOWN) if expected is None else expected.__name__
+            raise PayloadError(f"message with {type(record).__name__} {name!r}, allowed: {wanted}")
 
 
 def count_bytes(records: RecordDict) -> int:

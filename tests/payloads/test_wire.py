@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
@@ -18,6 +18,7 @@ from payloads.wire import (
     check_model,
     content,
     count_bytes,
+    digest,
     model_arrays,
     model_record,
     ready_to_send,
@@ -152,3 +153,21 @@ def test_bytes_that_are_no_array_are_counted_without_failing(blob: bytes) -> Non
     array = Array(dtype="float32", shape=(1,), stype="numpy.ndarray", data=blob)
     records = content(arrays=ArrayRecord({"parameters": array}), payload=ConfigRecord({"a": blob, "b": 1}))
     assert 0 <= count_bytes(records) <= 2 * len(blob)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"x": ConfigRecord({"k 1 1y k": b"2"})},  # a name that contains the first value and the second name
+        {"x": ConfigRecord({"k": b"1"}), "y": ConfigRecord({"k": "2"})},
+        {"x": ConfigRecord({"k": b"1"}), "y": ConfigRecord({"k": b"2"}), "z": ConfigRecord()},
+        {"x": ConfigRecord({"k": b"1"}), "y": ConfigRecord({"k": b"2"}), "z": MetricRecord()},
+        {"x": ConfigRecord({"k1": b""}), "y": ConfigRecord({"k": b"2"})},
+    ],
+)
+def test_different_messages_have_different_hashes(other: dict[str, Any]) -> None:
+    content = {"x": ConfigRecord({"k": b"1"}), "y": ConfigRecord({"k": b"2"})}
+    same = {name: ConfigRecord(dict(record)) for name, record in content.items()}
+    assert digest(RecordDict(content), "train") == digest(RecordDict(same), "train")
+    assert digest(RecordDict(content), "train") != digest(RecordDict(other), "train")
+    assert digest(RecordDict(content), "train") != digest(RecordDict(content), "evaluate")
