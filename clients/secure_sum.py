@@ -1,7 +1,7 @@
 """A client's side of secure sums (`privacy.secure_sum`): one answer to each stage, with a memory between messages.
 
 The memory lies in the node's Flower context, as a client's other memory does, and is never written to a disk. It
-is kept as bytes, not as a payload: the four stages would check it more often than all that arrives.
+is kept as bytes, not as a payload: the five stages would check it more often than all that arrives.
 """
 
 import dataclasses
@@ -19,19 +19,23 @@ from payloads.secure_sum import (
     SHARES,
     STAGES,
     VALUES,
+    VIEWS,
     Boxes,
+    Evidence,
     MaskedValues,
     Members,
     Present,
     PublicKeys,
     Shares,
     Survivors,
+    Views,
     by_place,
     rows_of,
 )
 from privacy.keys import KEY_BYTES
 from privacy.ring import Ring
 from privacy.secure_sum import (
+    CODE_BYTES,
     FEWEST_MEMBERS,
     SEALED_BYTES,
     Group,
@@ -42,13 +46,14 @@ from privacy.secure_sum import (
     mask,
     reveal,
     share_out,
+    vouch,
 )
 from privacy.shamir import SHARE_BYTES
 
 # the record in the node's context
 MEMORY = "secure-sum"
 # what the server sends in each stage
-QUESTIONS: dict[str, type[Payload] | None] = {KEYS: None, BOXES: Members, SHARES: Survivors}
+QUESTIONS: dict[str, type[Payload] | None] = {KEYS: None, BOXES: Members, VIEWS: Survivors, SHARES: Evidence}
 _MEMBERS = ("places", "mask_keys", "box_keys", "commitments")
 
 
@@ -95,6 +100,8 @@ class SumMemory:
         peers, agreed: the public keys of others, and the secrets that it has agreed on with them, in their order.
         places, mask_keys, box_keys, commitments: the members, from stage 2 on; before, the client alone.
         present: who takes part, from stage 3 on.
+        question: The hash of the message of stage 3.
+        survivors: The places for which the client has vouched, from stage 4 on.
     """
 
     number: int
@@ -111,6 +118,8 @@ class SumMemory:
     box_keys: bytes = _field()
     commitments: bytes = _field()
     present: bytes = _field(8)
+    question: bytes = _field()
+    survivors: bytes = _field(8)
 
     @classmethod
     def of(cls, record: ConfigRecord) -> Self:
@@ -138,17 +147,28 @@ class SumClient:
         me: its place.
         number: of the sum, counted over the run: no client takes part in an earlier one again.
         purpose: of the sum; see `payloads.secure_sum.purpose_of`.
+        settings: The hash of the run config, which ``purpose`` contains.
         state: of the node's context.
         share: of a client's neighbours, that must be left to unmask it.
         demands: of the site's owner.
     """
 
-    def __init__(self, me: int, number: int, purpose: bytes, state: RecordDict, share: float, demands: Demands) -> None:
-        self.me, self.number, self.purpose, self.share, self.demands = me, number, purpose, share, demands
+    def __init__(
+        self,
+        me: int,
+        number: int,
+        purpose: bytes,
+        settings: bytes,
+        state: RecordDict,
+        share: float,
+        demands: Demands,
+    ) -> None:
+        self.me, self.number, self.purpose, self.settings = me, number, purpose, settings
+        self.share, self.demands = share, demands
         self._records = values_of(state)
 
     def answer(self, stage: str, question: Any) -> Payload:
-        """Answer one of the stages `KEYS`, `BOXES` and `SHARES`.
+        """Answer one of the stages `KEYS`, `BOXES`, `VIEWS` and `SHARES`.
 
         Args:
             question: of the type in `QUESTIONS`.
@@ -158,7 +178,9 @@ class SumClient:
         """
         if stage == KEYS:
             return self._tell_keys()
-        return self._share_out(question) if stage == BOXES else self._reveal(question)
+        if stage == BOXES:
+            return self._share_out(question)
+        return self._vouch(question) if stage == VIEWS else self._reveal(question)
 
     def mask(self, values: MaskedValues, ring: Ring, asked: Present, question: bytes) -> MaskedValues:
         """Answer the stage `VALUES`: return the client's values under its mask.
@@ -172,10 +194,13 @@ class SumClient:
             SecureSumError: as for `answer`.
         """
         memory = self._recall(VALUES)
-        self._keep(memory, VALUES, present=_pack(asked.places))
+        self._keep(memory, VALUES, present=_pack(asked.places), question=question)
         present, elements = set(asked.places.tolist()), values.elements.view(ring.dtype)
         if len(present) < len(asked.places):
             raise SecureSumError("a client is named twice among those that take part")
+        if len(present) < self.demands.fewest:
+            text = f"{len(present)} clients take part in the sum, allowed: at least {self.demands.fewest}"
+            raise SecureSumError(text)
         masked = mask(self.me, self._secrets(memory), self._group(memory), present, elements, ring.bits, question)
         return dataclasses.replace(values, elements=masked.view(f"int{ring.bits}"))
 
@@ -202,7 +227,7 @@ class SumClient:
             commitments=told.commitment,
         )
         self._keep(memory, KEYS)
-        return PublicKeys.of(told)
+        return PublicKeys.of(told, self.settings)
 
     def _share_out(self, question: Members) -> Payload:
         before = self._recall(BOXES)
@@ -219,14 +244,32 @@ class SumClient:
         holders, boxes = rows_of(share_out(self.me, own, group, agreed), SEALED_BYTES)
         return Boxes(holders=holders, boxes=boxes)
 
-    def _reveal(self, question: Survivors) -> Payload:
+    def _vouch(self, question: Survivors) -> Payload:
+        memory = self._recall(VIEWS)
+        group = self._group(memory)
+        # a refusal below ends the sum for this client, too
+        self._keep(memory, VIEWS, survivors=_pack(question.places))
+        agreed = agree_on_boxes(self.me, self._secrets(memory), group, memory.by_key())
+        present, survivors = _unpack(memory.present), set(question.places.tolist())
+        codes = vouch(self.me, agreed, group, memory.question, present, survivors, self.demands.fewest)
+        receivers, rows = rows_of(codes, CODE_BYTES)
+        return Views(receivers=receivers, codes=rows)
+
+    def _reveal(self, evidence: Evidence) -> Payload:
         memory = self._recall(SHARES)
         group = self._group(memory)
         agreed = agree_on_boxes(self.me, self._secrets(memory), group, memory.by_key())
         self._keep(memory, SHARES, mask_key=b"", seed=b"")
-        present, survivors = set(np.frombuffer(memory.present, np.int64).tolist()), set(question.places.tolist())
-        sealed = by_place(question.senders, question.boxes)
-        told = reveal(self.me, agreed, group, present, survivors, sealed, self.demands.fewest)
+        told = reveal(
+            self.me,
+            agreed,
+            group,
+            memory.question,
+            _unpack(memory.present),
+            _unpack(memory.survivors),
+            by_place(evidence.vouchers, evidence.codes),
+            by_place(evidence.senders, evidence.boxes),
+        )
         owners, shares = rows_of(told, SHARE_BYTES)
         return Shares(owners=owners, shares=shares)
 
@@ -255,6 +298,10 @@ class SumClient:
 
 def _pack(places: IntArray | list[int]) -> bytes:
     return np.asarray(places, np.int64).tobytes()
+
+
+def _unpack(places: bytes) -> set[int]:
+    return set(np.frombuffer(places, np.int64).tolist())
 
 
 def _rows(keys: bytes) -> list[bytes]:

@@ -8,6 +8,7 @@ zeros, and its weight does not count. A "total" is a sum of integers.
 import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from hashlib import sha256
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -16,43 +17,67 @@ from numpy.typing import NDArray
 from payloads.record import FloatArray, IntArray, Payload, array, specs_of
 from privacy.keys import KEY_BYTES
 from privacy.ring import Ring
-from privacy.secure_sum import SEALED_BYTES, Member, SecureSumError
+from privacy.secure_sum import CODE_BYTES, SEALED_BYTES, Member, SecureSumError
 from privacy.shamir import SHARE_BYTES
 
 ByteArray = NDArray[np.uint8]
 # the stages; in the third the exchange takes place whose replies are summed
-KEYS, BOXES, VALUES, SHARES = STAGES = ("keys", "boxes", "values", "shares")
+KEYS, BOXES, VALUES, VIEWS, SHARES = STAGES = ("keys", "boxes", "values", "views", "shares")
 # the exchange of a round that has no phase
 OWN_EXCHANGE = "its own exchange"
 # values encoded at once: their half a dozen copies then fit into the processor's cache
 _PIECE = 2**13
 
 
-def purpose_of(server_round: int, phase: str, number: int) -> bytes:
-    """Return what a sum is for: the one exchange that has it.
+def purpose_of(server_round: int, phase: str, number: int, settings: bytes) -> bytes:
+    """Return the purpose of a sum: the one exchange of the one run that has it.
 
     Args:
-        number: of the sum, counted over the run.
+        server_round: The round's number.
+        phase: The exchange's name; "" for a round's own exchange.
+        number: The sum's number, counted over the run.
+        settings: A hash of the run config.
     """
-    return f"round {server_round}, {phase or OWN_EXCHANGE}, sum {number}".encode()
+    return f"round {server_round}, {phase or OWN_EXCHANGE}, sum {number}, run config {settings.hex()}".encode()
+
+
+def hash_settings(run_config: Mapping[str, bool | float | int | str]) -> bytes:
+    """Return a SHA-256 hash of a run config, which is the same at all nodes of a run.
+
+    Args:
+        run_config: The flat run config, as Flower hands it to the app.
+    """
+    return _hash_items(tuple(sorted((key, repr(value)) for key, value in run_config.items())))
+
+
+@lru_cache(maxsize=4)
+def _hash_items(items: tuple[tuple[str, str], ...]) -> bytes:
+    return sha256(repr(items).encode()).digest()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PublicKeys(Payload):
-    """Up, stage 1: a `Member`."""
+    """Up, stage 1: a `Member`, and the hash of the run config that its node was given."""
 
     mask_key: ByteArray = array(KEY_BYTES, kind="bytes")
     box_key: ByteArray = array(KEY_BYTES, kind="bytes")
     commitment: ByteArray = array(KEY_BYTES, kind="bytes")
+    settings: ByteArray = array(KEY_BYTES, kind="bytes")
 
     @classmethod
-    def of(cls, member: Member) -> Self:
-        """Return the record of a member."""
-        return cls(**{name: np.frombuffer(value, np.uint8) for name, value in vars(member).items()})
+    def of(cls, member: Member, settings: bytes) -> Self:
+        """Return the record of a member.
+
+        Args:
+            member: The member.
+            settings: The hash from `hash_settings`.
+        """
+        values = {**vars(member), "settings": settings}
+        return cls(**{name: np.frombuffer(value, np.uint8) for name, value in values.items()})
 
     def member(self) -> Member:
         """Return the member of the record."""
-        return Member(**{name: value.tobytes() for name, value in self.arrays().items()})
+        return Member(self.mask_key.tobytes(), self.box_key.tobytes(), self.commitment.tobytes())
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -97,16 +122,32 @@ class MaskedValues(Payload):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Survivors(Payload):
-    """Down, stage 4: whose values have arrived; and the client's boxes, by their senders."""
+    """Down, stage 4: the clients whose values have arrived."""
 
     places: IntArray = array("n", kind="int")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Views(Payload):
+    """Up, stage 4: for each surviving neighbour the code by which the client vouches for its view of the sum."""
+
+    receivers: IntArray = array("k", kind="int")
+    codes: ByteArray = array("k", CODE_BYTES, kind="bytes")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Evidence(Payload):
+    """Down, stage 5: the codes for the client and the boxes for it, each by their senders."""
+
+    vouchers: IntArray = array("m", kind="int")
+    codes: ByteArray = array("m", CODE_BYTES, kind="bytes")
     senders: IntArray = array("k", kind="int")
     boxes: ByteArray = array("k", SEALED_BYTES, kind="bytes")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Shares(Payload):
-    """Up, stage 4: shares, by whose secret they are of."""
+    """Up, stage 5: shares, by the owners of the secrets."""
 
     owners: IntArray = array("k", kind="int")
     shares: ByteArray = array("k", SHARE_BYTES, kind="bytes")

@@ -67,3 +67,30 @@ def smallest_degree(clients: int, share: float) -> int:
         if clients * unmasked < _SECRECY and clients * stuck < _SUCCESS:
             return degree
     return others
+
+
+def count_tolerated(clients: int, share: float) -> tuple[int, int]:
+    """Return how many clients may collude with a server that lies, while no single value is revealed.
+
+    An honest client reveals shares only if ``threshold_of`` its neighbours, with the colluding ones, confirm its view
+    of the sum, and each honest client confirms one view. To unmask a client, the server needs the mask key of another
+    client that reveals shares. Both need a threshold of the same neighbours, who would have to confirm two views unless
+    ``2 * threshold - degree`` of them collude.
+
+    Args:
+        clients: The number of clients in the sum.
+        share: The share of a client's neighbours that must be left to unmask it.
+
+    Returns:
+        The number wherever they are in the ring, and the number for a random order of the ring, with a chance below
+        2^-40 that it does not suffice.
+    """
+    degree = smallest_degree(clients, share)
+    near = max(2 * threshold_of(share, degree) - degree - 1, 0)  # among the neighbours of each client
+    if degree == clients - 1:
+        return near, near
+    from scipy.stats import hypergeom
+
+    numbers = np.arange(near, clients)
+    chances = clients * hypergeom.sf(near, clients - 1, numbers, degree)
+    return near, int(numbers[np.flatnonzero(chances < _SECRECY)[-1]])

@@ -2,20 +2,24 @@
 
 K. Bonawitz, V. Ivanov, B. Kreuter, A. Marcedone, H. B. McMahan, S. Patel, D. Ramage, A. Segal, K. Seth, "Practical
 Secure Aggregation for Privacy-Preserving Machine Learning" (CCS 2017), Figure 4, with the sparse graph of Bell et al.
-(`privacy.graph`). One sum has four stages, each a question of the server's to the clients that are left:
+(`privacy.graph`). One sum has five stages. Each is a question of the server to the clients that are left:
 
 1. Each client makes `Secrets`, and tells their public side, a `Member`.
 2. It gives each of its neighbours, in a box that only that one can open, a share of its seed and of its mask key.
 3. It sends its values plus a mask: the stream of its seed, and for each neighbour the stream of the key that the two
    agree on, added by the one with the lower number and subtracted by the other.
-4. For each neighbour it tells one share: of the seed, if that one's values arrived; else of its mask key. The server
-   takes off the streams of the seeds of the clients in the sum, and those of the pairs that somebody who left has not
-   cancelled.
+4. The server names the survivors, whose values have arrived. The client vouches for its `view_of` the sum to each
+   surviving neighbour, by a code that only the two can compute (the consistency check of Figure 4, round 3, which
+   uses signatures).
+5. If a threshold of its neighbours vouch for the same view, the client reveals one share for each neighbour: of the
+   seed if that neighbour survived, else of its mask key. The server subtracts the streams of the survivors' seeds,
+   and the streams of pairs that a client which left has not cancelled.
 
-A neighbour's seed and mask key together would unmask it. So every client answers each question once, the last one only
-where it is in the sum with a threshold of its neighbours, and a threshold of neighbours must answer it. Every mask is
-bound to all keys and to what the client was asked in stage 3, so that masks of clients that were told or asked
-different things do not cancel.
+A neighbour's seed and mask key together would unmask it. So every client answers each question once, and vouches only
+for a sum that contains it, a threshold of its neighbours and as many clients as its owner demands. Clients with
+different views vouch for different codes: a server that names different survivors to different clients gets no shares
+(docs/secure-sums.md states how many clients may collude with it). Every mask is bound to all keys and to the whole
+message of stage 3, so masks of clients that received different keys or messages do not cancel.
 """
 
 import secrets
@@ -23,6 +27,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
+from hmac import compare_digest
+from hmac import digest as hmac_digest
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -37,6 +43,8 @@ from privacy.shamir import SHARE_BYTES, join, split
 
 # bytes of a box with two shares
 SEALED_BYTES = 2 * SHARE_BYTES + BOX_BYTES
+# bytes of a code by which a client vouches for its view of a sum
+CODE_BYTES = 16
 # with two, each would learn the other's values from the sum
 FEWEST_MEMBERS = 3
 
@@ -208,30 +216,81 @@ def mask(
     return masked
 
 
+def view_of(group: Group, question: bytes, present: Collection[int], survivors: Collection[int]) -> bytes:
+    """Return a SHA-256 hash of everything about a sum on which its clients must agree.
+
+    Args:
+        group: The members, with the purpose of the sum.
+        question: As in `mask`.
+        present: As in `mask`.
+        survivors: The places of the clients whose values are in the sum.
+    """
+    parts = [group.digest, question, *(repr(sorted(places)).encode() for places in (present, survivors))]
+    return sha256(b"".join(sha256(part).digest() for part in parts)).digest()
+
+
+def vouch(
+    me: int,
+    agreed: Mapping[int, bytes],
+    group: Group,
+    question: bytes,
+    present: Collection[int],
+    survivors: Collection[int],
+    fewest: int = FEWEST_MEMBERS,
+) -> dict[int, bytes]:
+    """Stage 4: return a code of `CODE_BYTES` for each surviving neighbour.
+
+    Args:
+        me: The client's place.
+        agreed: The secrets from `agree_on_boxes`.
+        group: The members.
+        question: As in `mask`.
+        present: As in `mask`.
+        survivors: The places of the clients whose values are in the sum.
+        fewest: The smallest number of clients in a sum, as the site's owner demands it.
+
+    Raises:
+        SecureSumError: The survivors are too few, did not take part, or include too few neighbours of this client.
+    """
+    if not set(survivors) <= set(present) or len(set(survivors)) < max(fewest, FEWEST_MEMBERS):
+        raise SecureSumError(f"a sum over {len(survivors)} clients of {len(present)}, allowed: at least {fewest}")
+    peers = group.peers(me, survivors)
+    if me not in survivors or len(peers) < group.threshold:
+        raise SecureSumError(f"a sum without this client, or with fewer than {group.threshold} of its neighbours")
+    view = view_of(group, question, present, survivors)
+    return {peer: _code(agreed[peer], me, peer, view) for peer in sorted(peers)}
+
+
 def reveal(
     me: int,
     agreed: Mapping[int, bytes],
     group: Group,
+    question: bytes,
     present: Collection[int],
     survivors: Collection[int],
+    codes: Mapping[int, bytes],
     boxes: Mapping[int, bytes],
-    fewest: int = FEWEST_MEMBERS,
 ) -> dict[int, bytes]:
-    """Stage 4: return a share for each neighbour whose box arrived.
+    """Stage 5: return a share for each neighbour whose box arrived.
 
     Args:
-        agreed: from `agree_on_boxes`.
-        survivors: whose values are in the sum.
-        boxes: place of a neighbour -> the box that it has sealed for this client. One that does not open is left out.
-        fewest: how many clients a sum must have, or its terms are not unmasked.
+        me: The client's place.
+        agreed: The secrets from `agree_on_boxes`.
+        group: The members.
+        question: As in `mask`.
+        present: As in `mask`.
+        survivors: The survivors for which this client has vouched.
+        codes: A neighbour's place -> the code by which it vouches for its view.
+        boxes: A neighbour's place -> the box that it has sealed for this client. A box that does not open is left out.
 
     Raises:
-        SecureSumError: the survivors are too few, did not take part, or include too few of those around this client.
+        SecureSumError: Fewer neighbours than the threshold vouch for this client's view.
     """
-    if not set(survivors) <= set(present) or len(survivors) < max(fewest, FEWEST_MEMBERS):
-        raise SecureSumError(f"a sum over {len(survivors)} clients of {len(present)}, allowed: at least {fewest}")
-    if me not in survivors or len(group.peers(me, survivors)) < group.threshold:
-        raise SecureSumError(f"a sum without this client, or with fewer than {group.threshold} of its neighbours")
+    view, peers = view_of(group, question, present, survivors), group.peers(me, survivors)
+    same = [peer for peer in peers if compare_digest(codes.get(peer, b""), _code(agreed[peer], peer, me, view))]
+    if len(same) < group.threshold:
+        text = f"{len(same)} neighbours confirm who is in the sum and what was asked, allowed: at least"
+        raise SecureSumError(f"{text} {group.threshold}")
     shares = {}
     for peer in sorted(set(boxes).intersection(group.neighbours[me], present)):
         key, about = _box(agreed[peer], peer, me, group)
@@ -257,7 +316,7 @@ def unmask(
         present: as in `mask`.
         uploads: place -> (k,) what arrived in stage 3.
         question: as in `mask`.
-        revealed: place of one who answered in stage 4 -> place of its neighbour -> share.
+        revealed: The place of a client that answered in stage 5 -> the place of its neighbour -> share.
 
     Raises:
         SecureSumError: fewer than `FEWEST_MEMBERS` values arrived, or shares are missing or wrong; names whose secret
@@ -305,6 +364,12 @@ def _own_stream(seed: bytes, group: Group, question: bytes, count: int, bits: in
 def _pair_key(private: X25519PrivateKey, owner: int, peer: int, group: Group, question: bytes) -> bytes:
     own, other = (group.members[place].mask_key for place in (owner, peer))
     return agree(private, other, info=b"pair's mask" + group.digest + question, own_public=own)
+
+
+def _code(agreed: bytes, sender: int, receiver: int, view: bytes) -> bytes:
+    """The code by which a sender vouches for a view; the agreed secret has no other use as a key of HMAC."""
+    text = b"view" + sender.to_bytes(4, "big") + receiver.to_bytes(4, "big") + view
+    return hmac_digest(agreed, text, "sha256")[:CODE_BYTES]
 
 
 def _box(agreed: bytes, sender: int, receiver: int, group: Group) -> tuple[bytes, bytes]:

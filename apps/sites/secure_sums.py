@@ -17,7 +17,7 @@ from apps.sites.ledger import open_record
 from clients.secure_sum import QUESTIONS, Demands, SumClient
 from payloads.held_out import EVALUATIONS
 from payloads.record import FloatArray, Payload
-from payloads.secure_sum import KEYS, OWN_EXCHANGE, Present, make_ring, pack, purpose_of
+from payloads.secure_sum import KEYS, OWN_EXCHANGE, Present, hash_settings, make_ring, pack, purpose_of
 from payloads.wire import (
     CONFIG,
     LARGEST_SITE,
@@ -28,6 +28,7 @@ from payloads.wire import (
     STAGE,
     SUM_NUMBER,
     Values,
+    check_records,
     content,
     need,
 )
@@ -88,6 +89,7 @@ def answer_question(records: RecordDict, context: Context, config: RunConfig, pl
         SecureSumError: the answer would endanger the client's values.
         PayloadError: the message is not what a server asks.
     """
+    check_records(records)
     asked: Values = dict(need(records, CONFIG, ConfigRecord))
     stage = str(asked[STAGE])
     kind = QUESTIONS[stage]
@@ -147,12 +149,13 @@ def mask_reply(
             f"the server says that no site has more than {asked[LARGEST_SITE]} samples, but this one has"
         )
     values = pack(steps, payload, ring, limit, weight)
-    # what the owner demands is checked in the stages before and after this one
-    return _client(asked, context, config, place, Demands()).mask(values, ring, present, question).to_record()
+    client = _client(asked, context, config, place, demands_of(context.node_config))
+    return client.mask(values, ring, present, question).to_record()
 
 
 def _client(asked: Values, context: Context, config: RunConfig, place: int, demands: Demands) -> SumClient:
     """The node's client in the sum that a message's scalars name."""
     number = int(asked[SUM_NUMBER])
-    purpose = purpose_of(int(asked[ROUND]), str(asked.get(PHASE, "")), number)
-    return SumClient(place, number, purpose, context.state, config.privacy.secure_threshold, demands)
+    settings = hash_settings(context.run_config)
+    purpose = purpose_of(int(asked[ROUND]), str(asked.get(PHASE, "")), number, settings)
+    return SumClient(place, number, purpose, settings, context.state, config.privacy.secure_threshold, demands)

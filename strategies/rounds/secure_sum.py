@@ -1,4 +1,4 @@
-"""The server's side of secure sums (`privacy.secure_sum`): four stages around one exchange, and what they leave.
+"""The server's side of secure sums (`privacy.secure_sum`): four stages around one exchange, and the unmasked means.
 
 A strategy gets one reply a client, as without: each holds the mean over the clients in the place of the client's own
 model and payload, so that every mean over them is that mean. Totals are in the first reply, and zeros in the others.
@@ -23,13 +23,16 @@ from payloads.secure_sum import (
     BOXES,
     KEYS,
     SHARES,
+    VIEWS,
     Boxes,
+    Evidence,
     MaskedValues,
     Members,
     Present,
     PublicKeys,
     Shares,
     Survivors,
+    Views,
     by_place,
     make_ring,
     purpose_of,
@@ -39,7 +42,7 @@ from payloads.secure_sum import (
 from payloads.wire import LARGEST_SITE, PAYLOAD, PHASE, ROUND, STAGE, SUM_NUMBER, content, count_bytes, need
 from privacy.keys import agree
 from privacy.ring import Ring
-from privacy.secure_sum import FEWEST_MEMBERS, SEALED_BYTES, Group, SecureSumError, unmask
+from privacy.secure_sum import CODE_BYTES, FEWEST_MEMBERS, SEALED_BYTES, Group, SecureSumError, unmask
 from strategies.rounds.errors import SetupError, StrategyError
 from strategies.rounds.exchange import Exchange
 from strategies.rounds.family import Family
@@ -47,7 +50,7 @@ from strategies.rounds.replies import Reply
 
 # with which the server tries whether a client's key is one
 _PROBE = X25519PrivateKey.generate()
-UP: dict[str, type[Payload]] = {KEYS: PublicKeys, BOXES: Boxes, SHARES: Shares}
+UP: dict[str, type[Payload]] = {KEYS: PublicKeys, BOXES: Boxes, VIEWS: Views, SHARES: Shares}
 
 
 @lru_cache(maxsize=2**12)
@@ -95,6 +98,10 @@ class StageExchange(Exchange):
         group = self.secure.group
         if isinstance(payload, Boxes) and group and sorted(payload.holders.tolist()) != group.neighbours[place]:
             raise PayloadError(f"Boxes.holders: got {payload.holders.tolist()}, expected the client's neighbours")
+        if isinstance(payload, Views) and group:
+            expected = sorted(group.peers(place, self.secure.survivors))
+            if payload.receivers.tolist() != expected:
+                raise PayloadError(f"Views.receivers: got {payload.receivers.tolist()}, expected {expected}")
 
 
 @dataclass(eq=False)
@@ -158,6 +165,7 @@ class SecureSum:
         self.wanted = 0
         self.boxes: dict[int, dict[int, bytes]] = {}
         self.present: list[int] = []
+        self.survivors: list[int] = []
 
     @property
     def record(self) -> ConfigRecord:
@@ -182,8 +190,9 @@ class SecureSum:
             StrategyError: too few are left.
         """
         privacy, self.wanted = self.family.privacy, len(places)
-        purpose = purpose_of(self.server_round, self.phase, self.number)
-        members = {reply.place: reply.payload.member() for reply in self._ask(KEYS, dict.fromkeys(places))}
+        replies, settings = self._keep_same_settings(self._ask(KEYS, dict.fromkeys(places)))
+        members = {reply.place: reply.payload.member() for reply in replies}
+        purpose = purpose_of(self.server_round, self.phase, self.number, settings)
         try:
             self.group = Group(members, privacy.secure_threshold, purpose)
         except SecureSumError as error:
@@ -214,13 +223,24 @@ class SecureSum:
         replies, lengths = self._keep_alike(replies)
         family, arrived = self.family, [reply.place for reply in replies]
         # the others would refuse to answer, and be right: too few of their neighbours are left
+        self.survivors = arrived
         willing = set(arrived).difference(self.group.alone(arrived))
         if not willing:
             few = f"values of {len(arrived)} of {len(self.present)} clients arrived, too few to be unmasked"
             raise self._explain(few)
-        questions = {place: self._question(place, arrived) for place in arrived if place in willing}
+        survivors = Survivors(places=np.array(arrived))
+        views = {
+            reply.place: by_place(reply.payload.receivers, reply.payload.codes)
+            for reply in self._ask(VIEWS, dict.fromkeys(sorted(willing), survivors))
+        }
+        evidence = {place: self._evidence(place, views) for place in views}
+        # the others would refuse: too few of their neighbours have vouched for the same sum
+        asked = {place: one for place, one in evidence.items() if len(one.vouchers) >= self.group.threshold}
+        if not asked:
+            few = f"{len(views)} clients confirmed who is in the sum, too few to unmask it"
+            raise self._explain(few)
         revealed = {
-            reply.place: by_place(reply.payload.owners, reply.payload.shares) for reply in self._ask(SHARES, questions)
+            reply.place: by_place(reply.payload.owners, reply.payload.shares) for reply in self._ask(SHARES, asked)
         }
         ring = self.ring
         uploads = {reply.place: reply.payload.elements.view(ring.dtype) for reply in replies}
@@ -264,10 +284,22 @@ class SecureSum:
             raise self._explain(error) from None
         return payload
 
-    def _question(self, place: int, arrived: Sequence[int]) -> Survivors:
+    def _evidence(self, place: int, views: Mapping[int, Mapping[int, bytes]]) -> Evidence:
+        """The codes and the boxes for a client."""
+        codes = {sender: codes[place] for sender, codes in views.items() if place in codes}
         sealed = {sender: self.boxes[sender][place] for sender in self.present if place in self.boxes[sender]}
+        vouchers, rows = rows_of(codes, CODE_BYTES)
         senders, boxes = rows_of(sealed, SEALED_BYTES)
-        return Survivors(places=np.array(arrived), senders=senders, boxes=boxes)
+        return Evidence(vouchers=vouchers, codes=rows, senders=senders, boxes=boxes)
+
+    def _keep_same_settings(self, replies: list[Reply]) -> tuple[list[Reply], bytes]:
+        """The replies with the run config that most clients have, and its hash. The other replies are dropped."""
+        hashes = [reply.payload.settings.tobytes() for reply in replies]
+        most = Counter(hashes).most_common(1)[0][0]
+        for reply, settings in zip(replies, hashes, strict=True):
+            if settings != most:
+                self.family.report.dropped[reply.place] = "secure sum: another run config than most clients have"
+        return [reply for reply in replies if reply.payload.settings.tobytes() == most], most
 
     def _ask(self, stage: str, questions: Mapping[int, Payload | None]) -> list[Reply]:
         config = ConfigRecord({ROUND: self.server_round, PHASE: self.phase, STAGE: stage, SUM_NUMBER: self.number})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp.mod import LocalDpMod
 
 from apps.client_app import app as client_app
@@ -19,7 +19,7 @@ from apps.server_app import RunFailedError
 from apps.server_app import app as server_app
 from clients.secure_sum import MEMORY, Demands, SumClient
 from payloads.flower_internals import values_of
-from payloads.secure_sum import BOXES, KEYS, MaskedValues
+from payloads.secure_sum import BOXES, KEYS, STAGES, MaskedValues
 from payloads.wire import ARRAYS, CONFIG, LARGEST_SITE, PAYLOAD, PRESENT, STAGE
 from privacy.secure_sum import SecureSumError
 from simulations.engines.flower_internals import own_records
@@ -89,13 +89,13 @@ def test_float32_costs_a_rounding_and_a_fiftieth_of_the_bytes(tmp_path: Path) ->
         assert 1 < masked.lines[-1][way] / plain.lines[-1][way] < 1.3
 
 
-@pytest.mark.parametrize("stage", ["keys", "boxes", "values", "shares"])
+@pytest.mark.parametrize("stage", ["keys", "boxes", "values", "views", "shares"])
 def test_who_leaves_in_a_stage_is_named_and_the_sum_is_that_of_the_others(stage: str, tmp_path: Path) -> None:
     config: dict[str, Scalar] = {**UNEQUAL, "strategy": "local-sgd", "dtype": "float64"}
     masked, _ = federate(tmp_path / "masked", config, clients=7, tamper=silence(stage, (1, 4)))
 
     def drop(exchange: Exchange) -> Message:
-        gone = exchange.partition in (1, 4) and exchange.server_round == 2 and stage != "shares"
+        gone = exchange.partition in (1, 4) and exchange.server_round == 2 and stage not in ("views", "shares")
         return Message(Error(1, "gone"), reply_to=exchange.message) if gone else exchange.reply
 
     plain, _ = federate(tmp_path / "plain", {**config, "privacy.secure-sum": False}, clients=7, tamper=drop)
@@ -111,6 +111,7 @@ def test_who_leaves_in_a_stage_is_named_and_the_sum_is_that_of_the_others(stage:
         ("keys", "2 clients; a secure sum needs at least 3"),
         ("boxes", "0 clients are left that can be unmasked; no answer from 0, 1, 2"),
         ("values", "values of 2 of 5 clients arrived, too few to be unmasked; partition 0: "),
+        ("views", "2 clients confirmed who is in the sum, too few to unmask it; partition 0: "),
         ("shares", "partition 0: 2 shares of its seed, needed: 3; no answer from partitions 1, 2"),
     ],
 )
@@ -149,7 +150,7 @@ def test_a_value_out_of_range_is_that_client_s_error(tmp_path: Path) -> None:
 
 def test_no_stage_is_answered_twice(tmp_path: Path) -> None:
     _, grid = federate(tmp_path / "run", {**UNEQUAL, "strategy": "local-sgd", "num-server-rounds": 1}, clients=3)
-    for stage in ("keys", "boxes", "values", "shares"):
+    for stage in STAGES:
         message = next(one.message for one in grid.exchanges if stage_of(one) == stage)
         with task_identity():
             again = Message(message.content, dst_node_id=message.metadata.dst_node_id, message_type="train")
@@ -161,7 +162,7 @@ def test_no_stage_is_answered_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "value"), [("seed", b"short"), ("mask_keys", "text"), ("answered", None)])
 def test_a_damaged_memory_is_one_error_that_names_what(name: str, value: Any) -> None:
     state = RecordDict()
-    client = SumClient(0, 1, b"a sum", state, 2 / 3, Demands())
+    client = SumClient(0, 1, b"a sum", bytes(32), state, 2 / 3, Demands())
     client.answer(KEYS, None)
     values_of(state.config_records[MEMORY])[name] = value
     with pytest.raises(SecureSumError, match=f"this node remembers of its secure sums is damaged: {name}$"):
@@ -184,7 +185,7 @@ def test_a_site_decides_which_runs_it_joins(tmp_path: Path) -> None:
     nodes: list[dict[str, Scalar]] = [{}, {}, {"secure-sum": True, "fewest-summed": 4}]
     with pytest.raises(RunFailedError, match="secure-sum: got a run with privacy.secure-sum=false, allowed: true"):
         federate(tmp_path / "plain", {**config, "privacy.secure-sum": False}, nodes=nodes)
-    with pytest.raises(RunFailedError, match="a sum over 3 clients of 3, allowed: at least 4"):
+    with pytest.raises(RunFailedError, match="3 clients take part in the sum, allowed: at least 4"):
         federate(tmp_path / "few", config, nodes=nodes)
     run, _ = federate(tmp_path / "enough", config, nodes=[*nodes, {}])
     assert run.result["rounds"] == 1
@@ -201,6 +202,18 @@ def test_a_client_sends_nothing_outside_of_a_sum(kind: str, tmp_path: Path) -> N
         records = RecordDict({name: asked.content[name] for name in (ARRAYS, CONFIG)})
         (reply,) = grid.send_and_receive([Message(records, dst_node_id=FIRST_NODE_ID, message_type=kind)])
     assert "the server asked for values outside of a secure sum" in reply.error.reason
+
+
+@pytest.mark.parametrize(("where", "record"), [("more", ConfigRecord({"a": 1})), (PRESENT, MetricRecord())])
+def test_a_client_refuses_a_message_with_parts_that_it_does_not_read(where: str, record: Any, tmp_path: Path) -> None:
+    config: dict[str, Scalar] = {**UNEQUAL, "strategy": "local-sgd", "num-server-rounds": 1}
+    _, grid = federate(tmp_path / "run", config, clients=3)
+    asked = next(one.message for one in grid.exchanges if stage_of(one) == "values")
+    records = own_records(asked.content)
+    records[where] = record
+    with task_identity():
+        (reply,) = grid.send_and_receive([Message(records, dst_node_id=FIRST_NODE_ID, message_type="train")])
+    assert f"message with {type(record).__name__} {where!r}, allowed: " in reply.error.reason
 
 
 def test_a_site_s_demands_hold_for_every_message(tmp_path: Path) -> None:
@@ -230,12 +243,20 @@ def test_the_largest_site_is_not_the_server_s_to_choose(tmp_path: Path) -> None:
             return super().push_messages(told)
 
     config: dict[str, Scalar] = {**UNEQUAL, "strategy": "local-sgd", "num-server-rounds": 1, "dtype": "float64"}
-    honest, _ = federate(tmp_path / "honest", config, clients=3)
     flat = flat_config(tmp_path / "lying", config)
-    # masks of clients that were asked different things do not cancel, and the sum is noise over the whole range
-    serve(Lying(client_app, 3, flat), server_app, flat)
-    for name, value in Run(tmp_path / "lying").model.items():
-        assert np.abs(value - honest.model[name]).max() > 0.1
+    # clients that were asked different things do not confirm each other's view of the sum
+    with pytest.raises(RunFailedError, match="0 neighbours confirm who is in the sum and what was asked"):
+        serve(Lying(client_app, 3, flat), server_app, flat)
+
+
+def test_a_client_with_another_run_config_is_dropped(tmp_path: Path) -> None:
+    """A server that gives one client another step would learn the client's step from the sum."""
+    config: dict[str, Scalar] = {**UNEQUAL, "strategy": "local-sgd", "num-server-rounds": 1}
+    flat = flat_config(tmp_path / "run", config)
+    grid = Wiretap(client_app, 5, flat)
+    grid._contexts[FIRST_NODE_ID + 2].run_config = {**flat, "learning-rate": 1e-30}
+    serve(grid, server_app, flat)
+    assert Run(tmp_path / "run").lines[1]["dropped"] == {"2": "secure sum: another run config than most clients have"}
 
 
 def write_keys(folder: Path, count: int) -> list[Path]:

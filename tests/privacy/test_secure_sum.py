@@ -1,6 +1,7 @@
 """Secure sums: who stays determines the sum exactly, what is sent is uniform, and nobody can be unmasked."""
 
 import contextlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from privacy.secure_sum import (
     reveal,
     share_out,
     unmask,
+    vouch,
 )
 
 BITS = 32
@@ -38,14 +40,31 @@ class Clients:
     def mask(self, values: dict[int, np.ndarray], present: list[int]) -> dict[int, np.ndarray]:
         return {place: mask(place, self.secrets[place], self.group, present, values[place], BITS) for place in values}
 
-    def reveal(self, answering: list[int], present: list[int], survivors: list[int]) -> dict[int, dict[int, bytes]]:
+    def vouch(
+        self, places: list[int], present: list[int], survivors: list[int], fewest: int = 3
+    ) -> dict[int, dict[int, bytes]]:
+        return {
+            place: vouch(place, self.agreed[place], self.group, b"", present, survivors, fewest) for place in places
+        }
+
+    def reveal(
+        self,
+        answering: list[int],
+        present: list[int],
+        survivors: list[int],
+        vouched: dict[int, dict[int, bytes]] | None = None,
+    ) -> dict[int, dict[int, bytes]]:
+        if vouched is None:
+            vouched = self.vouch(survivors, present, survivors)
         return {
             place: reveal(
                 place,
                 self.agreed[place],
                 self.group,
+                b"",
                 present,
                 survivors,
+                {sender: codes[place] for sender, codes in vouched.items() if place in codes},
                 {sender: self.boxes[sender][place] for sender in present if place in self.boxes[sender]},
             )
             for place in answering
@@ -113,8 +132,14 @@ def test_members_who_were_told_different_things_share_no_box() -> None:
     clients, others = Clients(4), Clients(4)
     mixed = Group({**clients.group.members, 3: others.group.members[3]}, 2 / 3, b"a round")
     agreed = agree_on_boxes(1, clients.secrets[1], mixed)
-    assert reveal(1, agreed, mixed, range(4), range(4), {0: clients.boxes[0][1]}) == {}
-    assert list(reveal(1, agreed, clients.group, range(4), range(4), {0: clients.boxes[0][1]})) == [0]
+    everyone, box = list(range(4)), {0: clients.boxes[0][1]}
+    for group, confirmed, shares in ((clients.group, mixed, None), (mixed, mixed, {}), (clients.group,) * 2 + ([0],)):
+        codes = {place: vouch(place, clients.agreed[place], confirmed, b"", everyone, everyone)[1] for place in (0, 2)}
+        if shares is None:
+            with pytest.raises(SecureSumError, match="0 neighbours confirm who is in the sum"):
+                reveal(1, agreed, group, b"", everyone, everyone, codes, box)
+        else:
+            assert list(reveal(1, agreed, group, b"", everyone, everyone, codes, box)) == list(shares)
 
 
 def test_masks_of_clients_that_were_asked_different_things_do_not_cancel() -> None:
@@ -131,19 +156,66 @@ def test_masks_of_clients_that_were_asked_different_things_do_not_cancel() -> No
     assert sum(sent.values()).tolist() != total(values, everyone)  # type: ignore[union-attr]
 
 
-def test_a_server_that_lies_about_who_left_learns_too_few_shares() -> None:
-    """Of the first client's seed, and of the mask keys of all others, which together would unmask it."""
-    clients, everyone = Clients(7), list(range(7))
-    told: dict[int, list[int]] = {place: [] for place in everyone}
-    for place in everyone[1:]:
-        for other in everyone[1:]:
-            survivors = sorted({0, place, other})
-            try:
-                shares = clients.reveal([place], everyone, survivors)[place]
-            except SecureSumError:
-                continue
-            told[place].append(len(shares))
-    assert not any(told.values())
+def attack(clients: Clients, victim: int) -> bool:
+    """A server lies about who left, to unmask a victim alone; whether it gets all the shares that it needs.
+
+    The victim masks with a threshold of its neighbours. Each client is told that it and the victim survived, and that
+    as many of these neighbours left as it accepts. So it reveals shares of the victim's seed and of their mask keys.
+    """
+    group, everyone = clients.group, set(clients.secrets)
+    partners = group.neighbours[victim][: group.threshold]
+    spare = {place: len(peers) - group.threshold for place, peers in group.neighbours.items()}
+    left: dict[int, set[int]] = {place: set() for place in everyone}
+    for partner in partners:
+        for place in sorted(set(group.neighbours[partner]) - {victim}, key=spare.__getitem__)[-group.threshold :]:
+            left[place].add(partner)
+            spare[place] -= 1
+    views = {place: sorted(everyone - gone) for place, gone in left.items() if place != victim}
+    vouched: dict[int, dict[int, bytes]] = {}
+    shares: dict[int, dict[int, bytes]] = {}
+    for place, survivors in views.items():
+        with contextlib.suppress(SecureSumError):
+            vouched |= clients.vouch([place], sorted(everyone), survivors)
+    for place, survivors in views.items():
+        with contextlib.suppress(SecureSumError):
+            shares |= clients.reveal([place], sorted(everyone), survivors, vouched)
+
+    def count(owner: int, *, seed: bool) -> int:
+        return sum(owner in told and (owner not in left[place]) == seed for place, told in shares.items())
+
+    return count(victim, seed=True) >= group.threshold and all(
+        count(partner, seed=False) >= group.threshold for partner in partners
+    )
+
+
+@pytest.mark.parametrize("count", [7, 100, 140])
+def test_a_server_that_lies_about_who_left_cannot_unmask_one(count: int) -> None:
+    assert not attack(Clients(count), 0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(3, 200), st.integers(0, 2**32 - 1), st.floats(0.5, 0.9))
+def test_no_client_that_reveals_shares_can_lose_its_mask_key(count: int, seed: int, share: float) -> None:
+    """The claim of docs/secure-sums.md, over random views of the clients and random colluding clients."""
+    rng, degree = np.random.default_rng(seed), graph.smallest_degree(count, share)
+    peers = graph.neighbours(range(count), degree, seed.to_bytes(32, "big"))
+    threshold, (colluding, _) = graph.threshold_of(share, degree), graph.count_tolerated(count, share)
+    bad = set(rng.permutation(count)[:colluding].tolist())
+    view = rng.integers(2, size=count) if seed % 2 else (np.arange(count) < rng.integers(count)).astype(int)
+    same = {p: sum(q in bad or view[q] == view[p] for q in peers[p]) for p in range(count)}
+    reveals = {p for p in range(count) if p not in bad and same[p] >= threshold}
+    for place in reveals:
+        against = sum(q in bad or (q in reveals and view[q] != view[place]) for q in peers[place])
+        assert against < threshold
+
+
+def test_the_page_states_how_many_clients_may_collude() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "secure-sums.md").read_text()
+    for count in (3, 5, 10, 60, 100, 1000):
+        degree = graph.smallest_degree(count, 2 / 3)
+        threshold, (anywhere, at_random) = graph.threshold_of(2 / 3, degree), graph.count_tolerated(count, 2 / 3)
+        row = f"| {count:,} | {degree} | {threshold} | {degree - threshold} | {anywhere} | {at_random} |"
+        assert row in page, row
 
 
 def test_wrong_shares_are_found_and_named() -> None:
@@ -169,10 +241,12 @@ def test_a_client_refuses_what_would_endanger_it() -> None:
             mask(0, own, clients.group, present, values[0], BITS)
     for survivors in ([0, 1], [0, 1, 9]):
         with pytest.raises(SecureSumError, match=r"a sum over \d clients of 5, allowed: at least 3"):
-            reveal(0, clients.agreed[0], clients.group, range(5), survivors, {})
+            clients.vouch([0], list(range(5)), survivors)
+    with pytest.raises(SecureSumError, match="a sum over 4 clients of 5, allowed: at least 5"):
+        clients.vouch([0], list(range(5)), [0, 1, 2, 3], fewest=5)
     for survivors in ([1, 2, 3, 4], [0, 1, 2]):  # without the client, too few of its neighbours
         with pytest.raises(SecureSumError, match="a sum without this client, or with fewer than 3 of its neighbours"):
-            reveal(0, clients.agreed[0], clients.group, range(5), survivors, {})
+            clients.vouch([0], list(range(5)), survivors)
     with pytest.raises(SecureSumError, match="2 clients; a secure sum needs at least 3"):
         Group(dict(list(clients.group.members.items())[:2]), 2 / 3, b"")
     with pytest.raises(SecureSumError, match="the same key"):
