@@ -43,6 +43,7 @@ from problems.sampling import Indices, PoissonSampler, rate_of
 from problems.site import Site
 
 _CHUNK = 1024  # samples whose activations are in memory at a time
+_LATTICE = 2.0**-20  # the most that rounding to the lattice may add to the length of a clipped gradient, in clips
 
 
 class BudgetError(InputError, ValueError):
@@ -183,6 +184,10 @@ class Guard:
     ) -> Float[Tensor, "d"]:
         """Make a sum of clipped gradients the noisy mean.
 
+        Sum and noise are rounded to one lattice before they are added, so that the result has no bits beyond the
+        lattice (I. Mironov, "On significance of the least significant bits for differential privacy", CCS 2012). The
+        lattice is so fine that rounding moves the sum by at most 2^-20 clips, by which the noise is enlarged.
+
         Args:
             total: the sum, overwritten.
             like: has the number type of the mean.
@@ -193,8 +198,13 @@ class Guard:
         for start, stop in frozen:
             noise[start:stop] = 0
         times = 1 if whole else self.ledger.of_batch
-        deviation = self.noise * self.clip * math.sqrt(times)
-        return total.div_(whole or self.batch).add_(noise.mul_(deviation / self.batch)).to(like.dtype)
+        deviation = self.noise * self.clip * math.sqrt(times) * (1 + _LATTICE)
+        if not deviation:
+            return total.div_(whole or self.batch).to(like.dtype)
+        share = (whole or self.batch) / self.batch  # noise of a batch's mean, in a mean over all samples
+        step = 2.0 ** math.floor(math.log2(self.clip * _LATTICE / math.sqrt(len(total))))
+        noise.mul_(deviation * share / step).round_()
+        return total.div_(step).round_().add_(noise).mul_(step / (whole or self.batch)).to(like.dtype)
 
 
 def _without_subnormal(values: Float[Tensor, "n"]) -> Float[Tensor, "n"]:

@@ -199,4 +199,31 @@ def test_the_noise_comes_from_the_system(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(private, "secret_normal", lambda count: np.arange(count, dtype=np.float64))
     nothing = site.samples(np.array([], dtype=np.int64))
     expected = torch.arange(7, dtype=torch.float64) * (NOISE * CLIP / BATCH)
-    torch.testing.assert_close(f.gradient(w, nothing), expected)  # type: ignore[arg-type]
+    torch.testing.assert_close(f.gradient(w, nothing), expected, rtol=1e-5, atol=0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("whole", [0, ROWS])
+def test_the_low_bits_of_a_noisy_sum_show_nothing_of_it(whole: int) -> None:
+    """All sums give numbers of one lattice, and the lattice moves a sum by at most 2^-20 clips."""
+    like, length = torch.zeros(1000, dtype=torch.float64), 1000
+    step = 2.0 ** np.floor(np.log2(CLIP * 2.0**-20 / np.sqrt(length)))
+    for total in (torch.zeros(length, dtype=torch.float64), torch.randn(length, dtype=torch.float64)):
+        found = make_guard(NOISE).blur(total.clone(), like, (), whole)
+        steps = (found * ((whole or BATCH) / step)).round()
+        assert torch.equal(steps * (step / (whole or BATCH)), found)
+        assert steps.unique().numel() > 0.9 * length
+    assert step * np.sqrt(length) <= CLIP * 2.0**-20
+
+
+def test_private_batches_have_binomial_sizes_and_reach_every_row() -> None:
+    """Mean and variance of 2,000 sizes are within 5 standard errors, as all but one in a million are."""
+    count, rate = 60, 0.2
+    site = PrivateSite.of(Site.from_arrays(0, np.zeros((count, 1)), np.arange(count) % 2), Ledger(Releases(rate, 2000)))
+    sampler = site.sampler(site.everyone, int(rate * count), 0, Purpose.SAMPLES)
+    batches = [sampler.batch(place) for place in range(2000)]
+    sizes = np.array([len(batch) for batch in batches])
+    variance = count * rate * (1 - rate)
+    assert abs(sizes.mean() - count * rate) < 5 * np.sqrt(variance / 2000)
+    assert abs(sizes.var() - variance) < 5 * variance * np.sqrt(2 / 2000)
+    times = np.bincount(np.concatenate(batches), minlength=count)
+    assert (abs(times - 2000 * rate) < 5 * np.sqrt(2000 * rate * (1 - rate))).all()
