@@ -16,7 +16,7 @@ from apps.run_config.algorithm import HANDSHAKE, Held
 from apps.sites import resources
 from apps.sites.ledger import EVALUATIONS, HANDSHAKES, count_answer, one_at_a_time
 from apps.sites.policy import check_demands
-from apps.sites.sample_privacy import guard_samples, keep_ledger
+from apps.sites.sample_privacy import count_pools, guard_samples, keep_ledger
 from apps.sites.secure_sums import answer_question, mask_reply
 from apps.sites.state_store import StateStore
 from apps.sites.withheld import withhold
@@ -249,6 +249,7 @@ def receive(request: Request, context: Context, facts: dict[str, Any]) -> Work:
     run, config = run_config(context), request.config
     client = make_client(context, run, request.scaling)
     guard_samples(client, run, context)
+    count_pools(client, run, context)
     if request.present is not None:
         client.summed = fewest_in_sum(len(set(request.present.places.tolist())), run.privacy.secure_threshold)
     run.algorithm.sites.begin(client, facts)

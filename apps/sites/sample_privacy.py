@@ -14,10 +14,10 @@ from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError, Scalar
 from apps.sites.ledger import check_folder, open_record, pledge_epsilon
 from clients.base import MethodClient, PayloadClient
-from methods.private import Guard, Ledger, releases_of
+from methods.private import BudgetError, Guard, Ledger, releases_of
 from privacy.budget import noise_of_batches
 
-SPENT = "samples-spent"
+SPENT, POOLS = "samples-spent", "pools-released"
 LARGEST, LARGEST_TOTAL = "largest-epsilon", "largest-total-epsilon"
 
 
@@ -79,6 +79,32 @@ def guard_samples(client: PayloadClient[Any], config: RunConfig, context: Contex
         ledger = Ledger(most, taken.of_batch, int(spent["batches"]), int(spent["whole"]))
         noise = float(spent["noise"])
     client.protect(Guard(privacy.clip, noise, max(most.rate * samples, 1.0), ledger))
+
+
+def count_pools(client: PayloadClient[Any], config: RunConfig, context: Context) -> None:
+    """Count a histogram of scores that a client is about to release, if ``fedx.pool-epsilon`` bounds them.
+
+    Args:
+        client: The node's client.
+        config: The run config.
+        context: The node's context.
+
+    Raises:
+        BudgetError: The run has as many histograms as its noise was computed for, or it began with another budget.
+    """
+    epsilon, delta = (getattr(config.family, f"pool_{name}", 0.0) for name in ("epsilon", "delta"))
+    if not epsilon:
+        return
+    most = config.training.num_server_rounds + 1  # one before round 1
+    agreed = {"epsilon": epsilon, "delta": delta, "most": most}
+    with open_record(context, client.site.partition_id, POOLS) as released:
+        if any(released.get(key, value) != value for key, value in agreed.items()):
+            got, allowed = f"{epsilon:g} over {most} histograms", "the budget that the run began with"
+            raise BudgetError("fedx.pool-epsilon", got=got, allowed=allowed, hint="start a new run")
+        if (histograms := int(released.get("histograms", 0))) >= most:
+            got, allowed = f"a request for more than {most} histograms", "one for each round, and one before round 1"
+            raise BudgetError("fedx.pool-epsilon", got=got, allowed=allowed, hint="start a new run")
+        released.update(agreed, histograms=histograms + 1)
 
 
 def keep_ledger(client: PayloadClient[Any], context: Context) -> None:

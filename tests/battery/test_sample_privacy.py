@@ -69,6 +69,19 @@ def test_a_site_that_has_spent_its_budget_answers_no_more(tmp_path: Path) -> Non
         client_app(asked.message, context)
 
 
+@pytest.mark.parametrize("more", [{}, {"num-server-rounds": 50}])
+def test_a_site_releases_no_more_histograms_than_the_noise_is_for(more: dict[str, int], tmp_path: Path) -> None:
+    """A server that asks 3,000 times for a histogram with an epsilon of 1 would average the noise away."""
+    config = {"strategy": "fedx1", "dataset": "breast-cancer", "score": "sigmoid", "fedx.pool": "histogram"}
+    _, grid = federate(tmp_path / "run", {**config, "fedx.pool-epsilon": 1.0})
+    asked = grid.exchanges[-1]
+    context = grid._contexts[asked.message.metadata.dst_node_id]
+    context.run_config |= more
+    said = "1 over 51 histograms, allowed: the budget that" if more else "a request for more than 4 histograms"
+    with task_identity(), pytest.raises(ValueError, match=f"fedx.pool-epsilon: got {said}"):
+        client_app(asked.message, context)
+
+
 def test_a_site_tells_nothing_beside_its_gradients(tmp_path: Path) -> None:
     """CoDA's sums of scores by class are exact, and a server that does not keep to the protocol could ask for them."""
     _, grid = federate(tmp_path / "run", {"strategy": "coda", **BUDGET})
