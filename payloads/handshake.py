@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,8 @@ from payloads.record import BoolArray, FloatArray, IntArray, Payload, PayloadErr
 
 # entry in the config of a site's reply: the reason why it cannot take part
 REFUSAL = "refusal"
+# the most rows of a site, and the most sites: larger numbers overflow sums, or take for ever to count
+MOST_ROWS, MOST_SITES = 2**40, 2**24
 # the most different label values of a site, and characters of one
 MOST_LABELS, LONGEST_LABEL = 128, 64
 
@@ -39,6 +42,25 @@ class SiteReport(Payload):
     means: FloatArray | None = array("c", optional=True)
     variances: FloatArray | None = array("c", optional=True)
     quantiles: FloatArray | None = array("s", optional=True)
+
+    def check_numbers(self) -> Self:
+        """Check the site's identity and its numbers of rows.
+
+        Returns:
+            The report.
+
+        Raises:
+            PayloadError: A number is negative or impossibly large; the error names the site and the field.
+        """
+        if not (0 <= self.partition_id < self.num_partitions <= MOST_SITES):
+            got = f"partition {self.partition_id} of {self.num_partitions}"
+            raise PayloadError(f"SiteReport.identity: got {got}, expected a smaller one of at most {MOST_SITES:,}")
+        for name in ("class_counts", "held_out_counts", "test_counts", "counts"):
+            numbers = getattr(self, name)
+            if numbers is not None and not ((numbers >= 0) & (numbers <= MOST_ROWS)).all():
+                where = f"partition {self.partition_id}: SiteReport.{name}"
+                raise PayloadError(f"{where}: got {numbers.tolist()}, expected numbers from 0 to {MOST_ROWS:,}")
+        return self
 
     @property
     def label_values(self) -> tuple[tuple[str, ...], tuple[str, ...]]:

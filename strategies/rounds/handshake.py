@@ -147,7 +147,7 @@ def _read_report(reply: Message, counted: bool) -> SiteReport:
     if report is None:
         raise StrategyError("handshake: a site answered without a report; is its ClientApp ours?")
     try:
-        site = SiteReport.from_record(report)
+        site = SiteReport.from_record(report).check_numbers()
         if counted and site.class_counts is None:
             raise PayloadError("SiteReport.class_counts: missing")
         return site

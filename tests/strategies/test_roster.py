@@ -122,6 +122,17 @@ def test_a_site_that_fails_ends_the_handshake_with_its_reason() -> None:
     refuses(answering(report, lambda p: {REFUSAL: "no data here"} if p == 1 else {}), "^no data here$")
 
 
+@pytest.mark.parametrize("counts", [(-1, 5), (2**62, 2**62), (3, 2**40 + 1)])
+def test_a_site_with_an_impossible_number_of_rows_is_named(counts: tuple[int, int]) -> None:
+    def lie(partition: int, partitions: int) -> SiteReport:
+        return SiteReport(
+            identity=np.array([partition, partitions]), class_counts=np.array(counts if partition else (4, 5))
+        )
+
+    refuses(answering(lie), rf"malformed: partition 1: SiteReport.class_counts: got \[{counts[0]}, {counts[1]}\]")
+    refuses(answering(lambda p, n: report(p, 2**62)), f"SiteReport.identity: got partition 0 of {2**62}")
+
+
 def test_sites_of_different_versions_are_named(caplog: pytest.LogCaptureFixture) -> None:
     app = answering(report, lambda partition: {"torch": f"2.{partition}", "numpy": "2.0"})
     assert len(call_the_roll(Nodes([5, 6], app), timeout=5)) == 2
