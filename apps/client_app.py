@@ -27,6 +27,7 @@ from payloads.handshake import REFUSAL, Scaling, SiteReport
 from payloads.held_out import ScoreEdges
 from payloads.record import FloatArray, Payload, PayloadError, not_finite
 from payloads.secure_sum import Present
+from payloads.settings import NORM_BOUND
 from payloads.wire import (
     ARRAYS,
     CONFIG,
@@ -51,6 +52,7 @@ from payloads.wire import (
 )
 from privacy.secure_sum import SecureSumError, fewest_in_sum
 from problems.errors import NOTHING
+from problems.models.vectors import bound_length
 
 STATE = "client-state"
 # a second record: the round in which the state was made
@@ -283,6 +285,8 @@ def answer(work: Work, fitted: Fitted, context: Context) -> RecordDict:
                 work.store.save(server_round, client.state)
     if work.run.privacy.secure_sum:
         steps = [new - old for new, old in zip(arrays, work.request.parameters, strict=False)]
+        if steps and client.training.aggregation == NORM_BOUND:  # the server sees no single step
+            steps[0] = bound_length(steps[0], client.training.norm_bound)
         masked = _mask(steps, client.outbox, len(client.site), work.request, context, work.run)
         return content(payload=masked, metrics=scalars)
     return content(

@@ -26,7 +26,7 @@ from apps.run_config.settings import (
 from clients.base import MethodClient
 from methods.adam import ADAM_STEP
 from methods.method import SampleGradients
-from payloads.settings import PrivacySettings, Settings, TrainingSettings, kebab
+from payloads.settings import MEAN, NORM_BOUND, PrivacySettings, Settings, TrainingSettings, kebab
 from problems.data import SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
 from problems.data.spec import TABLES, is_hub
 from problems.errors import did_you_mean
@@ -141,6 +141,7 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     training = family.adapt_training(training)
     privacy = PrivacySettings() if algorithm.strategy.vertical else tables[PRIVACY]
     _check_privacy(run.strategy, algorithm, privacy, family)
+    _check_aggregation(training, privacy)
     without_effect = _without_effect(flat, algorithm, family, data.dataset)
     return RunConfig(run, training, spec, family, algorithm, privacy, evaluation, without_effect)
 
@@ -217,6 +218,19 @@ def _check_privacy(strategy: str, algorithm: Algorithm, privacy: PrivacySettings
         got = f"true, with strategy {strategy!r}"
         allowed = f"false, since its server needs each client's own {needed}"
         raise ConfigError("privacy.secure-sum", got=got, allowed=allowed, hint=algorithm.strategy.sums_instead)
+
+
+def _check_aggregation(training: TrainingSettings, privacy: PrivacySettings) -> None:
+    """Refuse a robust mean for which the server needs the values of each client, under secure sums."""
+    if (
+        not privacy.secure_sum
+        or training.aggregation == MEAN
+        or (training.norm_bound and training.aggregation == NORM_BOUND)
+    ):
+        return
+    got = f"{training.aggregation!r} with privacy.secure-sum=true"
+    allowed = "'mean', or 'norm-bound' with a norm-bound above 0, since the server sees sums alone"
+    raise ConfigError("aggregation", got=got, allowed=allowed, hint="set aggregation, or privacy.secure-sum to false")
 
 
 def _check_budget(strategy: str, algorithm: Algorithm, loss: str, privacy: PrivacySettings, family: Settings) -> None:

@@ -8,6 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+MEAN, TRIMMED_MEAN, MEDIAN, NORM_BOUND = AGGREGATIONS = ("mean", "trimmed-mean", "median", "norm-bound")
+
 
 def kebab(name: str) -> str:
     """The run-config key of a Python name: ``local_steps`` -> ``local-steps``, ``lambda_`` -> ``lambda``."""
@@ -125,6 +127,20 @@ class TrainingSettings(Settings):
     client_weights: Literal["equal", "examples"] = Field(
         "examples",
         description="what clients count by in a mean over them: examples (their samples) or equal (all the same)",
+    )
+    aggregation: Literal["mean", "trimmed-mean", "median", "norm-bound"] = Field(
+        "mean", description=f"the mean over a round's clients, one of {', '.join(AGGREGATIONS)}"
+    )
+    trim_fraction: float = Field(
+        0.2,
+        ge=0,
+        lt=0.5,
+        description="share of the clients that a trimmed mean leaves out on each side, in [0, 0.5) (trimmed-mean)",
+    )
+    norm_bound: float = Field(
+        0.0,
+        ge=0,
+        description="longest step of a client, a number >= 0 (0: the median of the round's steps) (norm-bound)",
     )
     seed: int = Field(0, ge=0, description="seed of all randomness, an integer >= 0")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")

@@ -15,12 +15,14 @@ from flwr.serverapp.strategy import Strategy
 
 from payloads.held_out import EVALUATIONS, ScoreCounts
 from payloads.record import Payload
-from payloads.settings import Settings, TrainingSettings
+from payloads.settings import MEAN, NORM_BOUND, Settings, TrainingSettings
 from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, STATE_SINCE, content, digest, model_arrays, model_record
+from strategies.rounds.errors import SetupError
 from strategies.rounds.exchange import Exchange
 from strategies.rounds.family import Family
 from strategies.rounds.handshake import Roster, call_the_roll
 from strategies.rounds.replies import Reply, RoundReport, SiteStates
+from strategies.rounds.robust import FEWEST, make_robust
 from strategies.rounds.schema import Schema, agree
 from strategies.rounds.secure_sum import MaskedExchange, SecureSum, log_precision
 
@@ -73,6 +75,10 @@ class PayloadStrategy(Family, Strategy):
         if not self.prepared:
             if self.privacy.secure_sum:
                 log_precision(self, roster.share(self.training))
+            if self.training.aggregation != MEAN and roster.share(self.training) < FEWEST:
+                got = f"{self.training.aggregation!r} over {roster.share(self.training)} clients a round"
+                hint = "set aggregation to mean, or raise fraction-train"
+                raise SetupError("aggregation", got=got, allowed=f"{FEWEST} clients or more", hint=hint)
             self.report = RoundReport(bytes_up=roster.bytes_up)
             self.model = model_arrays(arrays)
             if self.snapshot() is None:
@@ -138,6 +144,10 @@ class PayloadStrategy(Family, Strategy):
         """
         assert self.exchange is not None
         valid = self.exchange.receive(replies)
+        if self.secure is None and self.training.aggregation != MEAN and valid:
+            valid, bounded = make_robust(valid, self.training, self.exchange.model)
+            if self.training.aggregation == NORM_BOUND:
+                self.report.extras["bounded_clients"] = bounded + self.report.extras.get("bounded_clients", 0)
         if self.secure is None:
             return valid
         return self.secure.open(valid, digest(self.exchange.content, self.exchange.kind))

@@ -83,7 +83,14 @@ class VerticalStrategy(PayloadStrategy):
     fewest_clients = 3
     number_types = ("float64",)
     default_step = 0.1  # smaller than elsewhere, since updates that come late narrow the steps that are stable
-    unread: ClassVar[tuple[str, ...]] = ("local_steps", "server_learning_rate", "score")
+    unread: ClassVar[tuple[str, ...]] = (
+        "local_steps",
+        "server_learning_rate",
+        "score",
+        "aggregation",
+        "trim_fraction",
+        "norm_bound",
+    )
     # the phases in which parties do not talk to each other yet
     introductions: ClassVar[tuple[str, ...]] = ()
 

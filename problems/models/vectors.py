@@ -59,6 +59,17 @@ def cut(flat: Vector, shapes: Iterable[tuple[int, ...]]) -> list[Vector]:
     return [flat[span].reshape(shape) for span, shape in zip(spans(shapes), shapes, strict=True)]
 
 
+def bound_length(vector: Float[np.ndarray, "*shape"], longest: float) -> Float[np.ndarray, "*shape"]:
+    """Return a vector, shortened to a bound if it is longer.
+
+    Args:
+        vector: The vector, of any shape.
+        longest: The largest Euclidean length, above 0.
+    """
+    length = float(np.linalg.norm(vector.astype(np.float64)))
+    return vector if length <= longest else (vector * (longest / length)).astype(vector.dtype)
+
+
 def on_host(tensor: Tensor) -> AnyArray:
     """The values on the host; for a tensor on the CPU, its own memory."""
     array: AnyArray = tensor.cpu().numpy()

@@ -10,6 +10,7 @@ from payloads.settings import kebab
 from tests.battery.federation import federate
 
 OTHERS: dict[str, Scalar] = {
+    "aggregation": "median",
     "batch-size": 5,
     "learning-rate": 0.7,
     "local-steps": 3,
@@ -17,7 +18,9 @@ OTHERS: dict[str, Scalar] = {
     "lr-decay-at": "0.5",
     "lr-decay-every": 1,
     "score": "sigmoid",
+    "norm-bound": 0.5,
     "server-learning-rate": 0.6,
+    "trim-fraction": 0.1,
 }
 
 
