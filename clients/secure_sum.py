@@ -95,6 +95,7 @@ class SumMemory:
         number: of the sum, counted over the run.
         answered: how many stages it has answered.
         purpose: of the sum, see `payloads.secure_sum.purpose_of`.
+        run: The run's id. Flower passes the context of a run on to the next run of a series.
         mask_key, seed: of its `Secrets`; none after the last stage.
         box_key, public: its private key for boxes, and its public one.
         peers, agreed: the public keys of others, and the secrets that it has agreed on with them, in their order.
@@ -107,6 +108,7 @@ class SumMemory:
     number: int
     answered: int
     purpose: bytes = _field(1)
+    run: bytes = _field(1)
     mask_key: bytes = _field(secret=True)
     seed: bytes = _field(secret=True)
     box_key: bytes = _field(secret=True)
@@ -148,6 +150,7 @@ class SumClient:
         number: of the sum, counted over the run: no client takes part in an earlier one again.
         purpose: of the sum; see `payloads.secure_sum.purpose_of`.
         settings: The hash of the run config, which ``purpose`` contains.
+        run: The run's id.
         state: of the node's context.
         share: of a client's neighbours, that must be left to unmask it.
         demands: of the site's owner.
@@ -159,11 +162,13 @@ class SumClient:
         number: int,
         purpose: bytes,
         settings: bytes,
+        run: int,
         state: RecordDict,
         share: float,
         demands: Demands,
     ) -> None:
         self.me, self.number, self.purpose, self.settings = me, number, purpose, settings
+        self.run = str(run).encode()
         self.share, self.demands = share, demands
         self._records = values_of(state)
 
@@ -215,6 +220,7 @@ class SumClient:
             number=self.number,
             answered=0,
             purpose=self.purpose,
+            run=self.run,
             mask_key=own.mask_key,
             seed=own.seed,
             box_key=own.box_key,
@@ -283,7 +289,8 @@ class SumClient:
 
     def _load(self) -> SumMemory | None:
         record = self._records.get(MEMORY)
-        return None if record is None else SumMemory.of(record)
+        memory = None if record is None else SumMemory.of(record)
+        return memory if memory is not None and memory.run == self.run else None
 
     def _recall(self, stage: str) -> SumMemory:
         memory = self._load()

@@ -158,4 +158,5 @@ def _client(asked: Values, context: Context, config: RunConfig, place: int, dema
     number = int(asked[SUM_NUMBER])
     settings = hash_settings(context.run_config)
     purpose = purpose_of(int(asked[ROUND]), str(asked.get(PHASE, "")), number, settings)
-    return SumClient(place, number, purpose, settings, context.state, config.privacy.secure_threshold, demands)
+    share = config.privacy.secure_threshold
+    return SumClient(place, number, purpose, settings, context.run_id, context.state, share, demands)

@@ -162,11 +162,19 @@ def test_no_stage_is_answered_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "value"), [("seed", b"short"), ("mask_keys", "text"), ("answered", None)])
 def test_a_damaged_memory_is_one_error_that_names_what(name: str, value: Any) -> None:
     state = RecordDict()
-    client = SumClient(0, 1, b"a sum", bytes(32), state, 2 / 3, Demands())
+    client = SumClient(0, 1, b"a sum", bytes(32), 1, state, 2 / 3, Demands())
     client.answer(KEYS, None)
     values_of(state.config_records[MEMORY])[name] = value
     with pytest.raises(SecureSumError, match=f"this node remembers of its secure sums is damaged: {name}$"):
         client.answer(BOXES, None)
+
+
+def test_a_second_run_of_a_series_has_its_own_sums() -> None:
+    state = RecordDict()
+    for run in (5, 6):
+        SumClient(0, 1, b"a sum", bytes(32), run, state, 2 / 3, Demands()).answer(KEYS, None)
+    with pytest.raises(SecureSumError, match="sum 1 was asked for again"):
+        SumClient(0, 1, b"a sum", bytes(32), 6, state, 2 / 3, Demands()).answer(KEYS, None)
 
 
 @pytest.mark.flower
