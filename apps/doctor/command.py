@@ -19,7 +19,7 @@ from apps.doctor.findings import Finding, find
 from apps.doctor.installation import no_installation, packages, writable
 from apps.doctor.network import HIGHEST_PORT, port_free, reachable
 from apps.doctor.site_data import audit_log, data, device
-from apps.run_config.pairs import parse_pairs
+from apps.run_config.pairs import parse_for_command
 from apps.run_config.settings import ConfigError
 from apps.sites.state_store import STATE_DIR
 
@@ -42,7 +42,8 @@ def site_findings(
     """
     yield find("packages", packages)
     try:
-        node, run = parse_pairs("--node-config", node_config), parse_pairs("--run-config", run_config)
+        node = parse_for_command("--node-config", node_config, "flower-supernode")
+        run = parse_for_command("--run-config", run_config, "flwr run")
     except ConfigError as error:
         yield Finding("configuration", False, str(error))
         return
