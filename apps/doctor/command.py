@@ -19,8 +19,9 @@ from apps.doctor.findings import Finding, find
 from apps.doctor.installation import no_installation, packages, writable
 from apps.doctor.network import HIGHEST_PORT, port_free, reachable
 from apps.doctor.site_data import audit_log, data, device
-from apps.run_config.pairs import parse_for_command
+from apps.run_config.pairs import format_value, parse_for_command
 from apps.run_config.settings import ConfigError
+from apps.sites.site_config import list_settings
 from apps.sites.state_store import STATE_DIR
 
 cli = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -38,15 +39,19 @@ def site_findings(
         key: the SuperNode's private key; None: not checked.
 
     Yields:
-        Each finding as soon as it is known; after a config that cannot be read there are no more.
+        Each finding as soon as it is known, and each setting of the site; after a config that cannot be read no more.
     """
     yield find("packages", packages)
     try:
         node = parse_for_command("--node-config", node_config, "flower-supernode")
         run = parse_for_command("--run-config", run_config, "flwr run")
+        settings = list_settings(node)
     except ConfigError as error:
         yield Finding("configuration", False, str(error))
         return
+    for name, value, place in settings:
+        yield Finding("setting", True, f"{name} = {format_value(value)} ({place})")
+    node = {name: value for name, value, _ in settings}
     context = Context(run_id=0, node_id=0, node_config=dict(node), state=RecordDict(), run_config=dict(run))
     yield find("device", lambda: device(context))
     yield find("data", lambda: data(context))

@@ -1,10 +1,9 @@
-"""What the owner of a site's file demands of a run: keys of the node config, checked before any data are read.
+"""What the owner of a site's file demands of a run: keys of the site's settings, checked before any data are read.
 
 A key of the run config that says how the file is read is fixed if the node config has it too. With ``split-seed`` all
 of them are, and the site draws the rows that it holds out by that seed: every run is told the same of the same file.
 """
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,40 +35,24 @@ FIXED: dict[str, Any] = {
         "validation_fraction",
     )
 }
-# all keys of a node config that some module reads; others may be there too, if they resemble none
-KNOWN = frozenset(FIXED).union(
-    ("partition-id", "num-partitions", "state-dir", "data-path", "stay", "verbose-errors"),
-    ("split-seed", "allowed-strategies", "most-handshakes", "most-evaluations"),
-    ("largest-epsilon", "largest-total-epsilon", "secure-sum", "fewest-summed", "sum-key", "sum-peers"),
-    ("advertise", "listen", "peer-cert", "peer-key", "peer-ca", "share-block", "model"),
-    ("block", "score-path", "scores-path", "audit-log", "fewest-parties", "pinned-peers"),
-    ("largest-label-epsilon", "allow-intersection", "allowed-maskings", "allow-scores-for"),
-)
-# how alike two keys are, of 1: "fewest-partys" is .89 "fewest-parties", and "dataset-path" .857 "data-path"
-_ALIKE = 0.86
 
 
 def check_demands(node: Mapping[str, Scalar], config: RunConfig) -> None:
     """Refuse a run that does not meet the owner's demands, before any data are read.
 
+    Args:
+        node: The site's effective node config, see `apps.sites.site_config.effective`.
+        config: The run's config.
+
     Raises:
         ConfigError: names the key of the node config, and what the run has.
     """
-    _check_spelling(node)
     _check_stay(node)
     check_limits(node)
     _check_strategy(node, config.run.strategy)
     _check_fixed(node, config)
     check_epsilon(node, config)
     check_sums(node, config)
-
-
-def _check_spelling(node: Mapping[str, Scalar]) -> None:
-    """Refuse a key that is nearly one of ours: a demand that is misspelt would protect nothing."""
-    for key in sorted(node.keys() - KNOWN):
-        if meant := difflib.get_close_matches(kebab(key.lower()), sorted(KNOWN), n=1, cutoff=_ALIKE):
-            allowed = f"{meant[0]!r}, or a key of your own that is less like it"
-            raise ConfigError("node config", got=repr(key), allowed=allowed, hint="change the node config")
 
 
 def _check_stay(node: Mapping[str, Scalar]) -> None:
