@@ -23,7 +23,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     content = path.read_bytes()
     if content.startswith(_UTF_16):
         raise ValueError("UTF-16, but TOML is UTF-8: save the file as UTF-8")
-    return tomllib.loads(content.decode("utf-8-sig"))
+    return tomllib.loads(content.decode("utf-8-sig") + "\n")  # else an error in the last line has no number
 
 
 def reason_of(error: OSError | ValueError) -> str:

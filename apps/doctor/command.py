@@ -18,6 +18,7 @@ from apps.doctor.credentials import certificate, node_key
 from apps.doctor.findings import Finding, find
 from apps.doctor.installation import no_installation, packages, writable
 from apps.doctor.network import HIGHEST_PORT, port_free, reachable
+from apps.doctor.proxies import loopback, proxy_variables
 from apps.doctor.site_data import audit_log, data, device
 from apps.run_config.pairs import format_value, parse_for_command
 from apps.run_config.settings import ConfigError
@@ -63,6 +64,8 @@ def site_findings(
         yield find("key", lambda: node_key(key))
     if superlink:
         yield find("superlink", lambda: reachable(superlink, authority))
+    if proxy_variables():
+        yield find("proxy", lambda: loopback("http", superlink.rpartition(":")[0].strip("[]")))
 
 
 Folder = Annotated[Path | None, typer.Option(help="folder of the run directories (output-dir)")]
@@ -107,6 +110,8 @@ def superlink(
             missing = "no --ssl-certfile and --ssl-ca-certfile: make them with deploy/certificates.sh"
             yield Finding("certificate", False, missing)
         yield find("port", lambda: port_free(host, port))
+        if proxy_variables():
+            yield find("proxy", lambda: loopback("https"))
         if database is not None:
             yield find("database", lambda: writable(database.expanduser().absolute().parent))
         if output_dir is not None:

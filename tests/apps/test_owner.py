@@ -15,7 +15,8 @@ from apps.client_app import app as client_app
 from apps.config import ConfigError, Scalar, parse_run_config
 from apps.server_app import RunFailedError
 from apps.sites.ledger import NAME, open_record
-from apps.sites.policy import FIXED, KNOWN, check_demands
+from apps.sites.policy import FIXED, check_demands
+from apps.sites.site_config import KNOWN, effective
 from payloads.handshake import REFUSAL
 from payloads.secure_sum import KEYS as KEYS_STAGE
 from payloads.wire import CONFIG, PAYLOAD, PHASE, ROUND, STAGE, SUM_NUMBER, content
@@ -109,13 +110,17 @@ def test_without_a_seed_of_its_own_a_site_tells_of_other_rows(tmp_path: Path) ->
         ({"most-handshakes": -1}, {}, "most-handshakes: got -1, allowed: an integer >= 0"),
         ({"largest-total-epsilon": 1.0}, {}, "largest-total-epsilon: got a run with privacy.epsilon=0"),
         ({"largest-total-epsilon": 1.0}, {"privacy.epsilon": 1.0}, "largest-total-epsilon: got no state-dir"),
-        ({"fewest-partys": 3}, {}, "node config: got 'fewest-partys', allowed: 'fewest-parties', or a key of"),
+        ({"fewest-partys": 3}, {}, "node config: got 'fewest-partys', allowed: 'fewest-parties'; other keys"),
         ({"Allow_Intersection": False}, {}, "node config: got 'Allow_Intersection', allowed: 'allow-intersection'"),
+        ({"site-confg": "/srv/a"}, {}, "node config: got 'site-confg', allowed: 'site-config'"),
+        ({"mine": "/srv/site.TOML"}, {}, "node config: got 'mine', allowed: 'site-config'"),
+        ({"privacy.secure-sum": True}, {}, "node config: got 'privacy.secure-sum', allowed: 'secure-sum'"),
+        ({"state-dir": 5}, {}, "node config: state-dir: got 5, allowed: text"),
     ],
 )
 def test_a_demand_is_refused_in_words(node: dict[str, Scalar], run: dict[str, Scalar], said: str) -> None:
     with pytest.raises(ConfigError) as refusal:
-        check_demands(node, parse_run_config({**KEYS, **run}))
+        check_demands(effective(node), parse_run_config({**KEYS, **run}))
     assert said in str(refusal.value)
 
 
@@ -123,7 +128,7 @@ def test_a_node_config_may_have_the_keys_of_the_docs_and_others() -> None:
     table = prose(DOCS / "deployment.md").partition("\n| key of `--node-config` |")[1:]
     named = {key for row in rows("".join(table).partition("\n\n")[0]) for key in codes(row[0])}
     assert named | FIXED.keys() == KNOWN
-    check_demands({"dataset-path": "/a", "site": "a"}, parse_run_config(KEYS))
+    check_demands(effective({"dataset-path": "/a", "site": "a"}), parse_run_config(KEYS))
 
 
 def write(column: str, value: object, places: slice) -> Callable[[pd.DataFrame], pd.DataFrame]:
