@@ -110,7 +110,15 @@ def _parse_text(option: str, text: str) -> dict[str, Scalar]:
         got = f"{text!r}: {f'{twice[0]} is there twice' if twice else error}"
         allowed = "each key once, and no key inside of another"
         raise ConfigError(option, got=got, allowed=allowed, hint="leave one out") from None
+    for name in _empty_tables(content):
+        raise ConfigError(option, got=f"the table {name} without a key", allowed=_PAIRS, hint="remove the table")
     return _flatten(option, content)
+
+
+def _empty_tables(content: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            yield from _empty_tables(value, f"{prefix}{key}.") if value else [prefix + key]
 
 
 def _split(option: str, text: str) -> Iterator[str]:

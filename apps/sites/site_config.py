@@ -179,9 +179,9 @@ def read_site(node: Mapping[str, Scalar]) -> dict[str, Scalar]:
     except (OSError, ValueError) as error:
         got = f"{path}: {reason_of(error)}"
         raise ConfigError(SITE_CONFIG, got=got, allowed="a TOML file that can be read", hint=_CHANGE) from None
-    if not content:  # as an editor may leave it for a moment while it writes
-        raise _refuse(SITE_CONFIG, f"{path}: no key", "a file with a key", "add a key, or remove site-config")
     found, faults = _regroup(content)
+    if not found and not faults:  # as an editor may leave it for a moment while it writes
+        raise _refuse(SITE_CONFIG, f"{path}: no key", "a file with a key", "add a key, or remove site-config")
     try:
         SiteConfig.model_validate(found)
     except ValidationError as error:

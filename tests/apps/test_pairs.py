@@ -71,6 +71,7 @@ def test_values_are_those_of_toml_and_of_flower(text: str) -> None:
         ('"a.b"=1 a.b=2', "a.b twice"),
         ("[privacy] epsilon=1", "of which '[privacy]' is not a pair"),
         ('data-dir="C:\\data"', "write '...' for text with backslashes"),
+        ("seed=1 privacy={}", "the table privacy without a key"),
         ("nowhere.toml", "'nowhere.toml': No such file"),
     ],
 )

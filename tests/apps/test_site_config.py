@@ -66,7 +66,7 @@ def test_every_key_of_a_file_arrives(
         ("privacy = true", r"privacy: got True, allowed: the table \[privacy\]"),
         ("allowed-strategies = ['coda']", r"got \['coda'\], allowed: names with commas"),
         ("secure-sum = true\nstay", "Expected '=' after a key .*line 2"),
-        ("# nothing", "site.toml: no key"),
+        ("# nothing\n[privacy]", "site.toml: no key"),
         (b"\xff\xfes\x00", "UTF-16, but TOML is UTF-8"),
         (b"model = '\xe9'", "not UTF-8 .byte 10"),
         ("largest-epsilon = nan", "largest-epsilon: got nan, allowed: a number > 0"),
