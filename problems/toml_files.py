@@ -12,12 +12,16 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file.
 
     Args:
-        path: The file, which must be a regular one: a pipe could wait for ever.
+        path: The file, which must be a regular one: a pipe could wait for ever. "~" is the user's folder.
 
     Raises:
         OSError: The file does not exist, is a folder or a device, or cannot be read.
         ValueError: The file is not UTF-8, or not TOML; names the line.
     """
+    try:
+        path = path.expanduser()
+    except RuntimeError as error:  # "~name" of a user who does not exist
+        raise ValueError(str(error)) from None
     if path.exists() and not path.is_file():
         raise IsADirectoryError(f"{path} is not a file")
     content = path.read_bytes()

@@ -58,14 +58,14 @@ def check_demands(node: Mapping[str, Scalar], config: RunConfig) -> None:
 def _check_stay(node: Mapping[str, Scalar]) -> None:
     if (value := node.get(STAY, 0)) != 0 and not staying_seconds(node):
         allowed = "seconds above 0, or 0: no process stays"
-        raise ConfigError(f"node config: {STAY}", got=repr(value), allowed=allowed, hint="change the node config")
+        raise ConfigError(f"node config: {STAY}", got=repr(value), allowed=allowed, hint="change the site's settings")
 
 
 def _check_strategy(node: Mapping[str, Scalar], strategy: str) -> None:
     """Refuse a strategy that the owner has not named: some send scores of single rows, others one sum of all."""
     names = str(node.get(STRATEGIES, "")).split(",")
     if STRATEGIES in node and strategy not in map(str.strip, names):
-        allowed = f"{node[STRATEGIES]}, which this site's node config allows"
+        allowed = f"{node[STRATEGIES]}, which this site's settings allow"
         raise ConfigError("strategy", got=repr(strategy), allowed=allowed, hint="set strategy to one of them")
 
 
@@ -77,15 +77,17 @@ def _check_fixed(node: Mapping[str, Scalar], config: RunConfig) -> None:
     if DATA_PATH in node and not config.algorithm.strategy.vertical:
         named += [key for key in (STRATEGIES, LARGEST) if key in node]
     if named and data.partition != OWN:
-        got, allowed = f"a run with partition={data.partition!r}", f"{OWN!r}, since this site's node config has it"
+        got, allowed = f"a run with partition={data.partition!r}", f"{OWN!r}, since this site's settings have it"
         raise ConfigError(named[0], got=got, allowed=allowed, hint="set partition")
     for key, wanted in _agreement(node).items():
         text = isinstance(FIXED[key], str)
         if isinstance(wanted, bool) or isinstance(wanted, str) != text:
             allowed = "text" if text else "a number"
-            raise ConfigError(f"node config: {key}", got=repr(wanted), allowed=allowed, hint="change the node config")
+            raise ConfigError(
+                f"node config: {key}", got=repr(wanted), allowed=allowed, hint="change the site's settings"
+            )
         if (got := getattr(data, key.replace("-", "_"))) != wanted:
-            allowed = f"{wanted!r}, which this site's node config fixes"
+            allowed = f"{wanted!r}, which this site's settings fix"
             raise ConfigError(key, got=f"a run with {key}={got!r}", allowed=allowed, hint=f"set {key}")
 
 
@@ -96,8 +98,8 @@ def _agreement(node: Mapping[str, Scalar]) -> dict[str, Scalar]:
         return named
     seed = node[SPLIT_SEED]
     if type(seed) is not int or seed < 0:
-        raise ConfigError(SPLIT_SEED, got=repr(seed), allowed="an integer >= 0", hint="change the node config")
+        raise ConfigError(SPLIT_SEED, got=repr(seed), allowed="an integer >= 0", hint="change the site's settings")
     if DATASET not in named:
         got, allowed = f"{NOTHING}, with {SPLIT_SEED}", "the kind of the file, such as 'csv'"
-        raise ConfigError(f"node config: {DATASET}", got=got, allowed=allowed, hint="change the node config")
+        raise ConfigError(f"node config: {DATASET}", got=got, allowed=allowed, hint="change the site's settings")
     return FIXED | named

@@ -26,7 +26,7 @@ from problems.toml_files import read_toml, reason_of
 
 # how alike two keys are, of 1: "fewest-partys" is .89 "fewest-parties", and "dataset-path" .857 "data-path"
 _ALIKE, _ALIKE_SITE_CONFIG = 0.86, 0.75
-_CHANGE = "change the site's config"
+_CHANGE = "change the site's settings"
 
 
 def _key(allowed: str, meaning: str, default: Any = None, **bounds: Any) -> Any:
@@ -170,7 +170,7 @@ def read_site(node: Mapping[str, Scalar]) -> dict[str, Scalar]:
     if SITE_CONFIG not in node:
         return {}
     named = node[SITE_CONFIG]
-    path = Path(str(named)).expanduser()
+    path = Path(str(named))
     if not isinstance(named, str) or not path.is_absolute():
         hint = f"set {SITE_CONFIG} to a path such as /srv/site.toml"
         raise ConfigError(SITE_CONFIG, got=repr(named), allowed="the absolute path of a TOML file", hint=hint)
@@ -235,7 +235,7 @@ def _check_node(items: tuple[tuple[str, Scalar, type], ...]) -> None:
     """Refuse a key of a node config that is nearly one of ours, which would demand nothing; and no text for a text."""
     for key, value, _ in items:
         if key in KEYS and KEYS[key].field.annotation is str and not isinstance(value, str):
-            raise _refuse(f"node config: {key}", repr(value), "text", "change the node config")
+            raise _refuse(f"node config: {key}", repr(value), "text", "change the site's settings")
         if key not in KNOWN and (meant := _similar(key, value)):
             allowed = f"{meant!r}; other keys must not resemble it"
             raise _refuse("node config", repr(key), allowed, f"write {meant}, or rename the key")

@@ -43,7 +43,7 @@ def look_up(node: Mapping[str, Any], table: str, key: str) -> Any:
         key: The key.
     """
     try:
-        content = read_toml(Path(str(node[SITE_CONFIG])).expanduser())
+        content = read_toml(Path(str(node[SITE_CONFIG])))
     except (KeyError, OSError, ValueError):
         return None  # `apps.sites.site_config.effective` explains the error
     inside = content.get(table)

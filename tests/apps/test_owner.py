@@ -186,7 +186,7 @@ def test_a_node_with_a_file_says_no_more_where_the_server_names_it(tmp_path: Pat
     assert "first in row 8" in str(shake_hands(node, run))
     assert "8" not in str(shake_hands({**node, "verbose-errors": False}, run))
     assert shake_hands({**node, "verbose-errors": "no"}) == (
-        "verbose-errors: got 'no', allowed: true or false; change the node config"
+        "verbose-errors: got 'no', allowed: true or false; change the site's settings"
     )
 
 

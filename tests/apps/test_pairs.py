@@ -72,6 +72,8 @@ def test_values_are_those_of_toml_and_of_flower(text: str) -> None:
         ("[privacy] epsilon=1", "of which '[privacy]' is not a pair"),
         ('data-dir="C:\\data"', "write '...' for text with backslashes"),
         ("seed=1 privacy={}", "the table privacy without a key"),
+        ("~nobody-here/a.toml", "Could not determine home directory"),
+        (f"a={'b' * 5000}.toml", "is not a pair"),
         ("nowhere.toml", "'nowhere.toml': No such file"),
     ],
 )
