@@ -36,13 +36,15 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), Health) as server:
+def serving(handler: type[BaseHTTPRequestHandler] = Health) -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        yield f"localhost:{server.server_port}"
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"localhost:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.mark.parametrize("name", VARIABLES)
@@ -76,13 +78,9 @@ def test_a_proxy_that_alone_reaches_the_superlink_is_no_fault(monkeypatch: pytes
             self.send_response(200 if self.path == "http://superlink.invalid:8000/health" else 403)
             self.end_headers()
 
-    with HTTPServer(("127.0.0.1", 0), Forwards) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.server_port}")
+    with serving(Forwards) as proxy:
+        monkeypatch.setenv("http_proxy", f"http://{proxy}")
         assert "answers through the proxy of http_proxy" in reachable("superlink.invalid:8000", None)
-        server.shutdown()
-        thread.join()
 
 
 @pytest.mark.parametrize(
