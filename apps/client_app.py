@@ -18,6 +18,7 @@ from apps.sites.ledger import EVALUATIONS, HANDSHAKES, count_answer, one_at_a_ti
 from apps.sites.policy import check_demands
 from apps.sites.sample_privacy import count_pools, guard_samples, keep_ledger
 from apps.sites.secure_sums import answer_question, mask_reply
+from apps.sites.site_config import at_site
 from apps.sites.state_store import StateStore
 from apps.sites.withheld import withhold
 from clients.base import Fitted, PayloadClient, Site, score
@@ -128,6 +129,7 @@ def query(message: Message, context: Context) -> Message:
         The site's report with its device and the versions of its libraries; or, under `REFUSAL`, an error's text alone.
     """
     try:
+        context = at_site(context)
         config = run_config(context)
         check_demands(context.node_config, config)
         count_answer(context.node_config, HANDSHAKES)
@@ -163,6 +165,7 @@ def train(message: Message, context: Context) -> Message:
     """
     asked = need(message.content, CONFIG, ConfigRecord)
     phase = str(asked.get(PHASE, "segment"))
+    context = at_site(context)
     config = run_config(context)
     check_demands(context.node_config, config)
     if STAGE in asked:
@@ -318,6 +321,7 @@ def evaluate(message: Message, context: Context) -> Message:
     Returns:
         What the client's ``evaluate`` finds; if the message names a phase, the held-out rows' scores, counted by bin.
     """
+    context = at_site(context)
     config = run_config(context)
     check_demands(context.node_config, config)
     request = Request.of(message.content, MessageType.EVALUATE)

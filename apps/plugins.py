@@ -37,6 +37,10 @@ def find_row(strategy: str) -> Algorithm:
     return _import_row(path)
 
 
+# a key behind all of a text, which is lost if the text ends its table or begins a comment
+_END = "end-of-settings"
+
+
 def describe_plugins(group: str, hidden: Collection[str]) -> dict[str, str]:
     """Return what is known of the entry points of a group, by name.
 
@@ -71,8 +75,10 @@ def add_settings(flat: Mapping[str, Scalar], strategy: str, row: Algorithm) -> d
         where = f"table {row.table!r}" if row.table else "none"
         raise refuse(repr(text), f"'' with strategy {strategy!r}, whose own keys are: {where}", "leave it out")
     try:
-        given = flatten(tomllib.loads(f"{row.table} = {{{text}}}"))
-    except tomllib.TOMLDecodeError as error:
+        given = flatten(tomllib.loads(f"{row.table} = {{{text}, {_END}=0}}"))
+        if given.pop(f"{row.table}.{_END}", None) is None:  # the text closes the table itself
+            raise ValueError("a brace too many")
+    except ValueError as error:
         example = "key=value pairs with commas, such as \"momentum=0.5, kind='plain'\""
         raise refuse(f"{text!r} ({error})", example, f"see {PAGE}") from None
     if twice := [key for key in given if key in flat]:

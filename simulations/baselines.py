@@ -29,6 +29,7 @@ from apps.server_app import EXPECTED, RunFailedError
 from apps.sites import resources
 from apps.sites.files import write_atomic
 from apps.sites.rows import reads_own, server_samples
+from apps.sites.site_config import at_site
 from clients.base import Site
 from payloads.settings import kebab
 from problems.data import UNLABELLED
@@ -207,6 +208,7 @@ def _gather(
         )
         for place in range(clients)
     ]
+    contexts = list(map(at_site, contexts))
     schema = agree([report_of(context, config) for context in contexts]) if reads_own(config) else None
     scaling = None if schema is None else schema.scaling
     rows = [site for context in contexts if isinstance(site := site_of(context, config, scaling), Site)]

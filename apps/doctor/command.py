@@ -18,9 +18,11 @@ from apps.doctor.credentials import certificate, node_key
 from apps.doctor.findings import Finding, find
 from apps.doctor.installation import no_installation, packages, writable
 from apps.doctor.network import HIGHEST_PORT, port_free, reachable
+from apps.doctor.proxies import loopback, proxy_variables
 from apps.doctor.site_data import audit_log, data, device
-from apps.run_config.pairs import parse_pairs
+from apps.run_config.pairs import format_value, parse_for_command
 from apps.run_config.settings import ConfigError
+from apps.sites.site_config import list_settings
 from apps.sites.state_store import STATE_DIR
 
 cli = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -38,14 +40,19 @@ def site_findings(
         key: the SuperNode's private key; None: not checked.
 
     Yields:
-        Each finding as soon as it is known; after a config that cannot be read there are no more.
+        Each finding as soon as it is known, and each setting of the site; after a config that cannot be read no more.
     """
     yield find("packages", packages)
     try:
-        node, run = parse_pairs("--node-config", node_config), parse_pairs("--run-config", run_config)
+        node = parse_for_command("--node-config", node_config, "flower-supernode")
+        run = parse_for_command("--run-config", run_config, "flwr run")
+        settings = list_settings(node)
     except ConfigError as error:
         yield Finding("configuration", False, str(error))
         return
+    for name, value, place in settings:
+        yield Finding("setting", True, f"{name} = {format_value(value)} ({place})")
+    node = {name: value for name, value, _ in settings}
     context = Context(run_id=0, node_id=0, node_config=dict(node), state=RecordDict(), run_config=dict(run))
     yield find("device", lambda: device(context))
     yield find("data", lambda: data(context))
@@ -57,6 +64,8 @@ def site_findings(
         yield find("key", lambda: node_key(key))
     if superlink:
         yield find("superlink", lambda: reachable(superlink, authority))
+    if proxy_variables():
+        yield find("proxy", lambda: loopback("http", superlink.rpartition(":")[0].strip("[]")))
 
 
 Folder = Annotated[Path | None, typer.Option(help="folder of the run directories (output-dir)")]
@@ -101,6 +110,8 @@ def superlink(
             missing = "no --ssl-certfile and --ssl-ca-certfile: make them with deploy/certificates.sh"
             yield Finding("certificate", False, missing)
         yield find("port", lambda: port_free(host, port))
+        if proxy_variables():
+            yield find("proxy", lambda: loopback("https"))
         if database is not None:
             yield find("database", lambda: writable(database.expanduser().absolute().parent))
         if output_dir is not None:

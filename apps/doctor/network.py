@@ -1,4 +1,4 @@
-"""Checks of connections and ports. Only a TLS handshake is sent."""
+"""Checks of connections and ports. Only a TLS handshake is sent, and if variables name a proxy a request."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import ssl
 from pathlib import Path
 
 from apps.doctor.findings import WrongError
+from apps.doctor.proxies import SECONDS, through_proxy
 
-SECONDS = 5.0
 HIGHEST_PORT = 2**16 - 1
 
 
@@ -29,6 +29,8 @@ def reachable(address: str, authority: Path | None) -> str:
     name, way_out = host.strip("[]"), "see docs/deployment.md"
     if authority is not None:
         authority.read_bytes()  # A file that cannot be read is no fault of the connection.
+    if answered := through_proxy(name, int(port), authority):
+        return answered
     try:
         with socket.create_connection((name, int(port)), timeout=SECONDS) as connection:
             if authority is None:

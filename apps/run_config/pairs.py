@@ -1,54 +1,194 @@
-"""Run-config values from a command line or a TOML file, as the flat dictionary that Flower hands over."""
+"""Run-config and node-config values from a command line or a TOML file, as the flat dictionary that Flower passes on.
 
+An option's text is TOML, and several pairs may share a line. `parse_pairs` reads all of a text or refuses it: Flower's
+own parser skips everything that it does not recognise, such as a pair with spaces around its ``=``.
+"""
+
+import os
 import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import tomli_w
 
 from apps.run_config.settings import ConfigError, Scalar
 from payloads.flower_internals import parse_config_args
+from problems.toml_files import read_toml, reason_of
 
-# a key and a value, which may have spaces if it is in quotes
-_PAIR = r"""([\w.-]+)\s*=\s*("[^"]*"|'[^']*'|\S+)"""
-# how pairs are written
 _PAIRS = """key=value pairs such as 'seed=1 strategy="fedx2"', strings in double quotes"""
+_PAGE = "see docs/configuration.md"
+_GAP = r"[^\S\r\n]*"
+_BASIC, _LITERAL = r'"(?:[^"\\\n]|\\.)*"', r"'[^'\n]*'"
+_PART = rf"(?:[A-Za-z0-9_-]+|{_BASIC}|{_LITERAL})"
+_KEY = rf"{_PART}(?:{_GAP}\.{_GAP}{_PART})*"
+_BLANK_OR_COMMENT = re.compile(r"(?P<blank>\s+)|(?P<comment>#[^\n]*)")
+_HEADER = re.compile(rf"\[\[?{_GAP}{_KEY}{_GAP}\]\]?(?={_GAP}(?:#|\r?\n|$))")
+_ASSIGNMENT = re.compile(rf"(?P<key>{_KEY}){_GAP}={_GAP}")
+_QUOTED = re.compile(rf'"""(?:[^\\]|\\.)*?"""|\'\'\'.*?\'\'\'|{_BASIC}|{_LITERAL}', re.DOTALL)
+_BARE = re.compile(r"[^\s#]+")
+_UP_TO_PAIR = re.compile(rf"[^\n]*?(?=\s{_KEY}{_GAP}=|\n|$)")
+_HIDDEN_PAIR = re.compile(r"[\w\"'-]\s*=\s*\S")
+_KINDS: dict[type, str] = {list: "an array", dict: "a table"}
 
 
 def parse_pairs(option: str, text: str) -> dict[str, Scalar]:
-    """The flat values of an option's ``key=value`` pairs or TOML file, read as Flower reads them.
+    """The flat values of an option's ``key=value`` pairs or TOML file.
+
+    Args:
+        option: The option's name, for errors.
+        text: Pairs, each a key and a TOML value, separated by spaces or on lines of their own; or the path of a TOML
+            file.
 
     Raises:
-        ConfigError: the text is neither; names the option.
+        ConfigError: Some of the text is not a pair, a value is neither a number, true, false nor a string, or a key
+            occurs twice. Names the option and the part of the text.
+    """
+    text = text.removeprefix("\ufeff")
+    return _parse_file(option, text.strip()) if _is_file(text.strip()) else _parse_text(option, text)
+
+
+def parse_for_command(option: str, text: str, command: str) -> dict[str, Scalar]:
+    """The same as `parse_pairs`, for a text that a command of Flower will get.
+
+    Args:
+        option: The option's name, for errors.
+        text: Pairs, or the path of a TOML file.
+        command: The command of Flower.
+
+    Raises:
+        ConfigError: As for `parse_pairs`; or the command reads something else from the text.
     """
     import click
 
-    page = "see docs/configuration.md"
+    values = parse_pairs(option, text)
     try:
-        values: dict[str, Scalar] = parse_config_args(text)
-    except click.ClickException:
-        found = [key for key, _ in re.findall(_PAIR, text)]
-        twice = [key for place, key in enumerate(found) if key in found[:place]]
-        if twice:
-            got = f"{text!r}: {twice[0]} is there twice"
-            raise ConfigError(option, got=got, allowed="once", hint="leave one out") from None
-        raise ConfigError(option, got=_culprit(text), allowed=_PAIRS, hint=page) from None
-    except (OSError, ValueError) as error:
-        reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-        allowed = f"a .toml file that can be read, or {_PAIRS}"
-        raise ConfigError(option, got=f"{text!r}: {reason}", allowed=allowed, hint=page) from None
-    # Flower's parser skips text that is not a pair
-    if not text.endswith(".toml") and re.sub(_PAIR, "", text).strip():
-        raise ConfigError(option, got=_culprit(text), allowed=f"{_PAIRS}, or a .toml file", hint=page)
+        seen: dict[str, Scalar] = parse_config_args(text) if text else {}
+    except (click.ClickException, OSError, ValueError) as error:
+        got = f"{text!r}, which {command} refuses ({getattr(error, 'message', '') or error})"
+        hint = "save it as UTF-8 without a byte order mark" if _is_file(text.strip()) else _rewrite(values)
+        raise ConfigError(option, got=got, allowed=f"text that {command} reads", hint=hint) from None
+    wrong = [key for key, value in values.items() if key not in seen or repr(seen[key]) != repr(value)]
+    if wrong := wrong or [key for key in seen if key not in values]:
+        got = f"{text!r}, from which {command} does not read {', '.join(wrong)}"
+        allowed = f"key=value pairs without spaces around '=', or a .toml file: {command} skips other text"
+        raise ConfigError(option, got=got, allowed=allowed, hint=_rewrite(values))
     return values
 
 
-def _culprit(text: str) -> str:
-    """An option's text and, if it can be found, the part of it that is not a pair."""
-    import click
+def format_value(value: Scalar) -> str:
+    """A value as TOML, in the quotes that Flower's parser also understands."""
+    if isinstance(value, str) and '"' in value and "'" not in value and value.isprintable():
+        return f"'{value}'"
+    return tomli_w.dumps({"v": value}).removeprefix("v = ").strip()
 
-    left = re.sub(_PAIR, "", text).strip()
-    if left:
-        return f"{text!r}, of which {left!r} is no pair"
-    for pair in re.finditer(_PAIR, text):
-        try:
-            parse_config_args(pair.group())
-        except click.ClickException:
-            return f"{text!r}, of which {pair.group()!r} is no pair"
-    return repr(text)
+
+def _rewrite(values: Mapping[str, Scalar]) -> str:
+    return f"write {' '.join(f'{key}={format_value(value)}' for key, value in values.items())}"
+
+
+def _is_file(text: str) -> bool:
+    return text.lower().endswith(".toml") and ("=" not in text or os.path.exists(text))  # noqa: PTH110, False for a name that is too long
+
+
+def _parse_file(option: str, text: str) -> dict[str, Scalar]:
+    try:
+        content = read_toml(Path(text))
+    except (OSError, ValueError) as error:
+        allowed = f"a .toml file that can be read, or {_PAIRS}"
+        raise ConfigError(option, got=f"{text!r}: {reason_of(error)}", allowed=allowed, hint=_PAGE) from None
+    return _flatten(option, content)
+
+
+def _parse_text(option: str, text: str) -> dict[str, Scalar]:
+    lines = list(_split(option, text))
+    try:
+        content = tomllib.loads("\n".join(lines))
+    except tomllib.TOMLDecodeError as error:
+        keys = [match["key"] for line in lines if (match := _ASSIGNMENT.match(line))]
+        twice = [key for place, key in enumerate(keys) if key in keys[:place]]
+        got = f"{text!r}: {f'{twice[0]} is there twice' if twice else error}"
+        allowed = "each key once, and no key inside of another"
+        raise ConfigError(option, got=got, allowed=allowed, hint="leave one out") from None
+    for name in _empty_tables(content):
+        raise ConfigError(option, got=f"the table {name} without a key", allowed=_PAIRS, hint="remove the table")
+    return _flatten(option, content)
+
+
+def _empty_tables(content: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            yield from _empty_tables(value, f"{prefix}{key}.") if value else [prefix + key]
+
+
+def _split(option: str, text: str) -> Iterator[str]:
+    """The lines of TOML that a text stands for: each a header of a table, or a pair."""
+    place, fresh = 0, True
+    while place < len(text):
+        if match := _BLANK_OR_COMMENT.match(text, place):
+            hidden = match["comment"] and not (fresh and "\n" in text) and _HIDDEN_PAIR.search(match["comment"])
+            if hidden:
+                got = f"{text!r}, with the comment {match['comment'].strip()!r}"
+                raise ConfigError(option, got=got, allowed="comments without pairs", hint="remove the comment")
+            fresh |= "\n" in match.group()
+        elif fresh and (match := _HEADER.match(text, place)):
+            yield match.group()
+            fresh = False
+        elif (pair := _ASSIGNMENT.match(text, place)) and (end := _end_of_value(text, pair.end())):
+            yield f"{pair['key']} = {text[pair.end() : end]}"
+            place, fresh = end, False
+            continue
+        else:
+            hint = "write '...' for text with backslashes" if "\\" in text[place:] else _PAGE
+            raise ConfigError(option, got=_culprit(text, place), allowed=f"{_PAIRS}, or a .toml file", hint=hint)
+        place = match.end()
+
+
+def _end_of_value(text: str, place: int) -> int:
+    """Where the value that begins at a place ends; 0: there is no value of TOML."""
+    if match := _QUOTED.match(text, place):
+        return match.end() if _is_value(match.group()) else 0
+    if text[place : place + 1] in ("[", "{"):
+        closing = "]" if text[place] == "[" else "}"
+        ends = (match.end() for match in re.compile(re.escape(closing)).finditer(text, place))
+        end = next((end for end in ends if _is_value(text[place:end])), 0)
+        return end if not text[end : end + 1].strip().strip("#") else 0
+    match = _BARE.match(text, place)
+    return match.end() if match and _is_value(match.group()) else 0
+
+
+def _is_value(text: str) -> bool:
+    try:
+        return tomllib.loads(f"v = {text}").keys() == {"v"}
+    except tomllib.TOMLDecodeError:
+        return False
+
+
+def _culprit(text: str, place: int) -> str:
+    """A text and the first part of it that is not a pair."""
+    pair = _ASSIGNMENT.match(text, place)
+    rest = _BARE.match(text, pair.end()) if pair else _UP_TO_PAIR.match(text, place)
+    end = rest.end() if rest else len(text)
+    return f"{text!r}, of which {text[place:end].strip()!r} is not a pair"
+
+
+def _flatten(option: str, content: Mapping[str, Any]) -> dict[str, Scalar]:
+    flat: dict[str, Scalar] = {}
+    for key, value in _leaves(content):
+        if not isinstance(value, get_args(Scalar)):
+            got = f"{key}={value!r}, {_KINDS.get(type(value), 'a date or time')}"
+            hint = "write a list as one string with commas, if the key takes a list"
+            raise ConfigError(option, got=got, allowed="one number, true, false or string", hint=hint)
+        if key in flat:
+            raise ConfigError(option, got=f"{key} twice", allowed="each key once", hint="leave one out")
+        flat[key] = value
+    return flat
+
+
+def _leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value

@@ -63,7 +63,7 @@ def check_limits(node: Mapping[str, Scalar]) -> None:
     for key in LIMITS.values():
         limit = node.get(key, 0)
         if type(limit) is not int or limit < 0:
-            raise ConfigError(key, got=repr(limit), allowed="an integer >= 0", hint="change the node config")
+            raise ConfigError(key, got=repr(limit), allowed="an integer >= 0", hint="change the site's settings")
         if limit:
             check_folder(node, key)
 
@@ -81,7 +81,7 @@ def check_folder(node: Mapping[str, Scalar], key: str) -> None:
     if folder is None or not folder.is_absolute():
         got = f"no {STATE_DIR}" if folder is None else f"{STATE_DIR}={str(folder)!r}, which is relative"
         allowed = f"that with the whole path of a {STATE_DIR}, where the site counts"
-        raise ConfigError(key, got=got, allowed=allowed, hint="change the node config")
+        raise ConfigError(key, got=got, allowed=allowed, hint="change the site's settings")
 
 
 def count_answer(node: Mapping[str, Scalar], what: str) -> None:
@@ -100,7 +100,7 @@ def count_answer(node: Mapping[str, Scalar], what: str) -> None:
     with open_ledger(folder) as ledger:
         told = ledger[_FILES].setdefault(_digest(node), {})
         if told.get(what, 0) >= most:
-            got = f"a request for more {what} than this site's node config allows"
+            got = f"a request for more {what} than this site's settings allow"
             allowed = f"{most} of one file over all runs"
             raise ConfigError(LIMITS[what], got=got, allowed=allowed, hint="ask the owner of the data")
         told[what] = told.get(what, 0) + 1
@@ -124,7 +124,7 @@ def pledge_epsilon(context: Context, epsilon: float, most: float) -> None:
         before = sum(value for run, value in spent.items() if run != str(context.run_id))
         if before + epsilon > most * (1 + _ROUNDING):
             got = f"a run with privacy.epsilon={epsilon:g} after runs with {before:g} in all"
-            allowed = f"{most:g} for all runs on one file, which this site's node config demands"
+            allowed = f"{most:g} for all runs on one file, which this site's settings demand"
             raise ConfigError("largest-total-epsilon", got=got, allowed=allowed, hint="lower privacy.epsilon")
         spent[str(context.run_id)] = max(epsilon, spent.get(str(context.run_id), 0.0))
 

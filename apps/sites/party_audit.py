@@ -99,7 +99,7 @@ def _append(path: Path | None, event: str, context: Context, message: Message, f
             os.close(opened)
     except OSError as error:
         key = f"party {node.get('partition-id')}: {AUDIT_LOG if AUDIT_LOG in node else STATE_DIR}"
-        got, hint = f"{str(path)!r}: {os.strerror(error.errno or 0)}", "change the node config, or make room for it"
+        got, hint = f"{str(path)!r}: {os.strerror(error.errno or 0)}", "change the site's settings, or make room for it"
         raise ConfigError(key, got=got, allowed="a file that can be written", hint=hint) from error
 
 

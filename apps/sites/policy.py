@@ -1,10 +1,9 @@
-"""What the owner of a site's file demands of a run: keys of the node config, checked before any data are read.
+"""What the owner of a site's file demands of a run: keys of the site's settings, checked before any data are read.
 
 A key of the run config that says how the file is read is fixed if the node config has it too. With ``split-seed`` all
 of them are, and the site draws the rows that it holds out by that seed: every run is told the same of the same file.
 """
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,26 +35,18 @@ FIXED: dict[str, Any] = {
         "validation_fraction",
     )
 }
-# all keys of a node config that some module reads; others may be there too, if they resemble none
-KNOWN = frozenset(FIXED).union(
-    ("partition-id", "num-partitions", "state-dir", "data-path", "stay", "verbose-errors"),
-    ("split-seed", "allowed-strategies", "most-handshakes", "most-evaluations"),
-    ("largest-epsilon", "largest-total-epsilon", "secure-sum", "fewest-summed", "sum-key", "sum-peers"),
-    ("advertise", "listen", "peer-cert", "peer-key", "peer-ca", "share-block", "model"),
-    ("block", "score-path", "scores-path", "audit-log", "fewest-parties", "pinned-peers"),
-    ("largest-label-epsilon", "allow-intersection", "allowed-maskings", "allow-scores-for"),
-)
-# how alike two keys are, of 1: "fewest-partys" is .89 "fewest-parties", and "dataset-path" .857 "data-path"
-_ALIKE = 0.86
 
 
 def check_demands(node: Mapping[str, Scalar], config: RunConfig) -> None:
     """Refuse a run that does not meet the owner's demands, before any data are read.
 
+    Args:
+        node: The site's effective node config, see `apps.sites.site_config.effective`.
+        config: The run's config.
+
     Raises:
         ConfigError: names the key of the node config, and what the run has.
     """
-    _check_spelling(node)
     _check_stay(node)
     check_limits(node)
     _check_strategy(node, config.run.strategy)
@@ -64,25 +55,17 @@ def check_demands(node: Mapping[str, Scalar], config: RunConfig) -> None:
     check_sums(node, config)
 
 
-def _check_spelling(node: Mapping[str, Scalar]) -> None:
-    """Refuse a key that is nearly one of ours: a demand that is misspelt would protect nothing."""
-    for key in sorted(node.keys() - KNOWN):
-        if meant := difflib.get_close_matches(kebab(key.lower()), sorted(KNOWN), n=1, cutoff=_ALIKE):
-            allowed = f"{meant[0]!r}, or a key of your own that is less like it"
-            raise ConfigError("node config", got=repr(key), allowed=allowed, hint="change the node config")
-
-
 def _check_stay(node: Mapping[str, Scalar]) -> None:
     if (value := node.get(STAY, 0)) != 0 and not staying_seconds(node):
         allowed = "seconds above 0, or 0: no process stays"
-        raise ConfigError(f"node config: {STAY}", got=repr(value), allowed=allowed, hint="change the node config")
+        raise ConfigError(f"node config: {STAY}", got=repr(value), allowed=allowed, hint="change the site's settings")
 
 
 def _check_strategy(node: Mapping[str, Scalar], strategy: str) -> None:
     """Refuse a strategy that the owner has not named: some send scores of single rows, others one sum of all."""
     names = str(node.get(STRATEGIES, "")).split(",")
     if STRATEGIES in node and strategy not in map(str.strip, names):
-        allowed = f"{node[STRATEGIES]}, which this site's node config allows"
+        allowed = f"{node[STRATEGIES]}, which this site's settings allow"
         raise ConfigError("strategy", got=repr(strategy), allowed=allowed, hint="set strategy to one of them")
 
 
@@ -94,15 +77,17 @@ def _check_fixed(node: Mapping[str, Scalar], config: RunConfig) -> None:
     if DATA_PATH in node and not config.algorithm.strategy.vertical:
         named += [key for key in (STRATEGIES, LARGEST) if key in node]
     if named and data.partition != OWN:
-        got, allowed = f"a run with partition={data.partition!r}", f"{OWN!r}, since this site's node config has it"
+        got, allowed = f"a run with partition={data.partition!r}", f"{OWN!r}, since this site's settings have it"
         raise ConfigError(named[0], got=got, allowed=allowed, hint="set partition")
     for key, wanted in _agreement(node).items():
         text = isinstance(FIXED[key], str)
         if isinstance(wanted, bool) or isinstance(wanted, str) != text:
             allowed = "text" if text else "a number"
-            raise ConfigError(f"node config: {key}", got=repr(wanted), allowed=allowed, hint="change the node config")
+            raise ConfigError(
+                f"node config: {key}", got=repr(wanted), allowed=allowed, hint="change the site's settings"
+            )
         if (got := getattr(data, key.replace("-", "_"))) != wanted:
-            allowed = f"{wanted!r}, which this site's node config fixes"
+            allowed = f"{wanted!r}, which this site's settings fix"
             raise ConfigError(key, got=f"a run with {key}={got!r}", allowed=allowed, hint=f"set {key}")
 
 
@@ -113,8 +98,8 @@ def _agreement(node: Mapping[str, Scalar]) -> dict[str, Scalar]:
         return named
     seed = node[SPLIT_SEED]
     if type(seed) is not int or seed < 0:
-        raise ConfigError(SPLIT_SEED, got=repr(seed), allowed="an integer >= 0", hint="change the node config")
+        raise ConfigError(SPLIT_SEED, got=repr(seed), allowed="an integer >= 0", hint="change the site's settings")
     if DATASET not in named:
         got, allowed = f"{NOTHING}, with {SPLIT_SEED}", "the kind of the file, such as 'csv'"
-        raise ConfigError(f"node config: {DATASET}", got=got, allowed=allowed, hint="change the node config")
+        raise ConfigError(f"node config: {DATASET}", got=got, allowed=allowed, hint="change the site's settings")
     return FIXED | named

@@ -32,11 +32,11 @@ def check_epsilon(node: Mapping[str, Scalar], config: RunConfig) -> None:
         if largest is None:
             continue
         if isinstance(largest, bool) or not isinstance(largest, int | float) or not largest > 0:
-            raise ConfigError(key, got=repr(largest), allowed="a number > 0", hint="change the node config")
+            raise ConfigError(key, got=repr(largest), allowed="a number > 0", hint="change the site's settings")
         epsilon = config.privacy.epsilon
         if not 0 < epsilon <= largest:
             got = f"a run with privacy.epsilon={epsilon:g}"
-            allowed = f"above 0 and at most {largest:g}, which this site's node config demands"
+            allowed = f"above 0 and at most {largest:g}, which this site's settings demand"
             raise ConfigError(key, got=got, allowed=allowed, hint="set privacy.epsilon")
     if LARGEST_TOTAL in node:
         check_folder(node, LARGEST_TOTAL)

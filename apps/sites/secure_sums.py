@@ -48,10 +48,10 @@ def check_sums(node: Mapping[str, Scalar], config: RunConfig) -> None:
     """
     demanded = node.get("secure-sum", False)
     if not isinstance(demanded, bool):
-        raise ConfigError("secure-sum", got=repr(demanded), allowed="true or false", hint="change the node config")
+        raise ConfigError("secure-sum", got=repr(demanded), allowed="true or false", hint="change the site's settings")
     demands = demands_of(node)
     if (demanded or demands.fewest > FEWEST_MEMBERS or demands.peers) and not config.privacy.secure_sum:
-        got, allowed = "a run with privacy.secure-sum=false", "true, since this site's node config demands secure sums"
+        got, allowed = "a run with privacy.secure-sum=false", "true, since this site's settings demand secure sums"
         raise ConfigError("secure-sum", got=got, allowed=allowed, hint="set privacy.secure-sum")
 
 
@@ -64,7 +64,7 @@ def demands_of(node: Mapping[str, Scalar]) -> Demands:
     fewest = node.get("fewest-summed", FEWEST_MEMBERS)
     if type(fewest) is not int or fewest < FEWEST_MEMBERS:
         allowed = f"an integer >= {FEWEST_MEMBERS}"
-        raise ConfigError("fewest-summed", got=repr(fewest), allowed=allowed, hint="change the node config")
+        raise ConfigError("fewest-summed", got=repr(fewest), allowed=allowed, hint="change the site's settings")
     own, peers = str(node.get("sum-key", "")), str(node.get("sum-peers", ""))
     box_key = _read(own, "sum-key", read_private) if own else b""
     return Demands(fewest, box_key, _read(peers, "sum-peers", read_public) if peers else frozenset())

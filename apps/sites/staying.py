@@ -17,17 +17,37 @@ from flwr.app import Context, Message
 
 from clients.vertical.transport.addresses import make_private, socket_base
 from payloads.flower_internals import own_identity
+from problems.toml_files import read_toml
 
-STAY = "stay"
+STAY, SITE_CONFIG = "stay", "site-config"
 
 
 def staying_seconds(node: Mapping[str, Any]) -> float:
     """Return how long a site's process waits for another message, in seconds; 0: none stays, or the value is invalid.
 
     `apps.sites.policy.check_demands` refuses a run where it is invalid.
+
+    Args:
+        node: The node config, effective or as it was given.
     """
-    value = node.get(STAY, 0)
+    value = node.get(STAY, look_up(node, "process", STAY))
     return float(value) if type(value) in (int, float) and 0 < value < float("inf") else 0.0
+
+
+def look_up(node: Mapping[str, Any], table: str, key: str) -> Any:
+    """The value of a key in the file that a node config names, without any check; None if there is none.
+
+    Args:
+        node: The node config.
+        table: The table of the key.
+        key: The key.
+    """
+    try:
+        content = read_toml(Path(str(node[SITE_CONFIG])))
+    except (KeyError, OSError, ValueError):
+        return None  # `apps.sites.site_config.effective` explains the error
+    inside = content.get(table)
+    return inside[key] if isinstance(inside, Mapping) and key in inside else content.get(key)
 
 
 def ask(message: Message, context: Context, seconds: float) -> Message:
@@ -42,7 +62,7 @@ def ask(message: Message, context: Context, seconds: float) -> Message:
         RuntimeError: it has ended without an answer.
         Exception: what the ClientApp raises.
     """
-    path = _socket_of(context)
+    path = _socket_of(context, seconds)
     with contextlib.closing(_connect(path) or _start(path, seconds)) as connection:
         try:
             connection.send((message, context, own_identity()))
@@ -56,10 +76,10 @@ def ask(message: Message, context: Context, seconds: float) -> Message:
     return answer
 
 
-def _socket_of(context: Context) -> Path:
+def _socket_of(context: Context, seconds: float) -> Path:
     folder = socket_base() / f"florilegium-{os.getuid()}"
     make_private(folder)
-    # each node of each run has one process, and another if it finds its modules elsewhere
+    # each node of each run has one process, and another if it finds its modules elsewhere or `stay` has changed
     about = (context.run_id, context.node_id, sorted(context.node_config.items()))
     return folder / "-".join(hashlib.sha256(repr(part).encode()).hexdigest()[:12] for part in (about, sys.path))
 
@@ -76,7 +96,7 @@ def _connect(path: Path) -> Connection | None:
 
 def _start(path: Path, seconds: float) -> Connection:
     for former in path.parent.glob(f"{path.name.partition('-')[0]}-*"):
-        former.unlink(missing_ok=True)  # which also ends a process that finds its modules elsewhere
+        former.unlink(missing_ok=True)  # which also ends a process with other modules or another time
     done = subprocess.run(
         [sys.executable, "-m", "apps.resident", str(path), str(seconds), str(os.getppid())],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

@@ -38,7 +38,7 @@ def withhold(config: RunConfig, node: Mapping[str, Scalar]) -> Iterator[None]:
     """
     verbose = node.get(VERBOSE, False)
     if not isinstance(verbose, bool):
-        raise ConfigError(VERBOSE, got=repr(verbose), allowed="true or false", hint="change the node config")
+        raise ConfigError(VERBOSE, got=repr(verbose), allowed="true or false", hint="change the site's settings")
     own = reads_own(config) or (DATA_PATH in node and not config.algorithm.strategy.vertical)
     try:
         yield

@@ -15,6 +15,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
+from apps.sites.staying import look_up
 from apps.sites.withheld import VERBOSE
 from payloads.flower_internals import make_twin
 from simulations.engines.flower_internals import ErrorCode, own_message, own_records
@@ -64,13 +65,7 @@ class InProcessGrid(AnsweringGrid):
             FIRST_NODE_ID + partition: Context(
                 run_id=run_id,
                 node_id=FIRST_NODE_ID + partition,
-                # the sites' files lie beside the server
-                node_config={
-                    "partition-id": partition,
-                    "num-partitions": num_clients,
-                    VERBOSE: True,
-                    **(node_configs[partition] if node_configs else {}),
-                },
+                node_config=_node_config(partition, num_clients, node_configs[partition] if node_configs else {}),
                 state=RecordDict(),
                 run_config=shared,
             )
@@ -146,6 +141,14 @@ def _check_reply(reply: object, message: Message) -> None:
         raise TypeError(f"the ClientApp returned {type(reply).__name__}, expected a Message")
     if reply.metadata.reply_to_message_id != message.metadata.message_id:
         raise ValueError("the ClientApp's reply does not answer the message it was given")
+
+
+def _node_config(
+    partition: int, partitions: int, own: Mapping[str, bool | int | float | str]
+) -> dict[str, bool | int | float | str]:
+    """A node's config. Its errors leave it in full, since all files are on this machine, unless its file forbids it."""
+    verbose = {VERBOSE: True} if look_up(own, "privacy", VERBOSE) is None else {}
+    return {"partition-id": partition, "num-partitions": partitions, **verbose, **own}
 
 
 def _own_context(context: Context) -> Context:

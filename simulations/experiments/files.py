@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -13,6 +12,7 @@ from pydantic import Field, ValidationError
 from apps.config import ConfigError
 from payloads.settings import Settings
 from problems.errors import NOTHING
+from problems.toml_files import read_toml, reason_of
 
 SET_BY_COMMAND = ("output-dir", "run-name", "resume", "seed")
 
@@ -37,10 +37,10 @@ def read_settings(model: type[S], path: Path, allowed: str, hint: str, way_out: 
         ConfigError: it cannot be read, or a key is missing, unknown or wrong; names file and key.
     """
     try:
-        content = tomllib.loads(path.read_text("utf-8"))
+        content = read_toml(path)
     except (OSError, ValueError) as error:
-        reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-        raise ConfigError(path, got=f"a file that cannot be read ({reason})", allowed=allowed, hint=hint) from None
+        got = f"a file that cannot be read ({reason_of(error)})"
+        raise ConfigError(path, got=got, allowed=allowed, hint=hint) from None
     try:
         return model.model_validate({**defaults, **content})
     except ValidationError as error:

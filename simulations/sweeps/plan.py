@@ -15,6 +15,7 @@ import tomli_w
 
 from apps.config import ConfigError, RunConfig, Scalar, flatten, list_hint, parse_run_config
 from apps.sites.rows import reads_own
+from apps.sites.site_config import effective
 from problems.data import UNLABELLED
 from problems.randomness import stream
 from simulations.arguments import Stack, add_directory, nest
@@ -124,7 +125,7 @@ class Sweep:
             "grid": {key: list(values) for key, values in self.grid.items()},
             "random": {key: distribution.text for key, distribution in self.random.items()},
             "config": nest(self.config),
-            **({"node-configs": [dict(node) for node in self.node_configs]} if self.node_configs else {}),
+            **({"node-configs": [effective(node) for node in self.node_configs]} if self.node_configs else {}),
         }
 
     def trials(self, out: Path) -> list[Trial]:

@@ -110,6 +110,7 @@ def _split(text: str, option: str, form: str, before: Container[str]) -> tuple[s
 def _values(text: str, option: str) -> list[Scalar]:
     try:
         values: list[Any] = tomllib.loads(f"values = [{text}]")["values"] if "\n" not in text else [None]
+        tomllib.loads(f"values = [{text}\n]")  # fails if a bracket and a comment hide the rest of the text
     except tomllib.TOMLDecodeError:
         values = [None]
     if not all(isinstance(value, Scalar) for value in values):

@@ -86,11 +86,25 @@ def test_a_good_site(folder: Path, tmp_path: Path) -> None:
     node = f'{NODE} state-dir="{tmp_path}"'
     lines = told("site", "--node-config", node, "--auth-supernode-private-key", str(folder / "keys" / "site-1"))
     assert [line.split(":")[0] for line in lines] == [
-        "ok     packages", "ok     device", "ok     data", "ok     state-dir", "ok     key",
+        "ok     packages", *3 * ["ok     setting"], "ok     device", "ok     data", "ok     state-dir", "ok     key",
     ]  # fmt: skip
+    assert lines[3] == f'ok     setting: state-dir = "{tmp_path}" (node config)'
     held = load(parse_run_config({}).data, 3).client(0)
     rows = f"{len(held):,} rows with labels, {len(held.positives):,} of them positive"
-    assert lines[2].endswith(f"partition 0 of 3 of digits for fedx2: {rows}")
+    assert lines[5].endswith(f"partition 0 of 3 of digits for fedx2: {rows}")
+
+
+def test_settings_are_listed_with_their_places(tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(f"[privacy]\nsecure-sum = true # ours\n[process]\nstate-dir = '{tmp_path}'")
+    node = f'{NODE} site="a" site-config="{path}"'
+    lines = told("site", "--node-config", node, "--run-config", 'strategy="coda" privacy.secure-sum=true')
+    assert lines[4:7] == [
+        f"ok     setting: secure-sum = true ({path})",
+        f'ok     setting: state-dir = "{tmp_path}" ({path})',
+        'ok     setting: site = "a" (node config; not a key of this project, without effect)',
+    ]
+    assert f"ok     state-dir: {tmp_path} can be written to" in lines
 
 
 @pytest.mark.parametrize(("node", "run", "name", "words"), [
@@ -100,9 +114,12 @@ def test_a_good_site(folder: Path, tmp_path: Path) -> None:
     (NODE, 'dataset="csv" data-dir="/nowhere/a.csv"', "data", "/nowhere/a.csv"),
     (NODE, 'device="cuda"', "device", "PyTorch sees no CUDA device"),
     (f'{NODE} state-dir="/nowhere"', "", "state-dir", "got /nowhere, allowed: one that exists"),
-    (f"{NODE} pinned-peer=''", "", "data", "node config: got 'pinned-peer', allowed: 'pinned-peers'"),
+    (f"{NODE} pinned-peer=''", "", "configuration", "node config: got 'pinned-peer', allowed: 'pinned-peers'"),
     ("partition-id=", "", "configuration", "--node-config"),
     (NODE, "strategy=fedx2", "configuration", "--run-config"),
+    (NODE, 'dataset = "csv"', "configuration", "from which flwr run does not read dataset"),
+    (f"{NODE} secure-sum = true", "", "configuration", "from which flower-supernode does not read secure-sum"),
+    (f'{NODE} site-config="/nowhere.toml"', "", "configuration", "site-config: got /nowhere.toml: No such file"),
     (NODE, "/nowhere/a.toml", "configuration", "--run-config: got '/nowhere/a.toml': No such file"),
 ])  # fmt: skip
 def test_sites_hear_what_is_wrong(node: str, run: str, name: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,9 +274,12 @@ def test_a_party_s_own_file_and_what_its_owner_forbids(tmp_path: Path) -> None:
     for problem in ('"ridge"', '"softmax" vfb2.embedding=2'):
         lines = told("site", "--node-config", node, "--run-config", f"{run_config} vfb2.problem={problem}", code=1)
         assert any(line.endswith(" of csv for vfb2-sgd: 32 rows with labels") for line in lines)
-    for log, words in (("5", "node config: audit-log: got 5"), (f'"{tmp_path}/party.csv/log"', "file: got /")):
+    for log, words in (
+        ("5", "configuration: node config: audit-log: got 5"),
+        (f'"{tmp_path}/party.csv/log"', "audit-log: file: got /"),
+    ):
         lines = told("site", "--node-config", f"{node} audit-log={log}", "--run-config", run_config, code=1)
-        assert any(line.startswith(f"wrong  audit-log: {words}") for line in lines)
+        assert any(line.startswith(f"wrong  {words}") for line in lines)
     lines = told("site", "--node-config", f'{node} listen="0.0.0.0:7000"', "--run-config", run_config, code=1)
     assert any("wrong  data: node config: got listen with advertise='none'" in line for line in lines)
     lines = told("site", "--node-config", f"{node} fewest-parties=4", "--run-config", run_config, code=1)

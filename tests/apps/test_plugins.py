@@ -143,6 +143,10 @@ def test_list_says_where_they_come_from(package: Path, command: Line) -> None:
         ({"strategy": "halfway", "halfway.share": 2.0}, r"halfway.share: got 2.0, allowed: share of the way"),
         ({"strategy": "halfway", "strategy-settings": "share=2"}, r"halfway.share: got 2, allowed: share of the way"),
         ({"strategy": "halfway", "strategy-settings": "shar=2"}, r"halfway.shar: got an unknown .* 'halfway.share'"),
+        (
+            {"strategy": "halfway", "strategy-settings": "share=1} # kind='plain'"},
+            r"strategy-settings: got .*key=value",
+        ),
         ({"strategy": "halfway", "strategy-settings": "share"}, r"strategy-settings: got 'share' \(.*key=value pairs"),
         (
             {"strategy": "halfway", "strategy-settings": "share=1", "halfway.share": 1.0},

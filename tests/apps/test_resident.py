@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from apps.resident import _portable
 from apps.server_app import app as server_app
 from apps.site_app import app
-from apps.sites.staying import ask, staying_seconds
+from apps.sites.staying import _socket_of, ask, staying_seconds
 from payloads.handshake import REFUSAL
 from payloads.wire import CONFIG
 from simulations.engines.grid import run_on, task_identity
@@ -48,13 +48,19 @@ def context_of(path: Path, node_id: int = 1) -> Context:
     return Context(1, node_id, node, RecordDict(), flat_config(path, {"strategy": "local-sgd"}))
 
 
+def test_another_time_is_another_process(tmp_path: Path) -> None:
+    assert _socket_of(context_of(tmp_path), 60) == _socket_of(context_of(tmp_path), 60)
+    assert _socket_of(context_of(tmp_path), 60) != _socket_of(context_of(tmp_path), 5)
+
+
 @pytest.mark.slow
 @pytest.mark.gate
 def test_a_process_stays_with_the_memory_of_its_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One for each node; the run has the bytes of one without. They end when they are idle."""
     monkeypatch.setenv("MADE_FOR", str(tmp_path))
     config = flat_config(tmp_path / "stays", {"strategy": "scaffold"})
-    grid = InProcessGrid(app, CLIENTS, config, [{"stay": 5, "of": str(tmp_path)}] * CLIENTS)
+    (tmp_path / "site.toml").write_text("[process]\nstay = 5")
+    grid = InProcessGrid(app, CLIENTS, config, [{"site-config": str(tmp_path / "site.toml")}] * CLIENTS)
     with task_identity():
         run_on(grid, server_app, config)
     assert len(staying(tmp_path)) == CLIENTS

@@ -237,7 +237,7 @@ def test_a_site_s_demands_hold_for_every_message(tmp_path: Path) -> None:
     grid = Wiretap(client_app, 3, flat_config(tmp_path / "other", config), nodes)  # nobody has said hello
     with task_identity():
         (reply,) = grid.send_and_receive([Message(asked.content, dst_node_id=FIRST_NODE_ID, message_type="train")])
-    assert "since this site's node config demands secure sums" in reply.error.reason
+    assert "since this site's settings demand secure sums" in reply.error.reason
 
 
 def test_the_largest_site_is_not_the_server_s_to_choose(tmp_path: Path) -> None:

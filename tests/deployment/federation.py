@@ -118,17 +118,17 @@ class Deployment:
         Args:
             key: another key than its own; names the process and its log too.
             environment: further variables for it and its ClientApps.
-            config: other entries of its node config, ``_`` for ``-``.
+            config: other settings of the site, ``_`` for ``-``; "" leaves one out.
         """
         name = key or f"site-{site}"
         (self.folder / f"state-{site}").mkdir(exist_ok=True)
         settings = {
-            "partition-id": site,
-            "num-partitions": self.sites,
             "state-dir": str(self.folder / f"state-{site}"),
             **({"data-path": str(self.own_file(site))} if self.own_tables else {}),
             **{key.replace("_", "-"): value for key, value in config.items()},
         }
+        self.site_config(site).write_text(tomli_w.dumps({key: value for key, value in settings.items() if value != ""}))
+        node = {"partition-id": site, "num-partitions": self.sites, "site-config": str(self.site_config(site))}
         self.start(
             name,
             "flower-supernode",
@@ -137,9 +137,13 @@ class Deployment:
             f"--auth-supernode-private-key=keys/{name}",
             f"--host={LOOPBACK}",
             f"--port={free_ports(1)[0]}",
-            f"--node-config={' '.join(f'{key}={json.dumps(value)}' for key, value in settings.items())}",
+            f"--node-config={' '.join(f'{key}={json.dumps(value)}' for key, value in node.items())}",
             environment=environment,
         )
+
+    def site_config(self, site: int) -> Path:
+        """The file of a site's settings."""
+        return self.folder / f"site-{site}.toml"
 
     def own_file(self, site: int) -> Path:
         """A site's own table, written once: runs with ``partition=own`` read it."""

@@ -84,3 +84,17 @@ def test_deployed_sites_find_the_same_secure_sums(deployment: Deployment, tmp_pa
     assert comparable(run) == comparable(expected)
     assert run.model_bytes == expected.model_bytes
     assert not any(line["dropped"] for line in run.lines)
+
+
+def test_a_site_whose_file_demands_secure_sums_refuses_other_runs(deployment: Deployment, tmp_path: Path) -> None:
+    """The file may change while the SuperNode runs."""
+    file = deployment.site_config(1)
+    before = file.read_text()
+    file.write_text(f"{before}\n[privacy]\nsecure-sum = true  # as our board decided\n")
+    try:
+        run_id = deployment.submit(tmp_path / "run", {"strategy": "local-sgd"})
+        assert deployment.ended(run_id) == "finished:failed"
+    finally:
+        file.write_text(before)
+    reason = json.loads((tmp_path / "run" / "failure.json").read_text("utf-8"))["reason"]
+    assert "secure-sum: got a run with privacy.secure-sum=false, allowed: true" in reason

@@ -56,7 +56,7 @@ def test_json_and_quiet(command: Line, tmp_path: Path, subcommand: str) -> None:
         (f"{TINY} fedx.gamma=0.5", 0, ["3 sites; model linear: 65 par", "site 2: ", "no effect", "fedx.gamma=0.5"]),
         (FAILING, 1, ["error: dataset 'npz': data-dir: got '/nowhere.npz'"]),
         ('strategy="fedavg"', 1, ["strategy: got 'fedavg'", "its name here is 'local-sgd'"]),
-        ('seed=1 model "mlp"', 1, ["""'model "mlp"' is no pair"""]),
+        ('seed=1 model "mlp"', 1, ["""'model "mlp"' is not a pair"""]),
     ],
     ids=["fine", "no data", "another's name", "no pair"],
 )
@@ -203,7 +203,7 @@ OWN = 'dataset="csv" partition="own" strategy="local-sgd" model="linear" num-ser
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["-n", "device"], "--node-config: got 'device', of which 'device' is no pair, allowed: key=value pairs"),
+        (["-n", "device"], "--node-config: got 'device', of which 'device' is not a pair, allowed: key=value pairs"),
         (["-n", "partition-id=0"], "--node-config: got partition-id, .* follows from the order"),
         (["-n", 'data-path="/a"', "--clients", 2], "--node-config: got 1, but --clients 2, allowed: one for each"),
         (["-n", 'data-path="/a"', "--engine", "flower"], "--node-config: got 1 .* in this process only"),

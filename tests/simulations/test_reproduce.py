@@ -106,7 +106,7 @@ def test_a_failed_run_is_told_and_the_others_are_there(command: Line, runs: Runs
         (["K=2", 'method="FedX"'], ["fedx_digits_k-2_seed-0"]),
         (["K=3"], "--only.K: got 3, allowed: 1, 2"),
         (["steps=3"], "--only.steps: got 3, allowed: nothing: there is no such coordinate"),
-        (["K"], "--only: got 'K', of which 'K' is no pair, allowed: "),
+        (["K"], "--only: got 'K', of which 'K' is not a pair, allowed: "),
     ],
 )
 def test_only_some_runs(command: Line, runs: Runs, tmp_path: Path, only: list[str], made: list[str] | str) -> None:

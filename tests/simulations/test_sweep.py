@@ -105,6 +105,7 @@ GRID = ["--grid", "learning-rate=0.1,1"]
     [
         (["--grid", "learning-rate"], ["--grid 'learning-rate'", "key=value"]),
         (["--grid", "learning-rate=0.1,[1]"], ["numbers"]),
+        (["--grid", "learning-rate=0.1] # ,1"], ["numbers"]),
         (["--grid", "learning-rate=0.1,0.10"], ["0.1", "twice"]),
         ([*GRID, "--grid", "learning-rate=3"], ["learning-rate", "already varied"]),
         ([*GRID, "--random", "learning-rate=uniform(0,1)"], ["learning-rate", "--grid and by --random"]),

@@ -16,6 +16,7 @@ from flwr.common import log
 
 from apps.client_app import Request, Work, answer, receive, run_config
 from apps.config import Scalar, parse_run_config
+from apps.sites.site_config import at_site
 from clients.base import Fitted, MethodClient
 from payloads.wire import CONFIG, PHASE, ROUND, need
 from simulations.arguments import AUTO, Stack, wrong_stack
@@ -73,6 +74,7 @@ class Stacker:
         outcomes: list[Message | Exception | None] = [None] * len(messages)
         groups: dict[tuple[Hashable, ...], list[int]] = {}
         works: dict[int, Work] = {}
+        sites = list(contexts)
         requests: dict[int, Request | Exception | None] = {}  # of each content: the clients of a round share one
         for place, (message, context) in enumerate(zip(messages, contexts, strict=True)):
             if context is None or not self._stackable:
@@ -84,7 +86,12 @@ class Stacker:
             request = requests[shared]
             if request is None:
                 continue
-            work = request if isinstance(request, Exception) else attempt(receive, request, context, {})
+            site = attempt(at_site, context)
+            if isinstance(site, Exception):
+                outcomes[place] = site
+                continue
+            sites[place] = site
+            work = request if isinstance(request, Exception) else attempt(receive, request, site, {})
             if isinstance(work, Exception):
                 outcomes[place] = work
                 continue
@@ -95,10 +102,10 @@ class Stacker:
             works[place] = work
             groups.setdefault((shared, *likeness(work, self._stacking)), []).append(place)
         for key, group in groups.items():
-            alike = [(works[place].request, context) for place in group if (context := contexts[place])]
+            alike = [(works[place].request, context) for place in group if (context := sites[place])]
             trained = self._fit([works[place] for place in group], self._largest(key[-1], alike))
             for place, fitted in zip(group, trained, strict=True):
-                outcomes[place] = _reply(works[place], fitted, messages[place], contexts[place])
+                outcomes[place] = _reply(works[place], fitted, messages[place], sites[place])
         return outcomes
 
     def _largest(self, kind: Hashable, asked: Sequence[tuple[Request, Context]]) -> int:
