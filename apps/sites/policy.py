@@ -11,7 +11,7 @@ from typing import Any
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError, Scalar
 from apps.sites.ledger import LIMITS, check_limits
-from apps.sites.rows import DATA_PATH, SPLIT_SEED
+from apps.sites.rows import DATA_PATH, DIALECT, SPLIT_SEED
 from apps.sites.sample_privacy import LARGEST, LARGEST_TOTAL, check_epsilon
 from apps.sites.secure_sums import check_sums
 from apps.sites.staying import STAY, staying_seconds
@@ -37,7 +37,7 @@ FIXED: dict[str, Any] = {
     )
 }
 # all keys of a node config that some module reads; others may be there too, if they resemble none
-KNOWN = frozenset(FIXED).union(
+KNOWN = frozenset((*FIXED, *DIALECT)).union(
     ("partition-id", "num-partitions", "state-dir", "data-path", "stay", "verbose-errors"),
     ("split-seed", "allowed-strategies", "most-handshakes", "most-evaluations"),
     ("largest-epsilon", "largest-total-epsilon", "secure-sum", "fewest-summed", "sum-key", "sum-peers"),
