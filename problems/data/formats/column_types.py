@@ -52,12 +52,19 @@ def text_columns(frame: "pd.DataFrame", others: Collection[str] = ()) -> list[st
     return [name for name in frame.columns if name not in others and is_text(frame[name])]
 
 
+def distinct_cells(column: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Return the different cells of a column, without missing ones."""
+    import pandas as pd
+
+    return pd.Series(column.unique(), dtype=column.dtype).dropna()
+
+
 def count_share(column: "pd.Series[Any]", pattern: str) -> float:
     """Return the share of the different cells of a text column, without missing ones, that a pattern matches.
 
     Spaces around cells do not count. 0 for a column without cells.
     """
-    cells = column.drop_duplicates().dropna().str.strip()
+    cells = distinct_cells(column).str.strip()
     cells = cells[~cells.isin(NA_WORDS)]
     return float(cells.str.fullmatch(pattern).mean()) if len(cells) else 0.0
 
@@ -72,7 +79,7 @@ def convert_spaced(frame: "pd.DataFrame", words: Collection[str], decimal: str) 
     """
     converted = {}
     for name in text_columns(frame):
-        distinct = frame[name].drop_duplicates().dropna()
+        distinct = distinct_cells(frame[name])
         stripped = distinct.str.strip()
         spaced = (stripped != distinct).to_numpy()
         if not spaced.any():

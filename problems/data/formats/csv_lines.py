@@ -14,8 +14,9 @@ from jaxtyping import Bool, Int64, UInt8
 
 from problems.data.spec import DataError
 
-_CHUNK = 2**24
+_CHUNK = 2**18  # such that the arrays of a chunk fit into a processor's cache
 _NEWLINE, _RETURN, _QUOTE, _SPACE, _TAB, _BACKSLASH = b'\n\r" \t\\'
+_NONE = np.empty(0, dtype=np.int64)
 _REPAIR = 'write a quote inside a quoted cell as "" and delete stray quotes'
 
 
@@ -52,19 +53,30 @@ class _Chunk:
         text: The bytes.
         first: The number of the first line, from 1.
         ends: The line breaks' positions. The last line of a file has one, too.
+        stops: The positions of those that end a record: they are outside quotes.
         quotes: The quotes' positions.
-        marks: The separators' positions.
+        separators: Whether each byte is a separator outside quotes.
+        mark: The separator.
     """
 
     text: UInt8[np.ndarray, "bytes"]
     first: int
     ends: Int64[np.ndarray, "lines"]
+    stops: Int64[np.ndarray, "records"]
     quotes: Int64[np.ndarray, "quotes"]
-    marks: Int64[np.ndarray, "marks"]
+    separators: Bool[np.ndarray, "bytes"]
+    mark: int
 
     def line(self, position: int) -> int:
         """The number of the line in which a position is."""
         return self.first + int(np.searchsorted(self.ends, position))
+
+    def count(
+        self, separators: Bool[np.ndarray, "bytes"], ends: Int64[np.ndarray, "some"]
+    ) -> Int64[np.ndarray, "some"]:
+        """The numbers of separators up to each of some line breaks from the one before."""
+        found: np.ndarray = np.diff(np.searchsorted(np.flatnonzero(separators), ends), prepend=0)
+        return found
 
 
 def check_lines(path: Path, stream: BinaryIO, mark: str, columns: int, first: int) -> Lines:
@@ -96,32 +108,42 @@ def _chunks(path: Path, stream: BinaryIO, mark: str, first: int) -> Iterator[_Ch
     rest, size = b"", _CHUNK
     while True:
         content = stream.read(size)
-        text = np.frombuffer(rest + content, dtype=np.uint8)
-        last = len(content) < size
+        whole, last = rest + content, len(content) < size
+        text = np.frombuffer(whole, dtype=np.uint8)
         if last and not len(text):
             return
-        ends = _line_ends(text, last=last)
-        quotes = np.flatnonzero(text == _QUOTE)
-        outside = ends if not len(quotes) else ends[np.searchsorted(quotes, ends) % 2 == 0]
-        if not last and not len(outside):  # a cell, or a stray quote, that goes on
-            rest, size = text.tobytes(), 2 * size
+        ends, separators, quotes = _line_ends(whole, text, last=last), text == ord(mark), _NONE
+        stops = ends
+        if b'"' in whole:  # much faster than a comparison of arrays
+            quoted = text == _QUOTE
+            quotes, inside = np.flatnonzero(quoted), np.logical_xor.accumulate(quoted)
+            separators &= ~inside
+            # the break behind the last byte is outside: an open quote is an error of its own
+            stops = ends[~inside[np.minimum(ends, len(text) - 1)]]
+            if last and (not len(stops) or stops[-1] != ends[-1]):
+                stops = np.append(stops, ends[-1])
+        if not last and not len(stops):  # a cell, or a stray quote, that goes on
+            rest, size = whole, 2 * size
             continue
-        cut = len(text) if last else int(outside[-1]) + 1
-        text, rest, size = text[:cut], text[cut:].tobytes(), _CHUNK
-        ends = ends[: np.searchsorted(ends, cut)] if not last else ends
-        marks = np.flatnonzero(text == ord(mark))
-        _check_text(path, text, ends, first)
-        yield _Chunk(text, first, ends, quotes[: np.searchsorted(quotes, cut)], marks)
+        if last:
+            rest = b""
+        else:
+            cut = int(stops[-1]) + 1
+            text, rest, separators = text[:cut], whole[cut:], separators[:cut]
+            ends, quotes = ends[: np.searchsorted(ends, cut)], quotes[: np.searchsorted(quotes, cut)]
+        size = _CHUNK
+        _check_text(path, whole, text, ends, first)
+        yield _Chunk(text, first, ends, stops, quotes, separators, ord(mark))
         first += len(ends)
         if last:
             return
 
 
-def _line_ends(text: UInt8[np.ndarray, "bytes"], *, last: bool) -> Int64[np.ndarray, "lines"]:
+def _line_ends(whole: bytes, text: UInt8[np.ndarray, "bytes"], *, last: bool) -> Int64[np.ndarray, "lines"]:
     """The positions of the line breaks: of \\n, and of \\r without \\n behind it."""
     ends = np.flatnonzero(text == _NEWLINE)
-    returns = np.flatnonzero(text == _RETURN)
-    if len(returns):
+    if b"\r" in whole:
+        returns = np.flatnonzero(text == _RETURN)
         alone = np.append(text, 0)[returns + 1] != _NEWLINE
         alone &= (returns + 1 < len(text)) | last  # the \n may be in the next chunk
         ends = np.sort(np.concatenate((ends, returns[alone])))
@@ -130,14 +152,17 @@ def _line_ends(text: UInt8[np.ndarray, "bytes"], *, last: bool) -> Int64[np.ndar
     return ends
 
 
-def _check_text(path: Path, text: UInt8[np.ndarray, "bytes"], ends: Int64[np.ndarray, "lines"], first: int) -> None:
-    if len(text) and text.max() > 127:
+def _check_text(
+    path: Path, whole: bytes, text: UInt8[np.ndarray, "bytes"], ends: Int64[np.ndarray, "lines"], first: int
+) -> None:
+    """Refuse bytes that are not text. ``text`` is the part of ``whole`` that has the lines."""
+    if not whole.isascii():
         try:
             text.tobytes().decode()
         except UnicodeDecodeError as error:
             raise NotTextError(first + int(np.searchsorted(ends, error.start)), error.reason) from None
-    if len(bad := np.flatnonzero(text == 0)):
-        line = first + int(np.searchsorted(ends, bad[0]))
+    if (place := whole.find(0, 0, len(text))) >= 0:
+        line = first + int(np.searchsorted(ends, place))
         got = f"bytes that are zero, the first in line {line:,}: UTF-16 without a mark at the start, or not text"
         hint = 'set encoding to "utf-16-le" or "utf-16-be", or export the table again'
         raise DataError(path, got=got, allowed="text", hint=hint)
@@ -145,29 +170,29 @@ def _check_text(path: Path, text: UInt8[np.ndarray, "bytes"], ends: Int64[np.nda
 
 def _check_chunk(path: Path, chunk: _Chunk, columns: int) -> tuple[int, int]:
     """Return the numbers of records and of empty lines; or raise DataError for the first damaged line."""
-    naive = np.diff(np.searchsorted(chunk.marks, chunk.ends), prepend=0)
-    found = naive
-    starts = np.append(0, chunk.ends[:-1] + 1)
-    stops = chunk.ends
-    faults: list[tuple[int, DataError]] = []
-    if len(chunk.quotes):
-        if stray := _stray_quote(path, chunk):
-            faults.append(stray)
-        outside = np.searchsorted(chunk.quotes, chunk.ends) % 2 == 0
-        outside[-1] = True  # an open quote is reported as stray
-        if not outside.all():
-            records = np.append(0, np.cumsum(outside)[:-1])
-            if swallowed := _swallowed(path, chunk, naive, records, columns):
-                faults.append(swallowed)
-            starts, stops = starts[np.append(True, outside[:-1])], chunk.ends[outside]
-        marks = chunk.marks[np.searchsorted(chunk.quotes, chunk.marks) % 2 == 0]
-        found = np.diff(np.searchsorted(marks, stops), prepend=0)
-    blank = _blank(chunk.text, starts, stops, found)
+    stray = _stray_quote(path, chunk) if len(chunk.quotes) else None
+    even = stray is None and len(chunk.ends) == len(chunk.stops)
+    if even and columns > 1 and _is_even(chunk, columns):
+        return len(chunk.stops), 0
+    faults, starts = [] if stray is None else [stray], np.append(0, chunk.stops[:-1] + 1)
+    if not even and (swallowed := _swallowed(path, chunk, columns)):
+        faults.append(swallowed)
+    found = chunk.count(chunk.separators, chunk.stops)
+    blank = _blank(chunk.text, starts, chunk.stops, found)
     if ragged := _ragged(path, chunk, starts, found, blank, columns):
         faults.append(ragged)
     if faults:
         raise min(faults, key=lambda fault: fault[0])[1]
-    return len(stops), int(blank.sum())
+    return len(chunk.stops), int(blank.sum())
+
+
+def _is_even(chunk: _Chunk, columns: int) -> bool:
+    """Whether each record has as many cells as the header, by the first and the last separator of each."""
+    places = np.flatnonzero(chunk.separators)
+    if len(places) != (columns - 1) * len(chunk.stops):
+        return False
+    first, last = places[:: columns - 1], places[columns - 2 :: columns - 1]
+    return bool((last < chunk.stops).all() and (first[1:] > chunk.stops[:-1]).all())
 
 
 def _blank(
@@ -204,14 +229,10 @@ def _ragged(
     return line, DataError(path, got=got, allowed=f"{columns:,} cells in each line, as in the header", hint=hint)
 
 
-def _swallowed(
-    path: Path,
-    chunk: _Chunk,
-    naive: Int64[np.ndarray, "lines"],
-    records: Int64[np.ndarray, "lines"],
-    columns: int,
-) -> tuple[int, DataError] | None:
+def _swallowed(path: Path, chunk: _Chunk, columns: int) -> tuple[int, DataError] | None:
     """The first quoted cell with lines inside that look like rows: a stray quote began it, and another one ended it."""
+    records = np.searchsorted(chunk.stops, chunk.ends)
+    naive = chunk.count(chunk.text == chunk.mark, chunk.ends)
     lines, alike = np.bincount(records), np.bincount(records, naive == columns - 1)
     bad = np.flatnonzero((lines > 1) & ((alike == lines) | (2 * alike > lines)))
     if not len(bad):
@@ -225,24 +246,37 @@ def _swallowed(
     )
 
 
+def _is_border(
+    padded: UInt8[np.ndarray, "padded"], positions: Int64[np.ndarray, "some"], step: int, mark: int
+) -> Bool[np.ndarray, "some"]:
+    """Whether quotes are next to another quote, or next to the end of a cell or to spaces before it.
+
+    Args:
+        padded: The bytes, between two line breaks.
+        positions: The quotes' positions, without the first line break.
+        step: -1 for the bytes before the quotes, 1 for the bytes behind.
+        mark: The separator.
+    """
+    places = positions + 1 + step
+    nearby = padded[places]
+    border: np.ndarray = (nearby == mark) | (nearby == _QUOTE) | (nearby == _NEWLINE) | (nearby == _RETURN)
+    if mark != _SPACE and not border.all():
+        places, others = places[~border], np.flatnonzero(~border)
+        while (spaces := padded[places] == _SPACE).any():
+            places = places + step * spaces
+        nearby = padded[places]
+        border[others] = (nearby == mark) | (nearby == _NEWLINE) | (nearby == _RETURN)
+    return border
+
+
 def _stray_quote(path: Path, chunk: _Chunk) -> tuple[int, DataError] | None:
     """The first quote that neither begins nor ends a cell, or that begins a cell without an end."""
     text, quotes = chunk.text, chunk.quotes
-    borders = np.isin(np.arange(256), [_NEWLINE, _RETURN])
-    borders[text[chunk.marks[:1]]] = True
     opening, closing = quotes[::2], quotes[1::2]
-    padded = np.concatenate(([_NEWLINE], text, [_NEWLINE])).astype(np.uint8)
-
-    def is_border(positions: Int64[np.ndarray, "some"], step: int) -> Bool[np.ndarray, "some"]:
-        """Whether quotes are next to another quote, or next to the end of a cell or to spaces before it."""
-        places = positions + 1 + step
-        doubled = padded[places] == _QUOTE
-        while not borders[_SPACE] and (spaces := padded[places] == _SPACE).any():
-            places = places + step * spaces
-        border: np.ndarray = doubled | borders[padded[places]]
-        return border
-
-    bad_opening, bad_closing = opening[~is_border(opening, -1)], closing[~is_border(closing, 1)]
+    padded = np.full(len(text) + 2, _NEWLINE, dtype=np.uint8)
+    padded[1:-1] = text
+    bad_opening = opening[~_is_border(padded, opening, -1, chunk.mark)]
+    bad_closing = closing[~_is_border(padded, closing, 1, chunk.mark)]
     position = min([*bad_opening[:1].tolist(), *bad_closing[:1].tolist()], default=-1)
     if position < 0 and len(quotes) % 2 == 0:
         return None

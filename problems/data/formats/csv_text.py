@@ -91,7 +91,7 @@ class _Text:
         import pandas as pd
 
         frame = self.read(kinds, decimal)
-        mixed = [name for name in self.names if pd.api.types.infer_dtype(frame[name], skipna=True).startswith("mixed")]
+        mixed = [name for name in self.names if _is_mixed(frame[name])]
         if mixed:
             again = self.read(dict.fromkeys(mixed, str), decimal, usecols=mixed)
             for name in mixed:
@@ -141,6 +141,12 @@ def read_cells(contents: Contents, names: Sequence[str], dialect: Dialect) -> "p
     """
     text, _ = _prepare(contents, dialect)
     return text.read(dict.fromkeys(names, str), usecols=list(names), keep_default_na=False)
+
+
+def _is_mixed(column: "pd.Series[Any]") -> bool:
+    import pandas as pd
+
+    return column.dtype == object and pd.api.types.infer_dtype(column, skipna=True).startswith("mixed")
 
 
 def _is_unnamed_and_empty(frame: "pd.DataFrame", name: str) -> bool:
@@ -234,7 +240,8 @@ def _read_header(contents: Contents, dialect: Dialect, notes: list[str]) -> _Tex
         raise NotTextError(place + 1, error.reason) from None
     names = next(csv.reader([line], delimiter=mark, skipinitialspace=mark != " "))
     check_lines(path, io.BytesIO(header), mark, len(names), place + 1)
-    spaces = sum(name != name.strip() for name in names)
+    written = next(csv.reader([line], delimiter=mark))  # names in quotes behind spaces may come apart
+    spaces = sum(name != name.strip() for name in (written if len(written) == len(names) else names))
     stripped = [name.strip() or f"Unnamed: {column}" for column, name in enumerate(names)]
     if twice := [repr(name) for name, times in Counter(stripped).items() if times > 1]:
         got = f"column {', '.join(twice[:10])} more than once{', without the spaces around names' if spaces else ''}"

@@ -12,7 +12,7 @@ from jaxtyping import Int64
 from problems.data.agreement import Encoded
 from problems.data.cells import as_text, is_number, name_cells, texts, without_markers
 from problems.data.dialect import PLAIN, Dialect
-from problems.data.formats.column_types import is_text
+from problems.data.formats.column_types import distinct_cells, is_text
 from problems.data.formats.containers import Contents, open_table
 from problems.data.formats.csv_text import read_cells, read_text
 from problems.data.formats.inspection import check_columns, is_index, kind_of
@@ -277,7 +277,8 @@ def _features(
 ) -> list[Feature]:
     """The features of one column, not yet fitted."""
     categories = column.categories
-    if is_text(values) and (breaks := values.str.contains(r"[\r\n]", regex=True, na=False).to_numpy()).any():
+    if is_text(values) and distinct_cells(values).str.contains(r"[\r\n]", regex=True).any():
+        breaks = values.str.contains(r"[\r\n]", regex=True, na=False).to_numpy()
         got, hint = name_cells(breaks, "with line breaks"), "look for stray quotes, or name the column in drop-columns"
         raise DataError(f"column {column.name!r}", got=got, allowed="cells of one line", hint=hint)
     if not categories:
