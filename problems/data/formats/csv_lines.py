@@ -170,16 +170,16 @@ def _check_text(
 
 def _check_chunk(path: Path, chunk: _Chunk, columns: int) -> tuple[int, int]:
     """Return the numbers of records and of empty lines; or raise DataError for the first damaged line."""
-    stray = _stray_quote(path, chunk) if len(chunk.quotes) else None
+    stray = _find_stray_quote(path, chunk) if len(chunk.quotes) else None
     even = stray is None and len(chunk.ends) == len(chunk.stops)
     if even and columns > 1 and _is_even(chunk, columns):
         return len(chunk.stops), 0
     faults, starts = [] if stray is None else [stray], np.append(0, chunk.stops[:-1] + 1)
-    if not even and (swallowed := _swallowed(path, chunk, columns)):
+    if not even and (swallowed := _find_stray_pair(path, chunk, columns)):
         faults.append(swallowed)
     found = chunk.count(chunk.separators, chunk.stops)
-    blank = _blank(chunk.text, starts, chunk.stops, found)
-    if ragged := _ragged(path, chunk, starts, found, blank, columns):
+    blank = _find_blank(chunk.text, starts, chunk.stops, found)
+    if ragged := _find_ragged_line(path, chunk, starts, found, blank, columns):
         faults.append(ragged)
     if faults:
         raise min(faults, key=lambda fault: fault[0])[1]
@@ -195,7 +195,7 @@ def _is_even(chunk: _Chunk, columns: int) -> bool:
     return bool((last < chunk.stops).all() and (first[1:] > chunk.stops[:-1]).all())
 
 
-def _blank(
+def _find_blank(
     text: UInt8[np.ndarray, "bytes"],
     starts: Int64[np.ndarray, "records"],
     stops: Int64[np.ndarray, "records"],
@@ -210,7 +210,7 @@ def _blank(
     return blank
 
 
-def _ragged(
+def _find_ragged_line(
     path: Path,
     chunk: _Chunk,
     starts: Int64[np.ndarray, "records"],
@@ -229,7 +229,7 @@ def _ragged(
     return line, DataError(path, got=got, allowed=f"{columns:,} cells in each line, as in the header", hint=hint)
 
 
-def _swallowed(path: Path, chunk: _Chunk, columns: int) -> tuple[int, DataError] | None:
+def _find_stray_pair(path: Path, chunk: _Chunk, columns: int) -> tuple[int, DataError] | None:
     """The first quoted cell with lines inside that look like rows: a stray quote began it, and another one ended it."""
     records = np.searchsorted(chunk.stops, chunk.ends)
     naive = chunk.count(chunk.text == chunk.mark, chunk.ends)
@@ -269,7 +269,7 @@ def _is_border(
     return border
 
 
-def _stray_quote(path: Path, chunk: _Chunk) -> tuple[int, DataError] | None:
+def _find_stray_quote(path: Path, chunk: _Chunk) -> tuple[int, DataError] | None:
     """The first quote that neither begins nor ends a cell, or that begins a cell without an end."""
     text, quotes = chunk.text, chunk.quotes
     opening, closing = quotes[::2], quotes[1::2]

@@ -88,7 +88,6 @@ class _Text:
 
     def read_whole(self, kinds: dict[str, type], decimal: str) -> "pd.DataFrame":
         """Return the rows with each column's type from all its cells: text if some block has text."""
-        import pandas as pd
 
         frame = self.read(kinds, decimal)
         mixed = [name for name in self.names if _is_mixed(frame[name])]
