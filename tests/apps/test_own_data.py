@@ -312,3 +312,24 @@ def test_a_test_file_that_does_not_fit(
     test = patients(40, 9).rename(columns=columns).assign(ill=ill * 20)
     test.to_csv(tmp_path / "test.csv", index=False)
     assert told in refused(tmp_path / "run", nodes, {"data-dir": str(tmp_path / "test.csv")})
+
+
+def test_each_site_has_its_own_form_of_csv(tmp_path: Path, nodes: list[dict[str, Scalar]]) -> None:
+    """A run on files with semicolons, with decimal commas and in MacRoman is the run on the plain files."""
+    plain, _ = play(tmp_path / "plain", nodes)
+    marks = [(";", ",", "utf-16"), ("^", ".", "utf-8"), ("\t", ".", "mac-roman")]
+    keys: list[dict[str, Scalar]] = [{}, {"separator": "^"}, {"separator": "tab", "encoding": "mac-roman"}]
+    for node, (separator, decimal, encoding) in zip(nodes, marks, strict=True):
+        pd.read_csv(str(node["data-path"])).to_csv(
+            str(node["data-path"]), index=False, sep=separator, decimal=decimal, encoding=encoding
+        )
+    told = [node | own for node, own in zip(nodes, keys, strict=True)]
+    # the run's separator applies to sites without one
+    again, _ = play(tmp_path / "again", told, {"separator": "semicolon"})
+    assert again.untimed == plain.untimed
+    guarded = [{**told[0], "split-seed": 1, "dataset": "csv"}, *told[1:]]
+    assert "separator: got a run with separator='semicolon'" in refused(
+        tmp_path / "c", guarded, {"separator": "semicolon"}
+    )
+    wrong = [{**told[0], "separator": "ab"}, *told[1:]]
+    assert "node config: separator: got 'ab'" in refused(tmp_path / "d", wrong)

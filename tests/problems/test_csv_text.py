@@ -155,6 +155,8 @@ def test_keys_decide_where_a_file_leaves_doubt(tmp_path: Path) -> None:
     assert read("a^b\n1^2\n", separator="^") == [[1, 2]]
     assert read("a;b\n1,234;x\n", decimal=",") == [[1.234, "x"]]
     assert read("a;b\n1,234;x\n") == [["1,234", "x"]]
+    assert read("a;b\n1.234;1\n", decimal=".") == read("a\tb\n1.234\t1\n") == [[1.234, 1]]
+    assert read("a;b\n1.234;0.125\n") == [[1.234, 0.125]]
     assert read("a;b\n1,5;?\n2,5;?\n", decimal=".") == [["1,5", "?"], ["2,5", "?"]]
     assert read('a,b\n"1,5",x\n', decimal=",") == [[1.5, "x"]]
     # the marker of a missing cell leaves the numbers as text, with points
@@ -167,6 +169,7 @@ def test_keys_decide_where_a_file_leaves_doubt(tmp_path: Path) -> None:
         ("a;b\n1;2\n", {"separator": "tab"}, "separator: got tabs; line 1 of"),
         ("a;b\n1,5;2.5\n", {}, "decimal: got 'auto', with decimal commas in column 'a' and points in numbers of col"),
         ("a;b\n1,5;1.234\n", {}, "decimal: got 'auto'"),
+        ("a;b\n1.234;1\n350;2\n", {}, "decimal: got 'auto', with numbers in column 'a' whose points may be"),
         ("a,b\né,1\n".encode("cp1252"), {"encoding": "utf-8"}, "encoding: got 'utf-8', with other bytes in line 2"),
         ("a,b\né\x81,1\n".encode("latin-1"), {}, "bytes in line 2 that are not UTF-8 or cp1252"),
     ):
@@ -219,6 +222,12 @@ def test_a_cell_with_a_line_break_is_not_a_category(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="column 'note': got 40 of 40 cells with line breaks, the first in row 1"):
         load(DataSpec("csv", str(path)), 2)
     assert len(load(DataSpec("csv", str(path), drop_columns="note"), 2).train) == 32
+
+
+def test_points_between_thousands_are_not_categories(tmp_path: Path) -> None:
+    rows = "".join(f"{n % 3 + 1}.250,5;{n % 2}\n" for n in range(40))
+    with pytest.raises(DataError, match="column 'cost': got numbers with points between thousands"):
+        load(DataSpec("csv", str(write("cost;label\n" + rows, tmp_path / "t.csv"))), 2)
 
 
 def test_a_workbook_is_read_as_its_csv(tmp_path: Path) -> None:

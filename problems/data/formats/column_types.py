@@ -31,6 +31,8 @@ NA_WORDS = frozenset(
     )
 )
 """Cells that pandas reads as missing."""
+POINTS_BETWEEN_THOUSANDS = r"[-+]?[1-9]\d{0,2}(?:\.\d{3})*(?:,\d+)?|0"
+"""Numbers that may have points between thousands, such as 1.234 or 1.234,5."""
 
 
 def is_text(column: "pd.Series[Any]") -> bool:

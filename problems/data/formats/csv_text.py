@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from problems.data.dialect import Dialect, guess_separator, name_separator
-from problems.data.formats.column_types import convert_spaced, count_share, text_columns
+from problems.data.formats.column_types import POINTS_BETWEEN_THOUSANDS, convert_spaced, count_share, text_columns
 from problems.data.formats.containers import Contents
 from problems.data.formats.csv_lines import Lines, NotTextError, check_lines
 from problems.data.spec import AUTO, DataError
@@ -20,7 +20,12 @@ from problems.data.spec import AUTO, DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-_BOMS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_BOMS = {
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF32_LE: "utf-32",  # begins as the next one
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 _FALLBACK = "cp1252"
 _SAMPLE = 2**20
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")
@@ -290,6 +295,8 @@ def _read_decimals(text: _Text, kinds: dict[str, type], dialect: Dialect) -> tup
             pointed = frame.select_dtypes("float").columns.tolist()
             decimal, frame = ",", text.read_whole(kinds, ",")
             _check_decimals(frame, kinds, with_commas[0], pointed)
+        elif text.mark == ";":
+            _check_thousands(text, frame)
     if decimal == ",":
         text.notes.insert(text.mark != ",", "decimal commas")
         for name in text_columns(frame, kinds):  # numbers among other cells, which missing-values may name
@@ -324,6 +331,20 @@ def _check_decimals(frame: "pd.DataFrame", kinds: dict[str, type], comma: str, p
         got = f"'auto', with decimal commas in column {comma!r} and points in numbers of column {mixed[0]!r}"
         hint = 'write all numbers with decimal points and set decimal to "."'
         raise DataError("decimal", got=got, allowed="one decimal mark in a file", hint=hint)
+
+
+def _check_thousands(text: _Text, frame: "pd.DataFrame") -> None:
+    """Raise DataError if the points of a table with semicolons may be between thousands: 1.234 for 1234."""
+    pointed = frame.select_dtypes("float").dropna(axis="columns", how="all")
+    if not len(pointed.columns) or pointed.abs().ge(1000).any(axis=None):
+        return
+    cells = text.read(dict.fromkeys(pointed.columns, str), usecols=pointed.columns.tolist())
+    grouped = [name for name in cells if count_share(cells[name], POINTS_BETWEEN_THOUSANDS) == 1]
+    written = [name for name in grouped if cells[name].str.contains(".", regex=False).any()]
+    if written and len(grouped) == len(cells.columns):
+        got = f"'auto', with numbers in column {written[0]!r} whose points may be decimal points or between thousands"
+        hint = 'set decimal to "." for decimal points, or write 1.234 as 1234'
+        raise DataError("decimal", got=got, allowed="numbers without thousands", hint=hint)
 
 
 def _count(number: int, noun: str) -> str:

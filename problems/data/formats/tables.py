@@ -1,6 +1,7 @@
 """Tables, csv or parquet: which columns are features, and what becomes of each."""
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from jaxtyping import Int64
 from problems.data.agreement import Encoded
 from problems.data.cells import as_text, is_number, name_cells, texts, without_markers
 from problems.data.dialect import PLAIN, Dialect
-from problems.data.formats.column_types import distinct_cells, is_text
+from problems.data.formats.column_types import POINTS_BETWEEN_THOUSANDS, distinct_cells, is_text
 from problems.data.formats.containers import Contents, open_table
 from problems.data.formats.csv_text import read_cells, read_text
 from problems.data.formats.inspection import check_columns, is_index, kind_of
@@ -289,6 +290,10 @@ def _features(
         if not categories:
             got, allowed = "no cell in the training rows that is not missing", "some"
             raise DataError(f"column {column.name!r}", got=got, allowed=allowed, hint="name it in drop-columns")
+        grouped = all(re.fullmatch(POINTS_BETWEEN_THOUSANDS, value) for value in categories)
+        if grouped and any(re.search(r"\..*[.,]", value) for value in categories):
+            got, hint = "numbers with points between thousands", "write 1.234,5 as 1234,5"
+            raise DataError(f"column {column.name!r}", got=got, allowed="numbers without them", hint=hint)
         return [Feature(column.name, "category", value) for value in categories]
     return [Feature(column.name, "other" if value == REST else "category", value) for value in categories]
 
