@@ -12,13 +12,13 @@ import torch
 from flwr.app import Error, Message
 from safetensors.torch import load_file
 
-from apps.config import Scalar, parse_run_config
+from apps.config import ConfigError, Scalar, parse_run_config
 from apps.sites import resources
-from apps.sites.rows import own_rows
+from apps.sites.rows import own_rows, with_dialect
 from payloads.held_out import BINS, SCORE_COUNTS, ScoreCounts, ScoreEdges
 from payloads.record import PayloadError
 from payloads.wire import METRICS, NUM_EXAMPLES, PAYLOAD, SCALING
-from problems.data import Preprocessing
+from problems.data import DataSpec, Preprocessing
 from problems.metrics import binary_metrics
 from strategies.method import EXCHANGES
 from tests.battery.federation import OF_ROWS, Exchange, Run, Wiretap, federate, patients
@@ -327,9 +327,9 @@ def test_each_site_has_its_own_form_of_csv(tmp_path: Path, nodes: list[dict[str,
     # the run's separator applies to sites without one
     again, _ = play(tmp_path / "again", told, {"separator": "semicolon"})
     assert again.untimed == plain.untimed
-    guarded = [{**told[0], "split-seed": 1, "dataset": "csv"}, *told[1:]]
-    assert "separator: got a run with separator='semicolon'" in refused(
-        tmp_path / "c", guarded, {"separator": "semicolon"}
-    )
-    wrong = [{**told[0], "separator": "ab"}, *told[1:]]
-    assert "node config: separator: got 'ab'" in refused(tmp_path / "d", wrong)
+    with pytest.raises(
+        ConfigError, match="separator: got a run with separator='bar', allowed: 'auto', since this site"
+    ):
+        with_dialect(DataSpec("csv", separator="bar"), {"split-seed": 1})
+    with pytest.raises(ConfigError, match="node config: separator: got 'ab'"):
+        with_dialect(DataSpec("csv"), {"separator": "ab"})
