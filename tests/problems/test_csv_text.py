@@ -248,6 +248,14 @@ def test_a_workbook_is_read_as_its_csv(tmp_path: Path) -> None:
     assert read_columns(tmp_path / "t.xlsx", ["n", "code"]).to_numpy().tolist() == [["1", "01"], ["", "A1"]]
     (tmp_path / "renamed.csv").write_bytes((tmp_path / "t.xlsx").read_bytes())
     pd.testing.assert_frame_equal(found, read_table(tmp_path / "renamed.csv"))
+    book.create_sheet("empty", 0)
+    book.save(tmp_path / "t.xlsx")
+    with pytest.raises(DataError, match="got no line with names"):
+        read_table(tmp_path / "t.xlsx")
+    del book["empty"]
+    book.active["B1"] = "x\n(mg/l)"
+    book.save(tmp_path / "t.xlsx")
+    assert read_table(tmp_path / "t.xlsx").columns[1] == "x (mg/l)"
     book.active["A3"] = "=B2*2"
     book.save(tmp_path / "t.xlsx")
     with pytest.raises(DataError, match="got 1 formula without a stored result, the first in A3"):

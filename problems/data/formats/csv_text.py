@@ -223,7 +223,7 @@ def _read_header(contents: Contents, dialect: Dialect, notes: list[str]) -> _Tex
         while (more := stream.read(_SAMPLE)) and not re.search(rb"[^\r\n \t].*[\r\n]", sample):
             sample += more
     lines = [(match.end(), match[0].rstrip(b"\r\n")) for match in _LINE.finditer(sample)]
-    lines[0] = (lines[0][0], lines[0][1].removeprefix(codecs.BOM_UTF8))
+    lines[:1] = [(end, line.removeprefix(codecs.BOM_UTF8)) for end, line in lines[:1]]
     filled = [place for place, (_, line) in enumerate(lines) if line.strip()]
     mark = dialect.mark
     if filled and (declared := re.fullmatch(rb'"?sep=([^\w"])"?\s*', lines[filled[0]][1], re.IGNORECASE)):
@@ -237,7 +237,9 @@ def _read_header(contents: Contents, dialect: Dialect, notes: list[str]) -> _Tex
     mark = _choose_separator(path, mark, header, following, place + 1)
     if header.count(b'"') % 2:
         got = f"a quote in line {place + 1:,} that is not closed in the line"
-        raise DataError(path, got=got, allowed="names without line breaks", hint="delete the stray quote")
+        raise DataError(
+            path, got=got, allowed="names without line breaks", hint="delete the stray quote or the line break"
+        )
     try:
         line = header.decode()
     except UnicodeDecodeError as error:

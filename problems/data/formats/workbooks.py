@@ -66,6 +66,8 @@ def _read_rows(contents: Contents) -> tuple[str, list[list[str]]]:
             cells = [_as_text(contents, cell) for cell in row]
             while cells and not cells[-1]:
                 cells.pop()
+            if not any(rows):  # names, often in several lines
+                cells = [" ".join(cell.split()) for cell in cells]
             rows.append(cells)
         note = f"sheet {sheet.title!r} of a workbook"
         return note + (f" with {len(book.sheetnames)} sheets" if len(book.sheetnames) > 1 else ""), rows
