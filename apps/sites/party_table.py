@@ -18,9 +18,10 @@ from clients.parties import KeptBlock
 from clients.vertical.segment.plan import Holding
 from problems.data import DataError, DataSpec
 from problems.data.agreement import fit_alone
+from problems.data.dialect import Dialect
 from problems.data.disturb import split_rows
 from problems.data.formats.inspection import check_columns, numeric_column
-from problems.data.formats.tables import PARQUET_ENDINGS, clean, encode, read_table
+from problems.data.formats.tables import clean, encode, read_table
 from problems.data.preprocessing import Preprocessing
 from problems.data.samples import Array, Rows, label_classes, positive_classes
 from problems.data.spec import fill_in, parse_columns
@@ -96,7 +97,8 @@ class PartyTable:
         self, path: Path, spec: DataSpec, id_column: str, objective: Objective, *, intercept: bool = False
     ) -> None:
         named = parse_columns(spec.feature_columns)
-        frame = read_table(path, [column.name for column in named if column.categories])
+        words = [column.name for column in named if column.categories]
+        frame = read_table(path, [*words, id_column], Dialect.of(spec))
         ids = read_ids(path, frame, id_column)
         order = np.argsort(ids, kind="stable")
         self._ids: list[str] = ids[order].tolist()
@@ -193,15 +195,20 @@ def encode_rows(preprocessing: Preprocessing, values: Array, *, intercept: bool)
 
 
 def read_ids(path: Path, frame: pd.DataFrame, column: str) -> NDArray[np.str_]:
-    """(rows,) the ids as the file writes them: "007" is not "7"."""
-    import pandas as pd
+    """Return the ids (rows,).
 
+    Args:
+        path: The file, for errors.
+        frame: Its table. `read_table` has read the column of ids as text: "007" is not "7".
+        column: The column of ids.
+
+    Raises:
+        DataError: There is no such column, or ids are missing or occur twice.
+    """
     if column not in frame.columns:
         known = ", ".join(map(str, frame.columns[:20]))
         raise DataError(path, got=f"no column {column!r}", allowed=f"one of {known}", hint="set vfb2.id-column")
     found = frame[column]
-    if not path.name.endswith(PARQUET_ENDINGS):
-        found = pd.read_csv(path, usecols=[column], dtype=str)[column]
     place, missing = f"{path}, column {column!r}", int(found.isna().sum())
     if missing:
         got = f"{missing:,} of {len(found):,} ids missing"

@@ -22,12 +22,15 @@ from clients.base import Site, Trained
 from payloads.handshake import LONGEST_LABEL, MOST_LABELS, Scaling, SiteReport, encode_names
 from problems.data import OWN, DataError, DataSpec, Preprocessing, SampleFormat, Samples, SiteRows, read_own
 from problems.data.agreement import Agreed
-from problems.data.spec import PAGE
+from problems.data.dialect import Dialect
+from problems.data.spec import AUTO, PAGE
 from strategies.rounds.schema import Schema
 
 DATA_PATH = "data-path"
 # of a node config: by this seed, whatever the run's, the site draws the rows that it holds out
 SPLIT_SEED = "split-seed"
+# of a node config: the form of the site's own file, whatever form the run config sets for other sites' files
+DIALECT = ("separator", "decimal", "encoding")
 
 _load_lock = threading.Lock()
 
@@ -52,13 +55,39 @@ def own_rows(config: RunConfig, node: Mapping[str, Any], partition_id: int) -> S
             allowed=f"a path in every node config, since partition={OWN!r}",
             hint=f"give one, such as '{DATA_PATH}=\"/srv/site.csv\"'; see {PAGE}",
         )
-    spec = config.data
+    spec = with_dialect(config.data, node)
     if SPLIT_SEED in node:  # held out even where the server tests on a file of its own
         spec = replace(spec, seed=node[SPLIT_SEED], data_dir="")
     try:
         return _read(path, spec, partition_id)
     except DataError as error:
         raise error.at(f"partition {partition_id}") from error
+
+
+def with_dialect(spec: DataSpec, node: Mapping[str, Any]) -> DataSpec:
+    """Return the run's data keys with a node's `DIALECT` in their place.
+
+    Args:
+        spec: The run's keys.
+        node: The node config. With ``split-seed`` it alone decides: a server could compare several ways to read a file.
+
+    Raises:
+        ConfigError: A key of the node config has a wrong value, or ``split-seed`` does not allow the run's value.
+    """
+    for key in DIALECT:
+        own, wanted = node.get(key), getattr(spec, key)
+        if own is None and SPLIT_SEED in node and wanted != AUTO:
+            allowed = f"{AUTO!r}, since this site's node config has {SPLIT_SEED} and no {key}"
+            raise ConfigError(key, got=f"a run with {key}={wanted!r}", allowed=allowed, hint=f'set {key}="{AUTO}"')
+        if own is not None and not isinstance(own, str):
+            got, hint = repr(own), f"set {key} in the node config to a text"
+            raise ConfigError(f"node config: {key}", got=got, allowed="a text", hint=hint)
+    spec = replace(spec, **{key: node[key] for key in DIALECT if key in node})
+    try:
+        Dialect.of(spec).check()
+    except DataError as error:
+        raise ConfigError.of(error, "node config") from None
+    return spec
 
 
 def own_report(rows: SiteRows, partition_id: int, num_partitions: int) -> SiteReport:

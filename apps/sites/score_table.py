@@ -19,12 +19,13 @@ from apps.run_config.algorithm import RunConfig
 from apps.sites.blocks import BlockFile, read_block
 from apps.sites.files import make_folder, write_atomic
 from apps.sites.party_table import encode_rows, read_ids, read_own
-from apps.sites.rows import DATA_PATH
+from apps.sites.rows import DATA_PATH, with_dialect
 from clients.parties import KeptBlock, PartyData, Rows
 from clients.vertical.segment.plan import Holding
 from payloads.vfb2 import VFB2Settings
 from problems.data import DataError, Preprocessing
 from problems.data.cells import as_listed, is_number, texts
+from problems.data.dialect import Dialect
 from problems.data.formats.tables import read_table
 from problems.data.preprocessing import MARKS
 from problems.vertical.blocks.base import Features, canonical
@@ -77,12 +78,12 @@ class ScoreTable(_Rows):
             same id.
     """
 
-    def __init__(self, path: Path, id_column: str, block: BlockFile, party: int) -> None:
+    def __init__(self, path: Path, id_column: str, block: BlockFile, party: int, dialect: Dialect) -> None:
         made_of = block.preprocessing
         if made_of is None:
             allowed = "that of a run on files, since a file is scored"
             raise DataError(block.path, got="a block of a data set's columns", allowed=allowed, hint="train on files")
-        frame = read_table(path, made_of.words)
+        frame = read_table(path, [*made_of.words, id_column], dialect)
         ids = read_ids(path, frame, id_column)
         frame.columns = frame.columns.map(str)
         _check_kinds(frame, made_of, party)
@@ -147,13 +148,16 @@ def read_score_table(path: Path, config: RunConfig, node: Mapping[str, Any], pla
     vfb2, key = config.family, SCORE_PATH if node.get(SCORE_PATH) else DATA_PATH
     assert isinstance(vfb2, VFB2Settings)
     block = read_block(node, vfb2.score_run, vfb2.problem, place)
-    read = partial(_score_table, id_column=vfb2.id_column, block=block, party=place[0])
+    dialect = Dialect.of(with_dialect(config.data, node))
+    read = partial(_score_table, id_column=vfb2.id_column, block=block, party=place[0], dialect=dialect)
     return read_own(path, f"party {place[0]}: {key}", read)
 
 
 @lru_cache(maxsize=4)
-def _score_table(path: Path, changed: int, *, id_column: str, block: BlockFile, party: int) -> ScoreTable:
-    return ScoreTable(path, id_column, block, party)
+def _score_table(
+    path: Path, changed: int, *, id_column: str, block: BlockFile, party: int, dialect: Dialect
+) -> ScoreTable:
+    return ScoreTable(path, id_column, block, party, dialect)
 
 
 def write_scores(

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from apps.run_config.settings import ConfigError, DataSettings, Scalar
 from apps.sites.policy import FIXED
+from apps.sites.rows import DIALECT
 from apps.sites.staying import SITE_CONFIG
 from clients.vertical.policy import SCORES_FOR
 from payloads.flower_internals import make_twin
@@ -51,7 +52,12 @@ _fixed: dict[str, Any] = {
     for name, field in DataSettings.model_fields.items()
     if kebab(name) in FIXED
 }
-DataTable = create_model("DataTable", __base__=_Rows, **_fixed)
+_dialect: dict[str, Any] = {
+    name: (field.annotation, _key(field.description or "", f"{name} of the site's own csv", "the run config's"))
+    for name, field in DataSettings.model_fields.items()
+    if name in DIALECT
+}
+DataTable = create_model("DataTable", __base__=_Rows, **_fixed, **_dialect)
 
 
 class PrivacyTable(Settings):

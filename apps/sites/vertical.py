@@ -13,7 +13,7 @@ from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError
 from apps.sites.blocks import read_block
 from apps.sites.party_table import INTERCEPT, PartyTable, read_own
-from apps.sites.rows import DATA_PATH
+from apps.sites.rows import DATA_PATH, with_dialect
 from apps.sites.score_table import SCORE_PATH, SimulatedRows, read_score_table
 from clients.parties import KeptBlock, PartyData, Rows
 from clients.vertical.segment.plan import Holding
@@ -164,7 +164,7 @@ def data_loader(config: RunConfig, node: Mapping[str, Any], place: int, parties:
         if vfb2.score_run:
             return partial(read_score_table, file, config, node, (place, parties))
         _check_as_it_is(config.data, vfb2)
-        return partial(_own_table, file, config, place)
+        return partial(_own_table, file, config, with_dialect(config.data, node), place)
     if vfb2.alignment == "intersection":
         got = "'intersection' with simulated parties, who hold the same rows"
         allowed = f"that for parties whose node config has a {DATA_PATH}"
@@ -213,10 +213,10 @@ def _read_table(
     return PartyTable(path, spec, id_column, make_objective(problem), intercept=intercept)
 
 
-def _own_table(path: Path, config: RunConfig, place: int) -> PartyTable:
+def _own_table(path: Path, config: RunConfig, spec: DataSpec, place: int) -> PartyTable:
     vfb2 = settings_of(config)
     # networks have intercepts of their own
     intercept = not vfb2.embedding if vfb2.intercept == "auto" else vfb2.intercept
     options = {"id_column": vfb2.id_column, "problem": vfb2.problem, "intercept": intercept}
-    read = partial(_read_table, spec=config.data, **options)
+    read = partial(_read_table, spec=spec, **options)
     return read_own(path, f"partition {place}: {DATA_PATH}", read)

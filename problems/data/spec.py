@@ -82,6 +82,7 @@ _QUOTES = "quoted where they have commas or brackets"
 REST = "*"
 
 OWN, GIVEN = "own", "given"
+AUTO = "auto"
 TABLES = ("csv", "parquet")
 GENERIC = ("csv", "parquet", "svmlight", "npz", "image-folder")
 SPARSE_LOGISTIC = "synthetic-sparse-logistic"
@@ -244,6 +245,11 @@ class DataSpec:
         "standard",
         f"how a table's numbers are scaled by its training rows, one of {', '.join(SCALES)}, or in a run config auto",
     )
+    separator: str = _key(
+        AUTO, "separator of a table's columns: auto, comma, semicolon, tab, bar, space, or one character"
+    )
+    decimal: str = _key(AUTO, "decimal mark of a table's numbers: auto, a point or a comma")
+    encoding: str = _key(AUTO, "encoding of a text table: auto, or a name such as utf-8, cp1252 or mac-roman")
     bins: int = _key(
         10, f"bins of each number of a table with scale 'bins', an integer from 2 to {MOST_BINS}", ge=2, le=MOST_BINS
     )

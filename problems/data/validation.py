@@ -4,7 +4,9 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from problems.data.dialect import Dialect
 from problems.data.spec import (
+    AUTO,
     DATASETS,
     DRAWN,
     GENERIC,
@@ -128,10 +130,14 @@ def _check_columns(spec: DataSpec) -> None:
     for key, names in (("missing", MISSING), ("scale", SCALES)):
         word = _value(spec, key)
         _inside(spec, key, word in names, ", ".join(names) + did_you_mean(word, names))
+    Dialect.of(spec).check()
     plain_keys = {"label-column": "", "drop-columns": "", "missing": "error", "missing-values": "", "scale": "standard"}
     for key, plain in plain_keys.items():
         got, only = _value(spec, key), f"{plain!r} with dataset {spec.dataset!r}, which is no table"
         _inside(spec, key, tabular or got == plain, only, "leave it out")
+    for key in ("separator", "decimal", "encoding"):
+        files = f"{AUTO!r} with dataset {spec.dataset!r}, or another value with dataset {' or '.join(TABLES)}"
+        _inside(spec, key, spec.dataset in TABLES or _value(spec, key) == AUTO, files, f"set {key} to {AUTO}")
     private = "any other with partition 'own', since sites do not tell of their least and largest numbers"
     _inside(spec, "scale", spec.scale != "range" or spec.partition != OWN, private)
     _inside(spec, "bins", 2 <= spec.bins <= MOST_BINS, f"an integer from 2 to {MOST_BINS}")

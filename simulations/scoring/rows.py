@@ -13,8 +13,9 @@ import numpy as np
 from apps.config import ConfigError
 from apps.sites.files import make_folder, write_atomic
 from problems.data import DataError
+from problems.data.dialect import Dialect
 from problems.data.formats.new_rows import NewRows, read_array_rows, read_table_rows
-from problems.data.formats.tables import PARQUET_ENDINGS
+from problems.data.formats.tables import read_columns
 from problems.metrics import Interval, scored_metrics
 from simulations.scoring.model import PROBABILITY, SCORE, TrainedModel, probabilities
 
@@ -32,7 +33,7 @@ def read_rows(model: TrainedModel, path: Path) -> NewRows:
     """
     path = path.expanduser()
     if model.preprocessing is not None:
-        return read_table_rows(path, model.label_column, model.preprocessing.words)
+        return read_table_rows(path, model.label_column, model.preprocessing.words, Dialect.of(model.config.data))
     return read_array_rows(path, model.sample_format.shape, model.config.data)
 
 
@@ -53,15 +54,13 @@ def score_file(model: TrainedModel, path: Path, keep: Sequence[str] = ()) -> pd.
     import pandas as pd
 
     rows = read_rows(model, path)
-    kept = _keep(path.expanduser(), rows, keep)
+    kept = _keep(path.expanduser(), rows, keep, Dialect.of(model.config.data))
     scores = model.decision_function(rows.features)
     return pd.DataFrame({**kept, SCORE: scores, PROBABILITY: probabilities(scores)[:, 1]})
 
 
-def _keep(path: Path, rows: NewRows, names: Sequence[str]) -> dict[str, Any]:
+def _keep(path: Path, rows: NewRows, names: Sequence[str], dialect: Dialect) -> dict[str, Any]:
     """The columns beside the scores; those of a csv file as they are written there, such as an id with zeros before."""
-    import pandas as pd
-
     if not names:
         return {} if rows.files is None else {FILE: rows.files}
     there = [str(name) for name in getattr(rows.features, "columns", [])]
@@ -72,10 +71,7 @@ def _keep(path: Path, rows: NewRows, names: Sequence[str]) -> dict[str, Any]:
         names_there = f"{', '.join(there[:30])}{', ...' if len(there) > 30 else ''}"
         allowed = f"columns of {path.name}: {names_there}" if there else "nothing, where NEW is no table"
         raise DataError("--keep", got=got, allowed=allowed, hint="choose others, or leave it out")
-    if path.name.endswith(PARQUET_ENDINGS):
-        frame: pd.DataFrame = rows.features  # type: ignore[assignment]
-    else:
-        frame = pd.read_csv(path, usecols=list(names), dtype=str, keep_default_na=False)
+    frame = read_columns(path, names, dialect)
     return {name: frame[name].to_numpy() for name in names}
 
 

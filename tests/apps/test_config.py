@@ -134,6 +134,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         **dict.fromkeys(
             ("label-column", "feature-columns", "site-column", "drop-columns", "missing-values"), st.just("")
         ),
+        **dict.fromkeys(("separator", "decimal", "encoding"), st.just("auto")),
         "missing": st.just("error"),
         "scale": st.just("standard"),
         "bins": st.just(10),

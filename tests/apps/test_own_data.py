@@ -12,13 +12,13 @@ import torch
 from flwr.app import Error, Message
 from safetensors.torch import load_file
 
-from apps.config import Scalar, parse_run_config
+from apps.config import ConfigError, Scalar, parse_run_config
 from apps.sites import resources
-from apps.sites.rows import own_rows
+from apps.sites.rows import own_rows, with_dialect
 from payloads.held_out import BINS, SCORE_COUNTS, ScoreCounts, ScoreEdges
 from payloads.record import PayloadError
 from payloads.wire import METRICS, NUM_EXAMPLES, PAYLOAD, SCALING
-from problems.data import Preprocessing
+from problems.data import DataSpec, Preprocessing
 from problems.metrics import binary_metrics
 from strategies.method import EXCHANGES
 from tests.battery.federation import OF_ROWS, Exchange, Run, Wiretap, federate, patients
@@ -312,3 +312,24 @@ def test_a_test_file_that_does_not_fit(
     test = patients(40, 9).rename(columns=columns).assign(ill=ill * 20)
     test.to_csv(tmp_path / "test.csv", index=False)
     assert told in refused(tmp_path / "run", nodes, {"data-dir": str(tmp_path / "test.csv")})
+
+
+def test_each_site_has_its_own_form_of_csv(tmp_path: Path, nodes: list[dict[str, Scalar]]) -> None:
+    """A run on files with semicolons, with decimal commas and in MacRoman is the run on the plain files."""
+    plain, _ = play(tmp_path / "plain", nodes)
+    marks = [(";", ",", "utf-16"), ("^", ".", "utf-8"), ("\t", ".", "mac-roman")]
+    keys: list[dict[str, Scalar]] = [{}, {"separator": "^"}, {"separator": "tab", "encoding": "mac-roman"}]
+    for node, (separator, decimal, encoding) in zip(nodes, marks, strict=True):
+        pd.read_csv(str(node["data-path"])).to_csv(
+            str(node["data-path"]), index=False, sep=separator, decimal=decimal, encoding=encoding
+        )
+    told = [node | own for node, own in zip(nodes, keys, strict=True)]
+    # the run's separator applies to sites without one
+    again, _ = play(tmp_path / "again", told, {"separator": "semicolon"})
+    assert again.untimed == plain.untimed
+    with pytest.raises(
+        ConfigError, match="separator: got a run with separator='bar', allowed: 'auto', since this site"
+    ):
+        with_dialect(DataSpec("csv", separator="bar"), {"split-seed": 1})
+    with pytest.raises(ConfigError, match="node config: separator: got 'ab'"):
+        with_dialect(DataSpec("csv"), {"separator": "ab"})

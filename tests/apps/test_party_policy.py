@@ -26,9 +26,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files of parties that have been read."""
     names: list[str] = []
     read = party_table.read_table
-    monkeypatch.setattr(
-        party_table, "read_table", lambda path, words=(): (names.append(path.name), read(path, words))[1]
-    )
+    monkeypatch.setattr(party_table, "read_table", lambda path, *form: (names.append(path.name), read(path, *form))[1])
     return names
 
 

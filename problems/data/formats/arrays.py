@@ -1,6 +1,8 @@
 """Arrays in files: svmlight / LIBSVM text (dense in memory) and NumPy's npz."""
 
 import zipfile
+import zlib
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ from jaxtyping import Float32, Float64
 from numpy.typing import NDArray
 from scipy import sparse
 
+from problems.data.formats.containers import open_packed
 from problems.data.mapped import concatenate
 from problems.data.samples import Source, make_source
 from problems.data.spec import DataError
@@ -131,10 +134,10 @@ def _load_svmlight(
     from sklearn.datasets import load_svmlight_files
 
     try:
-        loaded: list[Any] = load_svmlight_files(
-            [str(path) for path in paths], n_features=features, dtype=dtype, zero_based=zero_based
-        )
-    except (OSError, EOFError, ValueError) as error:
+        with ExitStack() as stack:
+            streams = [stack.enter_context(open_packed(path)) for path in paths]
+            loaded: list[Any] = load_svmlight_files(streams, n_features=features, dtype=dtype, zero_based=zero_based)
+    except (OSError, EOFError, zlib.error, ValueError) as error:
         why = type(error).__name__ if site else error  # the error quotes the file, and a site's errors leave the site
         got, way_out = f"a file that cannot be read as svmlight ({why})", "mend the file, or set dataset to its kind"
         key = " or ".join(map(str, paths))

@@ -72,8 +72,11 @@ def locate(dataset: str, data_dir: str, endings: Sequence[str]) -> tuple[Path, P
     if path.is_file():
         return path, None
     root = folder(data_dir)
-    found = sorted(entry for entry in root.iterdir() if entry.is_file() and entry.name.endswith(tuple(endings)))
-    named = {split: [entry for entry in found if entry.name.split(".")[0] == split] for split in ("train", "test")}
+    files = (entry for entry in root.iterdir() if entry.is_file() and not entry.name.startswith("."))
+    found = sorted(entry for entry in files if entry.name.lower().endswith(tuple(endings)))
+    named = {
+        split: [entry for entry in found if entry.name.split(".")[0].lower() == split] for split in ("train", "test")
+    }
     if len(named["train"]) == 1 and len(named["test"]) <= 1:
         return named["train"][0], next(iter(named["test"]), None)
     if len(found) == 1 and not named["test"]:
@@ -91,7 +94,7 @@ def read_bytes(path: Path) -> bytes:
     """
     try:
         content = path.read_bytes()
-        return gzip.decompress(content) if path.suffix == ".gz" else content
+        return gzip.decompress(content) if path.suffix.lower() == ".gz" else content
     except (OSError, EOFError, zlib.error) as error:
         got, allowed = f"a file that cannot be read ({error})", "one that is whole, packed where it ends in .gz"
         raise DataError(path, got=got, allowed=allowed, hint="fetch it again") from error

@@ -31,6 +31,7 @@ MARKERS = ("?", "-", ".")
 
 _DROP = "name the column in drop-columns"
 _LISTING = f", or list its values in feature-columns, as in {REST},sex[f|m|{REST}]: {REST} is all others"
+_DECIMAL = ', or in a csv set decimal to ","'
 _ID_NAME = re.compile(r"(?i:(?:.*[\W_])?(?:id|uuid|mrn|ssn)(?:[\W_].*)?|idx|index|name|patient|subject)|.*[a-z]I[Dd]")
 _DATE = re.compile(r"(\d{1,4}([-/.])\d{1,2}\2\d{1,4})([T ].*)?")
 _GROUPED = r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?"
@@ -205,10 +206,10 @@ class _Check:
             way_out = f"mend or drop these cells{markers}{_LISTING}"
             yield self._fault(f"numbers as text{strays(numbers)}", "numbers alone", way_out)
         elif _has_thousands(words):
-            way_out = "write 1,234 as 1234 or, if the comma is a decimal one, as 1.234"
+            way_out = f"write 1,234 as 1234 or, if the comma is a decimal one, as 1.234{_DECIMAL}"
             yield self._fault("numbers with commas between thousands", "numbers without", way_out)
         elif _marks(words.str.replace(",", ".", regex=False)).mean() >= MOSTLY:
-            yield self._fault("numbers with decimal commas", "decimal points", "write them with points")
+            yield self._fault("numbers with decimal commas", "decimal points", f"write them with points{_DECIMAL}")
         elif dates.mean() >= MOSTLY:
             forms = words[dates].str.extract(_DATE)[0].str.replace(r"\d", "0", regex=True)
             form = forms.value_counts().index[0]

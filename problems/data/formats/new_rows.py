@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from problems.data.dialect import Dialect
 from problems.data.formats import arrays, images, tables
 from problems.data.spec import OWN, DataError, DataSpec
 
@@ -38,19 +39,22 @@ class NewRows:
         return len(self.features)
 
 
-def read_table_rows(path: Path, label_column: str, words: Sequence[str] = ()) -> NewRows:
+def read_table_rows(
+    path: Path, label_column: str, words: Sequence[str] = (), dialect: Dialect | None = None
+) -> NewRows:
     """Read a table.
 
     Args:
-        path: a csv or parquet file.
-        label_column: the name of the labels' column, which need not be there.
-        words: as of `problems.data.formats.tables.read_table`.
+        path: The file of a table.
+        label_column: The name of the labels' column, which need not be there.
+        words: As in `problems.data.formats.tables.read_table`.
+        dialect: As in `problems.data.formats.tables.read_table`.
 
     Raises:
         DataError: it is no such file, or cannot be read.
     """
-    _check_file(path, _TABLES, "since the run was trained on a table")
-    frame = tables.read_table(path, words)
+    _check_file(path, _TABLES, "since the run was trained on a table", tables.OPENED_ENDINGS)
+    frame = tables.read_table(path, words, dialect)
     frame.columns = frame.columns.map(str)
     return NewRows(frame, frame[label_column].to_numpy() if label_column in frame.columns else None)
 
@@ -73,7 +77,7 @@ def read_array_rows(path: Path, shape: tuple[int, ...], spec: DataSpec) -> NewRo
         names = tuple(file.relative_to(root).as_posix() for file in paths)
         return NewRows(pixels, None if labels is None else np.array(labels), names)
     _check_file(path, _ARRAYS, "or a folder of images, since the run was trained on arrays")
-    if path.name.endswith(arrays.NPZ_ENDINGS):
+    if path.name.lower().endswith(arrays.NPZ_ENDINGS):
         return NewRows(*arrays.npz_rows(path))
     if len(shape) != 1:
         got, allowed = "rows of one axis", f"samples of shape {shape}"
@@ -82,9 +86,9 @@ def read_array_rows(path: Path, shape: tuple[int, ...], spec: DataSpec) -> NewRo
     return NewRows(*arrays.svmlight_rows(path, shape[0], from_one=from_one))
 
 
-def _check_file(path: Path, endings: tuple[str, ...], since: str) -> None:
+def _check_file(path: Path, endings: tuple[str, ...], since: str, opened: tuple[str, ...] = ()) -> None:
     if not path.is_file():
         raise DataError(repr(str(path)), got="no such file", allowed="an existing one", hint="give its path")
-    if not path.name.endswith(endings):
+    if not path.name.lower().endswith(opened or endings):
         allowed = f"a file {', '.join(endings)}, {since}"
         raise DataError(repr(str(path)), got="a file of another kind", allowed=allowed, hint="convert it")

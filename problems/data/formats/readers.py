@@ -133,7 +133,8 @@ def read_site(path: Path, spec: DataSpec) -> Source:
     if spec.dataset == "image-folder" and path.is_dir():
         return _folders(path)
     endings = _SITE_ENDINGS.get(spec.dataset, ("a folder of class folders",))
-    if not path.is_file() or not path.name.endswith(endings):
+    opened = tables.OPENED_ENDINGS if spec.dataset in TABLES else endings
+    if not path.is_file() or not path.name.lower().endswith(opened):
         got, way_out = f"no file of dataset {spec.dataset!r}", "set dataset to its kind, or give another path"
         raise DataError(repr(str(path)), got=got, allowed=", ".join(endings), hint=way_out)
     if spec.dataset == "npz":

@@ -1,6 +1,7 @@
 """Tables, csv or parquet: which columns are features, and what becomes of each."""
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,8 +11,13 @@ import numpy as np
 from jaxtyping import Int64
 
 from problems.data.agreement import Encoded
-from problems.data.cells import as_text, is_number, texts, without_markers
+from problems.data.cells import as_text, is_number, name_cells, texts, without_markers
+from problems.data.dialect import PLAIN, Dialect
+from problems.data.formats.column_types import POINTS_BETWEEN_THOUSANDS, distinct_cells, is_text
+from problems.data.formats.containers import Contents, open_table
+from problems.data.formats.csv_text import read_cells, read_text
 from problems.data.formats.inspection import check_columns, is_index, kind_of
+from problems.data.formats.workbooks import as_text_table
 from problems.data.preprocessing import Feature, Preprocessing
 from problems.data.samples import Source, label_classes, make_source
 from problems.data.spec import REST, Column, DataError, DataSpec, fill_in, parse_columns, parse_names
@@ -19,61 +25,82 @@ from problems.data.spec import REST, Column, DataError, DataSpec, fill_in, parse
 if TYPE_CHECKING:
     import pandas as pd
 
-CSV_ENDINGS = (".csv", ".csv.gz")
+CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zip", ".tsv", ".tsv.gz", ".tsv.zip", ".xlsx", ".xlsm")
 PARQUET_ENDINGS = (".parquet", ".pq")
-_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+# The first bytes of such files show whether they are tables, or the kind by which an error names them.
+_OTHER_ENDINGS = (".txt", ".tab", ".dat", ".data", ".gz", ".zip", ".xls", ".xlsb", ".ods", ".sav", ".dta", ".sas7bdat")
+OPENED_ENDINGS = (*CSV_ENDINGS, *PARQUET_ENDINGS, *_OTHER_ENDINGS)
 
 _log = logging.getLogger(__name__)
 
 
-def read_table(path: Path, words: Sequence[str] = (), **options: Any) -> "pd.DataFrame":
-    """Return the table of a csv or parquet file.
+def read_table(path: Path, words: Sequence[str] = (), dialect: Dialect | None = None) -> "pd.DataFrame":
+    """Return the table of a csv file, a parquet file or a workbook. Its first bytes tell the kind.
 
     Args:
-        path: of the file; its ending says which kind it is.
-        words: names of columns whose cells are text in a csv, as they are written, also where they look like numbers.
-        options: for `pandas.read_csv`, if the file has an unusual form.
+        path: The file.
+        words: Names of columns whose cells are text in a csv, as they are written, even if they look like numbers.
+        dialect: The form of a csv. None: it is guessed.
 
     Raises:
-        DataError: when the file cannot be read as the kind its name says, has no row, or has a column name twice.
+        DataError: The file cannot be read, has no row, or has a column name twice.
     """
-    import pandas as pd
-
-    parquet, kinds = path.name.endswith(PARQUET_ENDINGS), None if options else dict.fromkeys(words, str)
-    names: list[Any] = []
-    try:
-        if not parquet and not options:  # pandas renames duplicates
-            names = pd.read_csv(path, header=None, nrows=1, dtype=str).iloc[0].dropna().tolist()
-            if len(names) == 1:
-                _check_separator(path, names)
-        frame = _with_floats(pd.read_parquet(path)) if parquet else pd.read_csv(path, dtype=kinds, **options)
-    except DataError:
-        raise
-    except UnicodeDecodeError as error:
-        way_out = "save it as UTF-8 (spreadsheets: CSV UTF-8), or convert it: iconv -f latin1 -t utf-8"
-        raise DataError(path, got="text that is not in UTF-8", allowed="UTF-8", hint=way_out) from error
-    except (OSError, EOFError, ValueError) as error:  # pandas' and pyarrow's own errors are ValueErrors
-        _check_separator(path, names)
-        why = " ".join(str(error).split())
-        got, way_out = f"a file that cannot be read as a table ({why})", "mend the file, or set dataset to its kind"
-        raise DataError(path, got=got, allowed="named columns and a row a sample", hint=way_out) from error
-    if not parquet and not options and not frame.index.equals(pd.RangeIndex(len(frame))):
-        _check_separator(path, names)
-        got, way_out = "rows of more cells than the first line names", "name every column, or end no line with a comma"
-        raise DataError(path, got=got, allowed="a name for each cell", hint=way_out)
+    contents = _open(path)
+    if contents.kind == "parquet":
+        frame = _read_parquet(contents)
+    else:
+        frame = read_text(as_text_table(contents), words, _dialect_of(contents, dialect))
     if frame.empty:
-        raise DataError(path, got="no row", allowed="names of columns and at least one row", hint="bring some")
-    if twice := [repr(name) for name, times in Counter(names or frame.columns).items() if times > 1]:
+        got, allowed = "no row", "names of columns and at least one row"
+        raise DataError(path, got=got, allowed=allowed, hint="choose a file with rows")
+    if twice := [repr(name) for name, times in Counter(frame.columns).items() if times > 1]:
         raise DataError(path, got=f"column {', '.join(twice)} more than once", allowed="once", hint="rename the others")
     return frame
 
 
-def _check_separator(path: Path, names: Sequence[str]) -> None:
-    """Refuse a csv whose first line has more of another separator than commas."""
-    found = max(_SEPARATORS, key=lambda mark: sum(name.count(mark) for name in names))
-    if sum(name.count(found) for name in names) >= max(len(names), 1):
-        got = f"columns that are separated by {_SEPARATORS[found]}"
-        raise DataError(path, got=got, allowed="commas", hint="write the table with commas, and numbers with points")
+def read_columns(path: Path, names: Sequence[str], dialect: Dialect | None = None) -> "pd.DataFrame":
+    """Return columns of a table as the file has them: of a csv as text, even if they are empty.
+
+    Args:
+        path: As in `read_table`.
+        names: The columns.
+        dialect: As in `read_table`.
+
+    Raises:
+        DataError: As `read_table`.
+    """
+    contents = _open(path)
+    if contents.kind == "parquet":
+        return _read_parquet(contents)[list(names)]
+    return read_cells(as_text_table(contents), names, _dialect_of(contents, dialect))
+
+
+def _open(path: Path) -> Contents:
+    """Recognise a file; one that is called parquet must be parquet."""
+    contents = open_table(path)
+    if contents.kind != "parquet" and path.name.lower().endswith(PARQUET_ENDINGS):
+        got = "a file that cannot be read as a table, since it is not parquet"
+        hint = "write the file again, or give it the ending of its kind"
+        raise DataError(path, got=got, allowed="a parquet file", hint=hint)
+    return contents
+
+
+def _dialect_of(contents: Contents, dialect: Dialect | None) -> Dialect:
+    """The dialect of a text table: a workbook has none, since we write it as text."""
+    return PLAIN if contents.kind == "workbook" else dialect or Dialect()
+
+
+def _read_parquet(contents: Contents) -> "pd.DataFrame":
+    import pandas as pd
+
+    try:
+        with contents.open() as stream:
+            return _with_floats(pd.read_parquet(stream))
+    except (OSError, EOFError, ValueError) as error:  # pyarrow's own errors are ValueErrors
+        got = f"a file that cannot be read as a table ({' '.join(str(error).split())})"
+        raise DataError(
+            contents.path, got=got, allowed="a complete parquet file", hint="write the file again"
+        ) from error
 
 
 def _with_floats(frame: "pd.DataFrame") -> "pd.DataFrame":
@@ -101,8 +128,14 @@ def table(train: Path, test: Path | None, spec: DataSpec, *, site: bool = False)
         DataError: names the column that is not there, or all that cannot be features; see `check_columns`.
     """
     words = [column.name for column in parse_columns(spec.feature_columns) if column.categories]
-    frames = read_table(train, words), None if test is None else read_table(test, words)
-    return from_frames(*frames, (train, test), spec, site=site)
+    dialect = Dialect.of(spec)
+    frame, other = read_table(train, words, dialect), None if test is None else read_table(test, words, dialect)
+    if other is not None and test is not None:
+        # a column that one file has as text is text in both, as it is written
+        both = [name for name in frame.columns if name in other.columns]
+        if words_of := [name for name in both if is_text(frame[name]) != is_text(other[name])]:
+            frame, other = (read_table(path, [*words, *words_of], dialect) for path in (train, test))
+    return from_frames(frame, other, (train, test), spec, site=site)
 
 
 def from_frames(
@@ -245,6 +278,10 @@ def _features(
 ) -> list[Feature]:
     """The features of one column, not yet fitted."""
     categories = column.categories
+    if is_text(values) and distinct_cells(values).str.contains(r"[\r\n]", regex=True).any():
+        breaks = values.str.contains(r"[\r\n]", regex=True, na=False).to_numpy()
+        got, hint = name_cells(breaks, "with line breaks"), "look for stray quotes, or name the column in drop-columns"
+        raise DataError(f"column {column.name!r}", got=got, allowed="cells of one line", hint=hint)
     if not categories:
         if kind := kind_of(values, spec):
             return [Feature(column.name, kind)]
@@ -253,6 +290,10 @@ def _features(
         if not categories:
             got, allowed = "no cell in the training rows that is not missing", "some"
             raise DataError(f"column {column.name!r}", got=got, allowed=allowed, hint="name it in drop-columns")
+        grouped = all(re.fullmatch(POINTS_BETWEEN_THOUSANDS, value) for value in categories)
+        if grouped and any(re.search(r"\..*[.,]", value) for value in categories):
+            got, hint = "numbers with points between thousands", "write 1.234,5 as 1234,5"
+            raise DataError(f"column {column.name!r}", got=got, allowed="numbers without them", hint=hint)
         return [Feature(column.name, "category", value) for value in categories]
     return [Feature(column.name, "other" if value == REST else "category", value) for value in categories]
 

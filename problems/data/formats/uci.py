@@ -111,8 +111,14 @@ def heart_disease(paths: Sequence[Path]) -> Source:
 
 def _read(path: Path) -> Float64[np.ndarray, "n 11"]:
     """The complete rows of a hospital's file, the diagnosis last."""
+    import pandas as pd
+
     # Copies in circulation have a header line, X1 to X14.
-    frame = read_table(path, header=None, comment="X", na_values=["?"])
+    try:
+        frame = pd.read_csv(path, header=None, comment="X", na_values=["?"])
+    except (OSError, EOFError, ValueError) as error:  # pandas' own errors are ValueErrors
+        got = f"a file that cannot be read as a table ({' '.join(str(error).split())})"
+        raise DataError(path, got=got, allowed="a row for each patient", hint=_AS_PUBLISHED) from error
     numbers = sum(kind.kind in "if" for kind in frame.dtypes)
     if not frame.shape[1] == numbers == ALL_COLUMNS:
         got = f"{frame.shape[1]} columns, {numbers} of them of numbers"
