@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from problems.data.cells import ISO_DATE, TRUTHS, as_listed, days, is_date, is_numeric, name_cells, numbers, texts
+from problems.data.formats.disguises import MISSING_WORDS, find_disguise
 from problems.data.preprocessing import Kind
 from problems.data.quoting import quote
 from problems.data.spec import REST, Column, DataError, DataSpec
@@ -28,6 +29,9 @@ FEWEST_ROWS = 20
 SENTINELS = (-9, -99, -999, -9999)
 MARKERS = ("?", "-", ".")
 """Cells that mean "missing": they do not count when a column of numbers is recognised."""
+MIN_NUMBERS = 6
+"""Fewest different numbers beside which other words that often mean "missing" do not count either: fewer numbers, such
+as 0 and 1 beside "unknown", may be codes."""
 
 _DROP = "name the column in drop-columns"
 _LISTING = f", or list its values in feature-columns, as in {REST},sex[f|m|{REST}]: {REST} is all others"
@@ -201,7 +205,8 @@ class _Check:
             return f" but for {len(wrong):,} of {len(self.values):,}{where}" if len(wrong) else ""
 
         markers = ", or name in missing-values what means missing"
-        if numbers.sum() >= MOSTLY * (~words.isin(MARKERS)).sum() > 0:
+        missing_words: Collection[str] = MISSING_WORDS if words[numbers].nunique() >= MIN_NUMBERS else MARKERS
+        if numbers.sum() >= MOSTLY * (~words.str.casefold().isin(missing_words)).sum() > 0:
             way_out = f"mend or drop these cells{markers}{_LISTING}"
             yield self._fault(f"numbers as text{strays(numbers)}", "numbers alone", way_out)
         elif _has_thousands(words):
@@ -209,6 +214,10 @@ class _Check:
             yield self._fault("numbers with commas between thousands", "numbers without", way_out)
         elif _marks(words.str.replace(",", ".", regex=False)).mean() >= MOSTLY:
             yield self._fault("numbers with decimal commas", "decimal points", "write them with points")
+        elif disguise := find_disguise(words.tolist()):
+            pair = disguise.startswith("two")
+            way_out = f"write {'each into a separate column' if pair else 'the numbers alone'}{_LISTING}"
+            yield self._fault(disguise, "one number in a cell" if pair else "numbers alone", way_out)
         elif dates.mean() >= MOSTLY:
             forms = words[dates].str.extract(_DATE)[0].str.replace(r"\d", "0", regex=True)
             form = forms.value_counts().index[0]
