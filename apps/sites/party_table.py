@@ -7,11 +7,13 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from logging import INFO
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
+from flwr.common import log
 from numpy.typing import NDArray
 
 from clients.parties import KeptBlock
@@ -21,7 +23,8 @@ from problems.data.agreement import fit_alone
 from problems.data.disturb import split_rows
 from problems.data.formats.inspection import check_columns, numeric_column
 from problems.data.formats.tables import PARQUET_ENDINGS, clean, encode, read_table
-from problems.data.preprocessing import Preprocessing
+from problems.data.markers import describe_hits, parse_markers
+from problems.data.preprocessing import Preprocessing, describe_text
 from problems.data.samples import Array, Rows, label_classes, positive_classes
 from problems.data.spec import fill_in, parse_columns
 from problems.vertical.objectives import Objective
@@ -100,7 +103,7 @@ class PartyTable:
         ids = read_ids(path, frame, id_column)
         order = np.argsort(ids, kind="stable")
         self._ids: list[str] = ids[order].tolist()
-        frame, counting = clean(frame.drop(columns=id_column), path, spec, site=True)
+        frame, counting, hits = clean(frame.drop(columns=id_column), path, spec, site=True)
         if counting:
             _log.warning("left out column %r of %s, which counts rows and has no name", counting[0], path)
         label_column = spec.labels_in
@@ -130,6 +133,9 @@ class PartyTable:
             raise DataError(path, got=got, allowed="one at least", hint=hint)
         check_columns(frame, columns, spec, private=True)
         encoded = encode(frame, columns, np.arange(len(frame)), spec)
+        hit_lines = describe_hits(parse_markers(spec.missing_values), hits, len(frame))
+        for note in (*hit_lines, *describe_text(encoded.preprocessing)):
+            log(INFO, "%s: %s", path, note)
         self._preprocessing, self._values = encoded.preprocessing, encoded.values[order]
         self._intercept = intercept and self.labelled
         self._test_fraction, self._validation_fraction = spec.test_fraction, spec.validation_fraction

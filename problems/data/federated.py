@@ -34,6 +34,7 @@ class FederatedData:
     Attributes:
         columns: how the features are made of raw rows, if the data set is a table.
         sample_format: what the samples were in the files; None if they have no labels.
+        notes: Lines for the log about the reading of the rows.
         input_shape: shape of one sample's features.
         train: the union of the clients' samples, client by client, before the clients' shift.
         test: the test samples, undisturbed.
@@ -49,7 +50,9 @@ class FederatedData:
         columns: Preprocessing | None = None,
         validation: Samples | None = None,
         sample_format: SampleFormat | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
+        self.notes = tuple(notes)
         self.columns = columns
         self.sample_format = sample_format
         self.train = train
@@ -171,6 +174,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
         columns=columns and columns.with_labels(np.array(source.classes)[marked].tolist()),
         validation=None if validation_rows is None else samples_of(validation_rows),
         sample_format=SampleFormat.of(features, source.classes, marked),
+        notes=source.notes,
     )
 
 

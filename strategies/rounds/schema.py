@@ -65,6 +65,7 @@ def agree(reports: Sequence[SiteReport]) -> Schema | None:
     if not tables:
         return Schema(shape, None, None, negative, positive)
     table, scaling = _join(tables), None
+    _warn_of_names(table)
     told = [statistics for statistics in map(statistics_of, reports) if statistics is not None]
     if told:
         try:
@@ -73,6 +74,13 @@ def agree(reports: Sequence[SiteReport]) -> Schema | None:
             raise SetupError.of(error, "handshake") from None
         table, scaling = fit(table, agreed), Scaling(**vars(agreed))
     return Schema((len(table.outputs),), table.with_labels(positive), scaling, negative, positive)
+
+
+def _warn_of_names(table: Preprocessing) -> None:
+    """Warn of markers for a column that no site has, which a site cannot know."""
+    known = {*table.columns, table.label_column}
+    if lacking := [name for name, _ in table.column_markers if name not in known]:
+        log(WARNING, "missing-values has markers of %s, which is a feature at no site", _join_names(lacking))
 
 
 def read_columns(report: SiteReport) -> Preprocessing | None:

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float64, Int64
 
 from problems.data.cells import ISO_DATE, TRUTHS, as_listed, days, is_date, is_numeric, name_cells, numbers, texts
 from problems.data.formats.disguises import MISSING_WORDS, find_disguise
+from problems.data.markers import parse_markers
 from problems.data.preprocessing import Kind
 from problems.data.quoting import quote
 from problems.data.spec import REST, Column, DataError, DataSpec
@@ -100,7 +101,7 @@ def kind_of(values: "pd.Series[Any]", spec: DataSpec) -> Kind | None:
         return "boolean"
     if words.str.fullmatch(ISO_DATE).all():
         return "date"
-    return "number" if spec.missing_values and _marks(words).all() else None
+    return "number" if parse_markers(spec.missing_values).of(str(values.name)) and _marks(words).all() else None
 
 
 def is_index(values: "pd.Series[Any]") -> bool:
