@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from clients.parties import KeptBlock
 from clients.vertical.segment.plan import Holding
 from problems.data import DataError, DataSpec
-from problems.data.agreement import fit_alone
+from problems.data.agreement import Encoded, fit_alone
 from problems.data.disturb import split_rows
+from problems.data.doubts import warn_of_rows
 from problems.data.formats.inspection import check_columns, numeric_column
 from problems.data.formats.tables import PARQUET_ENDINGS, clean, encode, read_table
 from problems.data.markers import describe_hits, parse_markers
@@ -137,6 +138,9 @@ class PartyTable:
         for note in (*hit_lines, *describe_text(encoded.preprocessing)):
             log(INFO, "%s: %s", path, note)
         self._preprocessing, self._values = encoded.preprocessing, encoded.values[order]
+        if self._sides is not None:
+            sides = self._sides.astype(np.int8)
+            warn_of_rows(Encoded(self._preprocessing, self._values), sides, self._sides, np.arange(len(sides)))
         self._intercept = intercept and self.labelled
         self._test_fraction, self._validation_fraction = spec.test_fraction, spec.validation_fraction
         self._seed = spec.seed

@@ -2,11 +2,13 @@
 
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int8, Int64
 
 from problems.data.disturb import drop_positives, flip_labels, shift_client, split, validation_split
+from problems.data.doubts import warn_of_rows
 from problems.data.formats.bundled import synthetic_pl, synthetic_sparse_logistic
 from problems.data.formats.readers import DEFAULT_POSITIVE, read
 from problems.data.partitions import clients_of, partition
@@ -146,7 +148,11 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     validation_rows = None
     if spec.validation_fraction:
         train_rows, validation_rows = _validation(spec, source, labels, train_rows)
-    features, columns = source.features(train_rows)
+
+    def check(encoded: Any) -> None:
+        warn_of_rows(encoded, labels, source.codes, train_rows, source.sites)
+
+    features, columns = source.features(train_rows, check)
     check_finite(features)
 
     def spread(rows: Int64[np.ndarray, "some"]) -> Spread:

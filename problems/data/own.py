@@ -8,6 +8,7 @@ from jaxtyping import Int8, Int64, Shaped
 
 from problems.data.agreement import Agreed, Encoded, Statistics, fit, measure, needs
 from problems.data.disturb import hold_out, validation_split
+from problems.data.doubts import warn_of_rows
 from problems.data.formats.readers import read_site
 from problems.data.preprocessing import Preprocessing
 from problems.data.quantiles import FEWEST_ROWS
@@ -130,6 +131,7 @@ def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
     marked = positive_classes(source.classes, spec.positive_label, site=True)
     labels = marked[source.codes].astype(np.int8)
     encoded = source.encode(everything)
+    warn_of_rows(encoded, labels, source.codes, everything)
     table = isinstance(encoded, Encoded)
     features, preprocessing = (encoded.values, encoded.preprocessing) if table else (encoded, None)
     if partition_id is None:

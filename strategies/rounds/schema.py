@@ -14,6 +14,7 @@ from payloads.record import PayloadError
 from problems.data import DataError, Preprocessing
 from problems.data.agreement import Statistics, fit
 from problems.data.agreement import agree as agree_on
+from problems.data.doubts import OTHER_UNITS, find_strange_sites, join_doubts
 from strategies.rounds.errors import SetupError
 
 _SHOWN = 8
@@ -72,8 +73,16 @@ def agree(reports: Sequence[SiteReport]) -> Schema | None:
             agreed = agree_on(table, told)
         except DataError as error:
             raise SetupError.of(error, "handshake") from None
+        _warn_of_units(table, reports, told)
         table, scaling = fit(table, agreed), Scaling(**vars(agreed))
     return Schema((len(table.outputs),), table.with_labels(positive), scaling, negative, positive)
+
+
+def _warn_of_units(table: Preprocessing, reports: Sequence[SiteReport], told: Sequence[Statistics]) -> None:
+    """Warn of sites whose statistics are far from the statistics of all other sites."""
+    partitions = [report.partition_id for report in reports if report.counts is not None]
+    if found := find_strange_sites(table, told):
+        log(WARNING, OTHER_UNITS, join_doubts(f"partition {partitions[place]}: {text}" for place, text in found))
 
 
 def _warn_of_names(table: Preprocessing) -> None:

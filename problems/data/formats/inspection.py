@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from problems.data.cells import ISO_DATE, TRUTHS, as_listed, days, is_date, is_numeric, name_cells, numbers, texts
+from problems.data.doubts import find_sentinels
 from problems.data.formats.disguises import MISSING_WORDS, find_disguise
 from problems.data.markers import parse_markers
 from problems.data.preprocessing import Kind
@@ -76,6 +77,11 @@ def check_columns(
     if doubts := [text for text in (check.sentinels() for check in checks) if text]:
         words = "columns hold %s and else nothing below 0: where that means missing, name it in missing-values"
         _log.warning(words, ", ".join(doubts))
+    if far := [text for text in (check.far_values() for check in checks) if text]:
+        words = (
+            "columns hold %s, far from all other cells: where that means missing, name it in missing-values, for one"
+        )
+        _log.warning(f"{words} column as in 'smoker:98|99'", ", ".join(far))
 
 
 def kind_of(values: "pd.Series[Any]", spec: DataSpec) -> Kind | None:
@@ -179,6 +185,17 @@ class _Check:
         if least not in SENTINELS or (found[found != least] < 0).any():
             return ""
         return f"{self.column.name!r} {least:g} ({int((found == least).sum()):,} of {len(found):,})"
+
+    def far_values(self) -> str:
+        """The values far from all others that may mean "missing", and how often they occur; "" if there are none."""
+        if self.kind not in ("number", "date") or self.sentinels():
+            return ""
+        cells = days(self.values) if self.kind == "date" else numbers(self.values)
+        values = find_sentinels(cells[~np.isnan(cells)], dates=self.kind == "date")
+        if not values:
+            return ""
+        texts = [f"{np.datetime64(int(value), 'D')}" if self.kind == "date" else f"{value:g}" for value in values]
+        return f"{self.column.name!r} {' and '.join(texts)} ({int(np.isin(cells, values).sum()):,} of {len(cells):,})"
 
     def _strangers(self) -> Iterator[DataError]:
         """Values of a site's file that are not listed, where all must be."""
