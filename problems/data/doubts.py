@@ -16,8 +16,8 @@ from problems.data.preprocessing import MARKS, Preprocessing
 from problems.data.quantiles import GROUPS
 
 _MAX_NAMES = 8
-_MAX_SIZE = 10**8
-"""Larger arrays are not checked, since a copy may not fit into memory."""
+_MAX_SIZE = 2 * 10**7
+"""Larger arrays are not checked, since they may be mapped files of which no copy fits into memory."""
 _CHANCE = 1e-6
 """Highest probability that some column separates labels that were drawn at random."""
 _FAR = 30
@@ -293,7 +293,7 @@ def warn_of_rows(
     if isinstance(values, tuple):
         names = [feature.column for feature in values[1].outputs]
         values = values[0]
-    if values.ndim != 2 or values.dtype.kind != "f" or values.size > _MAX_SIZE:
+    if values.ndim != 2 or values.dtype.kind != "f" or (table is None and values.size > _MAX_SIZE):
         return
     if table is not None:
         names = [feature.column for feature in table.inputs]
