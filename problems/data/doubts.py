@@ -4,7 +4,9 @@ The functions return texts and log nothing, except `warn_of_rows`. Thresholds ar
 """
 
 import logging
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
+from contextvars import ContextVar
 from math import lgamma, log
 
 import numpy as np
@@ -42,6 +44,7 @@ TAILS = (
 )
 OTHER_UNITS = "sites whose numbers are far from the numbers of all other sites, perhaps in another unit: %s"
 
+_silent: ContextVar[bool] = ContextVar("silent", default=False)
 _log = logging.getLogger(__name__)
 
 
@@ -60,7 +63,8 @@ def find_sentinels(cells: Float64[np.ndarray, "n"], *, dates: bool = False) -> l
     far = _find_far(values, tops)
     below = _find_far(-values[: len(values) - far][::-1], {-value for value in bottoms})
     chosen = np.arange(len(values))
-    return values[((chosen < below) | (chosen >= len(values) - far)) & (counts > 1)].tolist()
+    found: list[float] = values[((chosen < below) | (chosen >= len(values) - far)) & (counts > 1)].tolist()
+    return found
 
 
 def _find_far(values: Float64[np.ndarray, "v"], sentinels: Set[float]) -> int:
@@ -260,7 +264,8 @@ def find_strange_sites(preprocessing: Preprocessing, sites: Sequence[Statistics]
             [[np.quantile(part if len(part) else [0.0], [0.25, 0.5, 0.75]) for part in parts] for parts in borders]
         )
         centres, spreads = quartiles[..., 1], (quartiles[..., 2] - quartiles[..., 0]) / 1.349
-    found = find_units(preprocessing, np.where(marks, 0, counts), centres, spreads, log_scale=log_scale)
+    with np.errstate(all="ignore"):  # a site may send any numbers
+        found = find_units(preprocessing, np.where(marks, 0, counts), centres, spreads, log_scale=log_scale)
     if has_deviations and has_quantiles and not log_scale:
         for site, parts in enumerate(borders):
             for place, part in enumerate(parts):
@@ -269,6 +274,16 @@ def find_strange_sites(preprocessing: Preprocessing, sites: Sequence[Statistics]
                     figures = f"deviation {spreads[site, place]:.3g}, most cells within {width:.3g}"
                     found.append((site, f"{preprocessing.inputs[place].column!r} ({figures})"))
     return found
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """Log no warning of rows that have been read before, as those of a reference run."""
+    token = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(token)
 
 
 def warn_of_rows(
@@ -287,6 +302,8 @@ def warn_of_rows(
         rows: The training rows.
         sites: The site of each row, if there are any.
     """
+    if _silent.get():
+        return
     table = encoded.preprocessing if isinstance(encoded, Encoded) else None
     values = encoded.values if isinstance(encoded, Encoded) else encoded
     names = list[str]()
