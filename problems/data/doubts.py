@@ -191,7 +191,8 @@ def find_units(
     for place, feature in enumerate(preprocessing.inputs):
         sites = np.flatnonzero(counts[:, place])
         centre, spread = centres[sites, place], spreads[sites, place]
-        if feature.kind not in ("number", "date") or len(sites) < 2 or _are_flags(centre, spread):
+        unit = log(2) if log_scale else 1.0
+        if feature.kind != "number" or len(sites) < 2 or _are_flags(centre / unit, spread / unit):
             continue
         # two sites have no majority: the site with the smaller spread is the reference
         middle, usual = np.median(centre), np.median(spread)

@@ -19,7 +19,7 @@ NUMBERS = {
     "a mark after some numbers": "0|1|2|5+|3 or more|7 H|105-",
     "the unit 'mg'": "10 mg|5mg|20 mg|n/a",
     "a unit": "10 mg|500 µg|1 g",
-    "the unit '/30'": "28/30|25/30",
+    "the same number after each": "28/30|25/30|4 of 30",
     "the unit 'kg/m2'": "24.5 kg/m2|30 kg/m²",
     "the unit '/L'": "4.5 10^9/L|5.6 x10^9/l",
     "the sign '€'": "12,50 €|9,99 €",
@@ -55,6 +55,9 @@ CATEGORIES = (
     "1.2.1970|3.4.1980",
     "5 mg",
     "V45.1|250.00|E880",
+    "4th floor|5th floor",
+    "20s|30s|40s",
+    "3+3=6|3+4=7",
 )
 
 
@@ -67,7 +70,9 @@ def test_numbers_with_a_sign_or_unit_are_found(form: str, cells: str) -> None:
     assert find_disguise(split(cells) * 9) == f"numbers with {form}"
 
 
-@pytest.mark.parametrize("cells", ["120/80|130/85|110/70", "08:30|09:45|10:00", "5'10\"|6'1\"|4'9\""])
+@pytest.mark.parametrize(
+    "cells", ["120/80|130/85|110/70", "08:30|09:45|10:00", "01:20:03|02:30:04|00:45:06", "5'10\"|6'1\"|4'9\""]
+)
 def test_two_numbers_in_a_cell_are_found(cells: str) -> None:
     assert find_disguise(split(cells) * 9).startswith("two numbers with ")
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 MISSING_WORDS = frozenset(
     """?|??|-|--|---|.|..|...|*|/|#|na|n/a|n.a.|n.a|nan|nil|null|none|nd|n.d.|nk|n/k|nr|n.r.|unk|unknown|missing|missed
     |unavailable|undefined|undetermined|refused|pending|error|not available|not applicable|not done|not known
-    |not recorded|not measured|no data|see notes|k.a.|ka|unbekannt|fehlt|inconnu""".replace("\n    ", "").split("|")
+    |not recorded|not measured|no data|see notes|k.a.|ka|unbekannt|fehlt|inconnu
+    |bdl|lod|<lod|<loq|below detection|below detection limit|not detected|hemolyzed|haemolysed|see comment|cancelled
+    |canceled|#div/0!|#value!|#ref!|#name?|#num!|#null!""".replace("\n    ", "").split("|")
 )
 """Texts in small letters that often mean "missing": they do not count when a column of numbers is recognised."""
 SHARE = 0.8
@@ -40,7 +42,7 @@ _FRACTION = re.compile(r"\d*\s*[¼½¾⅓⅔⅛⅜⅝⅞]|\d+\s\d/\d")
 _MONEY = r"[^\W\d_]{0,3}[$€£¥₤₹₽₩₺₪฿₫₱¢]|(?:EUR|USD|GBP|CHF|JPY|CNY|INR|AUD|CAD|SEK|NOK|DKK|PLN|Rs|kr|Fr)\.?(?=[\s\d])"
 _BOUND = r"[<>]=?|=[<>]|(?i:less than|more than|over|under|below|above|at least|at most|up to)\s"
 _QUOTES = r"=?['\"]+"
-_LEAD = rf"{_BOUND}|~|±|(?i:ca?\.|circa\s|about\s|approx\.?\s)|%|{_QUOTES}|{_MONEY}"
+_LEAD = rf"{_BOUND}|~|±|ca?\.|ca\s|(?i:circa\s|about\s|approx\.?\s)|%|{_QUOTES}|{_MONEY}"
 _SPACED = r"\d{1,3}(?:[ '_]\d{3})+(?:[.,]\d+)?"
 _DOTTED = r"\d{1,3}(?:\.\d{3})+,\d+|\d{1,3}(?:\.\d{3}){2,}"
 _COMMAS = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?"
@@ -50,9 +52,9 @@ _CELL = re.compile(
     r"(?:[eE][-+]?\d+|(?P<power>\s*[x*]\s*10(?:\^|\*\*)?[-+]?\d+|\s+10\^[-+]?\d+))?(?P<tail>.*)",
     re.DOTALL,
 )
-# letters, perhaps in several parts, as in mm Hg, kg/m2, 10^9/L, /30 and beats per minute
+# letters, perhaps in several parts, as in mm Hg, kg/m2, 10^9/L and beats per minute
 _UNIT = re.compile(
-    r"(?:/\s*\d*)?(?:[°%‰]\s*)?[^\W\d_]*(?:[/x*. ^\[\]()-]{1,2}(?:[^\W\d_]+|10\^?\d+|1[.,]73 ?m))*(?:\^?-?[23])?[.)\]]?"
+    r"/?\s*(?:[°%‰]\s*)?[^\W\d_]*(?:[/x*. ^\[\]()-]{1,2}(?:[^\W\d_]+|10\^?\d+|1[.,]73 ?m))*(?:\^?-?[23])?[.)\]]?"
 )
 _SIGNS = {"%", "‰", "°", "°C", "°F", '"', "'", "''", "¢", "€", "$", "£", "¥", "₹"}
 # a bound, a negative number, or one out of its normal range
@@ -60,6 +62,7 @@ _MARK = re.compile(
     r"[-+*!<>?†‡↑↓]|\*\*+|!!|\(\+\)|[\[(]?(?:H|L|HH|LL)[\])]?|(?i:hi|lo|high|low|abnormal|critical)"
     r"|(?i:(?:or|and) (?:more|over|above|older|up|less|below|under|fewer|younger))"
 )
+_OUT_OF = re.compile(r"(?i:/|(?:out )?of|von|sur)\s*(\d+)")
 _ORDINALS = {"st", "nd", "rd", "th", "er", "re", "e", "eme", "ème", "º", "ª", "to", "or", "and", "bis"}
 # the only units of one letter: other letters after a number make codes, as in 1a and 3D
 _LETTERS = set("gGlLmsShdyKkCFUMxXJWV")
@@ -69,10 +72,11 @@ _KNOWN = frozenset(
         r"\S+",
         """mg g kg μg ug mcg ng pg lb oz st m cm mm μm um nm in ft inch inche km ml l dl cl μl ul fl mol mmol μmol umol
         nmol pmol mmol/l mol/l μmol/l umol/l nmol/l mg/dl g/dl g/l mg/l ng/ml μg/l ug/l iu u iu/l u/l iu/ml miu meq
-        meq/l h hr hour min minute s sec second d day w wk week mo month y yr year bpm mmhg kpa c f °c °f % ‰ k""",
+        meq/l h hr hour min minute s sec second d day w wk week mo month y yr year
+        bpm mmhg kpa c f °c °f % ‰ k cr dr""",
     )
 )
-_PAIR = re.compile(r"(\d+(?:\.\d+)?)\s*(?P<mark>[/:x'±]|ft\.?)\s*(\d+(?:\.\d+)?)\s*(?:\"|''|in\.?)?")
+_PAIR = re.compile(r"(\d+(?:\.\d+)?)\s*(?P<mark>[/:x'±]|ft\.?)\s*(\d+(?:\.\d+)?)\s*(?:\"|''|in\.?|:\d+(?:\.\d+)?)?")
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,7 @@ def _read(match: re.Match[str]) -> _Cell | None:
     if re.fullmatch(_QUOTES, lead):
         return None if tail.strip("'\"") else _Cell(core, "quotes or '='")
     rest = _read_tail(tail)
-    if rest is None:
+    if rest is None or re.fullmatch(r"\d*0s", match[0]):  # ages such as 30s and 40s
         return None
     if lead:
         bound = re.match(_BOUND, match["lead"]) is not None
@@ -174,10 +178,12 @@ def _read_tail(tail: str) -> _Cell | None:
         return _Cell("", f"the sign {tail!r}")
     if _MARK.fullmatch(tail):
         return _Cell("", "a mark after some numbers", marked=True)
+    if whole := _OUT_OF.fullmatch(tail):
+        return _Cell("", "the same number after each", f"/{whole[1]}")
     letters = any(map(str.isalpha, tail))
-    if tail.casefold() in _ORDINALS or len(tail.split()) > _MOST_WORDS or not _UNIT.fullmatch(tail):
+    if tail.casefold().split()[0] in _ORDINALS or len(tail.split()) > _MOST_WORDS or not _UNIT.fullmatch(tail):
         return None
-    if not (letters or re.fullmatch(r"/\s*\d+", tail)) or (len(tail) == 1 and tail not in _LETTERS):
+    if not letters or (len(tail) == 1 and tail not in _LETTERS):
         return None
     return _Cell("", f"the unit {tail!r}" if len(tail) <= _LONGEST_UNIT else "a unit", tail)
 
