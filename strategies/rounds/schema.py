@@ -14,7 +14,8 @@ from payloads.record import PayloadError
 from problems.data import DataError, Preprocessing
 from problems.data.agreement import Statistics, fit
 from problems.data.agreement import agree as agree_on
-from problems.data.doubts import OTHER_UNITS, find_strange_sites, join_doubts
+from problems.data.doubts import OTHER_UNITS, join_doubts
+from problems.data.units import find_strange_sites
 from strategies.rounds.errors import SetupError
 
 _SHOWN = 8

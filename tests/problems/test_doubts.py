@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from apps.run_directory.missing import Watch
 from problems.data import DataSpec, load
 from problems.data.agreement import measure
-from problems.data.doubts import find_leaks, find_sentinels, find_strange_sites
+from problems.data.doubts import find_leaks, find_sentinels
 from problems.data.own import read_own
 from problems.data.preprocessing import Feature, Preprocessing
+from problems.data.units import find_strange_sites
 
 RNG = np.random.default_rng(0)
 N = 240
