@@ -27,6 +27,7 @@ from payloads.held_out import SCORE_COUNTS, TEST_SCORE_COUNTS
 from payloads.record import FloatArray, PayloadError
 from payloads.wire import RUN_TOKEN, check_model, model_arrays, model_record
 from problems.binned_scores import codes
+from problems.data.preprocessing import describe_text
 from problems.tallies import Tally
 from strategies.base import PayloadStrategy
 from strategies.method import MethodStrategy
@@ -77,6 +78,8 @@ class Training:
         log(INFO, "%s; results in %s", evaluator.summary, self.directory.path)
         if evaluator.columns is not None and (dates := evaluator.columns.dates):
             log(INFO, "dates become days since 1970-01-01: %s", ", ".join(map(repr, dates)))
+        for line in [] if evaluator.columns is None else describe_text(evaluator.columns):
+            log(INFO, "%s", line)
         if config.warning:
             log(WARNING, "%s", config.warning)
         self.strategy.layout = evaluator.layout

@@ -11,11 +11,17 @@ from strategies.rounds.errors import way_out
 RUNNING = 3
 # AUC and standardised partial AUCs of scores without information
 CHANCE = 0.5
+# an AUC that no real question has after so few rounds
+ANSWERED, FIRST_ROUNDS = 0.999, 3
 # limits of a sentence: sites that it names, and characters of a site's reason
 _NAMED, _LONGEST = 8, 160
 _BELOW = (
     f"auc has been below one half in {RUNNING} evaluations running: look whether positive-label is the label that is "
     "meant, at all sites; else lower "
+)
+_ANSWERED = (
+    f"auc is above {ANSWERED} after so few rounds: look whether a column contains the answer, or whether training rows "
+    "occur among the test rows"
 )
 _CONSTANT = (
     "the model gives every row the same score (auc is one half): it has learnt nothing, or steps that were too large "
@@ -95,6 +101,8 @@ class Watch:
         auc = line.get(add_suffix("auc", self._view))
         if auc is None or not line["round"]:
             return
+        if line["round"] <= FIRST_ROUNDS and auc > ANSWERED:
+            yield "answered", _ANSWERED
         self._below = self._below + 1 if auc < CHANCE else 0
         if self._below >= RUNNING:
             yield "below", _BELOW + self._steps

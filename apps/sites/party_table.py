@@ -7,22 +7,26 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from logging import INFO
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
+from flwr.common import log
 from numpy.typing import NDArray
 
 from clients.parties import KeptBlock
 from clients.vertical.segment.plan import Holding
 from problems.data import DataError, DataSpec
-from problems.data.agreement import fit_alone
+from problems.data.agreement import Encoded, fit_alone
 from problems.data.dialect import Dialect
 from problems.data.disturb import split_rows
+from problems.data.doubts import warn_of_rows
 from problems.data.formats.inspection import check_columns, numeric_column
 from problems.data.formats.tables import clean, encode, read_table
-from problems.data.preprocessing import Preprocessing
+from problems.data.markers import describe_hits, parse_markers
+from problems.data.preprocessing import Preprocessing, describe_text
 from problems.data.samples import Array, Rows, label_classes, positive_classes
 from problems.data.spec import fill_in, parse_columns
 from problems.vertical.objectives import Objective
@@ -102,7 +106,7 @@ class PartyTable:
         ids = read_ids(path, frame, id_column)
         order = np.argsort(ids, kind="stable")
         self._ids: list[str] = ids[order].tolist()
-        frame, counting = clean(frame.drop(columns=id_column), path, spec, site=True)
+        frame, counting, hits = clean(frame.drop(columns=id_column), path, spec, site=True)
         if counting:
             _log.warning("left out column %r of %s, which counts rows and has no name", counting[0], path)
         label_column = spec.labels_in
@@ -132,7 +136,13 @@ class PartyTable:
             raise DataError(path, got=got, allowed="one at least", hint=hint)
         check_columns(frame, columns, spec, private=True)
         encoded = encode(frame, columns, np.arange(len(frame)), spec)
+        hit_lines = describe_hits(parse_markers(spec.missing_values), hits, len(frame))
+        for note in (*hit_lines, *describe_text(encoded.preprocessing)):
+            log(INFO, "%s: %s", path, note)
         self._preprocessing, self._values = encoded.preprocessing, encoded.values[order]
+        if self._sides is not None:
+            sides = self._sides.astype(np.int8)
+            warn_of_rows(Encoded(self._preprocessing, self._values), sides, self._sides, np.arange(len(sides)))
         self._intercept = intercept and self.labelled
         self._test_fraction, self._validation_fraction = spec.test_fraction, spec.validation_fraction
         self._seed = spec.seed

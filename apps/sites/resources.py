@@ -6,8 +6,10 @@ Nothing depends on these caches: in a deployment a fresh process handles every m
 import threading
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
+from logging import INFO
 
 import torch
+from flwr.common import log
 from threadpoolctl import threadpool_limits
 
 from apps.run_config.algorithm import RunConfig
@@ -70,7 +72,12 @@ _adopted: dict[tuple[DataSpec, int], FederatedData] = {}
 
 @lru_cache(maxsize=4)
 def _federated_data(spec: DataSpec, num_clients: int) -> FederatedData:
-    return _adopted.get((spec, num_clients)) or load(spec, num_clients)
+    if adopted := _adopted.get((spec, num_clients)):
+        return adopted
+    data = load(spec, num_clients)
+    for note in data.notes:
+        log(INFO, "%s", note)
+    return data
 
 
 def adopt(spec: DataSpec, num_clients: int, data: FederatedData) -> None:

@@ -7,12 +7,14 @@ import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
+from logging import INFO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from flwr.app import Context
+from flwr.common import log
 from numpy.typing import NDArray
 
 from apps.run_config.algorithm import Held, RunConfig, Sites
@@ -23,6 +25,7 @@ from payloads.handshake import LONGEST_LABEL, MOST_LABELS, Scaling, SiteReport, 
 from problems.data import OWN, DataError, DataSpec, Preprocessing, SampleFormat, Samples, SiteRows, read_own
 from problems.data.agreement import Agreed
 from problems.data.dialect import Dialect
+from problems.data.preprocessing import describe_text
 from problems.data.spec import AUTO, PAGE
 from strategies.rounds.schema import Schema
 
@@ -187,7 +190,11 @@ def _read(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
 
 @lru_cache(maxsize=64)
 def _rows(path: str, changed: tuple[int, int], spec: DataSpec, partition_id: int | None) -> SiteRows:
-    return read_own(path, spec, partition_id)
+    rows, site = read_own(path, spec, partition_id), "server" if partition_id is None else f"partition {partition_id}"
+    notes = [*rows.notes, *([] if rows.preprocessing is None else describe_text(rows.preprocessing))]
+    for note in notes:
+        log(INFO, "%s: %s", site, note)
+    return rows
 
 
 class _Same(NamedTuple):

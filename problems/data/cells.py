@@ -26,10 +26,12 @@ def is_numeric(column: "pd.Series[Any]") -> bool:
     import pandas as pd
 
     kinds = pd.api.types
-    if kinds.is_numeric_dtype(column.dtype) and not kinds.is_complex_dtype(column.dtype):
+    categories = isinstance(column.dtype, pd.CategoricalDtype)
+    truths = kinds.is_bool_dtype(column.dtype) and not categories
+    if (truths or kinds.is_numeric_dtype(column.dtype)) and not kinds.is_complex_dtype(column.dtype):
         return True
     text = kinds.is_string_dtype(column.dtype) or kinds.is_object_dtype(column.dtype)
-    if text or isinstance(column.dtype, pd.CategoricalDtype):
+    if text or categories:
         return False
     raise _error(column, f"type {column.dtype}", "numbers and text", "encode it as such")
 

@@ -2,11 +2,13 @@
 
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int8, Int64
 
 from problems.data.disturb import drop_positives, flip_labels, shift_client, split, validation_split
+from problems.data.doubts import warn_of_rows
 from problems.data.formats.bundled import synthetic_pl, synthetic_sparse_logistic
 from problems.data.formats.readers import DEFAULT_POSITIVE, read
 from problems.data.partitions import clients_of, partition
@@ -34,6 +36,7 @@ class FederatedData:
     Attributes:
         columns: how the features are made of raw rows, if the data set is a table.
         sample_format: what the samples were in the files; None if they have no labels.
+        notes: Lines for the log about the reading of the rows.
         input_shape: shape of one sample's features.
         train: the union of the clients' samples, client by client, before the clients' shift.
         test: the test samples, undisturbed.
@@ -49,7 +52,9 @@ class FederatedData:
         columns: Preprocessing | None = None,
         validation: Samples | None = None,
         sample_format: SampleFormat | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
+        self.notes = tuple(notes)
         self.columns = columns
         self.sample_format = sample_format
         self.train = train
@@ -143,7 +148,11 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     validation_rows = None
     if spec.validation_fraction:
         train_rows, validation_rows = _validation(spec, source, labels, train_rows)
-    features, columns = source.features(train_rows)
+
+    def check(encoded: Any) -> None:
+        warn_of_rows(encoded, labels, source.codes, train_rows, source.sites)
+
+    features, columns = source.features(train_rows, check)
     check_finite(features)
 
     def spread(rows: Int64[np.ndarray, "some"]) -> Spread:
@@ -171,6 +180,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
         columns=columns and columns.with_labels(np.array(source.classes)[marked].tolist()),
         validation=None if validation_rows is None else samples_of(validation_rows),
         sample_format=SampleFormat.of(features, source.classes, marked),
+        notes=source.notes,
     )
 
 

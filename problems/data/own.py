@@ -8,6 +8,7 @@ from jaxtyping import Int8, Int64, Shaped
 
 from problems.data.agreement import Agreed, Encoded, Statistics, fit, measure, needs
 from problems.data.disturb import hold_out, validation_split
+from problems.data.doubts import warn_of_rows
 from problems.data.formats.readers import read_site
 from problems.data.preprocessing import Preprocessing
 from problems.data.quantiles import FEWEST_ROWS
@@ -27,6 +28,7 @@ class SiteRows:
         labels: 0 or 1.
         train_rows, test_rows: indices of the rows to train with and of those held out, ascending.
         validation_rows: indices of the rows held out of the training rows, ascending; None without a fraction of them.
+        notes: Lines for the site's log about the reading of the rows.
         label_values: the file's negative and its positive label values.
         preprocessing: of a table, not yet fitted, else None.
     """
@@ -38,6 +40,7 @@ class SiteRows:
     label_values: tuple[tuple[str, ...], tuple[str, ...]]
     preprocessing: Preprocessing | None = None
     validation_rows: Int64[np.ndarray, "validation"] | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def evaluated_rows(self) -> Int64[np.ndarray, "evaluated"]:
@@ -128,6 +131,7 @@ def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
     marked = positive_classes(source.classes, spec.positive_label, site=True)
     labels = marked[source.codes].astype(np.int8)
     encoded = source.encode(everything)
+    warn_of_rows(encoded, labels, source.codes, everything)
     table = isinstance(encoded, Encoded)
     features, preprocessing = (encoded.values, encoded.preprocessing) if table else (encoded, None)
     if partition_id is None:
@@ -139,4 +143,5 @@ def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
         fraction = spec.validation_fraction
         train_rows, validation_rows = validation_split(labels, train_rows, fraction, spec.seed, partition_id)
     negative, positive = (tuple(np.array(source.classes)[marked == side].tolist()) for side in (False, True))
-    return SiteRows(features, labels, train_rows, test_rows, (negative, positive), preprocessing, validation_rows)
+    values = (negative, positive)
+    return SiteRows(features, labels, train_rows, test_rows, values, preprocessing, validation_rows, source.notes)

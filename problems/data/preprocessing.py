@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float32, Float64
 
 from problems.data.cells import as_listed, days, name_cells, numbers, texts, without_markers
+from problems.data.markers import Markers
 from problems.data.spec import MOST_BINS, DataError
 
 if TYPE_CHECKING:
@@ -141,6 +142,7 @@ class Preprocessing:
         outputs: the features in the order of the model's weights, those of kind "missing" last.
         missing: what is done about missing cells, as in the run config; with "error" there must be none.
         missing_values: cells that count as missing beside empty ones; numbers are compared by value.
+        column_markers: Pairs of a column's name and its further such cells.
         scale: as in the run config, of which the features' transforms, means and deviations are the outcome.
         label_column: the name of the labels' column, which `features` does not need; "" if it is not known.
         positive_labels: the values of that column that are positive, as text.
@@ -157,6 +159,7 @@ class Preprocessing:
     label_column: str = ""
     positive_labels: tuple[str, ...] = ()
     bins: int = 10
+    column_markers: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def __post_init__(self) -> None:
         fault = next((text for text in map(_fault, self.outputs) if text), "")
@@ -196,6 +199,10 @@ class Preprocessing:
         """Names of the raw columns whose cells are text, also where they look like numbers."""
         return tuple(dict.fromkeys(one.column for one in self.inputs if one.kind in ("category", "other")))
 
+    def markers_of(self, column: str) -> tuple[str, ...]:
+        """Return the cells of a raw column that count as missing in addition to empty ones."""
+        return Markers(self.missing_values, self.column_markers).of(column)
+
     def features(self, frame: "pd.DataFrame") -> Float32[np.ndarray, "n f"]:
         """Return the features of the rows of a raw table.
 
@@ -226,7 +233,7 @@ class Preprocessing:
         for place, feature in enumerate(self.inputs):
             places[feature.column].append(place)
         for name, own in places.items():
-            column = without_markers(frame[name], self.missing_values)
+            column = without_markers(frame[name], self.markers_of(name))
             if self.missing == "error" and column.isna().any():
                 got, way_out = name_cells(column.isna().to_numpy(), "missing"), "fill them, or drop their rows"
                 raise DataError(f"column {name!r}", got=got, allowed="none, as in training", hint=way_out)
@@ -310,6 +317,16 @@ class Preprocessing:
     def with_labels(self, positive: Sequence[str]) -> "Preprocessing":
         """Return the same with the labels that are positive."""
         return replace(self, positive_labels=tuple(positive))
+
+
+def describe_text(preprocessing: Preprocessing) -> list[str]:
+    """Return one line that names the columns of categories and counts their values, in a list; empty without any."""
+    values = Counter(feature.column for feature in preprocessing.inputs if feature.kind == "category")
+    rest = {feature.column for feature in preprocessing.inputs if feature.kind == "other"}
+    if not values:
+        return []
+    named = [f"{name!r} ({count}{' and all others' if name in rest else ''})" for name, count in values.items()]
+    return [f"columns that become categories, with the number of their values: {', '.join(named)}"]
 
 
 @lru_cache(maxsize=1)

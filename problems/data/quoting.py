@@ -8,13 +8,33 @@ import re
 _QUOTED = r'"(?:[^"]|"")*"'
 # a name, and perhaps a list of values in brackets, in which quotes hide commas and brackets as they do in the name
 _ITEM = re.compile(rf'\s*(?:{_QUOTED})?(?:[^,\["]*\[(?:{_QUOTED}|[^\]",])*\])?[^,]*')
+# a marker, or a column's name, a colon and its markers
+_MARKED = re.compile(rf'\s*(?:{_QUOTED}|[^,":]*)\s*(?::(?:{_QUOTED}|[^",])*)?[^,]*')
+_COLUMN = re.compile(rf'\s*({_QUOTED}|[^":]*):(.*)', re.DOTALL)
 _VALUE = re.compile(rf"\s*(?:{_QUOTED})?[^|]*")
 _NAME = re.compile(rf"\s*({_QUOTED}|[^\[]*)(.*)", re.DOTALL)
 
 
-def split_items(text: str) -> list[str]:
-    """Return the parts of a text between commas that are not quoted."""
-    return _split(text, _ITEM)
+def split_items(text: str, *, values: bool = False) -> list[str]:
+    """Return the parts of a text between commas that are not quoted.
+
+    Args:
+        text: The text.
+        values: Whether values behind a colon may be quoted too, as in ``split_markers``.
+    """
+    return _split(text, _MARKED if values else _ITEM)
+
+
+def split_markers(item: str) -> tuple[str | None, list[str]]:
+    """Return the column of an item such as ``smoker:97|98``, and its values.
+
+    Returns:
+        None and no values for an item without a colon outside quotes.
+    """
+    match = _COLUMN.fullmatch(item)
+    if match is None:
+        return None, []
+    return unquote(match[1]), [unquote(value) for value in _split(match[2], _VALUE)]
 
 
 def split_values(item: str) -> tuple[str, list[str] | None]:

@@ -37,13 +37,23 @@ class Source:
     """Rows before the set's own test split; None when it has none."""
     sites: Int64[np.ndarray, "n"] | None = None
     """The number of the site that each row comes from; None when there are none."""
+    notes: tuple[str, ...] = ()
+    """Lines for the log about the reading of the rows."""
 
     def __len__(self) -> int:
         return len(self.codes)
 
-    def features(self, train_rows: Int64[np.ndarray, "train"]) -> tuple[Any, Preprocessing | None]:
-        """The features of all rows, and the `Preprocessing` of a table, fitted to the training rows, else None."""
+    def features(
+        self, train_rows: Int64[np.ndarray, "train"], check: Callable[[Any], None] = lambda encoded: None
+    ) -> tuple[Any, Preprocessing | None]:
+        """The features of all rows, and the `Preprocessing` of a table, fitted to the training rows, else None.
+
+        Args:
+            train_rows: The training rows.
+            check: Called with the result of `encode`, before it is scaled.
+        """
         encoded = self.encode(train_rows)
+        check(encoded)
         if isinstance(encoded, Encoded):
             return encoded.features(train_rows)
         return encoded if isinstance(encoded, tuple) else (encoded, None)

@@ -240,7 +240,10 @@ class DataSpec:
     )
     drop_columns: str = _key("", "columns of a table that are no features, with commas, or empty")
     missing: str = _key("error", f"what is done about missing cells of a table, one of {', '.join(MISSING)}")
-    missing_values: str = _key("", "cells of a table that mean missing beside empty ones, with commas, or empty")
+    missing_values: str = _key(
+        "",
+        "cells of a table that mean missing, with commas; column:cell|cell for one column; or empty: empty cells only",
+    )
     scale: str = _key(
         "standard",
         f"how a table's numbers are scaled by its training rows, one of {', '.join(SCALES)}, or in a run config auto",

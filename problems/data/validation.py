@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from problems.data.dialect import Dialect
+from problems.data.markers import parse_markers
 from problems.data.spec import (
     AUTO,
     DATASETS,
@@ -143,13 +144,13 @@ def _check_columns(spec: DataSpec) -> None:
     _inside(spec, "bins", 2 <= spec.bins <= MOST_BINS, f"an integer from 2 to {MOST_BINS}")
     plain_bins = f"{DataSpec.bins} with scale {spec.scale!r}, or another with scale 'bins'"
     _inside(spec, "bins", spec.scale == "bins" or spec.bins == DataSpec.bins, plain_bins, "set scale to bins")
-    dropped, markers = (parse_names(key, _value(spec, key)) for key in ("drop-columns", "missing-values"))
+    dropped, markers = parse_names("drop-columns", spec.drop_columns), parse_markers(spec.missing_values)
     columns = parse_columns(number) if tabular else ()
     needed = {spec.labels_in, spec.site_column, *(column.name for column in columns)}
     if both := needed.intersection(dropped):
         got = f"{spec.drop_columns!r}, with {min(both)!r}"
         raise DataError("drop-columns", got=got, allowed="no column that another key names", hint="leave it out")
-    if both := {value for column in columns for value in column.categories}.intersection(markers):
+    if both := {value for column in columns for value in {*column.categories} & {*markers.of(column.name)}}:
         got = f"{spec.missing_values!r}, with {min(both)!r}"
         allowed = "no value that feature-columns lists"
         raise DataError("missing-values", got=got, allowed=allowed, hint="leave it out of one of them")

@@ -66,7 +66,7 @@ def _made_rows(preprocessing: Preprocessing, rng: np.random.Generator) -> tuple[
         kind = input_type(features[0])
         is_date = features[0].kind == "date"
         markers = [
-            text for text in preprocessing.missing_values if kind == "string" or (is_number(text) and not is_date)
+            text for text in preprocessing.markers_of(column) if kind == "string" or (is_number(text) and not is_date)
         ]
         if kind == "string":
             words = [feature.value for feature in features if feature.kind == "category"]

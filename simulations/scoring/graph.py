@@ -91,7 +91,7 @@ def preprocessing_graph(
     for column, kind in types.items():
         features = preprocessing.made_of(column)
         read = _text if kind == "string" else _number
-        values, gap = read(graph, names[column], features, preprocessing.missing_values)
+        values, gap = read(graph, names[column], features, preprocessing.markers_of(column))
         raw.append(values)
         missing += [gap] * len(features)
         order += features

@@ -14,6 +14,8 @@ from payloads.record import PayloadError
 from problems.data import DataError, Preprocessing
 from problems.data.agreement import Statistics, fit
 from problems.data.agreement import agree as agree_on
+from problems.data.doubts import OTHER_UNITS, join_doubts
+from problems.data.units import find_strange_sites
 from strategies.rounds.errors import SetupError
 
 _SHOWN = 8
@@ -65,14 +67,30 @@ def agree(reports: Sequence[SiteReport]) -> Schema | None:
     if not tables:
         return Schema(shape, None, None, negative, positive)
     table, scaling = _join(tables), None
+    _warn_of_names(table)
     told = [statistics for statistics in map(statistics_of, reports) if statistics is not None]
     if told:
         try:
             agreed = agree_on(table, told)
         except DataError as error:
             raise SetupError.of(error, "handshake") from None
+        _warn_of_units(table, reports, told)
         table, scaling = fit(table, agreed), Scaling(**vars(agreed))
     return Schema((len(table.outputs),), table.with_labels(positive), scaling, negative, positive)
+
+
+def _warn_of_units(table: Preprocessing, reports: Sequence[SiteReport], told: Sequence[Statistics]) -> None:
+    """Warn of sites whose statistics are far from the statistics of all other sites."""
+    partitions = [report.partition_id for report in reports if report.counts is not None]
+    if found := find_strange_sites(table, told):
+        log(WARNING, OTHER_UNITS, join_doubts(f"partition {partitions[place]}: {text}" for place, text in found))
+
+
+def _warn_of_names(table: Preprocessing) -> None:
+    """Warn of markers for a column that no site has, which a site cannot know."""
+    known = {*table.columns, table.label_column}
+    if lacking := [name for name, _ in table.column_markers if name not in known]:
+        log(WARNING, "missing-values has markers of %s, which is a feature at no site", _join_names(lacking))
 
 
 def read_columns(report: SiteReport) -> Preprocessing | None:

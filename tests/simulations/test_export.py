@@ -46,6 +46,9 @@ EVERY_KIND = (
 MISSING = tuple(Feature(name, "missing") for name in ("income", "job"))
 
 
+MARKERS = (("age", ("97", "x")), ("job", ("unknown",)), ("constant", ("4",)))
+
+
 def run_graph(table: Preprocessing, fed: dict[str, Any], *outputs: str) -> list[Any]:
     file = preprocessing_graph(table, export.input_names(table), export.OPSET, 10)
     onnx.checker.check_model(file, full_check=True)
@@ -56,7 +59,7 @@ def run_graph(table: Preprocessing, fed: dict[str, Any], *outputs: str) -> list[
 def test_the_graph_makes_the_features_of_the_preprocessing(missing: Missing) -> None:
     """Of every kind of column, with cells of each kind that mean missing where there may be any."""
     outputs = EVERY_KIND + MISSING * (missing == "indicator")
-    table = Preprocessing(outputs, missing=missing, missing_values=("-9", "?"))
+    table = Preprocessing(outputs, missing=missing, missing_values=("-9", "?"), column_markers=MARKERS)
     frame, fed = _made_rows(table, np.random.default_rng(0))
     assert frame["age"].isna().any() == (missing != "error")
     assert {fed[name].dtype.name for name in ("age", "job", "day", "score (column)")} == {

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,9 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from problems.data.cells import ISO_DATE, TRUTHS, as_listed, days, is_date, is_numeric, name_cells, numbers, texts
+from problems.data.doubts import find_sentinels
+from problems.data.formats.disguises import MISSING_WORDS, find_disguise
+from problems.data.markers import parse_markers
 from problems.data.preprocessing import Kind
 from problems.data.quoting import quote
 from problems.data.spec import REST, Column, DataError, DataSpec
@@ -28,6 +31,9 @@ FEWEST_ROWS = 20
 SENTINELS = (-9, -99, -999, -9999)
 MARKERS = ("?", "-", ".")
 """Cells that mean "missing": they do not count when a column of numbers is recognised."""
+MIN_NUMBERS = 6
+"""Fewest different numbers beside which other words that often mean "missing" do not count either: fewer numbers, such
+as 0 and 1 beside "unknown", may be codes."""
 
 _DROP = "name the column in drop-columns"
 _LISTING = f", or list its values in feature-columns, as in {REST},sex[f|m|{REST}]: {REST} is all others"
@@ -72,6 +78,11 @@ def check_columns(
     if doubts := [text for text in (check.sentinels() for check in checks) if text]:
         words = "columns hold %s and else nothing below 0: where that means missing, name it in missing-values"
         _log.warning(words, ", ".join(doubts))
+    if far := [text for text in (check.far_values() for check in checks) if text]:
+        words = (
+            "columns hold %s, far from all other cells: where that means missing, name it in missing-values, for one"
+        )
+        _log.warning(f"{words} column as in 'smoker:98|99'", ", ".join(far))
 
 
 def kind_of(values: "pd.Series[Any]", spec: DataSpec) -> Kind | None:
@@ -97,7 +108,7 @@ def kind_of(values: "pd.Series[Any]", spec: DataSpec) -> Kind | None:
         return "boolean"
     if words.str.fullmatch(ISO_DATE).all():
         return "date"
-    return "number" if spec.missing_values and _marks(words).all() else None
+    return "number" if parse_markers(spec.missing_values).of(str(values.name)) and _marks(words).all() else None
 
 
 def is_index(values: "pd.Series[Any]") -> bool:
@@ -176,6 +187,17 @@ class _Check:
             return ""
         return f"{self.column.name!r} {least:g} ({int((found == least).sum()):,} of {len(found):,})"
 
+    def far_values(self) -> str:
+        """The values far from all others that may mean "missing", and how often they occur; "" if there are none."""
+        if self.kind not in ("number", "date") or self.sentinels():
+            return ""
+        cells = days(self.values) if self.kind == "date" else numbers(self.values)
+        values = find_sentinels(cells[~np.isnan(cells)], dates=self.kind == "date")
+        if not values:
+            return ""
+        texts = [f"{np.datetime64(int(value), 'D')}" if self.kind == "date" else f"{value:g}" for value in values]
+        return f"{self.column.name!r} {' and '.join(texts)} ({int(np.isin(cells, values).sum()):,} of {len(cells):,})"
+
     def _strangers(self) -> Iterator[DataError]:
         """Values of a site's file that are not listed, where all must be."""
         listed = self.column.categories
@@ -202,7 +224,8 @@ class _Check:
             return f" but for {len(wrong):,} of {len(self.values):,}{where}" if len(wrong) else ""
 
         markers = ", or name in missing-values what means missing"
-        if numbers.sum() >= MOSTLY * (~words.isin(MARKERS)).sum() > 0:
+        missing_words: Collection[str] = MISSING_WORDS if words[numbers].nunique() >= MIN_NUMBERS else MARKERS
+        if numbers.sum() >= MOSTLY * (~words.str.casefold().isin(missing_words)).sum() > 0:
             way_out = f"mend or drop these cells{markers}{_LISTING}"
             yield self._fault(f"numbers as text{strays(numbers)}", "numbers alone", way_out)
         elif _has_thousands(words):
@@ -210,6 +233,10 @@ class _Check:
             yield self._fault("numbers with commas between thousands", "numbers without", way_out)
         elif _marks(words.str.replace(",", ".", regex=False)).mean() >= MOSTLY:
             yield self._fault("numbers with decimal commas", "decimal points", f"write them with points{_DECIMAL}")
+        elif disguise := find_disguise(words.tolist()):
+            pair = disguise.startswith("two")
+            way_out = f"write {'each into a separate column' if pair else 'the numbers alone'}{_LISTING}"
+            yield self._fault(disguise, "one number in a cell" if pair else "numbers alone", way_out)
         elif dates.mean() >= MOSTLY:
             forms = words[dates].str.extract(_DATE)[0].str.replace(r"\d", "0", regex=True)
             form = forms.value_counts().index[0]

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from problems.data.formats.arrays import Pair, check_pair, join
+from problems.data.formats.frames import check_columns_alike, check_index, is_frame, is_series, read_frame, read_series
 from problems.data.formats.images import pixels_of
 from problems.data.mapped import allocate
 from problems.data.samples import Source
@@ -36,7 +37,10 @@ def call_loader(path: str, data_dir: str, seed: int, *, site: bool = False) -> S
     loader = _find(path)
     try:
         found = loader(**_choose_arguments(loader, {"data_dir": data_dir, "seed": seed}))
-        parts = [_pair_of(path, one) for one in _halves(path, found)]
+        halves = _halves(path, found)
+        parts = [_pair_of(path, one) for one in halves]
+        if len(halves) > 1 and not _is_dataset(halves[0]):
+            check_columns_alike(f"what {path!r} returned", halves[0][0], halves[1][0])
     except DataError:
         raise
     except Exception as error:
@@ -78,9 +82,21 @@ def _halves(path: str, found: Any) -> list[Any]:
 
 
 def _pair_of(path: str, half: Any) -> Pair:
-    features, labels = _rows(path, half) if _is_dataset(half) else map(_array, half)
-    check_pair(f"what {path!r} returned", features, labels)
+    place = f"what {path!r} returned"
+    if _is_dataset(half):
+        features, labels = _rows(path, half)
+    else:
+        check_index(place, *half)
+        features, labels = (read_frame(place, half[0]) if is_frame(half[0]) else _array(half[0])), _labels(half[1])
+    check_pair(place, features, labels)
     return features, labels
+
+
+def _labels(value: Any) -> NDArray[Any]:
+    """Return labels as an array; a DataFrame of one column is that column."""
+    if is_frame(value) and value.shape[1] == 1:
+        value = value.iloc[:, 0]
+    return read_series(value) if is_series(value) else _array(value)
 
 
 def _is_dataset(value: Any) -> bool:
@@ -116,7 +132,7 @@ def _rows(path: str, dataset: Any) -> Pair:
 
 
 def _array(value: Any) -> NDArray[Any]:
-    """An array of an array, a tensor, a list, a data frame or a PIL image."""
+    """An array of an array, a tensor, a list or a PIL image."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
     elif hasattr(value, "getbands"):

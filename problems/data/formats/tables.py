@@ -4,6 +4,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from problems.data.formats.containers import Contents, open_table
 from problems.data.formats.csv_text import read_cells, read_text
 from problems.data.formats.inspection import check_columns, is_index, kind_of
 from problems.data.formats.workbooks import as_text_table
+from problems.data.markers import Markers, check_names, describe_hits, parse_markers
 from problems.data.preprocessing import Feature, Preprocessing
 from problems.data.samples import Source, label_classes, make_source
 from problems.data.spec import REST, Column, DataError, DataSpec, fill_in, parse_columns, parse_names
@@ -162,10 +164,11 @@ def from_frames(
 
     (train, test), label_column = places, spec.labels_in
     named, train_count = parse_columns(spec.feature_columns), None
-    frame, counting = clean(frame, train, spec, site=site)
+    frame, counting, hits = clean(frame, train, spec, site=site)
     if other is not None:
         assert test is not None
-        other, _ = clean(other, test, spec, site=True)
+        other, _, more_hits = clean(other, test, spec, site=True)
+        hits.update(more_hits)
         if not _only_some(spec) and set(other.columns) != set(frame.columns):
             differing = sorted(map(str, set(other.columns) ^ set(frame.columns)))
             got = f"other columns than {train}: {', '.join(differing[:10])}"
@@ -198,12 +201,15 @@ def from_frames(
     check_columns(frame, wanted, spec, found, train_count=train_count, site=site)
     if counting:
         _log.warning("left out column %r of %s, which counts rows and has no name", counting[0], files)
-    return make_source(
+    source = make_source(
         labels.to_numpy(), lambda train_rows: encode(frame, wanted, train_rows, spec), train_count, sites
     )
+    return replace(source, notes=tuple(describe_hits(parse_markers(spec.missing_values), hits, len(frame))))
 
 
-def clean(frame: "pd.DataFrame", place: str | Path, spec: DataSpec, *, site: bool) -> tuple["pd.DataFrame", list[str]]:
+def clean(
+    frame: "pd.DataFrame", place: str | Path, spec: DataSpec, *, site: bool
+) -> tuple["pd.DataFrame", list[str], Counter[str]]:
     """Return a table without the columns to be dropped, in which cells that mean missing are missing; and its index.
 
     Args:
@@ -213,11 +219,11 @@ def clean(frame: "pd.DataFrame", place: str | Path, spec: DataSpec, *, site: boo
         site: whether it is one site's or party's file, which may lack some of the columns to be dropped.
 
     Returns:
-        The table, and the name of the dropped index in a list, which is empty where there was none; an index stays
-        where only some columns are to be features.
+        The table; the name of the dropped index in a list, which is empty where there was none (an index stays where
+        only some columns are to be features); and the number of cells of each column that a marker made missing.
 
     Raises:
-        DataError: a column that is to be dropped is not there.
+        DataError: a column that is to be dropped, or that has markers, is not there.
     """
     frame = frame.set_axis(frame.columns.map(str), axis="columns")
     dropped = parse_names("drop-columns", spec.drop_columns)
@@ -225,14 +231,23 @@ def clean(frame: "pd.DataFrame", place: str | Path, spec: DataSpec, *, site: boo
     if lacking and not site:
         got, way_out = f"{', '.join(lacking[:10])}, which {place} has not", "leave it out"
         raise DataError("drop-columns", got=got, allowed=_columns(frame), hint=way_out)
+    markers, hits = parse_markers(spec.missing_values), Counter[str]()
+    if not site:
+        check_names(markers, frame.columns, place)
     frame = frame.drop(columns=list(dropped), errors="ignore")
     counting = [name for name in frame.columns[:1] if not _only_some(spec) and is_index(frame[name])]
-    markers = parse_names("missing-values", spec.missing_values)
-    own = {spec.site_column: (), spec.labels_in: _no_labels(markers, spec)}
+    named = Markers(by_column=markers.by_column)
+    own = {
+        spec.site_column: named.of(spec.site_column),
+        spec.labels_in: (*_no_labels(markers.everywhere, spec), *named.of(spec.labels_in)),
+    }
     frame = frame.drop(columns=counting)
     for name in frame.columns:
-        frame[name] = without_markers(frame[name], own.get(name, markers))
-    return frame, counting
+        column = frame[name] = without_markers(frame[name], ())
+        if marked := own.get(name, markers.of(name)):
+            frame[name] = without_markers(column, marked)
+            hits[name] += int(frame[name].isna().sum() - column.isna().sum())
+    return frame, counting, hits
 
 
 def _no_labels(markers: Sequence[str], spec: DataSpec) -> list[str]:
@@ -262,10 +277,12 @@ def encode(
         DataError: a column holds what it must not hold.
     """
     features = [feature for column in columns for feature in _features(frame[column.name], column, train_rows, spec)]
+    markers = parse_markers(spec.missing_values)
     preprocessing = Preprocessing(
         tuple(features),
         missing=spec.missing,  # type: ignore[arg-type]
-        missing_values=parse_names("missing-values", spec.missing_values),
+        missing_values=markers.everywhere,
+        column_markers=markers.by_column,
         scale=spec.scale,  # type: ignore[arg-type]
         label_column=spec.labels_in,
         bins=spec.bins,

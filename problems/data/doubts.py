@@ -1,0 +1,224 @@
+"""Warnings of columns that may not mean the thing that a user thinks: sentinels, leaks and cells far from all others.
+
+The functions return texts and log nothing, except `warn_of_rows`. Thresholds are so wide that real data pass.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
+from contextvars import ContextVar
+from math import lgamma, log
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int8, Int64
+from numpy.typing import NDArray
+
+from problems.data.agreement import Encoded, measure
+from problems.data.preprocessing import MARKS, Preprocessing
+from problems.data.quantiles import GROUPS
+from problems.data.units import FAR, find_strange_sites
+
+_MAX_NAMES = 8
+_MAX_SIZE = 2 * 10**7
+"""Larger arrays are not checked, since they may be mapped files of which no copy fits into memory."""
+_CHANCE = 1e-6
+"""Highest probability that some column separates labels that were drawn at random."""
+_TOPS = {
+    *(7.0, 8.0, 9.0, 77.0, 88.0, 777.0, 888.0, 7777.0, 8888.0),
+    *(10.0**digits - step for digits in (2, 3, 4, 5, 6, 7, 8) for step in (1, 2, 3, 4)),
+    *(99.9, 999.9, 9999.9, 99.99, 999.99),
+}
+_BOTTOMS = {-9.0, *(-(10.0**digits) + step for digits in (2, 3, 4, 5, 6) for step in (1, 2, 3)), -99.9, -999.9}
+# 1900-01-01, 1970-01-01 and the last days of 2099, 2999 and 9999
+_DATES = {-25567.0, 0.0, 47481.0, 376199.0, 2932896.0}
+
+LEAKS = (
+    "columns that alone separate positive from negative labels, and may contain the answer: %s; drop them "
+    "unless they are known before the outcome"
+)
+TAILS = (
+    "columns in which a few cells far from all others decide the scale: %s; correct these cells, or use another scale"
+)
+OTHER_UNITS = "sites whose numbers are far from the numbers of all other sites, perhaps in another unit: %s"
+
+_silent: ContextVar[bool] = ContextVar("silent", default=False)
+_log = logging.getLogger(__name__)
+
+
+def find_sentinels(cells: Float64[np.ndarray, "n"], *, dates: bool = False) -> list[float]:
+    """Return values such as 99, 999 and -999 that lie farther from all other cells than these lie from each other.
+
+    Args:
+        cells: The numbers of a column, without NaN.
+        dates: Whether they are days since 1970-01-01.
+
+    Returns:
+        Values that two cells or more have, ascending; empty if there are none.
+    """
+    values, counts = np.unique(cells, return_counts=True)
+    tops, bottoms = (_DATES, _DATES) if dates else (_TOPS, _BOTTOMS)
+    far = _find_far(values, tops)
+    below = _find_far(-values[: len(values) - far][::-1], {-value for value in bottoms})
+    chosen = np.arange(len(values))
+    found: list[float] = values[((chosen < below) | (chosen >= len(values) - far)) & (counts > 1)].tolist()
+    return found
+
+
+def _find_far(values: Float64[np.ndarray, "v"], sentinels: Set[float]) -> int:
+    """Return how many of the largest values are sentinels, farther from the other values than these from each other."""
+    found = 0
+    for size in range(1, len(values) - 1):
+        if values[-size] not in sentinels:
+            break
+        others = values[:-size]
+        if values[-size] - others[-1] > others[-1] - others[0]:
+            found = size
+    codes = found and values[-1] < 10 and not (values[-1] == 9 and (values == np.round(values)).all())
+    return 0 if codes else found
+
+
+def find_leaks(
+    names: Sequence[str], values: NDArray[np.floating], labels: Int8[np.ndarray, "n"], classes: Int64[np.ndarray, "n"]
+) -> list[str]:
+    """Return the columns that alone separate positive from negative labels, with figures.
+
+    Args:
+        names: The names of the columns (c,); names of features of one column may be equal.
+        values: The cells (n, c), NaN if they are missing.
+        labels: 1 for positive rows, 0 for negative rows.
+        classes: The numbers of the original labels.
+    """
+    positive = labels == 1
+    count, positives = len(labels), int(positive.sum())
+    if not 0 < positives < count or not names:
+        return []
+    rare = log(_CHANCE / len(names))
+    found = dict[str, str]()
+    with np.errstate(invalid="ignore"):
+        sides = [(np.fmin.reduce(values[side]), np.fmax.reduce(values[side])) for side in (~positive, positive)]
+    (lows, highs), (positive_lows, positive_highs) = sides
+    above, below = highs < positive_lows, positive_highs < lows
+    gone = np.isnan(lows) | np.isnan(positive_lows)
+    for place in np.flatnonzero(above | below | gone | _follows(values, labels, classes)).tolist():
+        there = ~np.isnan(values[:, place])
+        cells, cells_positive = int(there.sum()), int((there & positive).sum())
+        if gone[place]:
+            share = positives / count if cells_positive else 1 - positives / count
+            if cells and cells * log(share) < rare:
+                side = "positive" if cells_positive else "negative"
+                found.setdefault(names[place], f"{cells:,} cells, in {side} rows only")
+        elif log(2) - _log_choices(cells, cells_positive) < rare:
+            text = "one value for each label"
+            if above[place]:
+                text = f"negative rows up to {highs[place] + 0:g}, positive rows from {positive_lows[place] + 0:g}"
+            elif below[place]:
+                text = f"positive rows up to {positive_highs[place] + 0:g}, negative rows from {lows[place] + 0:g}"
+            found.setdefault(names[place], text)
+    return [f"{name!r} ({text})" for name, text in found.items()]
+
+
+def _log_choices(count: int, chosen: int) -> float:
+    """Return the logarithm of the number of ways to choose some of many."""
+    return lgamma(count + 1) - lgamma(chosen + 1) - lgamma(count - chosen + 1)
+
+
+def _follows(
+    values: NDArray[np.floating], labels: Int8[np.ndarray, "n"], classes: Int64[np.ndarray, "n"]
+) -> Bool[np.ndarray, "c"]:
+    """Which columns have one value for each class, and different values for positive and negative classes."""
+    codes, first = np.unique(classes, return_index=True)
+    held = values[first]  # (classes, c)
+    same = np.ones(values.shape[1], dtype=bool)
+    if len(codes) < 3:
+        return ~same  # two classes are separated by a bound
+    for code, row in zip(codes, held, strict=True):
+        some = np.flatnonzero(same)
+        if not len(some):
+            return same
+        same[some] = (values[classes == code][:, some] == row[some]).all(axis=0)
+    sides = [np.flatnonzero(labels[first] == side) for side in (0, 1)]
+    for place in np.flatnonzero(same):
+        same[place] = not np.intersect1d(held[sides[0], place], held[sides[1], place]).size
+    return same
+
+
+def find_tails(preprocessing: Preprocessing, values: Float64[np.ndarray, "n c"]) -> list[str]:
+    """Return the columns whose deviation comes from a few cells far away, with figures.
+
+    Args:
+        preprocessing: Not yet fitted; with scales that such cells do not disturb, there are no such columns.
+        values: The training rows, encoded.
+    """
+    if preprocessing.scale not in ("standard", "range"):
+        return []
+    found = list[str]()
+    for feature, cells in zip(preprocessing.inputs, values.T, strict=True):
+        cells = cells[~np.isnan(cells)]
+        if feature.kind in MARKS or len(cells) < GROUPS:
+            continue
+        low, high = np.quantile(cells, [1 / GROUPS, 1 - 1 / GROUPS])
+        with np.errstate(over="ignore", invalid="ignore"):
+            deviation = cells.std()
+        if high > low and deviation > FAR * (high - low):
+            found.append(f"{feature.column!r} (deviation {deviation:.3g}, 97 % of cells from {low:.3g} to {high:.3g})")
+    return found
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """Log no warning of rows that have been read before, as those of a reference run."""
+    token = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(token)
+
+
+def warn_of_rows(
+    encoded: Encoded | NDArray[np.floating] | tuple[NDArray[np.floating], Preprocessing],
+    labels: Int8[np.ndarray, "n"],
+    classes: Int64[np.ndarray, "n"],
+    rows: Int64[np.ndarray, "train"],
+    sites: Int64[np.ndarray, "n"] | None = None,
+) -> None:
+    """Warn of leaks, far cells and sites with other units in the training rows of a data set or of a site's file.
+
+    Args:
+        encoded: The rows of a table, or features (n, ...), perhaps with their preprocessing. Images are left out.
+        labels: 1 for positive rows.
+        classes: The numbers of the original labels.
+        rows: The training rows.
+        sites: The site of each row, if there are any.
+    """
+    if _silent.get():
+        return
+    table = encoded.preprocessing if isinstance(encoded, Encoded) else None
+    values = encoded.values if isinstance(encoded, Encoded) else encoded
+    names = list[str]()
+    if isinstance(values, tuple):
+        names = [feature.column for feature in values[1].outputs]
+        values = values[0]
+    if values.ndim != 2 or values.dtype.kind != "f" or (table is None and values.size > _MAX_SIZE):
+        return
+    if table is not None:
+        names = [feature.column for feature in table.inputs]
+    values, names = values[rows], names or [f"feature {number}" for number in range(values.shape[1])]
+    if leaks := find_leaks(names, values, labels[rows], classes[rows]):
+        _log.warning(LEAKS, join_doubts(leaks))
+    if table is None:
+        return
+    if tails := find_tails(table, values):
+        _log.warning(TAILS, join_doubts(tails))
+    if sites is None:
+        return
+    numbers, train_sites = np.unique(sites[rows]), sites[rows]
+    measured = [measure(table, values[train_sites == site]) for site in numbers]
+    if strange := find_strange_sites(table, [statistics for statistics in measured if statistics is not None]):
+        _log.warning(OTHER_UNITS, join_doubts(f"site {numbers[place]}: {text}" for place, text in strange))
+
+
+def join_doubts(texts: Iterable[str]) -> str:
+    """Return texts in one line, the first ones if there are many."""
+    found = list(texts)
+    more = f"; and {len(found) - _MAX_NAMES} more" if len(found) > _MAX_NAMES else ""
+    return ", ".join(found[:_MAX_NAMES]) + more

@@ -1,0 +1,219 @@
+"""Columns of text whose cells are numbers with a sign or a unit, such as ``45%``, ``>60`` and ``10 mg``.
+
+Categories that contain digits do not count: ``A1``, ``stage 2``, ``1st``, ``18-24`` and ``1a``. No text quotes a cell.
+"""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+MISSING_WORDS = frozenset(
+    """?|??|-|--|---|.|..|...|*|/|#|na|n/a|n.a.|n.a|nan|nil|null|none|nd|n.d.|nk|n/k|nr|n.r.|unk|unknown|missing|missed
+    |unavailable|undefined|undetermined|refused|pending|error|not available|not applicable|not done|not known
+    |not recorded|not measured|no data|see notes|k.a.|ka|unbekannt|fehlt|inconnu
+    |bdl|lod|<lod|<loq|below detection|below detection limit|not detected|hemolyzed|haemolysed|see comment|cancelled
+    |canceled|#div/0!|#value!|#ref!|#name?|#num!|#null!""".replace("\n    ", "").split("|")
+)
+"""Texts in small letters that often mean "missing": they do not count when a column of numbers is recognised."""
+SHARE = 0.8
+"""A column with this share of numbers counts as numbers, and a unit with this share of all units as the column's."""
+MIN_PLAIN = 2
+"""Different plain numbers beside which ``>60``, ``5+``, ``(105)`` and ``5.4 H`` are numbers too. Without them, as in
+``<65`` and ``>=65``, they are categories."""
+MAX_CELLS = 20_000
+"""Of a longer column, about so many cells at equal distances are looked at."""
+_LONGEST_UNIT, _MOST_WORDS, _MIN_SIDES = 12, 3, 3
+
+_ASCII = str.maketrans(
+    {
+        **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"),
+        **dict.fromkeys("\u2018\u2019\u201b\u2032\u00b4`", "'"),
+        **dict.fromkeys("\u201c\u201d\u2033", '"'),
+        **dict.fromkeys("\u00d7\u00b7\u22c5", "x"),
+        **dict.fromkeys("\u2264\u2a7d\u2266", "<="),
+        **dict.fromkeys("\u2265\u2a7e\u2267", ">="),
+        **dict.fromkeys("\u2248\u2243\u223c", "~"),
+        **dict.fromkeys("\u200b\u200c\u200d\u200e\u200f\u2060\ufeff", ""),
+    }
+)
+_FRACTION = re.compile(r"\d*\s*[¼½¾⅓⅔⅛⅜⅝⅞]|\d+\s\d/\d")
+_MONEY = r"[^\W\d_]{0,3}[$€£¥₤₹₽₩₺₪฿₫₱¢]|(?:EUR|USD|GBP|CHF|JPY|CNY|INR|AUD|CAD|SEK|NOK|DKK|PLN|Rs|kr|Fr)\.?(?=[\s\d])"
+_BOUND = r"[<>]=?|=[<>]|(?i:less than|more than|over|under|below|above|at least|at most|up to)\s"
+_QUOTES = r"=?['\"]+"
+_LEAD = rf"{_BOUND}|~|±|ca?\.|ca\s|(?i:circa\s|about\s|approx\.?\s)|%|{_QUOTES}|{_MONEY}"
+_SPACED = r"\d{1,3}(?:[ '_]\d{3})+(?:[.,]\d+)?"
+_DOTTED = r"\d{1,3}(?:\.\d{3})+,\d+|\d{1,3}(?:\.\d{3}){2,}"
+_COMMAS = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?"
+_CELL = re.compile(
+    rf"(?P<open>\()?(?P<lead>(?:{_LEAD})*)\s*(?P<sign>[-+]?)\s*(?P<money>{_MONEY})?\s*"
+    rf"(?P<core>(?P<spaced>{_SPACED})|(?P<dotted>{_DOTTED})|{_COMMAS}|\d+(?:[.,]\d*)?|[.,]\d+)"
+    r"(?:[eE][-+]?\d+|(?P<power>\s*[x*]\s*10(?:\^|\*\*)?[-+]?\d+|\s+10\^[-+]?\d+))?(?P<tail>.*)",
+    re.DOTALL,
+)
+# letters, perhaps in several parts, as in mm Hg, kg/m2, 10^9/L and beats per minute
+_UNIT = re.compile(
+    r"/?\s*(?:[°%‰]\s*)?[^\W\d_]*(?:[/x*. ^\[\]()-]{1,2}(?:[^\W\d_]+|10\^?\d+|1[.,]73 ?m))*(?:\^?-?[23])?[.)\]]?"
+)
+_SIGNS = {"%", "‰", "°", "°C", "°F", '"', "'", "''", "¢", "€", "$", "£", "¥", "₹"}
+# a bound, a negative number, or one out of its normal range
+_MARK = re.compile(
+    r"[-+*!<>?†‡↑↓]|\*\*+|!!|\(\+\)|[\[(]?(?:H|L|HH|LL)[\])]?|(?i:hi|lo|high|low|abnormal|critical)"
+    r"|(?i:(?:or|and) (?:more|over|above|older|up|less|below|under|fewer|younger))"
+)
+_OUT_OF = re.compile(r"(?i:/|(?:out )?of|von|sur)\s*(\d+)")
+_ORDINALS = {"st", "nd", "rd", "th", "er", "re", "e", "eme", "ème", "º", "ª", "to", "or", "and", "bis"}
+# the only units of one letter: other letters after a number make codes, as in 1a and 3D
+_LETTERS = set("gGlLmsShdyKkCFUMxXJWV")
+# units that may differ within a column of numbers
+_KNOWN = frozenset(
+    re.findall(
+        r"\S+",
+        """mg g kg μg ug mcg ng pg lb oz st m cm mm μm um nm in ft inch inche km ml l dl cl μl ul fl mol mmol μmol umol
+        nmol pmol mmol/l mol/l μmol/l umol/l nmol/l mg/dl g/dl g/l mg/l ng/ml μg/l ug/l iu u iu/l u/l iu/ml miu meq
+        meq/l h hr hour min minute s sec second d day w wk week mo month y yr year
+        bpm mmhg kpa c f °c °f % ‰ k cr dr""",
+    )
+)
+_PAIR = re.compile(r"(\d+(?:\.\d+)?)\s*(?P<mark>[/:x'±]|ft\.?)\s*(\d+(?:\.\d+)?)\s*(?:\"|''|in\.?|:\d+(?:\.\d+)?)?")
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """A cell as a number.
+
+    Attributes:
+        number: Its digits, which tell numbers apart.
+        form: The sign or unit in words, "" for a plain number.
+        unit: The letters behind the number.
+        marked: Whether it is a number only beside plain numbers.
+    """
+
+    number: str
+    form: str = ""
+    unit: str = ""
+    marked: bool = False
+
+
+def find_disguise(words: Sequence[str]) -> str:
+    """Return the form of the numbers in a column of text, if they have signs or units.
+
+    Args:
+        words: The cells that are not missing, without spaces around.
+
+    Returns:
+        A noun phrase, such as "numbers with the sign '%'". "" for a column of other text, or of plain numbers.
+    """
+    step = max(1, len(words) // MAX_CELLS)
+    counts = Counter(word for word in words[::step] if word.casefold() not in MISSING_WORDS)
+    total = counts.total()
+    cells = {word: cell for word in counts if (cell := _parse(word)) is not None}
+    if len({cell.number for cell in cells.values() if not cell.form}) < MIN_PLAIN:
+        cells = {word: cell for word, cell in cells.items() if not cell.marked}
+    if not _are_units(cells, counts):
+        cells = {word: cell for word, cell in cells.items() if not cell.unit}
+    forms, texts = Counter[str](), dict[str, str]()
+    for word in sorted(cells, key=lambda word: -counts[word]):
+        cell = cells[word]
+        if cell.form:
+            key = _stem(cell.unit) or cell.form
+            forms[key] += counts[word]
+            texts.setdefault(key, cell.form)
+    numbers = {cell.number for cell in cells.values()}
+    if not forms or len(numbers) < MIN_PLAIN or sum(counts[word] for word in cells) < SHARE * total:
+        return _find_pairs(counts)
+    # a unit that only some cells have could be one patient's
+    named = [texts[key] if 2 * count >= total or key == texts[key] else "a unit" for key, count in forms.most_common(3)]
+    return f"numbers with {' or '.join(dict.fromkeys(named))}"
+
+
+def _parse(cell: str) -> _Cell | None:
+    """Return a cell as a number, or None if it is not a number with known signs."""
+    if _FRACTION.fullmatch(cell):
+        return _Cell(cell, "fractions")
+    word = cell if cell.isascii() else unicodedata.normalize("NFKC", cell).translate(_ASCII).strip()
+    word = re.sub(r"[.,]-+$", "", word)  # 5.- is 5 francs
+    match = _CELL.fullmatch(word)
+    number = match and _read(match)
+    return replace(number, form="unusual characters") if number and not number.form and word != cell else number
+
+
+def _read(match: re.Match[str]) -> _Cell | None:
+    """Return a match of `_CELL` as a number, or None if what stands around the number makes a category of it."""
+    lead, core, tail = (match["lead"] + (match["money"] or "")).strip(), match["core"], match["tail"].strip()
+    if match["open"]:
+        if not tail.endswith(")"):
+            return None
+        tail = tail[:-1].strip()
+        if not lead and not tail:
+            return _Cell(core, "brackets", marked=True)
+    if re.fullmatch(_QUOTES, lead):
+        return None if tail.strip("'\"") else _Cell(core, "quotes or '='")
+    rest = _read_tail(tail)
+    if rest is None or re.fullmatch(r"\d*0s", match[0]):  # ages such as 30s and 40s
+        return None
+    if lead:
+        bound = re.match(_BOUND, match["lead"]) is not None
+        form = "a bound such as '<' or '>'" if bound else f"the sign {lead!r}"
+        return replace(rest, number=core, form=form, marked=bound or rest.marked)
+    if rest.form:
+        return replace(rest, number=core)
+    if match["spaced"]:
+        return _Cell(core, "spaces or quotes between thousands")
+    if match["dotted"]:
+        return _Cell(core, "points between thousands")
+    if match["power"]:
+        return _Cell(core, "powers of 10")
+    if re.search(r"\s", match[0]):
+        return _Cell(core, "spaces")
+    return _Cell(match["sign"] + core) if match[0].isascii() else _Cell(core, "unusual characters")
+
+
+def _read_tail(tail: str) -> _Cell | None:
+    """Return the form that the text behind a number has, or None if it makes a category of the cell."""
+    if not tail:
+        return _Cell("")
+    if tail in _SIGNS:
+        return _Cell("", f"the sign {tail!r}")
+    if _MARK.fullmatch(tail):
+        return _Cell("", "a mark after some numbers", marked=True)
+    if whole := _OUT_OF.fullmatch(tail):
+        return _Cell("", "the same number after each", f"/{whole[1]}")
+    letters = any(map(str.isalpha, tail))
+    if tail.casefold().split()[0] in _ORDINALS or len(tail.split()) > _MOST_WORDS or not _UNIT.fullmatch(tail):
+        return None
+    if not letters or (len(tail) == 1 and tail not in _LETTERS):
+        return None
+    return _Cell("", f"the unit {tail!r}" if len(tail) <= _LONGEST_UNIT else "a unit", tail)
+
+
+def _are_units(cells: dict[str, _Cell], counts: Counter[str]) -> bool:
+    """Whether the texts behind numbers are units: nearly all the same, or all well known, behind several numbers."""
+    units, numbers = Counter[str](), dict[str, set[str]]()
+    for word, cell in cells.items():
+        if cell.unit:
+            units[_stem(cell.unit)] += counts[word]
+            numbers.setdefault(_stem(cell.unit), set()).add(cell.number)
+    if not units:
+        return True
+    if units.keys() <= _KNOWN:
+        return len(set.union(*numbers.values())) >= MIN_PLAIN
+    (unit, count), *_ = units.most_common(1)
+    return count >= SHARE * units.total() and len(numbers[unit]) >= MIN_PLAIN
+
+
+def _stem(unit: str) -> str:
+    """Return a unit without case, spaces, points at its end and the ending of a plural."""
+    plain = "".join(unit.casefold().split()).rstrip(".")
+    return plain[:-1] if len(plain) > 2 and plain.endswith("s") else plain
+
+
+def _find_pairs(counts: Counter[str]) -> str:
+    """Return the form of a column with two numbers in a cell that both vary, such as a blood pressure of 120/80."""
+    pairs = {word: pair for word in counts if (pair := _PAIR.fullmatch(word.translate(_ASCII)))}
+    if not pairs or sum(counts[word] for word in pairs) < SHARE * counts.total():
+        return ""
+    if any(len({pair[side] for pair in pairs.values()}) < _MIN_SIDES for side in (1, 3)):
+        return ""
+    return f"two numbers with {next(iter(pairs.values()))['mark']!r} between"

@@ -1,0 +1,118 @@
+"""Data frames of a user's function as arrays: all columns are numbers, and rows and labels have the same index."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from problems.data.cells import is_numeric, name_cells, numbers
+from problems.data.spec import DataError
+
+_ENCODE = "encode them as numbers, for example with pandas.get_dummies or astype(float), or drop them"
+_MAX_NAMES = 10
+
+
+def is_frame(value: Any) -> bool:
+    """Whether a value is a pandas DataFrame."""
+    pandas: Any = sys.modules.get("pandas")  # a function that returns a frame has imported it
+    return pandas is not None and isinstance(value, pandas.DataFrame)
+
+
+def is_series(value: Any) -> bool:
+    """Whether a value is a pandas Series."""
+    pandas: Any = sys.modules.get("pandas")
+    return pandas is not None and isinstance(value, pandas.Series)
+
+
+def read_frame(place: str, frame: Any) -> NDArray[Any]:
+    """Return the numbers of a DataFrame; true is 1 and false is 0.
+
+    Args:
+        place: The name of the frame's source, for errors.
+        frame: The features, a column for each.
+
+    Raises:
+        DataError: Columns that are not numbers, or that have missing or infinite cells; names the columns.
+    """
+    names, kinds = list(map(str, frame.columns)), list(frame.dtypes)
+    columns = [frame.iloc[:, index] for index in range(len(names))]
+    if bad := [f"{name!r} ({kind})" for name, kind, one in zip(names, kinds, columns, strict=True) if not _fits(one)]:
+        raise DataError(place, got=f"columns {_join(bad)}", allowed="columns of numbers, true and false", hint=_ENCODE)
+    if all(isinstance(kind, np.dtype) for kind in kinds) and len({kind.kind == "b" for kind in kinds}) < 2:
+        # one type for all columns, so bytes stay pixels
+        plain: NDArray[Any] = frame.to_numpy()
+    else:
+        plain = np.stack([numbers(column) for column in columns], axis=1)
+    if plain.dtype.kind == "f":
+        pairs = zip(names, ~np.isfinite(plain).T, strict=True)
+        if bad := [f"{name!r} ({name_cells(gaps, 'missing or infinite')})" for name, gaps in pairs if gaps.any()]:
+            hint = "fill them, or drop their rows"
+            raise DataError(place, got=f"columns {_join(bad)}", allowed="columns of finite numbers", hint=hint)
+    return plain
+
+
+def read_series(labels: Any) -> NDArray[Any]:
+    """Return the cells of a Series; a missing cell of a nullable type is None."""
+    if isinstance(labels.dtype, np.dtype):
+        plain: NDArray[Any] = labels.to_numpy()
+        return plain
+    cells: NDArray[Any] = labels.astype(object).to_numpy(copy=True)
+    cells[labels.isna().to_numpy()] = None
+    return cells
+
+
+def check_index(place: str, features: Any, labels: Any) -> None:
+    """Check that features and labels of pandas have the same index, row by row.
+
+    Args:
+        place: The name of their source, for errors.
+        features: A DataFrame, or something else, which has no index.
+        labels: A Series or DataFrame, or something else.
+
+    Raises:
+        DataError: The indices differ.
+    """
+    if not is_frame(features) or not (is_series(labels) or is_frame(labels)) or len(features) != len(labels):
+        return
+    index, other = features.index, labels.index
+    if index.equals(other):
+        return
+    if index.is_unique and other.is_unique and index.isin(other).all():
+        got, hint = "the rows of y in another order than the rows of X", "return y.loc[X.index]"
+    else:
+        missing = int((~other.isin(index)).sum())
+        got = f"labels whose index differs from the rows' index ({missing:,} of {len(other):,} occur only in y)"
+        hint = "align them, or return X.reset_index(drop=True) and y.reset_index(drop=True) if their order is the same"
+    raise DataError(place, got=got, allowed="X and y with the same index in the same order", hint=hint)
+
+
+def check_columns_alike(place: str, train: Any, test: Any) -> None:
+    """Check that two DataFrames have the same columns in the same order.
+
+    Args:
+        place: The name of their source, for errors.
+        train: The training features; ignored if they are not a DataFrame.
+        test: The test features; ignored if they are not a DataFrame.
+
+    Raises:
+        DataError: The columns differ.
+    """
+    if not (is_frame(train) and is_frame(test)) or list(train.columns) == list(test.columns):
+        return
+    differing = sorted(set(map(str, train.columns)) ^ set(map(str, test.columns)))
+    names = f"other columns than X: {_join(list(map(repr, differing)))}"
+    got = f"X_test with {names if differing else 'the columns of X in another order'}"
+    raise DataError(place, got=got, allowed="the same columns in the same order", hint="return X_test[X.columns]")
+
+
+def _fits(column: Any) -> bool:
+    try:
+        return is_numeric(column) and column.dtype != object
+    except DataError:
+        return False
+
+
+def _join(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")

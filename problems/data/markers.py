@@ -1,0 +1,85 @@
+"""Cells that mean "missing": `DataSpec.missing_values`, of which some are for all columns and some for one."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from problems.data.quoting import split_items, split_markers, unquote
+from problems.data.spec import PAGE, DataError
+
+KEY = "missing-values"
+
+
+@dataclass(frozen=True)
+class Markers:
+    """Texts of cells that mean "missing".
+
+    Attributes:
+        everywhere: The markers for all columns.
+        by_column: Pairs of a column's name and its further markers.
+    """
+
+    everywhere: tuple[str, ...] = ()
+    by_column: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def of(self, column: str) -> tuple[str, ...]:
+        """Return the markers of a column."""
+        return self.everywhere + dict(self.by_column).get(column, ())
+
+
+@lru_cache(maxsize=16)
+def parse_markers(text: str) -> Markers:
+    """``"?, smoker:97|98"`` -> "?" for all columns, "97" and "98" for the column "smoker"; "" -> no marker.
+
+    A column or marker with a comma, a colon or a bar is quoted, as in `problems.data.spec.parse_columns`.
+
+    Raises:
+        DataError: An empty part, or a marker that occurs twice.
+    """
+    everywhere, by_column = list[str](), dict[str, list[str]]()
+    for item in split_items(text, values=True) if text.strip() else []:
+        column, values = split_markers(item)
+        if column is None:
+            everywhere.append(unquote(item))
+        else:
+            by_column.setdefault(column, []).extend(values)
+    lists = [everywhere, *by_column.values()]
+    if "" in by_column or any("" in markers or len(set(markers)) < len(markers) for markers in lists):
+        allowed = 'different ones with commas, column:marker|marker for one column; quoted where they have , : | or "'
+        raise DataError(KEY, got=repr(text), allowed=allowed, hint=f"see {PAGE}")
+    return Markers(tuple(everywhere), tuple((name, tuple(markers)) for name, markers in by_column.items()))
+
+
+def describe_hits(markers: Markers, hits: Mapping[str, int], rows: int) -> list[str]:
+    """Return one line that counts the cells that markers made missing, in a list; empty without markers.
+
+    Args:
+        markers: The markers.
+        hits: The number of such cells of each column.
+        rows: The number of the table's rows.
+    """
+    if markers == Markers():
+        return []
+    named = {name for name, _ in markers.by_column}
+    counts = [f"{name!r} {count:,}" for name, count in hits.items() if count or name in named]
+    if not counts:
+        return [f"{KEY}: no cell is one of {', '.join(map(repr, markers.everywhere))}"]
+    return [f"{KEY}: cells of {rows:,} rows that became missing: {', '.join(counts)}"]
+
+
+def check_names(markers: Markers, columns: Iterable[str], place: object) -> None:
+    """Check the columns that have further markers.
+
+    Args:
+        markers: The markers.
+        columns: The names of the table's columns.
+        place: The table's file, for the error.
+
+    Raises:
+        DataError: The table lacks a column.
+    """
+    names = list(columns)
+    if lacking := [repr(name) for name, _ in markers.by_column if name not in names]:
+        shown = f"{', '.join(names[:30])}{', ...' if len(names) > 30 else ''}"
+        got, hint = f"markers of {', '.join(lacking[:10])}, which {place} lacks", "name an existing column"
+        raise DataError(KEY, got=got, allowed=f"one of {shown}; a marker with a colon is quoted", hint=hint)

@@ -1,0 +1,129 @@
+"""Sites whose numbers in a column are far from the numbers of all other sites, as in another unit."""
+
+from collections.abc import Sequence
+from math import log
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int64
+
+from problems.data.agreement import Statistics, needs
+from problems.data.preprocessing import MARKS, Preprocessing
+
+FAR = 30
+"""A deviation of so many times the range of nearly all cells comes from a few far cells."""
+_SPREADS, _OFFSET = 3.0, 8.0
+"""Spreads within which the other sites agree, and spreads beyond which a site is strange in any case."""
+_RATIO, _LARGE_RATIO, _ALIKE = 1.8, 5.0, 1.5
+"""Smallest factors between two units, the second for columns whose spread is more than `_MAX_VARIATION` of the centre.
+The third is how far the factors of centre and spread may be apart."""
+_MAX_VARIATION = 0.6
+
+
+def find_units(
+    preprocessing: Preprocessing,
+    counts: Int64[np.ndarray, "sites c"],
+    centres: Float64[np.ndarray, "sites c"],
+    spreads: Float64[np.ndarray, "sites c"],
+    *,
+    log_scale: bool = False,
+) -> list[tuple[int, str]]:
+    """Return the sites whose numbers in a column are far from the numbers of all other sites, as in another unit.
+
+    Args:
+        preprocessing: Names the c numbers.
+        counts: Cells of each site; sites without cells are left out.
+        centres: Means or medians.
+        spreads: Deviations.
+        log_scale: Whether both are of logarithms.
+
+    Returns:
+        The site's place, and the column with figures.
+    """
+    found = list[tuple[int, str]]()
+    for place, feature in enumerate(preprocessing.inputs):
+        sites = np.flatnonzero(counts[:, place])
+        centre, spread = centres[sites, place], spreads[sites, place]
+        unit = log(2) if log_scale else 1.0
+        if feature.kind != "number" or len(sites) < 2 or _are_flags(centre / unit, spread / unit):
+            continue
+        # two sites have no majority: the site with the smaller spread is the reference
+        middle, usual = np.median(centre), np.median(spread)
+        if len(sites) == 2:
+            reference = int(np.argmin(spread))
+            middle, usual = centre[reference], spread.max() if log_scale else spread[reference]
+        strange = _is_far(centre, spread, middle, usual, log_scale=log_scale)
+        usual_sites = ~strange
+        close = np.abs(centre[usual_sites] - middle) <= _SPREADS * max(usual, spread[usual_sites].max(initial=0.0))
+        if 2 * strange.sum() > len(sites) or not close.all():
+            continue
+        others = centre[usual_sites]
+        nearest = np.abs(centre[:, None] - others).min(axis=1)
+        strange &= nearest > 2 / 3 * np.abs(centre - middle)
+        of = "log(1 + x)" if log_scale else "cells"
+        for at in np.flatnonzero(strange):
+            figures = f"centre {centre[at]:.3g}, spread {spread[at]:.3g} of {of}"
+            elsewhere = f"centres {others.min():.3g} to {others.max():.3g}, spread {usual:.3g} at the other sites"
+            found.append((int(sites[at]), f"{feature.column!r} ({figures}; {elsewhere})"))
+    return found
+
+
+def _are_flags(means: Float64[np.ndarray, "s"], deviations: Float64[np.ndarray, "s"]) -> bool:
+    """Whether all sites' numbers may be 0 and 1 only, whose shares may differ much."""
+    inside = (means >= 0) & (means <= 1)
+    return bool(inside.all() and np.allclose(deviations**2, means * (1 - means), rtol=1e-3, atol=1e-9))
+
+
+def _is_far(
+    centre: Float64[np.ndarray, "s"], spread: Float64[np.ndarray, "s"], middle: float, usual: float, *, log_scale: bool
+) -> Bool[np.ndarray, "s"]:
+    """Which sites are many spreads away, or differ by a factor in centre and spread alike."""
+    offset = np.abs(centre - middle)
+    if usual == 0:
+        return np.zeros(len(centre), dtype=bool)
+    far: np.ndarray = offset > _OFFSET * np.maximum(usual, spread)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        wider = np.log(spread / usual)
+        if log_scale:
+            far |= (offset > log(_RATIO)) & (offset > _SPREADS * usual) & (np.abs(wider) < log(_ALIKE))
+            return far
+        larger = np.log(centre / middle)
+        alike = np.abs(larger - wider) < log(_ALIKE)
+        factor = np.abs(larger)
+    steady = usual < _MAX_VARIATION * abs(middle)
+    found: np.ndarray = far | (alike & (factor > log(_RATIO if steady else _LARGE_RATIO)))
+    return found
+
+
+def find_strange_sites(preprocessing: Preprocessing, sites: Sequence[Statistics]) -> list[tuple[int, str]]:
+    """Return the sites with other units, and those with far cells, by the statistics that sites have sent.
+
+    Args:
+        preprocessing: Of all sites, not yet fitted.
+        sites: What each has sent.
+    """
+    _, has_deviations, has_quantiles = needs(preprocessing)
+    if len(sites) < 2 or not (has_deviations or has_quantiles):
+        return []
+    counts = np.stack([site.counts for site in sites])
+    marks = [feature.kind in MARKS for feature in preprocessing.inputs]
+    borders = [site.sketches(preprocessing) for site in sites] if has_quantiles else []
+    log_scale = preprocessing.scale == "log"
+    if has_deviations:
+        centres = np.stack([site.means for site in sites if site.means is not None])
+        spreads = np.sqrt(np.stack([site.variances for site in sites if site.variances is not None]))
+    else:
+        counts = np.array([[len(part) for part in parts] for parts in borders])
+        quartiles = np.array(
+            [[np.quantile(part if len(part) else [0.0], [0.25, 0.5, 0.75]) for part in parts] for parts in borders]
+        )
+        centres, spreads = quartiles[..., 1], (quartiles[..., 2] - quartiles[..., 0]) / 1.349
+    with np.errstate(all="ignore"):  # a site may send any numbers
+        found = find_units(preprocessing, np.where(marks, 0, counts), centres, spreads, log_scale=log_scale)
+    if has_deviations and has_quantiles and not log_scale:
+        for site, parts in enumerate(borders):
+            for place, part in enumerate(parts):
+                width = np.ptp(part) if len(part) > 1 else 0.0
+                if width > 0 and spreads[site, place] > FAR * width:
+                    figures = f"deviation {spreads[site, place]:.3g}, most cells within {width:.3g}"
+                    found.append((site, f"{preprocessing.inputs[place].column!r} ({figures})"))
+    return found
