@@ -37,6 +37,8 @@ class Source:
     """Rows before the set's own test split; None when it has none."""
     sites: Int64[np.ndarray, "n"] | None = None
     """The number of the site that each row comes from; None when there are none."""
+    groups: Int64[np.ndarray, "n"] | None = None
+    """The number of each row's group, whose rows stay together; None if rows are independent."""
 
     def __len__(self) -> int:
         return len(self.codes)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from problems.data.groups import check_spec, path_pattern
 from problems.data.spec import (
     DATASETS,
     DRAWN,
@@ -128,6 +129,13 @@ def _check_columns(spec: DataSpec) -> None:
     for key, names in (("missing", MISSING), ("scale", SCALES)):
         word = _value(spec, key)
         _inside(spec, key, word in names, ", ".join(names) + did_you_mean(word, names))
+    grouped = tabular or spec.dataset == "image-folder" or is_loader(spec.dataset)
+    allowed = "'' with this dataset; groups go with tables, image-folder, loaders and Hugging Face"
+    _inside(spec, "group-column", grouped or not spec.group_column, allowed, "remove group-column")
+    if spec.group_column:
+        check_spec(spec)
+        if spec.dataset == "image-folder":
+            path_pattern(spec.group_column)
     plain_keys = {"label-column": "", "drop-columns": "", "missing": "error", "missing-values": "", "scale": "standard"}
     for key, plain in plain_keys.items():
         got, only = _value(spec, key), f"{plain!r} with dataset {spec.dataset!r}, which is no table"
@@ -139,6 +147,10 @@ def _check_columns(spec: DataSpec) -> None:
     _inside(spec, "bins", spec.scale == "bins" or spec.bins == DataSpec.bins, plain_bins, "set scale to bins")
     dropped, markers = (parse_names(key, _value(spec, key)) for key in ("drop-columns", "missing-values"))
     columns = parse_columns(number) if tabular else ()
+    if spec.group_column:
+        others = {spec.labels_in, spec.site_column, *(column.name for column in columns)}
+        allowed = "a column that is neither label-column nor site-column, nor in feature-columns"
+        _inside(spec, "group-column", spec.group_column not in others, allowed, "remove it from the other key")
     needed = {spec.labels_in, spec.site_column, *(column.name for column in columns)}
     if both := needed.intersection(dropped):
         got = f"{spec.drop_columns!r}, with {min(both)!r}"

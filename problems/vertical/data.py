@@ -155,6 +155,7 @@ def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> No
         ("partition", spec.partition, "iid", shared),
         ("client-shift", spec.client_shift, 0.0, shared),
         ("partition-sites", spec.partition_sites, 0, shared),
+        ("group-column", spec.group_column, "", shared),
         ("imbalance", spec.imbalance, 0.0, numbers),
         ("label-noise", spec.label_noise, 0.0, numbers),
         ("positive-label", spec.positive_label, "", numbers),

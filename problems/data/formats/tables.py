@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from jaxtyping import Int64
 from problems.data.agreement import Encoded
 from problems.data.cells import as_text, is_number, texts, without_markers
 from problems.data.formats.inspection import check_columns, is_index, kind_of
+from problems.data.groups import number_groups
 from problems.data.preprocessing import Feature, Preprocessing
 from problems.data.samples import Source, label_classes, make_source
 from problems.data.spec import REST, Column, DataError, DataSpec, fill_in, parse_columns, parse_names
@@ -101,6 +103,7 @@ def table(train: Path, test: Path | None, spec: DataSpec, *, site: bool = False)
         DataError: names the column that is not there, or all that cannot be features; see `check_columns`.
     """
     words = [column.name for column in parse_columns(spec.feature_columns) if column.categories]
+    words += [spec.group_column] * bool(spec.group_column)  # group 01 is not group 1
     frames = read_table(train, words), None if test is None else read_table(test, words)
     return from_frames(*frames, (train, test), spec, site=site)
 
@@ -150,6 +153,7 @@ def from_frames(
     labels = take("label-column", label_column)
     place = f"column {spec.site_column!r}"
     sites = label_classes(take("site-column", spec.site_column).to_numpy(), place)[1] if spec.site_column else None
+    groups = number_groups(take("group-column", spec.group_column)) if spec.group_column else None
     if not len(frame.columns):
         got = f"no column but {label_column!r}"
         raise DataError(train, got=got, allowed="one of features at least", hint="add columns of features")
@@ -165,9 +169,8 @@ def from_frames(
     check_columns(frame, wanted, spec, found, train_count=train_count, site=site)
     if counting:
         _log.warning("left out column %r of %s, which counts rows and has no name", counting[0], files)
-    return make_source(
-        labels.to_numpy(), lambda train_rows: encode(frame, wanted, train_rows, spec), train_count, sites
-    )
+    encoder = lambda train_rows: encode(frame, wanted, train_rows, spec)  # noqa: E731
+    return replace(make_source(labels.to_numpy(), encoder, train_count, sites), groups=groups)
 
 
 def clean(frame: "pd.DataFrame", place: str | Path, spec: DataSpec, *, site: bool) -> tuple["pd.DataFrame", list[str]]:
@@ -187,15 +190,15 @@ def clean(frame: "pd.DataFrame", place: str | Path, spec: DataSpec, *, site: boo
         DataError: a column that is to be dropped is not there.
     """
     frame = frame.set_axis(frame.columns.map(str), axis="columns")
-    dropped = parse_names("drop-columns", spec.drop_columns)
+    dropped = [name for name in parse_names("drop-columns", spec.drop_columns) if name != spec.group_column]
     lacking = [repr(name) for name in dropped if name not in frame.columns]
     if lacking and not site:
         got, way_out = f"{', '.join(lacking[:10])}, which {place} has not", "leave it out"
         raise DataError("drop-columns", got=got, allowed=_columns(frame), hint=way_out)
-    frame = frame.drop(columns=list(dropped), errors="ignore")
+    frame = frame.drop(columns=dropped, errors="ignore")
     counting = [name for name in frame.columns[:1] if not _only_some(spec) and is_index(frame[name])]
     markers = parse_names("missing-values", spec.missing_values)
-    own = {spec.site_column: (), spec.labels_in: _no_labels(markers, spec)}
+    own = {spec.site_column: (), spec.group_column: (), spec.labels_in: _no_labels(markers, spec)}
     frame = frame.drop(columns=counting)
     for name in frame.columns:
         frame[name] = without_markers(frame[name], own.get(name, markers))
