@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 
+from apps.evaluation.labels import describe_labels
 from apps.evaluation.metric_names import add_suffix
 from apps.evaluation.models import RowEvaluation
 from apps.evaluation.selection import Choice, check_test_rows, measure
@@ -75,6 +76,8 @@ class Training:
             check_test_rows(roster.reports)
         evaluator = self.evaluator(len(roster))
         log(INFO, "%s; results in %s", evaluator.summary, self.directory.path)
+        for line in describe_labels(config.data, evaluator.sample_format, roster.class_counts):
+            log(INFO, "%s", line)
         if evaluator.columns is not None and (dates := evaluator.columns.dates):
             log(INFO, "dates become days since 1970-01-01: %s", ", ".join(map(repr, dates)))
         if config.warning:

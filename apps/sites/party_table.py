@@ -24,6 +24,7 @@ from problems.data.formats.tables import PARQUET_ENDINGS, clean, encode, read_ta
 from problems.data.preprocessing import Preprocessing
 from problems.data.samples import Array, Rows, label_classes, positive_classes
 from problems.data.spec import fill_in, parse_columns
+from problems.data.spellings import check_spellings
 from problems.vertical.objectives import Objective
 
 if TYPE_CHECKING:
@@ -110,6 +111,8 @@ class PartyTable:
         self.classes: tuple[str, ...] = ()
         if self.labelled:
             column = frame.pop(label_column).iloc[order]
+            if objective.classification:
+                check_spellings(column.to_numpy())
             if objective.multiclass:
                 self.classes, codes = label_classes(column.to_numpy())
                 self._labels = codes.astype(np.float64)

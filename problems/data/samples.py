@@ -14,6 +14,7 @@ from problems.data.cells import as_text, is_number
 from problems.data.mapped import allocate, slices
 from problems.data.preprocessing import Preprocessing
 from problems.data.spec import DataError
+from problems.data.spellings import check_spellings
 from problems.errors import NOTHING
 
 Rows = NDArray[np.int64]
@@ -73,6 +74,7 @@ def make_source(
     Raises:
         DataError: when a label is missing, or features and labels differ in number.
     """
+    check_spellings(np.asarray(labels))
     classes, codes = label_classes(np.asarray(labels))
     if callable(features):
         return Source(classes, codes, features, train_count, sites)

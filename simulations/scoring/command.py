@@ -32,11 +32,14 @@ def predict(
 ) -> None:
     """Score new rows with a run's model: one line for each, in their order."""
     from problems.data.spec import parse_names
+    from apps.evaluation.labels import join_labels
     from simulations.scoring.model import load  # imports scikit-learn, which takes a second
     from simulations.scoring.rows import score_file, write_scores
 
     trained = load(run, model)
     scores = score_file(trained, new, parse_names("--keep", keep))
+    positive = join_labels(trained.sample_format.positive_labels)
+    typer.echo(f"{new}: probability of the positive label {positive}", err=True)
     if out is None:
         typer.echo(scores.to_csv(index=False), nl=False)
     else:
@@ -54,6 +57,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Measure a run's model on new rows with labels, with bootstrap intervals."""
+    from apps.evaluation.labels import join_labels
     from simulations.scoring.model import load
     from simulations.scoring.rows import evaluate_file
 
@@ -62,7 +66,8 @@ def evaluate(
         print_json(found)
         return
     typer.echo(
-        f"model {found.model!r} of run {found.run} on {found.rows:,} rows, {found.positives:,} of them positive; "
+        f"model {found.model!r} of run {found.run} on {found.rows:,} rows, {found.positives:,} of them positive "
+        f"({join_labels(found.positive_labels)}); "
         f"accuracy from score {format_cell(found.threshold)}"
     )
     rows = [[name, *map(format_metric, (one.value, one.low, one.high))] for name, one in found.metrics.items()]

@@ -15,6 +15,7 @@ from problems.data.cells import as_text, is_number, texts, without_markers
 from problems.data.formats.inspection import check_columns, is_index, kind_of
 from problems.data.groups import number_groups
 from problems.data.preprocessing import Feature, Preprocessing
+from problems.data.repeats import warn_of_repeats
 from problems.data.samples import Source, label_classes, make_source
 from problems.data.spec import REST, Column, DataError, DataSpec, fill_in, parse_columns, parse_names
 
@@ -131,7 +132,7 @@ def from_frames(
     import pandas as pd
 
     (train, test), label_column = places, spec.labels_in
-    named, train_count = parse_columns(spec.feature_columns), None
+    named, train_count, everything = parse_columns(spec.feature_columns), None, frame
     frame, counting = clean(frame, train, spec, site=site)
     if other is not None:
         assert test is not None
@@ -167,10 +168,17 @@ def from_frames(
         got = f"{missing:,} of {len(labels):,} labels missing"
         found = [DataError(f"column {label_column!r}", got=got, allowed="none", hint="fill or drop them")]
     check_columns(frame, wanted, spec, found, train_count=train_count, site=site)
+    if groups is None:
+        _warn_of_repeats(everything, [column.name for column in wanted], (label_column, spec.site_column))
     if counting:
         _log.warning("left out column %r of %s, which counts rows and has no name", counting[0], files)
     encoder = lambda train_rows: encode(frame, wanted, train_rows, spec)  # noqa: E731
     return replace(make_source(labels.to_numpy(), encoder, train_count, sites), groups=groups)
+
+
+def _warn_of_repeats(frame: "pd.DataFrame", features: Sequence[str], others: Sequence[str]) -> None:
+    frame = frame.set_axis(frame.columns.map(str), axis="columns")
+    warn_of_repeats(frame, [name for name in frame.columns if name not in (*features, *others)], features)
 
 
 def clean(frame: "pd.DataFrame", place: str | Path, spec: DataSpec, *, site: bool) -> tuple["pd.DataFrame", list[str]]:
