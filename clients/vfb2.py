@@ -24,6 +24,7 @@ from clients.vertical.transport.addresses import Address, free_port
 from clients.vertical.transport.endpoint import Delays, Endpoint, Limits
 from clients.vertical.transport.frames import PartyError
 from clients.vertical.transport.identity import Identity, fingerprint
+from payloads.id_forms import measure_ids
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.vfb2 import (
@@ -173,11 +174,14 @@ class VFB2Client(PayloadClient[NoModel]):
             if data.block is None and k:
                 # refused now, before any segment
                 make_network(self.network(), data.columns, k)
+            id_lengths, id_marks = measure_ids(data.ids(None))
             return DataSummary(
                 rows=self.counts(),
                 columns=np.array([data.columns]),
                 digest=self.digest(segment),
                 labels=np.array([data.labelled]),
+                id_lengths=id_lengths,
+                id_marks=id_marks,
             )
         except NetworkError as error:
             if self.party.data.keys or self.party.model == self.settings.model:

@@ -44,6 +44,10 @@ def warn_of_repeats(frame: "pd.DataFrame", unused: Iterable[str], features: Iter
         if len(sizes) < (FEWEST_VALUES if person else FEWEST_IDS) or shared < SHARED * len(cells):
             continue
         if person or 2 * len(sizes) <= len(cells):
-            text = "column %r has %s values in %s rows: rows of one %s may be trained and tested on; set group-column=%r"
-            what = "value" if not person else re.split(r"(?i)[\W_]?(?:id|no|nr|num|number|key|code)s?$", name)[0] or name
+            text = (
+                "column %r has %s values in %s rows: rows of one %s may be trained and tested on; set group-column=%r"
+            )
+            what = (
+                "value" if not person else re.split(r"(?i)[\W_]?(?:id|no|nr|num|number|key|code)s?$", name)[0] or name
+            )
             _log.warning(text, name, f"{len(sizes):,}", f"{len(cells):,}", what.lower(), name)

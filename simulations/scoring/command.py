@@ -39,12 +39,13 @@ def predict(
     trained = load(run, model)
     scores = score_file(trained, new, parse_names("--keep", keep))
     positive = join_labels(trained.sample_format.positive_labels)
-    typer.echo(f"{new}: probability of the positive label {positive}", err=True)
     if out is None:
+        typer.echo(f"{new}: probability of the positive label {positive}", err=True)
         typer.echo(scores.to_csv(index=False), nl=False)
     else:
         write_scores(scores, out)
-        typer.echo(f"{out}: {len(scores):,} scores by model {trained.chosen!r} of run {trained.record.name}")
+        model_name = f"model {trained.chosen!r} of run {trained.record.name}"
+        typer.echo(f"{out}: {len(scores):,} scores by {model_name}, probability of the positive label {positive}")
 
 
 def evaluate(

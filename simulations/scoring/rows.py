@@ -157,4 +157,6 @@ def evaluate_file(
     metrics = scored_metrics(labels, scores, likely, called, resamples=resamples, confidence=confidence, seed=seed)
     counts = len(labels), int(labels.sum())
     positive = model.sample_format.positive_labels
-    return Measured(model.record.name, model.chosen, positive, *counts, model.threshold, resamples, confidence, seed, metrics)
+    return Measured(
+        model.record.name, model.chosen, positive, *counts, model.threshold, resamples, confidence, seed, metrics
+    )
