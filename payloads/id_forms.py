@@ -1,6 +1,7 @@
 """The form of a party's row ids, which explains why equal ids were written in different ways: ``007`` and ``7``.
 
-A party reports the lengths of its shortest and longest id, and for each of `MARKS` whether any id has it. No id travels.
+A party reports the lengths of its shortest and longest id, and for each of `MARKS` whether any id has it. No id
+travels.
 """
 
 import re

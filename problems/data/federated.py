@@ -9,7 +9,7 @@ from jaxtyping import Int8, Int64
 from problems.data.disturb import drop_positives, flip_labels, shift_client, split, validation_split
 from problems.data.formats.bundled import synthetic_pl, synthetic_sparse_logistic
 from problems.data.formats.readers import DEFAULT_POSITIVE, read
-from problems.data.groups import warn_of_shared
+from problems.data.groups import describe_groups, warn_of_shared
 from problems.data.partitions import clients_of, partition
 from problems.data.preprocessing import Preprocessing
 from problems.data.sample_format import SampleFormat
@@ -35,6 +35,7 @@ class FederatedData:
     Attributes:
         columns: how the features are made of raw rows, if the data set is a table.
         sample_format: what the samples were in the files; None if they have no labels.
+        grouping: A sentence about the groups of rows that stay together; "" without groups.
         input_shape: shape of one sample's features.
         train: the union of the clients' samples, client by client, before the clients' shift.
         test: the test samples, undisturbed.
@@ -50,9 +51,11 @@ class FederatedData:
         columns: Preprocessing | None = None,
         validation: Samples | None = None,
         sample_format: SampleFormat | None = None,
+        grouping: str = "",
     ) -> None:
         self.columns = columns
         self.sample_format = sample_format
+        self.grouping = grouping
         self.train = train
         self.test = test
         self.validation = validation
@@ -162,6 +165,11 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     if spec.imbalance and not all(train_labels[part].any() for part in parts):
         _refuse_lost_positives(spec, (train_labels, parts), spread(train_rows))
     order = np.concatenate(parts)
+    grouping = ""
+    if source.groups is not None:
+        named = {"to train on": train_rows, "to test on": test_rows}
+        named |= {} if validation_rows is None else {"to validate on": validation_rows}
+        grouping = describe_groups(spec.group_column, source.groups, named, source.sites)
 
     def samples_of(held: Int64[np.ndarray, "some"]) -> Samples:
         sites = clients_of(spec, source.sites, num_clients)
@@ -175,6 +183,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
         columns=columns and columns.with_labels(np.array(source.classes)[marked].tolist()),
         validation=None if validation_rows is None else samples_of(validation_rows),
         sample_format=SampleFormat.of(features, source.classes, marked),
+        grouping=grouping,
     )
 
 

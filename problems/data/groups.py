@@ -6,7 +6,7 @@ minutes with 100 clients. `allot` has parts of any size, and one step of NumPy f
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -110,10 +110,28 @@ def pop_groups(loader: str, halves: Sequence[Any], column: str) -> tuple[list[An
     return kept, number_groups(pd.concat(apart))
 
 
-def describe_groups(groups: Int64[np.ndarray, "n"]) -> str:
-    """Return the number of groups and their sizes in words."""
+def describe_groups(
+    column: str,
+    groups: Int64[np.ndarray, "n"],
+    parts: Mapping[str, Int64[np.ndarray, "_"]],
+    sites: Int64[np.ndarray, "n"] | None,
+) -> str:
+    """Return the number of groups, their sizes, their parts, and how many have rows at several sites, in words.
+
+    Args:
+        column: The value of ``group-column``.
+        groups: The group of each row.
+        parts: The rows of each part, by its name.
+        sites: The site of each row; None: no sites.
+    """
     sizes = np.unique(groups, return_counts=True)[1]
-    return f"{len(sizes):,} groups of {sizes.min():,} to {sizes.max():,} rows"
+    counts = ", ".join(f"{len(np.unique(groups[rows])):,} {name}" for name, rows in parts.items())
+    text = f"{_KEY} {column!r}: {len(sizes):,} groups of {sizes.min():,} to {sizes.max():,} rows; {counts}"
+    if sites is None:
+        return text
+    pairs = np.unique(np.stack((groups, sites)), axis=1)[0]
+    several = int((np.unique(pairs, return_counts=True)[1] > 1).sum())
+    return f"{text}; {several:,} with rows at several sites" if several else text
 
 
 def warn_of_shared(
@@ -238,7 +256,7 @@ def allot(
         chosen = gains.argmax(axis=1)
         open_rows[draws, chosen] -= added
         parts[draws, groups] = chosen
-    best = parts[(open_rows**2 * weights).sum(axis=(1, 2)).argmin()]
+    best: np.ndarray = parts[(open_rows**2 * weights).sum(axis=(1, 2)).argmin()]
     sizes = counts.sum(axis=1)
     for empty in np.flatnonzero(np.bincount(best, minlength=len(targets)) == 0):
         movable: Bool[np.ndarray, groups] = np.bincount(best, minlength=len(targets))[best] > 1

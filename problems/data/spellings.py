@@ -27,7 +27,7 @@ def check_spellings(labels: NDArray[Any]) -> None:
     for place, value in enumerate(values.tolist()):
         other = seen.setdefault(_canonical(value), place)
         if other != place:
-            rows = sorted(((int(first[one]) + 1, int(counts[one])) for one in (other, place)))
+            rows = sorted((int(first[one]) + 1, int(counts[one])) for one in (other, place))
             named = " and ".join(f"row {row:,} ({count:,} rows)" for row, count in rows)
             got = f"labels that differ only in case, spaces or number format: {named}"
             hint = "correct the labels, or write them the same way"

@@ -31,8 +31,8 @@ def predict(
     model: ModelOption = "",
 ) -> None:
     """Score new rows with a run's model: one line for each, in their order."""
-    from problems.data.spec import parse_names
     from apps.evaluation.labels import join_labels
+    from problems.data.spec import parse_names
     from simulations.scoring.model import load  # imports scikit-learn, which takes a second
     from simulations.scoring.rows import score_file, write_scores
 

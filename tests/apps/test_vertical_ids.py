@@ -28,7 +28,7 @@ def test_lost_zeros_are_reported_with_the_rows_in_common(tmp_path: Path, caplog:
     nodes, _ = own_files(tmp_path, [IDS] * 3)
     lose_zeros(nodes, 1)
     with caplog.at_level(logging.INFO, logger="flwr"):
-        _, grid = play(tmp_path / "run", CONFIG, nodes)
+        play(tmp_path / "run", CONFIG, nodes)
     assert "60 rows in common, of 120 at party 0, 120 at party 1, 120 at party 2" in caplog.text
     assert f"60 of 120 rows in common: ids are written differently, and 007 is not 7: {DIFFERENT}" in caplog.text
     assert "lengths of 3, 2 to 3, 3 characters" in caplog.text
