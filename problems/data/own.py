@@ -14,7 +14,7 @@ from problems.data.preprocessing import Preprocessing
 from problems.data.quantiles import FEWEST_ROWS
 from problems.data.quoting import quote
 from problems.data.samples import Samples, as_float32, check_finite, positive_classes, take_float32
-from problems.data.spec import TABLES, DataError, DataSpec, in_data_set
+from problems.data.spec import TABLES, DataError, DataSpec, in_data_set, parse_names
 from problems.data.validation import validate
 
 _UNSCALED = 'set scale="none" with columns that are scaled already'
@@ -126,8 +126,8 @@ def read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
 def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
     if partition_id is None and spec.group_column and spec.dataset in TABLES:
         # the server tests on all rows of its file, which may lack the column
-        dropped = ", ".join(filter(None, (spec.drop_columns, quote(spec.group_column))))
-        spec = replace(spec, group_column="", drop_columns=dropped)
+        dropped = {*parse_names("drop-columns", spec.drop_columns), spec.group_column}
+        spec = replace(spec, group_column="", drop_columns=", ".join(map(quote, sorted(dropped))))
     source = read_site(Path(path).expanduser(), spec)
     train_rows, test_rows = source.own_split()
     everything = np.concatenate((train_rows, test_rows))
