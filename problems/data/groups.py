@@ -162,9 +162,11 @@ def split_groups(
     places, counts = _count(groups, kinds, len(held))
     targets = np.stack((counts.sum(axis=0) - held, held)).astype(np.float64)
     parts = allot(counts, targets, rng)
-    for kind in np.flatnonzero(np.asarray(held) > 0):
+    for kind in (0, 1) if len(held) == 2 else ():  # a class of one group stays, a larger class is on both sides
         members = np.flatnonzero(counts[:, kind])
-        if len(members) > 1 and len(set(parts[members])) == 1:  # a kind of two groups or more is on both sides
+        if len(members) == 1:
+            parts[members] = 0
+        elif len(members) and len(set(parts[members])) == 1:
             smallest = members[counts[members].sum(axis=1).argmin()]
             parts[smallest] = 1 - parts[smallest]
     out = parts[places] == 1
