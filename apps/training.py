@@ -80,7 +80,7 @@ class Training:
         evaluator = self.evaluator(len(roster))
         log(INFO, "%s; results in %s", evaluator.summary, self.directory.path)
         lines = describe_labels(config.data, evaluator.sample_format, roster.class_counts)
-        for line in (*filter(None, (evaluator.grouping,)), *lines):
+        for line in (*evaluator.notes, *lines):
             log(INFO, "%s", line)
         if evaluator.columns is not None and (dates := evaluator.columns.dates):
             log(INFO, "dates become days since 1970-01-01: %s", ", ".join(map(repr, dates)))

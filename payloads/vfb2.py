@@ -312,6 +312,8 @@ class VFB2State(Payload):
     # certificate and key, for this run only; the places of the rows that all parties share, in their common order
     identity: ByteArray | None = array("i", kind="bytes", optional=True, secret=True)
     aligned: IntArray | None = array("r", kind="int", optional=True)
+    # a digest of the data that the run began with, which stays at the party
+    data: ByteArray | None = array(16, kind="bytes", optional=True)
 
     @classmethod
     def empty(cls) -> Self:

@@ -113,7 +113,7 @@ class Evaluator(ABC):
         columns: how the model's features are made of raw rows, where they come from a table.
         sample_format: what the samples were in their files, where there are samples with labels.
         tally: the scores of the newest model, counted; None where there are none, or nothing is made of them.
-        grouping: A sentence about the groups of rows that stay together; "" without groups.
+        notes: Further lines about the data, for the log.
     """
 
     summary: str
@@ -121,7 +121,7 @@ class Evaluator(ABC):
     columns: Preprocessing | None = None
     sample_format: SampleFormat | None = None
     tally: Tally | None = None
-    grouping: str = ""
+    notes: tuple[str, ...] = ()
 
     @abstractmethod
     def start(self) -> list[FloatArray]:

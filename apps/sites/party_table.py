@@ -7,11 +7,13 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from logging import INFO
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
+from flwr.common import log
 from numpy.typing import NDArray
 
 from clients.parties import KeptBlock
@@ -120,6 +122,9 @@ class PartyTable:
                 classes, codes = label_classes(column.to_numpy())
                 positive = positive_classes(classes, spec.positive_label, private=True)
                 self._labels = np.where(positive[codes], 1.0, -1.0)
+                if not spec.positive_label:
+                    words = "labels: %r is positive at this party, the last in order, since positive-label is empty"
+                    log(INFO, words, classes[-1])
                 self._question, self._sides = _told_apart(label_column, classes, positive, codes)
             else:
                 self._labels = numeric_column(column)

@@ -47,7 +47,7 @@ def check_run(clients: int, flat: Mapping[str, Scalar], nodes: Sequence[Mapping[
         evaluator = training.evaluator(len(roster))
         starting_point(config, evaluator)
         lines.append(f"{config.run.strategy} on {config.data.dataset}: {len(roster)} sites; {evaluator.summary}")
-        lines.extend(filter(None, (evaluator.grouping,)))
+        lines.extend(evaluator.notes)
         lines.extend(describe_labels(config.data, evaluator.sample_format, roster.class_counts))
         lines.extend(_of_sites(config, roster))
         if config.warning:
