@@ -217,3 +217,10 @@ def test_a_run_reports_repeated_patients_once(tmp_path: Path, caplog: pytest.Log
         "column 'patient' has 60 values in 360 rows: rows of one patient may be trained and tested on; set group-column"
     )
     assert caplog.text.count(text) == 1
+
+
+@pytest.mark.parametrize("dataset", ["digits", "breast-cancer"])
+def test_bundled_data_cause_no_warning(dataset: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        load(DataSpec(dataset), 3)
+    assert caplog.text == ""
