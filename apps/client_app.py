@@ -14,6 +14,7 @@ from flwr.clientapp import ClientApp
 from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
 from apps.run_config.algorithm import HANDSHAKE, Held
 from apps.sites import resources
+from apps.sites.fingerprints import add_fingerprint
 from apps.sites.ledger import EVALUATIONS, HANDSHAKES, count_answer, one_at_a_time
 from apps.sites.policy import check_demands
 from apps.sites.sample_privacy import count_pools, guard_samples, keep_ledger
@@ -137,7 +138,8 @@ def query(message: Message, context: Context) -> Message:
             withhold(config, context.node_config),
             config.algorithm.sites.audit(config, HANDSHAKE, context, message),
         ):
-            report = report_of(context, config)
+            local = dict(find(message.content, LOCAL, ConfigRecord) or {})
+            report = add_fingerprint(report_of(context, config), config, context.node_config, local)
         device = resources.device_of(config.training).type
     except (ValueError, OSError) as error:
         return _refusal(error, message)

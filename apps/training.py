@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from functools import cached_property
 from logging import INFO, WARNING
 from typing import Any
 
@@ -9,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 
+from apps.evaluation.labels import describe_labels
 from apps.evaluation.metric_names import add_suffix
 from apps.evaluation.models import RowEvaluation
 from apps.evaluation.selection import Choice, check_test_rows, measure
@@ -19,6 +21,7 @@ from apps.run_config.settings import ConfigError
 from apps.run_directory.artifacts import RunDirectory
 from apps.run_directory.checkpoints import Checkpoint
 from apps.run_directory.history import History
+from apps.run_directory.same_data import compare_data, record_data, record_sites
 from apps.sites import resources
 from apps.sites.rows import reads_own
 from apps.sites.state_store import CHECKPOINT_ROUND, STATE_DIR
@@ -32,6 +35,7 @@ from problems.tallies import Tally
 from strategies.base import PayloadStrategy
 from strategies.method import MethodStrategy
 from strategies.rounds.errors import StrategyError
+from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import RoundReport, SiteStates
 
 DEPLOYMENT = "deployment"
@@ -70,12 +74,15 @@ class Training:
         resources.hold_threads(config.training)
         if hasattr(self.grid, PULL_INTERVAL):
             setattr(self.grid, PULL_INTERVAL, 0.005)  # the default of 0.1 s is most of a short round
-        roster = self.strategy.join(self.grid)
+        roster = self.join()
         log(INFO, "%s on %s: %d sites, engine %s", config.run.strategy, config.data.dataset, len(roster), self.engine)
         if config.evaluation.tests:
             check_test_rows(roster.reports)
         evaluator = self.evaluator(len(roster))
         log(INFO, "%s; results in %s", evaluator.summary, self.directory.path)
+        lines = describe_labels(config.data, evaluator.sample_format, roster.class_counts)
+        for line in (*evaluator.notes, *lines):
+            log(INFO, "%s", line)
         if evaluator.columns is not None and (dates := evaluator.columns.dates):
             log(INFO, "dates become days since 1970-01-01: %s", ", ".join(map(repr, dates)))
         for line in [] if evaluator.columns is None else describe_text(evaluator.columns):
@@ -124,6 +131,25 @@ class Training:
         result = self.history.result(config, self.engine, roster, self.made, found, self.strategy.report)
         self.directory.finish(result, self.strategy.headline, pictures=config.run.pictures, tally=tally)
         return result
+
+    def join(self) -> Roster:
+        """Do the handshake; sites on this disk that read their own files may keep the key of their fingerprint here."""
+        keeps = reads_own(self.config) and self.config.training.checkpoint_every
+        if keeps and self.engine != DEPLOYMENT:
+            self.directory.client_state.mkdir(exist_ok=True)
+            self.strategy.local = {STATE_DIR: str(self.directory.client_state)}
+        roster = self.strategy.join(self.grid)
+        self.strategy.local = {}
+        return roster
+
+    @cached_property
+    def data(self) -> dict[str, Any] | None:
+        """Fingerprints of the run's data, or of the sites' reports; None for vertical runs and for minimax problems."""
+        if not isinstance(self.config.algorithm.evaluation, RowEvaluation):
+            return None
+        if reads_own(self.config):
+            return record_sites(self.strategy.roster.reports)
+        return record_data(resources.federated_data(self.config.data, len(self.strategy.roster)))
 
     @property
     def ended(self) -> bool:
@@ -201,7 +227,7 @@ class Training:
             sites = states if states.kept.any() or states.since.any() else None
             kept, known = ({} if one is None else one.arrays() for one in (self.strategy.snapshot(), sites))
             best = dict(self.history.best)
-            self.directory.save_checkpoint(Checkpoint(server_round, arrays, kept, known, best, self.choice))
+            self.directory.save_checkpoint(Checkpoint(server_round, arrays, kept, known, best, self.choice, self.data))
 
     def models(self, server_round: int, arrays: list[FloatArray]) -> dict[str, list[FloatArray]]:
         """Return the model after a round under "", and the strategy's other views under their suffixes."""
@@ -267,7 +293,8 @@ class Training:
             like: a model of the run, whose shapes and number types the checkpoint's must have.
 
         Raises:
-            ConfigError: there is no whole checkpoint of this run, or it has more rounds than the run is to have.
+            ConfigError: there is no whole checkpoint of this run, it has more rounds than the run is to have, or the
+                data differ.
         """
         checkpoint = self.directory.newest_checkpoint()
         rounds = self.config.training.num_server_rounds
@@ -275,6 +302,8 @@ class Training:
             made = f"since the run in {self.directory.path} has already made as many rounds"
             allowed = f"{checkpoint.server_round} or more, {made}"
             raise ConfigError("num-server-rounds", got=rounds, allowed=allowed, hint="raise it")
+        if self.data is not None:
+            compare_data(checkpoint.data, self.data, self.config)
         state_type = self.strategy.state_type
         try:
             check_model(checkpoint.model, like)

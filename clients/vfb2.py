@@ -17,6 +17,7 @@ from clients.base import Config, Fitted, PayloadClient
 from clients.parties import NoModel, Party, host_mark, run_folder, sockets
 from clients.segments import add_segment, check_recipients, find_state, make_plan, make_score_plan
 from clients.vertical.alignment import MOST_IDS, digest, find_rows
+from clients.vertical.holdings import digest_holding
 from clients.vertical.policy import PolicyError, RefusalError
 from clients.vertical.segment.party import run_segment
 from clients.vertical.segment.plan import Injection, Outcome, PartyState, Plan
@@ -24,6 +25,7 @@ from clients.vertical.transport.addresses import Address, free_port
 from clients.vertical.transport.endpoint import Delays, Endpoint, Limits
 from clients.vertical.transport.frames import PartyError
 from clients.vertical.transport.identity import Identity, fingerprint
+from payloads.id_forms import measure_ids
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.vfb2 import (
@@ -173,11 +175,15 @@ class VFB2Client(PayloadClient[NoModel]):
             if data.block is None and k:
                 # refused now, before any segment
                 make_network(self.network(), data.columns, k)
+            self.check_data(me)
+            id_lengths, id_marks = measure_ids(data.ids(None))
             return DataSummary(
                 rows=self.counts(),
                 columns=np.array([data.columns]),
                 digest=self.digest(segment),
                 labels=np.array([data.labelled]),
+                id_lengths=id_lengths,
+                id_marks=id_marks,
             )
         except NetworkError as error:
             if self.party.data.keys or self.party.model == self.settings.model:
@@ -186,6 +192,22 @@ class VFB2Client(PayloadClient[NoModel]):
             raise RefusalError(f"{me}: its own network does not fit, its log says why") from error
         except (ValueError, OSError) as error:
             raise RefusalError(str(error)) from error
+
+    def check_data(self, me: str) -> None:
+        """Compare the party's rows with the rows that the run began with.
+
+        Args:
+            me: The party, for errors.
+
+        Raises:
+            RefusalError: They differ.
+        """
+        if self.state.data is None:
+            return
+        if self.state.data.tobytes() != digest_holding(self.party.data.holding(self.state.aligned)):
+            got = "other rows, values, labels or order of rows than the run began with"
+            allowed, hint = "the same data", "restore the file, or begin a new run"
+            raise RefusalError(str(InputError(f"resume: {me}", got=got, allowed=allowed, hint=hint)))
 
     def network(self) -> Architecture:
         """The party's network of its kept block, else of its node's config or the run's.
@@ -257,6 +279,9 @@ class VFB2Client(PayloadClient[NoModel]):
         parties, training, settings = self.party.parties, self.training, self.settings
         plan = make_plan(self.algorithm, segment, parties, held, digest.tobytes(), training, settings)
         number = plan.segment
+        if not number:
+            content = digest_holding(self.party.data.holding(self.state.aligned))
+            self.state = dataclasses.replace(self.state, data=text(content))
         self.note(plan, held)
         start = self.start(segment)
         outcome = self.run(segment, plan, start)

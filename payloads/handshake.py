@@ -42,6 +42,8 @@ class SiteReport(Payload):
     means: FloatArray | None = array("c", optional=True)
     variances: FloatArray | None = array("c", optional=True)
     quantiles: FloatArray | None = array("s", optional=True)
+    # two digests of 16 bytes each under a key that the site keeps: of nothing, and of the site's rows in their order
+    fingerprint: NDArray[np.uint8] | None = array(32, kind="bytes", optional=True)
 
     def check_numbers(self) -> Self:
         """Check the site's identity and its numbers of rows.

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
+from payloads.id_forms import MARKS
 from payloads.record import BoolArray, FloatArray, IntArray, Payload, PayloadError, array
 from payloads.settings import Settings, TrainingSettings, kebab
 
@@ -200,6 +201,9 @@ class DataSummary(Payload):
     columns: IntArray = array(1, kind="int")
     digest: ByteArray = array(32, kind="bytes")
     labels: BoolArray = array(1, kind="bool")
+    # the form of its ids: lengths of the shortest and the longest, and whether some have each of `MARKS`
+    id_lengths: IntArray = array(2, kind="int")
+    id_marks: BoolArray = array(len(MARKS), kind="bool")
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,6 +312,8 @@ class VFB2State(Payload):
     # certificate and key, for this run only; the places of the rows that all parties share, in their common order
     identity: ByteArray | None = array("i", kind="bytes", optional=True, secret=True)
     aligned: IntArray | None = array("r", kind="int", optional=True)
+    # a digest of the data that the run began with, which stays at the party
+    data: ByteArray | None = array(16, kind="bytes", optional=True)
 
     @classmethod
     def empty(cls) -> Self:

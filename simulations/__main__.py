@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -261,6 +262,8 @@ for command in (predict, evaluate, export, card, sweep, reproduce):
 
 def main() -> None:
     """Entry point: wrong input is one message on stderr and exit code 1, never a traceback."""
+    if logging.lastResort is not None:  # prints the warnings of modules that know no Flower
+        logging.lastResort.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
     try:
         cli()
     except (*EXPECTED, RunFailedError) as error:

@@ -58,7 +58,8 @@ class PayloadStrategy(Family, Strategy):
         """
         if not self.roster:
             # no party of a vertical run reports how many rows it holds
-            roster = call_the_roll(grid, self.training.handshake_timeout, counted=not self.vertical)
+            timeout, counted = self.training.handshake_timeout, not self.vertical
+            roster = call_the_roll(grid, timeout, counted=counted, local=self.local)
             self.schema, self.states = agree(roster.reports), SiteStates.unknown(len(roster))
             self.roster = roster
             self.meet(roster)

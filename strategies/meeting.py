@@ -176,11 +176,12 @@ def active_parties(summaries: Sequence[DataSummary], wanted: int) -> tuple[int, 
     return tuple(holders[:wanted])
 
 
-def check_rows(held: Sequence[DataSummary | Report]) -> tuple[int, int]:
+def check_rows(held: Sequence[DataSummary | Report], forms: str = "") -> tuple[int, int]:
     """The numbers of training and test rows that all parties hold.
 
     Args:
         held: per party, the numbers of its rows and the digest of their ids.
+        forms: How the forms of the parties' ids differ; "": not known, or not at all.
 
     Raises:
         StrategyError: rows differ; names the parties whose rows are not the most common ones.
@@ -197,7 +198,7 @@ def check_rows(held: Sequence[DataSummary | Report]) -> tuple[int, int]:
         agreed = f"{agreeing} of {len(marks)} parties, who agree on {common[0] + common[1]:,}"
         raise SetupError(
             f"party {', '.join(map(str, differing))}",
-            got=f"other rows ({shown}) than {agreed}",
+            got=f"other rows ({shown}) than {agreed}{forms and f'; {forms}'}",
             allowed="the same ids everywhere",
             hint='bring these, or set vfb2.alignment="intersection"',
         )

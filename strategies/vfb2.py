@@ -7,7 +7,7 @@ symbols.
 
 import secrets
 from collections.abc import Mapping, Sequence
-from logging import INFO
+from logging import INFO, WARNING
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 
+from payloads.id_forms import check_lengths, compare_forms
 from payloads.record import FloatArray, Payload, PayloadError
 from payloads.settings import Settings, TrainingSettings, kebab
 from payloads.vfb2 import (
@@ -39,13 +40,15 @@ from payloads.vfb2 import (
 )
 from payloads.wire import RUN_TOKEN
 from strategies.meeting import active_parties, addresses_of, check_rows, check_step, warn_of_looks
-from strategies.rounds.errors import SetupError
+from strategies.rounds.errors import SetupError, StrategyError
 from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import Reply
 from strategies.vertical import VerticalStrategy
 
 # most bytes of a party's certificate, the folder of its socket, and host:port
 MOST_CREDENTIALS = {"c": 16 * PAGE, "f": 4096, "a": 512}
+# words of a party's error when the parties have too few rows in common
+NONE_IN_COMMON = "rows in common"
 EIGENVALUE = "largest_eigenvalue"
 
 
@@ -119,8 +122,7 @@ class VFB2(VerticalStrategy):
         everyone = range(len(self.credentials))
         self.under_way = 0
         if self.rows is None:
-            replies = self.ask(0, everyone, arrays, self.segment(), INTERSECTION)
-            self.rows = check_rows([reply.payload for reply in replies])
+            self.rows = self.find_rows(arrays)
         if self.settings.score_run:
             names = ", ".join(map(str, self.active))
             log(INFO, "%d parties score the %d rows that all hold, for party %s", len(everyone), self.rows[0], names)
@@ -137,6 +139,30 @@ class VFB2(VerticalStrategy):
         if eigenvalue is not None:
             check_step(self.training.learning_rate, eigenvalue, self.settings)
 
+    def find_rows(self, arrays: ArrayRecord) -> tuple[int, int]:
+        """Have the parties look for the rows that all of them have; log how many each party has.
+
+        Returns:
+            The numbers of common training and test rows.
+
+        Raises:
+            StrategyError: A party failed, or too few rows are common; with how the forms of the parties' ids differ.
+        """
+        forms = compare_forms([(summary.id_lengths, summary.id_marks) for summary in self.summaries])
+        try:
+            replies = self.ask(0, range(len(self.credentials)), arrays, self.segment(), INTERSECTION)
+        except StrategyError as error:
+            if forms and NONE_IN_COMMON in str(error):
+                raise StrategyError(f"{error}; {forms}") from error
+            raise
+        rows = check_rows([reply.payload for reply in replies])
+        held = [int(summary.rows.sum()) for summary in self.summaries]
+        counts = ", ".join(f"{count:,} at party {party}" for party, count in enumerate(held))
+        log(INFO, "%s rows in common, of %s", f"{sum(rows):,}", counts)
+        if forms and sum(rows) < min(held):
+            log(WARNING, "%s of %s rows in common: %s", f"{sum(rows):,}", f"{min(held):,}", forms)
+        return rows
+
     def introduce(self, server_round: int, arrays: ArrayRecord) -> None:
         """Send the parties each other's credentials; learn who holds labels and whether the rows are the same.
 
@@ -152,7 +178,7 @@ class VFB2(VerticalStrategy):
         self.summaries = [reply.payload for reply in replies]
         self.active = self.choose_active()
         if self.settings.alignment == "digest" or self.rows is not None:
-            rows = check_rows(self.summaries)
+            rows = check_rows(self.summaries, compare_forms([(one.id_lengths, one.id_marks) for one in self.summaries]))
             if self.rows is not None and rows != self.rows:
                 got = f"{rows} training and test rows at the parties"
                 allowed = f"{self.rows}, with which this run began"
@@ -231,6 +257,8 @@ class VFB2(VerticalStrategy):
         Raises:
             PayloadError: it is of another attempt, or without what was asked for.
         """
+        if isinstance(payload, DataSummary):
+            check_lengths(payload.id_lengths)
         if not isinstance(payload, Report):
             return
         if payload.serial[0] != self.serial:

@@ -201,6 +201,7 @@ class RowEvaluation:
         data = resources.federated_data(config.data, num_clients)
         evaluator = self.of_data(config, data, test=test)
         evaluator.columns, evaluator.sample_format = data.columns, data.sample_format
+        evaluator.notes = tuple(filter(None, (data.grouping,)))
         return evaluator
 
     def of_data(self, config: RunConfig, data: FederatedData, *, test: bool = False) -> Evaluator:

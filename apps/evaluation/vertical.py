@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from flwr.common import log
 
+from apps.evaluation.labels import describe_labels
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.sites.vertical import settings_of, vertical_data
 from payloads.record import FloatArray
@@ -37,6 +38,9 @@ class VerticalEvaluator(Evaluator):
         # of networks no minimum is known
         if pooled and not vfb2.embedding and (config.data.data_dir or config.data.dataset not in GENERIC):
             self.data = vertical_data(config, parties)
+            positives = int((self.data.train_labels > 0).sum())
+            counts = np.array([[len(self.data.train_labels) - positives, positives]])
+            self.notes = tuple(describe_labels(config.data, self.data.samples, counts))
         parts = f"networks of embedding {vfb2.embedding}" if vfb2.embedding else "blocks"
         penalty = "" if vfb2.penalty == NO_PENALTY else f", {vfb2.penalty} of weight {vfb2.penalty_weight:g}"
         self.summary = (

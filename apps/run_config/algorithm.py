@@ -113,6 +113,7 @@ class Evaluator(ABC):
         columns: how the model's features are made of raw rows, where they come from a table.
         sample_format: what the samples were in their files, where there are samples with labels.
         tally: the scores of the newest model, counted; None where there are none, or nothing is made of them.
+        notes: Further lines about the data, for the log.
     """
 
     summary: str
@@ -120,6 +121,7 @@ class Evaluator(ABC):
     columns: Preprocessing | None = None
     sample_format: SampleFormat | None = None
     tally: Tally | None = None
+    notes: tuple[str, ...] = ()
 
     @abstractmethod
     def start(self) -> list[FloatArray]:
@@ -224,6 +226,12 @@ class RunConfig:
         """A sentence about keys without effect; empty if there are none."""
         named = ", ".join(self.without_effect)
         return f"no effect with strategy {self.run.strategy!r}: {named}" if named else ""
+
+    def defaults(self) -> dict[str, Any]:
+        """The defaults of the keys that are in no table."""
+        data = {kebab(name): getattr(DataSpec, name, None) for name in DataSettings.model_fields}
+        parts = (self.run, self.training, self.evaluation)
+        return {kebab(name): field.default for part in parts for name, field in type(part).model_fields.items()} | data
 
     def resolve(self) -> dict[str, Any]:
         """The nested config with every default filled in, as ``config.toml`` holds it."""

@@ -204,6 +204,10 @@ class RunDirectory:
         now = flatten(config.resolve())
         fixed = any(part.fixes_rounds for part in (config.training, config.privacy, config.family))
         free = _FREE_KEYS - ({"num-server-rounds"} if fixed else set())
+        before = {
+            **{key: value for key, value in config.defaults().items() if key in now},
+            **before,
+        }  # keys added since
         changed = sorted(k for k in before.keys() | now.keys() if k not in free and before.get(k) != now.get(k))
         if changed:
             key = changed[0]

@@ -29,6 +29,7 @@ class Checkpoint:
         sites: the rounds of the clients' memories, a `SiteStates`.
         best: the best value of each metric.
         choice: what the run has chosen on validation rows.
+        data: Fingerprints of the run's data; None in a checkpoint of an older release, or for vertical runs.
     """
 
     server_round: int
@@ -37,6 +38,7 @@ class Checkpoint:
     sites: dict[str, NDArray[Any]]
     best: dict[str, float]
     choice: Choice = NO_CHOICE
+    data: dict[str, Any] | None = None
 
 
 def write_checkpoint(path: Path, run: str, checkpoint: Checkpoint) -> None:
@@ -48,6 +50,8 @@ def write_checkpoint(path: Path, run: str, checkpoint: Checkpoint) -> None:
     """
     parts = {"model": _name(checkpoint.model), "strategy": checkpoint.state, "sites": checkpoint.sites}
     metadata = {"run": run, "round": str(checkpoint.server_round), "best": json.dumps(checkpoint.best)}
+    if checkpoint.data is not None:
+        metadata["data"] = json.dumps(checkpoint.data)
     choice = checkpoint.choice
     if (selected := choice.selected) is not None:
         parts |= {add_suffix(_SELECTED, view): _name(model) for view, model in selected.models.items()}
@@ -95,7 +99,8 @@ def read_checkpoint(path: Path, run: str) -> Checkpoint:
             raise PayloadError(f"{path}: {got}, expected a round, a value and a count") from None
     threshold = json.loads(metadata["threshold"]) if "threshold" in metadata else None
     choice = Choice(selected, threshold)
-    return Checkpoint(int(metadata["round"]), model, parts["strategy"], parts["sites"], best, choice)
+    data = json.loads(metadata["data"]) if "data" in metadata else None
+    return Checkpoint(int(metadata["round"]), model, parts["strategy"], parts["sites"], best, choice, data)
 
 
 def _name(model: list[FloatArray]) -> dict[str, NDArray[Any]]:

@@ -29,6 +29,7 @@ from problems.data.markers import describe_hits, parse_markers
 from problems.data.preprocessing import Preprocessing, describe_text
 from problems.data.samples import Array, Rows, label_classes, positive_classes
 from problems.data.spec import fill_in, parse_columns
+from problems.data.spellings import check_spellings
 from problems.vertical.objectives import Objective
 
 if TYPE_CHECKING:
@@ -116,6 +117,8 @@ class PartyTable:
         self.classes: tuple[str, ...] = ()
         if self.labelled:
             column = frame.pop(label_column).iloc[order]
+            if objective.classification:
+                check_spellings(column.to_numpy())
             if objective.multiclass:
                 self.classes, codes = label_classes(column.to_numpy())
                 self._labels = codes.astype(np.float64)
@@ -123,6 +126,9 @@ class PartyTable:
                 classes, codes = label_classes(column.to_numpy())
                 positive = positive_classes(classes, spec.positive_label, private=True)
                 self._labels = np.where(positive[codes], 1.0, -1.0)
+                if not spec.positive_label:
+                    words = "labels: %r is positive at this party, the last in order, since positive-label is empty"
+                    log(INFO, words, classes[-1])
                 self._question, self._sides = _told_apart(label_column, classes, positive, codes)
             else:
                 self._labels = numeric_column(column)

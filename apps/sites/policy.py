@@ -28,6 +28,7 @@ FIXED: dict[str, Any] = {
         "positive_label",
         "feature_columns",
         "drop_columns",
+        "group_column",
         "missing",
         "missing_values",
         "scale",

@@ -8,13 +8,14 @@ from fractions import Fraction
 import numpy as np
 from jaxtyping import Float32, Int8, Int64
 
+from problems.data.groups import check_classes, split_groups
 from problems.data.mapped import allocate
 from problems.data.spec import DataError
 from problems.randomness import stream
 
 
 def split(
-    labels: Int8[np.ndarray, "n"], test_fraction: float, seed: int
+    labels: Int8[np.ndarray, "n"], test_fraction: float, seed: int, groups: Int64[np.ndarray, "n"] | None = None
 ) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
     """Return training and test rows, ascending; round(test_fraction * size) of each class are test rows, at least 1.
 
@@ -22,6 +23,7 @@ def split(
         labels: 0 or 1.
         test_fraction: in (0, 1).
         seed: the run's.
+        groups: The group of each row; groups stay whole, and the counts are as near as that allows. None: no groups.
 
     Raises:
         DataError: when a class is too small to be in both.
@@ -32,11 +34,17 @@ def split(
             got = f"{held} {'positive' if label else 'negative'}"
             allowed = "one for the training set and one for the test set at least"
             raise DataError("labels", got=got, allowed=allowed, hint="set positive-label, or bring more rows")
-    return _split_classes(labels, test_fraction, stream(seed, "test split"))
+    if groups is not None:
+        check_classes(labels.astype(np.int64), groups)
+    return _split_classes(labels, test_fraction, stream(seed, "test split"), groups)
 
 
 def hold_out(
-    labels: Int8[np.ndarray, "n"], test_fraction: float, seed: int, partition_id: int
+    labels: Int8[np.ndarray, "n"],
+    test_fraction: float,
+    seed: int,
+    partition_id: int,
+    groups: Int64[np.ndarray, "n"] | None = None,
 ) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
     """`split` for the rows of one site, which may hold one class only: a class of one row stays for training.
 
@@ -45,25 +53,33 @@ def hold_out(
         test_fraction: as of `split`.
         seed: as of `split`.
         partition_id: of the site, whose random draw is its own.
+        groups: as of `split`.
     """
-    return _split_classes(labels, test_fraction, stream(seed, "held out", partition_id))
+    return _split_classes(labels, test_fraction, stream(seed, "held out", partition_id), groups)
 
 
 def validation_split(
-    labels: Int8[np.ndarray, "n"], train_rows: Int64[np.ndarray, "train"], fraction: float, seed: int, site: int = 0
+    labels: Int8[np.ndarray, "n"] | Int64[np.ndarray, "n"],
+    train_rows: Int64[np.ndarray, "train"],
+    fraction: float,
+    seed: int,
+    site: int = 0,
+    groups: Int64[np.ndarray, "n"] | None = None,
 ) -> tuple[Int64[np.ndarray, "kept"], Int64[np.ndarray, "held"]]:
     """Return the remaining training rows and those held out for validation, ascending, in each class as in `split`.
 
     A class of one row stays for training.
 
     Args:
-        labels: of all rows.
+        labels: of all rows. With ``groups`` they may be other numbers, such as combinations of site and label.
         train_rows: indices of the training rows.
         fraction: the share to hold out, in (0, 1).
         seed: the run's.
         site: number of the site, if each site holds out its own rows: each has a random draw of its own.
+        groups: as of `split`, of all rows.
     """
-    kept, held = _split_classes(labels[train_rows], fraction, stream(seed, "validation split", site))
+    members = None if groups is None else groups[train_rows]
+    kept, held = _split_classes(labels[train_rows], fraction, stream(seed, "validation split", site), members)
     return train_rows[kept], train_rows[held]
 
 
@@ -89,13 +105,18 @@ def split_rows(
 
 
 def _split_classes(
-    labels: Int8[np.ndarray, "n"], test_fraction: float, rng: np.random.Generator
+    labels: Int8[np.ndarray, "n"] | Int64[np.ndarray, "n"],
+    test_fraction: float,
+    rng: np.random.Generator,
+    groups: Int64[np.ndarray, "n"] | None = None,
 ) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
+    totals = np.bincount(labels, minlength=2).tolist()
+    counts = [min(max(round(Fraction(str(test_fraction)) * total), 1), max(total - 1, 0)) for total in totals]
+    if groups is not None:
+        return split_groups(labels.astype(np.int64), groups, counts, rng)
     test = []
-    for label in (0, 1):
-        rows = np.flatnonzero(labels == label)
-        count = min(max(round(Fraction(str(test_fraction)) * len(rows)), 1), max(len(rows) - 1, 0))
-        test.append(rng.permutation(rows)[:count])
+    for label, count in enumerate(counts):
+        test.append(rng.permutation(np.flatnonzero(labels == label))[:count])
     test_rows = np.sort(np.concatenate(test))
     return np.setdiff1d(np.arange(len(labels)), test_rows), test_rows
 

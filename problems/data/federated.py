@@ -11,6 +11,7 @@ from problems.data.disturb import drop_positives, flip_labels, shift_client, spl
 from problems.data.doubts import warn_of_rows
 from problems.data.formats.bundled import synthetic_pl, synthetic_sparse_logistic
 from problems.data.formats.readers import DEFAULT_POSITIVE, read
+from problems.data.groups import describe_groups, warn_of_shared
 from problems.data.partitions import clients_of, partition
 from problems.data.preprocessing import Preprocessing
 from problems.data.sample_format import SampleFormat
@@ -37,6 +38,7 @@ class FederatedData:
         columns: how the features are made of raw rows, if the data set is a table.
         sample_format: what the samples were in the files; None if they have no labels.
         notes: Lines for the log about the reading of the rows.
+        grouping: A sentence about the groups of rows that stay together; "" without groups.
         input_shape: shape of one sample's features.
         train: the union of the clients' samples, client by client, before the clients' shift.
         test: the test samples, undisturbed.
@@ -53,10 +55,12 @@ class FederatedData:
         validation: Samples | None = None,
         sample_format: SampleFormat | None = None,
         notes: Sequence[str] = (),
+        grouping: str = "",
     ) -> None:
         self.notes = tuple(notes)
         self.columns = columns
         self.sample_format = sample_format
+        self.grouping = grouping
         self.train = train
         self.test = test
         self.validation = validation
@@ -140,11 +144,13 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     labels = marked[source.codes].astype(np.int8)
     check_both_classes(labels, "the data set", source.classes)
     if source.train_count is None:
-        train_rows, test_rows = split(labels, spec.test_fraction, spec.seed)
+        train_rows, test_rows = split(labels, spec.test_fraction, spec.seed, source.groups)
     else:
         train_rows, test_rows = source.own_split()
         check_both_classes(labels[train_rows], "the training set", source.classes)
         check_both_classes(labels[test_rows], "the test set", source.classes)
+        if source.groups is not None:
+            warn_of_shared(source.groups, train_rows, test_rows)
     validation_rows = None
     if spec.validation_fraction:
         train_rows, validation_rows = _validation(spec, source, labels, train_rows)
@@ -160,13 +166,19 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
         noisy = flip_labels(labels[rows], spec.label_noise, spec.seed)
         sites, parts = source.sites, spec.partition_sites or num_clients
         own, number = (None, 0) if sites is None else (sites[rows], int(sites.max()) + 1)
-        return noisy, partition(spec, noisy, source.codes[rows], parts, own, number)[:num_clients]
+        groups = None if source.groups is None else source.groups[rows]
+        return noisy, partition(spec, noisy, source.codes[rows], parts, own, number, groups)[:num_clients]
 
     rows = train_rows[drop_positives(labels[train_rows], spec.imbalance, spec.seed)]
     train_labels, parts = spread(rows)
     if spec.imbalance and not all(train_labels[part].any() for part in parts):
         _refuse_lost_positives(spec, (train_labels, parts), spread(train_rows))
     order = np.concatenate(parts)
+    grouping = ""
+    if source.groups is not None:
+        named = {"to train on": train_rows, "to test on": test_rows}
+        named |= {} if validation_rows is None else {"to validate on": validation_rows}
+        grouping = describe_groups(spec.group_column, source.groups, named, source.sites)
 
     def samples_of(held: Int64[np.ndarray, "some"]) -> Samples:
         sites = clients_of(spec, source.sites, num_clients)
@@ -181,6 +193,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
         validation=None if validation_rows is None else samples_of(validation_rows),
         sample_format=SampleFormat.of(features, source.classes, marked),
         notes=source.notes,
+        grouping=grouping,
     )
 
 
@@ -188,12 +201,17 @@ def _validation(
     spec: DataSpec, source: Source, labels: Int8[np.ndarray, "n"], train_rows: Int64[np.ndarray, "train"]
 ) -> tuple[Int64[np.ndarray, "kept"], Int64[np.ndarray, "held"]]:
     """The remaining training rows, and those held out of each of the data set's own sites, both ascending."""
-    sites = np.zeros_like(train_rows) if source.sites is None else source.sites[train_rows]
-    pairs = [
-        validation_split(labels, train_rows[sites == site], spec.validation_fraction, spec.seed, site)
-        for site in np.unique(sites).tolist()
-    ]
-    kept, held = (np.sort(np.concatenate([pair[side] for pair in pairs])) for side in (0, 1))
+    sites = np.zeros(len(labels), dtype=np.int64) if source.sites is None else source.sites
+    if source.groups is not None:  # a group may have rows at several sites
+        kinds = 2 * sites + labels
+        kept, held = validation_split(kinds, train_rows, spec.validation_fraction, spec.seed, groups=source.groups)
+    else:
+        here = sites[train_rows]
+        pairs = [
+            validation_split(labels, train_rows[here == site], spec.validation_fraction, spec.seed, site)
+            for site in np.unique(here).tolist()
+        ]
+        kept, held = (np.sort(np.concatenate([pair[side] for pair in pairs])) for side in (0, 1))
     check_both_classes(labels[kept], "the training set without its validation rows", source.classes)
     check_both_classes(labels[held], "the validation set", source.classes)
     return kept, held

@@ -1,6 +1,6 @@
 """A site's own file: its rows, which of them are held out, and the statistics needed to scale all sites alike."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +10,12 @@ from problems.data.agreement import Agreed, Encoded, Statistics, fit, measure, n
 from problems.data.disturb import hold_out, validation_split
 from problems.data.doubts import warn_of_rows
 from problems.data.formats.readers import read_site
+from problems.data.groups import warn_of_shared
 from problems.data.preprocessing import Preprocessing
 from problems.data.quantiles import FEWEST_ROWS
+from problems.data.quoting import quote
 from problems.data.samples import Samples, as_float32, check_finite, positive_classes, take_float32
-from problems.data.spec import DataError, DataSpec, in_data_set
+from problems.data.spec import TABLES, DataError, DataSpec, in_data_set, parse_names
 from problems.data.validation import validate
 
 _UNSCALED = 'set scale="none" with columns that are scaled already'
@@ -125,6 +127,10 @@ def read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
 
 
 def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
+    if partition_id is None and spec.group_column and spec.dataset in TABLES:
+        # the server tests on all rows of its file, which may lack the column
+        dropped = {*parse_names("drop-columns", spec.drop_columns), spec.group_column}
+        spec = replace(spec, group_column="", drop_columns=", ".join(map(quote, sorted(dropped))))
     source = read_site(Path(path).expanduser(), spec)
     train_rows, test_rows = source.own_split()
     everything = np.concatenate((train_rows, test_rows))
@@ -137,11 +143,15 @@ def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
     if partition_id is None:
         train_rows, test_rows = everything[:0], everything
     elif not spec.data_dir and source.train_count is None:
-        train_rows, test_rows = hold_out(labels, spec.test_fraction, spec.seed, partition_id)
+        train_rows, test_rows = hold_out(labels, spec.test_fraction, spec.seed, partition_id, source.groups)
+    elif source.groups is not None:
+        warn_of_shared(source.groups, train_rows, test_rows)
     validation_rows = None
     if spec.validation_fraction and partition_id is not None:
         fraction = spec.validation_fraction
-        train_rows, validation_rows = validation_split(labels, train_rows, fraction, spec.seed, partition_id)
+        train_rows, validation_rows = validation_split(
+            labels, train_rows, fraction, spec.seed, partition_id, source.groups
+        )
     negative, positive = (tuple(np.array(source.classes)[marked == side].tolist()) for side in (False, True))
     values = (negative, positive)
     return SiteRows(features, labels, train_rows, test_rows, values, preprocessing, validation_rows, source.notes)

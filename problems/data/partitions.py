@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int8, Int64
 
+from problems.data.groups import partition_groups
 from problems.data.spec import GIVEN, OFFSET_SITES, DataError, DataSpec, parse_rows
 from problems.errors import require
 from problems.randomness import stream
@@ -26,6 +27,7 @@ def partition(
     num_clients: int,
     own_sites: Int64[np.ndarray, "n"] | None = None,
     num_sites: int = 0,
+    groups: Int64[np.ndarray, "n"] | None = None,
 ) -> list[Int64[np.ndarray, "_"]]:
     """Return each client's rows of the training set; every row belongs to one client, with "given" to at most one.
 
@@ -36,6 +38,7 @@ def partition(
         num_clients: how many parts there are.
         own_sites: the site that each row comes from, if the data set has sites of its own.
         num_sites: how many these are; some may have no training row.
+        groups: The group of each row; a group belongs to one client, unless clients are sites. None: no groups.
 
     Raises:
         DataError: when there are more clients than rows, a client would hold none, or the rows cannot be
@@ -49,6 +52,8 @@ def partition(
     if own_sites is not None and _keeps_sites(spec):
         _check_number(num_clients, num_sites, "the data set comes in {} sites", "")
         parts = [np.flatnonzero(own_sites == site) for site in range(num_sites)]
+    elif groups is not None:
+        parts = partition_groups(spec, labels.astype(np.int64), classes, groups, num_clients, rng)
     elif kind == "iid":
         parts = _iid(labels, num_clients, rng)
     elif kind == "consecutive":

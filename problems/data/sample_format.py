@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from problems.data.samples import as_float32, check_finite, label_classes
 from problems.data.spec import DataError
+from problems.data.spellings import check_spellings
 
 _KEYS = ("shape", "pixels", "negative_labels", "positive_labels")
 
@@ -103,6 +104,7 @@ class SampleFormat:
         Raises:
             DataError: a label is missing, or occurred neither as a negative nor as a positive one in training.
         """
+        check_spellings(labels)
         classes, codes = label_classes(labels)
         known = (*self.negative_labels, *self.positive_labels)
         strange = [name for name in classes if name not in known]

@@ -14,6 +14,7 @@ from problems.data.cells import as_text, is_number
 from problems.data.mapped import allocate, slices
 from problems.data.preprocessing import Preprocessing
 from problems.data.spec import DataError
+from problems.data.spellings import check_spellings
 from problems.errors import NOTHING
 
 Rows = NDArray[np.int64]
@@ -39,6 +40,8 @@ class Source:
     """The number of the site that each row comes from; None when there are none."""
     notes: tuple[str, ...] = ()
     """Lines for the log about the reading of the rows."""
+    groups: Int64[np.ndarray, "n"] | None = None
+    """The number of each row's group, whose rows stay together; None if rows are independent."""
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -81,6 +84,7 @@ def make_source(
     Raises:
         DataError: when a label is missing, or features and labels differ in number.
     """
+    check_spellings(np.asarray(labels))
     classes, codes = label_classes(np.asarray(labels))
     if callable(features):
         return Source(classes, codes, features, train_count, sites)

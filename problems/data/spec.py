@@ -83,6 +83,8 @@ REST = "*"
 
 OWN, GIVEN = "own", "given"
 AUTO = "auto"
+# Partitions that can keep the rows of a group together.
+GROUPED_PARTITIONS = ("iid", "dirichlet", "linear", "natural", "consecutive", "positives-skewed", OWN)
 TABLES = ("csv", "parquet")
 GENERIC = ("csv", "parquet", "svmlight", "npz", "image-folder")
 SPARSE_LOGISTIC = "synthetic-sparse-logistic"
@@ -235,6 +237,11 @@ class DataSpec:
     positive_label: str = _key("", "a label, labels with commas, first-half, or empty: the data set's own")
     label_column: str = _key("", "label column of a tabular file, or empty: 'label'")
     site_column: str = _key("", "column of a table with the name of each row's site (natural), or empty")
+    group_column: str = _key(
+        "",
+        "column of a table whose equal cells keep rows together, such as a patient's id; of images: folder, or a "
+        "pattern with one group; or empty",
+    )
     feature_columns: str = _key(
         "", "columns of a table, with commas; name[value|value] for text; of svmlight: how many; or empty: all"
     )

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from problems.data.dialect import Dialect
+from problems.data.groups import check_spec, path_pattern
 from problems.data.markers import parse_markers
 from problems.data.spec import (
     AUTO,
@@ -132,6 +133,13 @@ def _check_columns(spec: DataSpec) -> None:
         word = _value(spec, key)
         _inside(spec, key, word in names, ", ".join(names) + did_you_mean(word, names))
     Dialect.of(spec).check()
+    grouped = tabular or spec.dataset == "image-folder" or is_loader(spec.dataset)
+    allowed = "'' with this dataset; groups go with tables, image-folder, loaders and Hugging Face"
+    _inside(spec, "group-column", grouped or not spec.group_column, allowed, "remove group-column")
+    if spec.group_column:
+        check_spec(spec)
+        if spec.dataset == "image-folder":
+            path_pattern(spec.group_column)
     plain_keys = {"label-column": "", "drop-columns": "", "missing": "error", "missing-values": "", "scale": "standard"}
     for key, plain in plain_keys.items():
         got, only = _value(spec, key), f"{plain!r} with dataset {spec.dataset!r}, which is no table"
@@ -146,6 +154,10 @@ def _check_columns(spec: DataSpec) -> None:
     _inside(spec, "bins", spec.scale == "bins" or spec.bins == DataSpec.bins, plain_bins, "set scale to bins")
     dropped, markers = parse_names("drop-columns", spec.drop_columns), parse_markers(spec.missing_values)
     columns = parse_columns(number) if tabular else ()
+    if spec.group_column:
+        others = {spec.labels_in, spec.site_column, *(column.name for column in columns)}
+        allowed = "a column that is neither label-column nor site-column, nor in feature-columns"
+        _inside(spec, "group-column", spec.group_column not in others, allowed, "remove it from the other key")
     needed = {spec.labels_in, spec.site_column, *(column.name for column in columns)}
     if both := needed.intersection(dropped):
         got = f"{spec.drop_columns!r}, with {min(both)!r}"

@@ -11,6 +11,7 @@ from scipy import sparse
 from problems.data.disturb import drop_positives, flip_labels, split, split_rows, validation_split
 from problems.data.formats.arrays import read_svmlight
 from problems.data.formats.readers import DEFAULT_POSITIVE, read, svmlight_files
+from problems.data.sample_format import SampleFormat
 from problems.data.samples import Source, check_both_classes, make_source, positive_classes
 from problems.data.spec import DRAWN, DataError, DataSpec, in_data_set
 from problems.data.validation import validate
@@ -34,6 +35,7 @@ class VerticalData:
         columns: the ascending column numbers of each party; disjoint, together all d.
         intercept: the number of the column of ones, which the first party holds; None without.
         classes: the names of the classes, in the order of their indices; () unless loaded with `multiclass`.
+        samples: The negative and the positive labels; None if labels are numbers, or of several classes.
     """
 
     train_features: Features
@@ -44,6 +46,7 @@ class VerticalData:
     columns: tuple[Int64[np.ndarray, "_"], ...]
     intercept: int | None = None
     classes: tuple[str, ...] = ()
+    samples: SampleFormat | None = None
 
     def party(self, party: int) -> tuple[Features, Features]:
         """Return the training and the test features of one party.
@@ -96,6 +99,7 @@ def load_vertical(
 def _load(spec: DataSpec, parties: int, partition: str, regression: bool, multiclass: bool) -> VerticalData:
     source = _read(spec)
     labels: np.ndarray
+    samples = None
     if multiclass:
         labels = source.codes.astype(np.float64)
     elif regression:
@@ -103,6 +107,7 @@ def _load(spec: DataSpec, parties: int, partition: str, regression: bool, multic
     else:
         marked = positive_classes(source.classes, spec.positive_label or DEFAULT_POSITIVE.get(spec.dataset, ""))
         labels = marked[source.codes].astype(np.int8)
+        samples = SampleFormat.of(np.empty((0, 0)), source.classes, marked)
     binary = not (regression or multiclass)
     train_rows, test_rows = _split(source, labels, spec, not binary)
     features = _encode(source, train_rows)
@@ -120,6 +125,7 @@ def _load(spec: DataSpec, parties: int, partition: str, regression: bool, multic
         rows=np.concatenate((train_rows, test_rows)),
         columns=_spread(features.shape[1], parties, partition, spec.seed),
         classes=tuple(source.classes) if multiclass else (),
+        samples=samples,
     )
 
 
@@ -155,6 +161,7 @@ def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> No
         ("partition", spec.partition, "iid", shared),
         ("client-shift", spec.client_shift, 0.0, shared),
         ("partition-sites", spec.partition_sites, 0, shared),
+        ("group-column", spec.group_column, "", shared),
         ("imbalance", spec.imbalance, 0.0, numbers),
         ("label-noise", spec.label_noise, 0.0, numbers),
         ("positive-label", spec.positive_label, "", numbers),

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from apps.client_app import app as client_app
 from apps.config import RunConfig, Scalar, parse_run_config
+from apps.evaluation.labels import describe_labels
 from apps.evaluation.starting import starting_point
 from apps.run_directory.artifacts import RunDirectory
 from apps.training import Training
@@ -46,6 +47,8 @@ def check_run(clients: int, flat: Mapping[str, Scalar], nodes: Sequence[Mapping[
         evaluator = training.evaluator(len(roster))
         starting_point(config, evaluator)
         lines.append(f"{config.run.strategy} on {config.data.dataset}: {len(roster)} sites; {evaluator.summary}")
+        lines.extend(evaluator.notes)
+        lines.extend(describe_labels(config.data, evaluator.sample_format, roster.class_counts))
         lines.extend(_of_sites(config, roster))
         if config.warning:
             lines.append(config.warning)

@@ -31,17 +31,21 @@ def predict(
     model: ModelOption = "",
 ) -> None:
     """Score new rows with a run's model: one line for each, in their order."""
+    from apps.evaluation.labels import join_labels
     from problems.data.spec import parse_names
     from simulations.scoring.model import load  # imports scikit-learn, which takes a second
     from simulations.scoring.rows import score_file, write_scores
 
     trained = load(run, model)
     scores = score_file(trained, new, parse_names("--keep", keep))
+    positive = join_labels(trained.sample_format.positive_labels)
     if out is None:
+        typer.echo(f"{new}: probability of the positive label {positive}", err=True)
         typer.echo(scores.to_csv(index=False), nl=False)
     else:
         write_scores(scores, out)
-        typer.echo(f"{out}: {len(scores):,} scores by model {trained.chosen!r} of run {trained.record.name}")
+        model_name = f"model {trained.chosen!r} of run {trained.record.name}"
+        typer.echo(f"{out}: {len(scores):,} scores by {model_name}, probability of the positive label {positive}")
 
 
 def evaluate(
@@ -54,6 +58,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Measure a run's model on new rows with labels, with bootstrap intervals."""
+    from apps.evaluation.labels import join_labels
     from simulations.scoring.model import load
     from simulations.scoring.rows import evaluate_file
 
@@ -62,7 +67,8 @@ def evaluate(
         print_json(found)
         return
     typer.echo(
-        f"model {found.model!r} of run {found.run} on {found.rows:,} rows, {found.positives:,} of them positive; "
+        f"model {found.model!r} of run {found.run} on {found.rows:,} rows, {found.positives:,} of them positive "
+        f"({join_labels(found.positive_labels)}); "
         f"accuracy from score {format_cell(found.threshold)}"
     )
     rows = [[name, *map(format_metric, (one.value, one.low, one.high))] for name, one in found.metrics.items()]

@@ -106,6 +106,7 @@ class Measured:
 
     Attributes:
         run, model: which it is.
+    positive_labels: The original labels that count as positive.
         rows, positives: their numbers.
         threshold: the least score that counts as positive in ``accuracy``.
         resamples, confidence, seed: of the intervals; see `problems.metrics.scored_metrics`.
@@ -114,6 +115,7 @@ class Measured:
 
     run: str
     model: str
+    positive_labels: tuple[str, ...]
     rows: int
     positives: int
     threshold: float
@@ -150,4 +152,7 @@ def evaluate_file(
     likely, called = probabilities(scores)[:, 1], scores.astype(np.float64) >= model.threshold
     metrics = scored_metrics(labels, scores, likely, called, resamples=resamples, confidence=confidence, seed=seed)
     counts = len(labels), int(labels.sum())
-    return Measured(model.record.name, model.chosen, *counts, model.threshold, resamples, confidence, seed, metrics)
+    positive = model.sample_format.positive_labels
+    return Measured(
+        model.record.name, model.chosen, positive, *counts, model.threshold, resamples, confidence, seed, metrics
+    )

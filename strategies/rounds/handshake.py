@@ -83,13 +83,16 @@ class Roster:
         return sorted(int(place) for place in rng.choice(len(self), count, replace=False))
 
 
-def call_the_roll(grid: Grid, timeout: float, *, counted: bool = True) -> Roster:
+def call_the_roll(
+    grid: Grid, timeout: float, *, counted: bool = True, local: Mapping[str, str] | None = None
+) -> Roster:
     """Ask every node who it is, until as many sites have answered as there are partitions.
 
     The number of partitions is the largest that a site names. Warns if sites differ in device or libraries.
 
     Args:
         counted: whether each site must report how many rows of each class it holds.
+        local: Paths for sites on the server's disk, by name.
 
     Raises:
         StrategyError: nobody joins in time, a site cannot answer, partitions are missing or claimed twice.
@@ -101,7 +104,8 @@ def call_the_roll(grid: Grid, timeout: float, *, counted: bool = True) -> Roster
     while True:
         failed: dict[int, str] = {}
         if new := sorted(set(grid.get_node_ids()) - set(reports)):
-            question = content(config=ConfigRecord({ROUND: 0}))
+            paths = ConfigRecord(dict(local)) if local else None
+            question = content(config=ConfigRecord({ROUND: 0}), local=paths)
             messages = [Message(question, dst_node_id=node, message_type=MessageType.QUERY) for node in new]
             replies = list(grid.send_and_receive(messages, timeout=max(deadline - time.monotonic(), 1.0)))
             asked = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}

@@ -132,7 +132,8 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "fedsgda.large-batch": st.one_of(st.just("auto"), st.integers(1, 10**6)),
         # of tables only, as the next two
         **dict.fromkeys(
-            ("label-column", "feature-columns", "site-column", "drop-columns", "missing-values"), st.just("")
+            ("label-column", "feature-columns", "site-column", "group-column", "drop-columns", "missing-values"),
+            st.just(""),
         ),
         **dict.fromkeys(("separator", "decimal", "encoding"), st.just("auto")),
         "missing": st.just("error"),

@@ -93,7 +93,22 @@ def test_a_run_goes_on_with_the_rows_it_began_with_only(tmp_path: Path) -> None:
     for node in nodes:
         frame = pd.read_csv(str(node["data-path"]))
         frame[frame["id"] != EVERYBODY[7]].to_csv(str(node["data-path"]), index=False)
+    with pytest.raises(RuntimeError, match="resume: party 0: got other rows, values, labels or order of rows"):
+        play(run.path, {**CSV, "checkpoint-every": 3, "num-server-rounds": 4, "resume": True}, nodes)
+    for state in (run.path / "client-state").rglob("round-*.safetensors"):
+        state.unlink()  # the server compares the numbers of rows, also without the parties' memories
     with pytest.raises(RuntimeError, match=r"got \(47, 12\) training and test rows .*, allowed: \(48, 12\)"):
+        play(run.path, {**CSV, "checkpoint-every": 3, "num-server-rounds": 4, "resume": True}, nodes)
+
+
+def test_a_changed_cell_at_a_party_ends_a_resume(tmp_path: Path) -> None:
+    nodes, _ = own_files(tmp_path, [EVERYBODY] * 3)
+    run, _ = play(tmp_path / "run", {**CSV, "checkpoint-every": 3}, nodes)
+    path = str(nodes[1]["data-path"])
+    frame = pd.read_csv(path)
+    frame.loc[7, "x3"] += 1
+    frame.to_csv(path, index=False)
+    with pytest.raises(RuntimeError, match="resume: party 1: got other rows, values, labels or order of rows"):
         play(run.path, {**CSV, "checkpoint-every": 3, "num-server-rounds": 4, "resume": True}, nodes)
 
 

@@ -110,7 +110,8 @@ def test_predict_keeps_rows_and_ids(command: Line, hospital: tuple[Run, Path], t
     run, new = hospital
     code, out, err = command("predict", run.path, new, "--keep", "id, sex")
     scores = pd.read_csv(io.StringIO(out), dtype={"id": str})
-    assert (code, err, list(scores)) == (0, "", ["id", "sex", "score", "probability"])
+    assert (code, list(scores)) == (0, ["id", "sex", "score", "probability"])
+    assert err == f"{new}: probability of the positive label 'yes'\n"
     assert scores["id"].tolist() == [f"{row:03}" for row in range(60)]
     np.testing.assert_allclose(scores["probability"], 1 / (1 + np.exp(-scores["score"])), rtol=1e-6)
     # Another order of rows and columns, another kind of file, and no labels.
@@ -120,7 +121,7 @@ def test_predict_keeps_rows_and_ids(command: Line, hospital: tuple[Run, Path], t
         *("predict", run.path, tmp_path / "new.parquet", "--keep", "id", "--out", tmp_path / "new" / "scores.csv.gz")
     )
     assert (code, err) == (0, "")
-    assert out.endswith("scores.csv.gz: 60 scores by model 'last' of run a\n")
+    assert out.endswith("scores.csv.gz: 60 scores by model 'last' of run a, probability of the positive label 'yes'\n")
     again = pd.read_csv(tmp_path / "new" / "scores.csv.gz", dtype={"id": str})
     assert again["id"].tolist() == shuffled["id"].tolist()
     merged = scores.merge(again, on="id")

@@ -62,7 +62,8 @@ def credentials(host: int = 0, **changes: Any) -> Credentials:
 def summary(**changes: Any) -> DataSummary:
     """That of a party with labels and 4 columns of 10 rows."""
     fields: dict[str, Any] = {"rows": np.array([8, 2]), "columns": np.array([4]), "digest": text(b"d" * 32)}
-    return DataSummary(**({**fields, "labels": np.array([True])} | changes))
+    fields |= {"labels": np.array([True]), "id_lengths": np.array([1, 1]), "id_marks": np.zeros(6, dtype=bool)}
+    return DataSummary(**(fields | changes))
 
 
 def roster_of(parties: int) -> Roster:

@@ -2,15 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Int64
 from numpy.typing import NDArray
 
 from problems.data.formats.arrays import check_pair, join
 from problems.data.formats.images import channels_first, pixels_of
 from problems.data.formats.tables import from_frames
+from problems.data.groups import number_groups
 from problems.data.mapped import allocate
 from problems.data.samples import Source, make_source
 from problems.data.spec import HUB, DataError, DataSpec, fill_in, parse_columns
@@ -65,10 +68,12 @@ def hugging_face(dataset: str, spec: DataSpec) -> Source:
     """
     train, test = _two_splits(_open(dataset.removeprefix(HUB)))
     label_column = spec.labels_in
-    apart = [name for name in (label_column, spec.site_column) if name]
+    apart = list(dict.fromkeys(name for name in (label_column, spec.site_column, spec.group_column) if name))
     offered = [name for name in train.column_names if name not in apart]
     columns = [column.name for column in fill_in(parse_columns(spec.feature_columns), offered)]
-    wanted = {"label-column": [label_column], "site-column": apart[1:], "feature-columns": columns}
+    wanted = {"label-column": [label_column], "feature-columns": columns}
+    wanted |= {"site-column": [spec.site_column][: len(spec.site_column)]}
+    wanted |= {"group-column": [spec.group_column][: len(spec.group_column)]}
     for split in filter(None, (train, test)):
         for key, names in wanted.items():
             if lacking := [repr(name) for name in names if name not in split.column_names]:
@@ -84,7 +89,15 @@ def hugging_face(dataset: str, spec: DataSpec) -> Source:
         allowed = "one such column by itself, without a site-column, or columns of numbers and text"
         raise DataError("feature-columns", got=got, allowed=allowed, hint="set feature-columns to these")
     held_out = test and _pair(test, others[0], label_column)
-    return join(f"column {others[0]!r}", _pair(train, others[0], label_column), held_out)
+    source = join(f"column {others[0]!r}", _pair(train, others[0], label_column), held_out)
+    return replace(source, groups=_groups([train, test], spec.group_column)) if spec.group_column else source
+
+
+def _groups(splits: Sequence[Any], column: str) -> Int64[np.ndarray, "n"]:
+    """The number of each row's group."""
+    import pandas as pd
+
+    return number_groups(pd.concat([_frame(split, [column])[column] for split in splits if split is not None]))
 
 
 def _two_splits(found: Any) -> tuple[Any, Any]:

@@ -3,6 +3,7 @@
 Pixels stay uint8 until the samples are chosen.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from problems.data.formats.files import find_all, homes, read_bytes
+from problems.data.groups import number_paths
 from problems.data.samples import Source, make_source
 from problems.data.spec import DataError
 
@@ -79,12 +81,13 @@ def stl10(root: Path) -> Source | None:
     return make_source(np.concatenate(labels), np.concatenate(pixels), train_count=len(labels[0]))
 
 
-def class_folders(root: Path, *, bare: bool = True) -> Source | None:
+def class_folders(root: Path, *, bare: bool = True, group_column: str = "") -> Source | None:
     """Return the images of `train/<class>/` and, if there, `test/<class>/`.
 
     Args:
         root: the folder of `train`, or the one above it.
         bare: whether without a `train` folder `root` itself may hold the class folders.
+        group_column: as of `DataSpec`; if it is not empty, images in folders below the class folders are read too.
 
     Returns:
         All images; None when there is no class folder.
@@ -92,14 +95,19 @@ def class_folders(root: Path, *, bare: bool = True) -> Source | None:
     Raises:
         DataError: when images differ in size, cannot be read, or a test class has no training images.
     """
+    nested = bool(group_column)
     for home in homes(root):
-        if _classes(home / "train"):
-            return _read_folders(home / "train", home / "test")
-    return _read_folders(root, None) if bare and _classes(root) else None
+        if _classes(home / "train", nested=nested):
+            return _read_folders(home / "train", home / "test", group_column)
+    return _read_folders(root, None, group_column) if bare and _classes(root, nested=nested) else None
 
 
-def pictures(root: Path) -> tuple[list[Path], list[str] | None]:
+def pictures(root: Path, *, nested: bool = False) -> tuple[list[Path], list[str] | None]:
     """Find new images: an image file, a folder of them, or class folders, which ``test`` or ``train`` may hold.
+
+    Args:
+        root: The file or folder.
+        nested: Whether class folders may contain further folders of images.
 
     Returns:
         The files in the order of their names, and, of class folders, each one's class.
@@ -109,36 +117,44 @@ def pictures(root: Path) -> tuple[list[Path], list[str] | None]:
     """
     if root.is_file():
         return [root], None
-    home = next((root / split for split in ("test", "train") if _classes(root / split)), root)
-    classes, loose = _classes(home), _images(home)
+    splits = ("test", "train")
+    home = next((root / split for split in splits if _classes(root / split, nested=nested)), root)
+    classes, loose = _classes(home, nested=nested), _images(home)
     if bool(classes) == bool(loose):
         got = "images beside class folders" if loose else "no images"
         allowed = f"files {', '.join(IMAGE_ENDINGS)}, or class folders of them"
         raise DataError(home, got=got, allowed=allowed, hint="arrange the images so")
-    paths = loose or [path for folder in classes for path in _images(folder)]
-    return paths, [path.parent.name for path in paths] if classes else None
+    paths = loose or [path for folder in classes for path in _images(folder, nested=nested)]
+    return paths, [path.relative_to(home).parts[0] for path in paths] if classes else None
 
 
-def _classes(folder: Path | None) -> list[Path]:
+def _classes(folder: Path | None, *, nested: bool = False) -> list[Path]:
     if folder is None or not folder.is_dir():
         return []
-    return sorted(entry for entry in folder.iterdir() if entry.is_dir() and _images(entry))
+    return sorted(entry for entry in folder.iterdir() if entry.is_dir() and _images(entry, nested=nested))
 
 
-def _images(folder: Path) -> list[Path]:
-    return sorted(entry for entry in folder.iterdir() if entry.suffix.lower() in IMAGE_ENDINGS)
+def _images(folder: Path, *, nested: bool = False) -> list[Path]:
+    entries = folder.rglob("*") if nested else folder.iterdir()
+    return sorted(entry for entry in entries if entry.suffix.lower() in IMAGE_ENDINGS)
 
 
-def _read_folders(train: Path, test: Path | None) -> Source:
-    training, held_out = ([path for folder in _classes(split) for path in _images(folder)] for split in (train, test))
-    paths = training + held_out
-    labels = [path.parent.name for path in paths]
+def _read_folders(train: Path, test: Path | None, group_column: str = "") -> Source:
+    nested = bool(group_column)
+    training, held_out = (
+        [(folder, path) for folder in _classes(split, nested=nested) for path in _images(folder, nested=nested)]
+        for split in (train, test)
+    )
+    paths = [path for _, path in training + held_out]
+    labels = [folder.name for folder, _ in training + held_out]
     unknown = set(labels[len(training) :]) - set(labels[: len(training)])
     if unknown:
         got = f"test classes without training images: {', '.join(sorted(unknown))}"
         allowed = "images of each class in train/ too"
         raise DataError(train.parent, got=got, allowed=allowed, hint="add them, or remove these classes")
-    return make_source(labels, read_images(paths), len(training) if held_out else None)
+    below = [path.relative_to(folder).as_posix() for folder, path in training + held_out]
+    groups = number_paths(below, group_column) if group_column else None
+    return replace(make_source(labels, read_images(paths), len(training) if held_out else None), groups=groups)
 
 
 def read_images(paths: list[Path], channels: int = 0) -> UInt8[np.ndarray, "n channels height width"]:

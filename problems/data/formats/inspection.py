@@ -38,7 +38,7 @@ as 0 and 1 beside "unknown", may be codes."""
 _DROP = "name the column in drop-columns"
 _LISTING = f", or list its values in feature-columns, as in {REST},sex[f|m|{REST}]: {REST} is all others"
 _DECIMAL = ', or in a csv set decimal to ","'
-_ID_NAME = re.compile(r"(?i:(?:.*[\W_])?(?:id|uuid|mrn|ssn)(?:[\W_].*)?|idx|index|name|patient|subject)|.*[a-z]I[Dd]")
+ID_NAME = re.compile(r"(?i:(?:.*[\W_])?(?:id|uuid|mrn|ssn)(?:[\W_].*)?|idx|index|name|patient|subject)|.*[a-z]I[Dd]")
 _DATE = re.compile(r"(\d{1,4}([-/.])\d{1,2}\2\d{1,4})([T ].*)?")
 _GROUPED = r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?"
 _UNNAMED = re.compile(r"Unnamed: \d+")
@@ -244,7 +244,7 @@ class _Check:
             way_out = f"mend these cells{markers}" if iso else f"write them so, or {_DROP}"
             got = f"dates{strays(dates)}" if iso else f"dates in the form {form}"
             yield self._fault(got, "dates in the form 0000-00-00, years first", way_out)
-        elif _ID_NAME.fullmatch(self.column.name) or (different > 2 and 2 * different > len(words)):
+        elif ID_NAME.fullmatch(self.column.name) or (different > 2 and 2 * different > len(words)):
             yield self._an_id
         elif different > MOST_VALUES:
             listing = f"list the frequent values in feature-columns with {REST} for all others, as in "
@@ -291,7 +291,7 @@ def _is_id(numbers: Float64[np.ndarray, "n"], name: str) -> bool:
     if len(numbers) < FEWEST_ROWS or not (numbers == np.round(numbers)).all():
         return False
     counted = bool((np.diff(numbers) == 1).all())
-    return counted or bool(_ID_NAME.fullmatch(name) and len(np.unique(numbers)) > MOSTLY * len(numbers))
+    return counted or bool(ID_NAME.fullmatch(name) and len(np.unique(numbers)) > MOSTLY * len(numbers))
 
 
 def _marks(texts: "pd.Series[str]") -> Bool[np.ndarray, "n"]:

@@ -3,6 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from problems.data.formats.arrays import Pair, check_pair, join
 from problems.data.formats.frames import check_columns_alike, check_index, is_frame, is_series, read_frame, read_series
 from problems.data.formats.images import pixels_of
+from problems.data.groups import pop_groups
 from problems.data.mapped import allocate
 from problems.data.samples import Source
 from problems.data.spec import LOADER_FORM, PAGE, DataError
@@ -20,7 +22,7 @@ _FORMS = "(X, y), (X, y, X_test, y_test), a torch Dataset, or two of them"
 _LOADER = f"'{LOADER_FORM}', where loader(data_dir, seed) returns {_FORMS}"
 
 
-def call_loader(path: str, data_dir: str, seed: int, *, site: bool = False) -> Source:
+def call_loader(path: str, data_dir: str, seed: int, *, site: bool = False, group_column: str = "") -> Source:
     """Call a loader and return what it gives.
 
     Of ``data_dir`` and ``seed`` it gets, by keyword, those that its signature has.
@@ -30,6 +32,7 @@ def call_loader(path: str, data_dir: str, seed: int, *, site: bool = False) -> S
         data_dir: the run's, or the path of a site's own data.
         seed: the run's.
         site: whether the data are one site's, whose errors leave it, so that they quote none of the loader's own.
+        group_column: The column of the features, which must be data frames, that identifies groups; "": no groups.
 
     Raises:
         DataError: there is no such loader, it fails, or it returns something else than arrays or torch Datasets.
@@ -38,7 +41,10 @@ def call_loader(path: str, data_dir: str, seed: int, *, site: bool = False) -> S
     try:
         found = loader(**_choose_arguments(loader, {"data_dir": data_dir, "seed": seed}))
         halves = _halves(path, found)
-        parts = [_pair_of(path, one) for one in halves]
+        groups = None
+        if group_column:
+            halves, groups = pop_groups(path, halves, group_column)
+        parts = [_pair_of(path, half) for half in halves]
         if len(halves) > 1 and not _is_dataset(halves[0]):
             check_columns_alike(f"what {path!r} returned", halves[0][0], halves[1][0])
     except DataError:
@@ -46,7 +52,8 @@ def call_loader(path: str, data_dir: str, seed: int, *, site: bool = False) -> S
     except Exception as error:
         why = type(error).__name__ if site else first_line(error)
         raise _unfit(f"{path!r}, which failed ({why})") from error
-    return join(f"what {path!r} returned", parts[0], parts[1] if len(parts) > 1 else None)
+    source = join(f"what {path!r} returned", parts[0], parts[1] if len(parts) > 1 else None)
+    return replace(source, groups=groups)
 
 
 def _unfit(got: str, allowed: str = _LOADER) -> DataError:

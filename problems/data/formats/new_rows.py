@@ -71,7 +71,7 @@ def read_array_rows(path: Path, shape: tuple[int, ...], spec: DataSpec) -> NewRo
         DataError: it is nothing of these, or cannot be read as samples of this shape.
     """
     if path.is_dir() or path.name.lower().endswith(images.IMAGE_ENDINGS):
-        paths, labels = images.pictures(path)
+        paths, labels = images.pictures(path, nested=bool(spec.group_column))
         pixels = images.read_images(paths, shape[0] if len(shape) == 3 and shape[0] in (1, 3) else 0)
         root = path if path.is_dir() else path.parent
         names = tuple(file.relative_to(root).as_posix() for file in paths)

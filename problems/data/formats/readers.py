@@ -60,7 +60,7 @@ def read(spec: DataSpec) -> Source:
         DataError: when its files are missing or damaged, or a loader of a user's own fails.
     """
     if path := loader_path(spec.dataset):
-        return call_loader(path, spec.data_dir, spec.seed)
+        return call_loader(path, spec.data_dir, spec.seed, group_column=spec.group_column)
     match spec.dataset:
         case "digits":
             return bundled.digits()
@@ -83,7 +83,7 @@ def read(spec: DataSpec) -> Source:
         case "npz":
             return arrays.npz(*locate("npz", spec.data_dir, arrays.NPZ_ENDINGS))
         case "image-folder":
-            return _folders(folder(spec.data_dir))
+            return _folders(folder(spec.data_dir), spec.group_column)
         case "csv" | "parquet" as kind:
             endings = tables.CSV_ENDINGS if kind == "csv" else tables.PARQUET_ENDINGS
             return tables.table(*locate(kind, spec.data_dir, endings), spec)
@@ -129,9 +129,9 @@ def read_site(path: Path, spec: DataSpec) -> Source:
         allowed = "an existing file, or for images a folder"
         raise DataError(repr(str(path)), got="no such file", allowed=allowed, hint="give its path")
     if loader := loader_path(spec.dataset):
-        return call_loader(loader, str(path), spec.seed, site=True)
+        return call_loader(loader, str(path), spec.seed, site=True, group_column=spec.group_column)
     if spec.dataset == "image-folder" and path.is_dir():
-        return _folders(path)
+        return _folders(path, spec.group_column)
     endings = _SITE_ENDINGS.get(spec.dataset, ("a folder of class folders",))
     opened = tables.OPENED_ENDINGS if spec.dataset in TABLES else endings
     if not path.is_file() or not path.name.lower().endswith(opened):
@@ -179,8 +179,8 @@ def _found(spec: DataSpec, names: Sequence[str]) -> Path:
     return path
 
 
-def _folders(root: Path) -> Source:
-    found = images.class_folders(root)
+def _folders(root: Path, group_column: str) -> Source:
+    found = images.class_folders(root, group_column=group_column)
     if found is None:
         allowed = f"train/<class>/ (and test/<class>/), or <class>/, with files {', '.join(images.IMAGE_ENDINGS)}"
         raise DataError(repr(str(root)), got="no images", allowed=allowed, hint="arrange the images so")

@@ -19,8 +19,10 @@ from problems.data.formats.containers import Contents, open_table
 from problems.data.formats.csv_text import read_cells, read_text
 from problems.data.formats.inspection import check_columns, is_index, kind_of
 from problems.data.formats.workbooks import as_text_table
+from problems.data.groups import number_groups
 from problems.data.markers import Markers, check_names, describe_hits, parse_markers
 from problems.data.preprocessing import Feature, Preprocessing
+from problems.data.repeats import warn_of_repeats
 from problems.data.samples import Source, label_classes, make_source
 from problems.data.spec import REST, Column, DataError, DataSpec, fill_in, parse_columns, parse_names
 
@@ -130,6 +132,7 @@ def table(train: Path, test: Path | None, spec: DataSpec, *, site: bool = False)
         DataError: names the column that is not there, or all that cannot be features; see `check_columns`.
     """
     words = [column.name for column in parse_columns(spec.feature_columns) if column.categories]
+    words += [spec.group_column] * bool(spec.group_column)  # group 01 is not group 1
     dialect = Dialect.of(spec)
     frame, other = read_table(train, words, dialect), None if test is None else read_table(test, words, dialect)
     if other is not None and test is not None:
@@ -163,7 +166,7 @@ def from_frames(
     import pandas as pd
 
     (train, test), label_column = places, spec.labels_in
-    named, train_count = parse_columns(spec.feature_columns), None
+    named, train_count, everything = parse_columns(spec.feature_columns), None, frame
     frame, counting, hits = clean(frame, train, spec, site=site)
     if other is not None:
         assert test is not None
@@ -186,6 +189,7 @@ def from_frames(
     labels = take("label-column", label_column)
     place = f"column {spec.site_column!r}"
     sites = label_classes(take("site-column", spec.site_column).to_numpy(), place)[1] if spec.site_column else None
+    groups = number_groups(take("group-column", spec.group_column)) if spec.group_column else None
     if not len(frame.columns):
         got = f"no column but {label_column!r}"
         raise DataError(train, got=got, allowed="one of features at least", hint="add columns of features")
@@ -199,12 +203,18 @@ def from_frames(
         got = f"{missing:,} of {len(labels):,} labels missing"
         found = [DataError(f"column {label_column!r}", got=got, allowed="none", hint="fill or drop them")]
     check_columns(frame, wanted, spec, found, train_count=train_count, site=site)
+    if groups is None:
+        _warn_of_repeats(everything, [column.name for column in wanted], (label_column, spec.site_column))
     if counting:
         _log.warning("left out column %r of %s, which counts rows and has no name", counting[0], files)
-    source = make_source(
-        labels.to_numpy(), lambda train_rows: encode(frame, wanted, train_rows, spec), train_count, sites
-    )
-    return replace(source, notes=tuple(describe_hits(parse_markers(spec.missing_values), hits, len(frame))))
+    encoder = lambda train_rows: encode(frame, wanted, train_rows, spec)  # noqa: E731
+    notes = tuple(describe_hits(parse_markers(spec.missing_values), hits, len(frame)))
+    return replace(make_source(labels.to_numpy(), encoder, train_count, sites), groups=groups, notes=notes)
+
+
+def _warn_of_repeats(frame: "pd.DataFrame", features: Sequence[str], others: Sequence[str]) -> None:
+    frame = frame.set_axis(frame.columns.map(str), axis="columns")
+    warn_of_repeats(frame, [name for name in frame.columns if name not in (*features, *others)], features)
 
 
 def clean(
@@ -226,7 +236,7 @@ def clean(
         DataError: a column that is to be dropped, or that has markers, is not there.
     """
     frame = frame.set_axis(frame.columns.map(str), axis="columns")
-    dropped = parse_names("drop-columns", spec.drop_columns)
+    dropped = [name for name in parse_names("drop-columns", spec.drop_columns) if name != spec.group_column]
     lacking = [repr(name) for name in dropped if name not in frame.columns]
     if lacking and not site:
         got, way_out = f"{', '.join(lacking[:10])}, which {place} has not", "leave it out"
@@ -234,11 +244,12 @@ def clean(
     markers, hits = parse_markers(spec.missing_values), Counter[str]()
     if not site:
         check_names(markers, frame.columns, place)
-    frame = frame.drop(columns=list(dropped), errors="ignore")
+    frame = frame.drop(columns=dropped, errors="ignore")
     counting = [name for name in frame.columns[:1] if not _only_some(spec) and is_index(frame[name])]
     named = Markers(by_column=markers.by_column)
     own = {
         spec.site_column: named.of(spec.site_column),
+        spec.group_column: named.of(spec.group_column),
         spec.labels_in: (*_no_labels(markers.everywhere, spec), *named.of(spec.labels_in)),
     }
     frame = frame.drop(columns=counting)

@@ -1,0 +1,53 @@
+"""Lines for the log and for ``check``: which labels are positive, which are negative, and how many rows have them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Int64
+
+from problems.data import DataSpec, SampleFormat
+from problems.data.cells import is_number
+from problems.data.spec import GENERIC, OWN, is_hub, is_loader
+
+SHOWN = 8
+"""Labels that a line lists."""
+
+
+def join_labels(labels: Sequence[str]) -> str:
+    """Return labels in quotes with commas, the first `SHOWN` of them."""
+    more = f" and {len(labels) - SHOWN:,} more" if len(labels) > SHOWN else ""
+    return ", ".join(map(repr, labels[:SHOWN])) + more
+
+
+def describe_labels(
+    spec: DataSpec, samples: SampleFormat | None, class_counts: Int64[np.ndarray, "clients 2"]
+) -> list[str]:
+    """Return a line about the positive labels and a line about the negative labels; [] without labels.
+
+    Args:
+        spec: The run's data.
+        samples: The labels on each side.
+        class_counts: Each client's number of negative and positive training rows.
+    """
+    if samples is None or not (samples.positive_labels or samples.negative_labels):
+        return []
+    negatives, positives = class_counts.sum(axis=0).tolist()
+    lines = []
+    sides = (("positive", positives, samples.positive_labels), ("negative", negatives, samples.negative_labels))
+    for side, count, labels in sides:
+        names = join_labels(labels) or "none"
+        lines.append(f"labels: {side} {names} ({count:,} of {negatives + positives:,} training rows)")
+    return [lines[0] + _reason(spec, samples), lines[1]]
+
+
+def _reason(spec: DataSpec, samples: SampleFormat) -> str:
+    """Why the positive label is positive, if no key determines it."""
+    generic = spec.dataset in GENERIC or is_hub(spec.dataset) or is_loader(spec.dataset)
+    if spec.positive_label or not generic:
+        return ""
+    if spec.partition == OWN:
+        return ", the default; positive-label names another"
+    numbers = all(map(is_number, (*samples.positive_labels, *samples.negative_labels)))
+    order = "the larger of two numbers" if numbers else "the last in alphabetical order"
+    names = ", ".join(samples.negative_labels)
+    return f', {order}, since positive-label is empty; set positive-label="{names}" if that is the positive label'

@@ -1,0 +1,101 @@
+"""Whether a resumed run has the data that it began with: fingerprints of them in each checkpoint."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from logging import WARNING
+from typing import Any
+
+from flwr.common import log
+
+from apps.run_config.algorithm import RunConfig
+from apps.run_config.settings import ConfigError
+from payloads.handshake import SiteReport
+from problems.data import DataError, FederatedData
+from problems.data.fingerprints import DIGEST_BYTES, Fingerprint, digest_rows
+
+DATA, KEYS = "data", "keys"
+# A record: fingerprints by the name of a site or "data", and under `KEYS` the marks of the sites' keys.
+Record = dict[str, Any]
+
+
+def record_data(data: FederatedData) -> Record:
+    """Return the fingerprint of a data set that the server has, with its parts in the clients' order."""
+    held = [data.test, *([] if data.validation is None else [data.validation])]
+    parts = [*map(data.client, range(data.num_clients)), *held]
+    content = _hash([digest_rows(part.features, part.labels, [range(len(part))]) for part in parts])
+    names = () if data.columns is None else data.columns.names
+    totals = [data.train, *held]
+    classes = [count for part in totals for count in (len(part.negatives), len(part.positives))]
+    columns = _hash([str(data.input_shape), *names])
+    return {DATA: Fingerprint(columns, tuple(map(len, totals)), tuple(classes), content).to_json()}
+
+
+def record_sites(reports: Sequence[SiteReport]) -> Record:
+    """Return the fingerprints of sites that read their own files, from their reports."""
+    record: Record = {KEYS: {}}
+    for report in reports:
+        name = f"partition {report.partition_id}"
+        shape = [] if report.shape is None else report.shape.tolist()
+        columns = _hash([str(shape), *([] if report.columns is None else [report.columns.tobytes().hex()])])
+        counted = [report.class_counts, report.held_out_counts, report.test_counts]
+        classes = [counts.tolist() for counts in counted if counts is not None]
+        found = Fingerprint(columns, tuple(map(sum, classes)), tuple(chain(*classes)))
+        if report.fingerprint is not None:
+            whole = report.fingerprint.tobytes()
+            mark, content = whole[:DIGEST_BYTES].hex(), whole[DIGEST_BYTES:].hex()
+            record[KEYS][name] = mark
+            found = replace(found, content=content)
+        record[name] = found.to_json()
+    return record
+
+
+def compare_data(before: Record | None, now: Record, config: RunConfig) -> None:
+    """Refuse to resume a run with other data; warn about data that cannot be compared.
+
+    Args:
+        before: The record in the checkpoint; None if it was written by a release without records.
+        now: The record of the resumed run.
+        config: The run's configuration.
+
+    Raises:
+        ConfigError: Names the site or the file, and what differs.
+    """
+    if before is None:
+        log(WARNING, "resume: the checkpoint has no fingerprint of the data, so they are not compared")
+        return
+    here, there = (set(record) - {KEYS} for record in (now, before))
+    if here != there:
+        got, allowed = f"data of {_join(here)}", f"data of {_join(there)}, as when the run began"
+        raise ConfigError("resume", got=got, allowed=allowed, hint="start the same sites, or begin a new run")
+    keys, old_keys = ({**record.get(KEYS, {})} for record in (now, before))
+    unknown = []
+    for name in sorted(here):
+        try:
+            old, new = Fingerprint.from_json(before[name]), Fingerprint.from_json(now[name])
+        except DataError as error:
+            raise ConfigError.of(error, "resume") from None
+        if name != DATA and (name not in keys or keys[name] != old_keys.get(name)):
+            unknown.append(name)
+            new = replace(new, content="")
+        if difference := old.find_difference(new):
+            place = f"dataset {config.data.dataset!r}" if name == DATA else name
+            where = f" in {config.data.data_dir}" if name == DATA and config.data.data_dir else ""
+            raise ConfigError(
+                f"resume: {place}",
+                got=f"{difference}{where} than the run in its checkpoint",
+                allowed="the data that the run began with",
+                hint="restore the data, or begin a new run",
+            )
+    if unknown:
+        text = "resume: values and order of rows are not compared at %s, since a state-dir of the first run is missing"
+        log(WARNING, text, ", ".join(unknown))
+
+
+def _hash(parts: Sequence[str]) -> str:
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=DIGEST_BYTES).hexdigest()
+
+
+def _join(names: set[str]) -> str:
+    return ", ".join(sorted(names)) or "no site"

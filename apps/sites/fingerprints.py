@@ -1,0 +1,54 @@
+"""A site's fingerprint of its file: keyed digests, whose key never leaves the site, by which a resumed run compares."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from apps.run_config.algorithm import RunConfig
+from apps.sites.files import lock_file
+from apps.sites.rows import own_rows, reads_own
+from apps.sites.state_store import base_folder
+from payloads.handshake import SiteReport
+from problems.data.fingerprints import digest_rows
+
+KEY_FILE, KEY_BYTES = "fingerprint-key", 32
+
+
+def add_fingerprint(
+    report: SiteReport, config: RunConfig, node: Mapping[str, Any], local: Mapping[str, Any]
+) -> SiteReport:
+    """Return a site's report with keyed digests of its rows, if it has a file and a folder to keep the key in.
+
+    Args:
+        report: The report.
+        config: The run's configuration; without checkpoints nothing is added.
+        node: The node config.
+        local: The paths that the message brings.
+    """
+    base = base_folder(node, local)
+    if base is None or not reads_own(config) or not config.training.checkpoint_every:
+        return report
+    rows = own_rows(config, node, report.partition_id)
+    parts = [rows.train_rows, rows.evaluated_rows, *([] if rows.validation_rows is None else [rows.test_rows])]
+    key = _read_key(base / KEY_FILE)
+    mark = digest_rows(rows.features, rows.labels, [], key)  # the same as long as the key is
+    content = digest_rows(rows.features, rows.labels, parts, key)
+    return replace(report, fingerprint=np.frombuffer(bytes.fromhex(mark + content), dtype=np.uint8))
+
+
+def _read_key(path: Path) -> bytes:
+    """The key in a file that only its owner can read; drawn if there is none."""
+    with lock_file(path) as file:
+        key = file.read()
+        if len(key) != KEY_BYTES:
+            key = os.urandom(KEY_BYTES)
+            file.seek(0)
+            file.truncate()
+            file.write(key)
+            file.flush()
+            os.fsync(file.fileno())
+    return key

@@ -1,0 +1,65 @@
+"""The form of a party's row ids, which explains why equal ids were written in different ways: ``007`` and ``7``.
+
+A party reports the lengths of its shortest and longest id, and for each of `MARKS` whether any id has it. No id
+travels.
+"""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from payloads.record import PayloadError
+
+MARKS = ("leading zeros", "letters", "capital letters", "small letters", "spaces around", "other characters")
+"""What some ids of a party may have."""
+
+
+def measure_ids(ids: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the lengths of the shortest and of the longest id, and which of `MARKS` some ids have."""
+    lengths, characters = set(map(len, ids)) or {0}, set().union(*ids)
+    marks = (
+        re.search(r"(?<!\d)0\d", "\n".join(ids)) is not None,
+        any(letter.isalpha() for letter in characters),
+        any(letter.isupper() for letter in characters),
+        any(letter.islower() for letter in characters),
+        any(name != name.strip() for name in ids),
+        any(not letter.isalnum() for letter in characters),
+    )
+    return np.array([min(lengths), max(lengths)]), np.array(marks)
+
+
+def check_lengths(lengths: NDArray[np.signedinteger]) -> None:
+    """Check the lengths that a party has reported.
+
+    Raises:
+        PayloadError: They are not the lengths of a shortest and a longest id.
+    """
+    shortest, longest = lengths.tolist()
+    if not 0 <= shortest <= longest:
+        raise PayloadError(f"DataSummary.id_lengths: got {shortest} and {longest}, expected 0 <= shortest <= longest")
+
+
+def compare_forms(forms: Sequence[tuple[NDArray[np.signedinteger], NDArray[np.bool_]]]) -> str:
+    """Return how the forms of the parties' ids differ, in words; "" if they have the same marks.
+
+    Args:
+        forms: The lengths and marks of each party, as of `measure_ids`.
+    """
+    differences = []
+    for place, name in enumerate(MARKS):
+        having, lacking = ([party for party, (_, marks) in enumerate(forms) if marks[place] == side] for side in (1, 0))
+        if having and lacking:
+            differences.append(f"{name} at party {_join(having)} but not at party {_join(lacking)}")
+    apart = max(int(lengths[0]) for lengths, _ in forms) > min(int(lengths[1]) for lengths, _ in forms)
+    if not differences and not apart:
+        return ""
+    sizes = [f"{shortest} to {longest}" if shortest < longest else str(shortest) for (shortest, longest), _ in forms]
+    if len(set(sizes)) > 1:
+        differences.append(f"lengths of {', '.join(sizes)} characters at party {_join(range(len(forms)))}")
+    return f"ids are written differently, and 007 is not 7: {'; '.join(differences)}"
+
+
+def _join(parties: Sequence[int]) -> str:
+    return ", ".join(map(str, parties))

@@ -1,0 +1,84 @@
+"""Fingerprints of data, by which a resumed run recognises the data that it began with."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+from jaxtyping import Int8, Int64, Shaped
+
+from problems.data.spec import DataError
+
+DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What a run remembers of a data set, or of one site's rows.
+
+    Attributes:
+        columns: A digest of the sample's shape and of the names of a table's columns.
+        rows: The number of rows in each part, such as training and test rows.
+        classes: The number of negative and of positive rows in each part.
+        content: A digest of the rows with their labels, in their order; "" if unknown.
+    """
+
+    columns: str
+    rows: tuple[int, ...]
+    classes: tuple[int, ...]
+    content: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The fingerprint as an object of JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """Read an object that `to_json` returned.
+
+        Raises:
+            DataError: The value is something else.
+        """
+        try:
+            rows, classes = (tuple(map(int, value[name])) for name in ("rows", "classes"))
+            return cls(str(value["columns"]), rows, classes, str(value["content"]))
+        except (TypeError, KeyError, ValueError):
+            raise DataError("fingerprint", got=repr(value), allowed="a fingerprint", hint="begin a new run") from None
+
+    def find_difference(self, now: Self) -> str:
+        """Return what is different in a later fingerprint, in words; "" if nothing is, or if it is unknown."""
+        if self.columns != now.columns:
+            return "other columns"
+        for name, before, after in (("rows", self.rows, now.rows), ("labels", self.classes, now.classes)):
+            if before != after:
+                return f"other {name} (counts of the parts: {_join(before)} before, {_join(after)} now)"
+        if self.content and now.content and self.content != now.content:
+            return "other values, labels or order of rows"
+        return ""
+
+
+def digest_rows(
+    features: Shaped[np.ndarray, "n *shape"],
+    labels: Int8[np.ndarray, "n"],
+    parts: Sequence[Int64[np.ndarray, "_"] | range],
+    key: bytes = b"",
+) -> str:
+    """Return a digest of the rows in some parts, in their order.
+
+    Args:
+        features: The features of all rows.
+        labels: The labels of all rows.
+        parts: The indices of the rows of each part, such as the training and the test rows.
+        key: A secret of at most 64 bytes without which the digest cannot be computed; b"": none.
+    """
+    whole = hashlib.blake2b(digest_size=DIGEST_BYTES, key=key)
+    for part in parts:
+        whole.update(b"%d rows of %s;" % (len(part), str((features.dtype, features.shape[1:])).encode()))
+        for row in part:
+            whole.update(features[row].tobytes() + bytes([int(labels[row])]))
+    return whole.hexdigest()
+
+
+def _join(numbers: Sequence[int]) -> str:
+    return ", ".join(f"{number:,}" for number in numbers)

@@ -1,0 +1,288 @@
+"""Rows that belong together, such as the visits of one patient: splits and partitions that keep each group whole.
+
+scikit-learn's `StratifiedGroupKFold` has equal folds only and evaluates each fold for each group in Python, which takes
+minutes with 100 clients. `allot` has parts of any size, and one step of NumPy for each group.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int64
+
+from problems.data.cells import as_text
+from problems.data.spec import GROUPED_PARTITIONS, DataError, DataSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DRAWS = 8
+"""Random orders of the groups that `allot` tries."""
+FOLDER = "folder"
+"""Value of ``group-column`` by which the folders below a class folder are the groups."""
+_KEY = "group-column"
+_log = logging.getLogger(__name__)
+
+
+def number_groups(values: "pd.Series[Any]", *, what: str = "rows") -> Int64[np.ndarray, "n"]:
+    """Return the number of each row's group.
+
+    Args:
+        values: The cells of the group column; texts are compared without the spaces around them.
+        what: The rows' name in errors.
+
+    Raises:
+        DataError: Cells are missing, or there is one group only. The message quotes no cell.
+    """
+    names = values.map(as_text, na_action="ignore").replace("", None)
+    missing = int(names.isna().sum())
+    if missing:
+        got = f"{values.name!r}, which is missing in {missing:,} of {len(names):,} {what}"
+        raise DataError(_KEY, got=got, allowed="a group for each row", hint="fill these cells, or drop their rows")
+    codes: np.ndarray = names.factorize()[0].astype(np.int64)
+    if codes.max(initial=0) == 0:
+        got, allowed = f"{values.name!r}, which is the same in all {len(names):,} {what}", "two groups or more"
+        raise DataError(_KEY, got=got, allowed=allowed, hint="name the column that identifies patients")
+    return codes
+
+
+def path_pattern(text: str) -> "re.Pattern[str]":
+    """Return the pattern whose one group names the group of an image, given its path below its class folder.
+
+    Args:
+        text: ``folder`` for the folders below the class folder, or a regular expression.
+
+    Raises:
+        DataError: It is not a regular expression with exactly one group.
+    """
+    try:
+        pattern = re.compile("(.+)/" if text == FOLDER else text)
+        fault = "" if pattern.groups == 1 else f", which has {pattern.groups} groups"
+    except re.error as error:
+        pattern, fault = re.compile(""), f", which is not a regular expression ({error})"
+    if fault:
+        allowed = f"{FOLDER!r}, or a regular expression with one group, such as '^([^_]+)_'"
+        raise DataError(_KEY, got=repr(text) + fault, allowed=allowed, hint="set group-column to such a pattern")
+    return pattern
+
+
+def number_paths(paths: Sequence[str], text: str) -> Int64[np.ndarray, "n"]:
+    """Return the number of each image's group.
+
+    Args:
+        paths: The paths below the class folders, with ``/`` between folders.
+        text: As of `path_pattern`.
+
+    Raises:
+        DataError: As `path_pattern` and `number_groups`; an image outside the pattern counts as missing.
+    """
+    import pandas as pd
+
+    pattern = path_pattern(text)
+    found = (pattern.search(path) for path in paths)
+    return number_groups(pd.Series([match and match[1] for match in found], name=text, dtype=object), what="images")
+
+
+def pop_groups(loader: str, halves: Sequence[Any], column: str) -> tuple[list[Any], Int64[np.ndarray, "n"]]:
+    """Return a loader's training and test halves without the group column, and the number of each row's group.
+
+    Args:
+        loader: Its name, for errors.
+        halves: Pairs of features and labels.
+        column: The column of the features that identifies groups.
+
+    Raises:
+        DataError: Features are not a data frame with that column, or as `number_groups`.
+    """
+    import pandas as pd
+
+    apart, kept = [], []
+    for half in halves:
+        frame = half[0] if isinstance(half, tuple | list) else half
+        if not isinstance(frame, pd.DataFrame) or column not in frame.columns:
+            got = f"{column!r}, but {loader!r} returned features of type {type(frame).__name__} without that column"
+            hint = "return the features as a data frame with this column, or remove group-column"
+            raise DataError(_KEY, got=got, allowed="a column of the loader's data frames", hint=hint)
+        apart.append(frame[column])
+        kept.append((frame.drop(columns=column), half[1]))
+    return kept, number_groups(pd.concat(apart))
+
+
+def describe_groups(
+    column: str,
+    groups: Int64[np.ndarray, "n"],
+    parts: Mapping[str, Int64[np.ndarray, "_"]],
+    sites: Int64[np.ndarray, "n"] | None,
+) -> str:
+    """Return the number of groups, their sizes, their parts, and how many have rows at several sites, in words.
+
+    Args:
+        column: The value of ``group-column``.
+        groups: The group of each row.
+        parts: The rows of each part, by its name.
+        sites: The site of each row; None: no sites.
+    """
+    sizes = np.unique(groups, return_counts=True)[1]
+    counts = ", ".join(f"{len(np.unique(groups[rows])):,} {name}" for name, rows in parts.items())
+    text = f"{_KEY} {column!r}: {len(sizes):,} groups of {sizes.min():,} to {sizes.max():,} rows; {counts}"
+    if sites is None:
+        return text
+    pairs = np.unique(np.stack((groups, sites)), axis=1)[0]
+    several = int((np.unique(pairs, return_counts=True)[1] > 1).sum())
+    return f"{text}; {several:,} with rows at several sites" if several else text
+
+
+def warn_of_shared(
+    groups: Int64[np.ndarray, "n"], train_rows: Int64[np.ndarray, "train"], test_rows: Int64[np.ndarray, "test"]
+) -> None:
+    """Warn of test rows, from a separate file or folder, whose group also has training rows."""
+    shared = np.isin(groups[test_rows], groups[train_rows])
+    if shared.any():
+        text = "%s of %s test rows belong to %s groups that also have training rows: the test figures flatter the model"
+        counts = (int(shared.sum()), len(test_rows), len(np.unique(groups[test_rows][shared])))
+        _log.warning(f"{_KEY}: {text}; drop these rows from the test data", *(f"{count:,}" for count in counts))
+
+
+def split_groups(
+    kinds: Int64[np.ndarray, "n"],
+    groups: Int64[np.ndarray, "n"],
+    held: Sequence[int],
+    rng: np.random.Generator,
+) -> tuple[Int64[np.ndarray, "kept"], Int64[np.ndarray, "held"]]:
+    """Return rows to keep and rows to hold out, both ascending; no group is in both.
+
+    Args:
+        kinds: The kind of each row: its label, perhaps combined with its site.
+        groups: The group of each row.
+        held: How many rows of each kind are to be held out; reached as nearly as whole groups allow.
+        rng: Draws the groups.
+    """
+    places, counts = _count(groups, kinds, len(held))
+    targets = np.stack((counts.sum(axis=0) - held, held)).astype(np.float64)
+    parts = allot(counts, targets, rng)
+    for kind in (0, 1) if len(held) == 2 else ():  # a class of one group stays, a larger class is on both sides
+        members = np.flatnonzero(counts[:, kind])
+        if len(members) == 1:
+            parts[members] = 0
+        elif len(members) and len(set(parts[members])) == 1:
+            smallest = members[counts[members].sum(axis=1).argmin()]
+            parts[smallest] = 1 - parts[smallest]
+    out = parts[places] == 1
+    return np.flatnonzero(~out), np.flatnonzero(out)
+
+
+def check_classes(labels: Int64[np.ndarray, "n"], groups: Int64[np.ndarray, "n"]) -> None:
+    """Refuse a class whose rows are all in one group, which cannot be in the training set and in the test set.
+
+    Raises:
+        DataError: Names the class.
+    """
+    for label, name in enumerate(("negative", "positive")):
+        number = len(np.unique(groups[labels == label]))
+        if number < 2:
+            got = f"{number} group{'s' * (number != 1)} with {name} rows"
+            allowed = "two groups at least, one for the training set and one for the test set"
+            raise DataError(_KEY, got=got, allowed=allowed, hint="set positive-label, or add groups")
+
+
+def partition_groups(
+    spec: DataSpec,
+    labels: Int64[np.ndarray, "n"],
+    classes: Int64[np.ndarray, "n"],
+    groups: Int64[np.ndarray, "n"],
+    num_clients: int,
+    rng: np.random.Generator,
+) -> list[Int64[np.ndarray, "_"]]:
+    """Return each client's rows; all rows of a group belong to one client.
+
+    Args:
+        spec: The partition's kind, one of `GROUPED_PARTITIONS`, and its alpha.
+        labels: 0 or 1.
+        classes: The rows' original classes.
+        groups: The group of each row.
+        num_clients: The number of parts.
+        rng: Draws the groups.
+
+    Raises:
+        DataError: There are fewer groups than clients.
+    """
+    if spec.partition == "dirichlet":
+        labels = classes
+    places, counts = _count(groups, labels, int(labels.max()) + 1)
+    if len(counts) < num_clients:
+        got = f"{num_clients:,}, but only {len(counts):,} groups of {_KEY} {spec.group_column!r} to train on"
+        raise DataError("number of clients", got=got, allowed="at most as many clients", hint="take fewer clients")
+    if spec.partition == "consecutive":
+        # by the first row of each group; a group is in the slice that has its middle
+        first = np.unique(places, return_index=True)[1]
+        order, sizes = np.argsort(first), counts.sum(axis=1)
+        ends = np.cumsum(sizes[order])
+        parts = np.empty(len(counts), dtype=np.int64)
+        parts[order] = (ends - sizes[order] / 2) * num_clients // len(groups)
+        return [np.flatnonzero(parts[places] == client) for client in range(num_clients)]
+    shares: dict[str, Callable[[], np.ndarray]] = {
+        "iid": lambda: np.full(num_clients, 1 / num_clients),
+        "linear": lambda: np.arange(1, num_clients + 1) / (num_clients * (num_clients + 1) / 2),
+        "dirichlet": lambda: rng.dirichlet([spec.partition_alpha] * num_clients),
+        "positives-skewed": lambda: rng.dirichlet([spec.partition_alpha] * num_clients),
+    }
+    targets = np.stack([shares[spec.partition]() * total for total in counts.sum(axis=0)], axis=1)
+    parts = allot(counts, targets, rng)
+    return [rng.permutation(np.flatnonzero(parts[places] == client)) for client in range(num_clients)]
+
+
+def allot(
+    counts: Float64[np.ndarray, "groups kinds"],
+    targets: Float64[np.ndarray, "parts kinds"],
+    rng: np.random.Generator,
+) -> Int64[np.ndarray, "groups"]:
+    """Return the part of each group; no part is empty if there are as many groups as parts.
+
+    In a random order each group goes to the part where it lowers the chi-square distance between the parts' rows and
+    their targets most. The best of `DRAWS` orders counts.
+
+    Args:
+        counts: The number of rows of each kind in each group.
+        targets: The wanted number of rows of each kind in each part.
+        rng: Draws the orders.
+    """
+    orders, draws = np.stack([rng.permutation(len(counts)) for _ in range(DRAWS)]), np.arange(DRAWS)
+    weights = 1 / np.maximum(targets, 0.5)
+    open_rows = np.repeat(targets[None], DRAWS, axis=0)
+    parts = np.empty((DRAWS, len(counts)), dtype=np.int64)
+    for groups in orders.T:
+        added = counts[groups]
+        gains = ((2 * open_rows - added[:, None]) * added[:, None] * weights).sum(axis=2)
+        chosen = gains.argmax(axis=1)
+        open_rows[draws, chosen] -= added
+        parts[draws, groups] = chosen
+    best: np.ndarray = parts[(open_rows**2 * weights).sum(axis=(1, 2)).argmin()]
+    sizes = counts.sum(axis=1)
+    for empty in np.flatnonzero(np.bincount(best, minlength=len(targets)) == 0):
+        movable: Bool[np.ndarray, groups] = np.bincount(best, minlength=len(targets))[best] > 1
+        if movable.any():
+            best[np.where(movable, sizes, np.inf).argmin()] = empty
+    return best
+
+
+def check_spec(spec: DataSpec) -> None:
+    """Refuse a partition that cannot keep groups whole.
+
+    Raises:
+        DataError: Names the partition, and the partitions that can.
+    """
+    if spec.group_column and spec.partition not in GROUPED_PARTITIONS:
+        allowed = f"{', '.join(GROUPED_PARTITIONS)} with {_KEY}, since others cut by single rows"
+        raise DataError("partition", got=repr(spec.partition), allowed=allowed, hint="set partition to one of these")
+
+
+def _count(
+    groups: Int64[np.ndarray, "n"], kinds: Int64[np.ndarray, "n"], number: int
+) -> tuple[Int64[np.ndarray, "n"], Float64[np.ndarray, "groups kinds"]]:
+    """The index of each row's group among the groups there are, and the rows of each kind in each."""
+    names, places = np.unique(groups, return_inverse=True)
+    counts = np.zeros((len(names), number))
+    np.add.at(counts, (places, kinds), 1)
+    return places, counts

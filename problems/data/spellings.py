@@ -1,0 +1,40 @@
+"""Labels of one data set that mean the same but are written in several ways."""
+
+import unicodedata
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from problems.data.cells import is_number
+from problems.data.spec import DataError
+
+
+def check_spellings(labels: NDArray[Any]) -> None:
+    """Refuse labels that differ only in case, in spaces or in the form of a number.
+
+    Args:
+        labels: The labels as they were read, (n,).
+
+    Raises:
+        DataError: Names rows by number, since the labels may be private.
+    """
+    if labels.dtype.kind not in "OUS" or labels.ndim != 1:
+        return
+    texts = labels.astype(str)
+    values, first, counts = np.unique(texts, return_index=True, return_counts=True)
+    seen: dict[str, int] = {}
+    for place, value in enumerate(values.tolist()):
+        other = seen.setdefault(_canonical(value), place)
+        if other != place:
+            rows = sorted((int(first[one]) + 1, int(counts[one])) for one in (other, place))
+            named = " and ".join(f"row {row:,} ({count:,} rows)" for row, count in rows)
+            got = f"labels that differ only in case, spaces or number format: {named}"
+            hint = "correct the labels, or write them the same way"
+            raise DataError("labels", got=got, allowed="one spelling of each label", hint=hint)
+
+
+def _canonical(text: str) -> str:
+    """The text without the differences that `check_spellings` refuses."""
+    plain = " ".join(unicodedata.normalize("NFKC", text).split())
+    return str(float(plain)) if is_number(plain) else plain.casefold()
