@@ -155,6 +155,7 @@ def test_keys_decide_where_a_file_leaves_doubt(tmp_path: Path) -> None:
     assert read("a^b\n1^2\n", separator="^") == [[1, 2]]
     assert read("a;b\n1,234;x\n", decimal=",") == [[1.234, "x"]]
     assert read("a;b\n1,234;x\n") == [["1,234", "x"]]
+    assert read("a;b\n1,234;x\n2,345;x\n3,456;x\n4,567;x\n5 mg;x\n")[0] == ["1,234", "x"]
     assert read("a;b\n1.234;1\n", decimal=".") == read("a\tb\n1.234\t1\n") == [[1.234, 1]]
     assert read("a;b\n1.234;0.125\n") == [[1.234, 0.125]]
     assert read("a;b\n1,5;?\n2,5;?\n", decimal=".") == [["1,5", "?"], ["2,5", "?"]]

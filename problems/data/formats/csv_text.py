@@ -304,7 +304,7 @@ def _read_decimals(text: _Text, kinds: dict[str, type], dialect: Dialect) -> tup
         for name in text_columns(frame, kinds):  # numbers among other cells, which missing-values may name
             if count_share(frame[name], _COMMA_NUMBER) >= _MOSTLY:
                 cells = frame[name]
-                numbers = cells.str.fullmatch(rf"\s*{_COMMA_NUMBER}\s*").fillna(False).astype(bool)
+                numbers = cells.str.fullmatch(rf"\s*(?:{_COMMA_NUMBER})\s*", na=False).astype(bool)
                 frame[name] = cells.where(~numbers, cells.str.replace(",", ".", regex=False))
     return frame, decimal
 
@@ -312,7 +312,7 @@ def _read_decimals(text: _Text, kinds: dict[str, type], dialect: Dialect) -> tup
 def _has_decimal_commas(column: "pd.Series[Any]") -> bool:
     """Whether most cells are numbers with decimal commas, some of which cannot be commas between thousands."""
     return (
-        count_share(column, _COMMA_NUMBER) >= _MOSTLY and count_share(column, rf"{_GROUPED}|(?!{_COMMA_NUMBER}).*") < 1
+        count_share(column, _COMMA_NUMBER) >= _MOSTLY and count_share(column, rf"{_GROUPED}|(?!{_COMMA_NUMBER}$).*") < 1
     )
 
 

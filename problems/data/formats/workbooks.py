@@ -61,7 +61,7 @@ def _read_rows(contents: Contents) -> tuple[str, list[list[str]]]:
         sheet = sheets[0]
         _check_sheet(contents, sheet)
         sheet.reset_dimensions()  # some programs write wrong ones
-        rows = []
+        rows: list[list[str]] = []
         for row in sheet.iter_rows():
             cells = [_as_text(contents, cell) for cell in row]
             while cells and not cells[-1]:
