@@ -33,7 +33,7 @@ from apps.sites.site_config import at_site
 from clients.base import Site
 from payloads.settings import kebab
 from problems.data import UNLABELLED
-from problems.data.doubts import silenced
+from problems.data.doubts import silence
 from problems.data.mapped import concatenate
 from problems.data.samples import as_float32
 from problems.errors import importable
@@ -244,7 +244,7 @@ def _train(config: RunConfig, folder: Path, sites: Sequence[Site], test: Pair) -
     place = str(folder.resolve())
     _rows[place] = *_join(sites), *test
     try:
-        with log_off(True), silenced():
+        with log_off(True), silence():
             run_federation(1, add_directory(_config(config, place, rows, positives), folder))
     except (*EXPECTED, RunFailedError) as error:
         return None, str(error)

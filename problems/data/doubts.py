@@ -165,7 +165,7 @@ def find_tails(preprocessing: Preprocessing, values: Float64[np.ndarray, "n c"])
 
 
 @contextmanager
-def silenced() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """Log no warning of rows that have been read before, as those of a reference run."""
     token = _silent.set(True)
     try:
