@@ -81,7 +81,9 @@ def _socket_of(context: Context, seconds: float) -> Path:
     make_private(folder)
     # each node of each run has one process, and another if it finds its modules elsewhere or `stay` has changed
     about = (context.run_id, context.node_id, sorted(context.node_config.items()))
-    return folder / "-".join(hashlib.sha256(repr(part).encode()).hexdigest()[:12] for part in (about, sys.path))
+    return folder / "-".join(
+        hashlib.sha256(repr(part).encode()).hexdigest()[:12] for part in (about, (sys.path, seconds))
+    )
 
 
 def _connect(path: Path) -> Connection | None:

@@ -59,7 +59,7 @@ def test_a_process_stays_with_the_memory_of_its_client(tmp_path: Path, monkeypat
     """One for each node; the run has the bytes of one without. They end when they are idle."""
     monkeypatch.setenv("MADE_FOR", str(tmp_path))
     config = flat_config(tmp_path / "stays", {"strategy": "scaffold"})
-    (tmp_path / "site.toml").write_text("[process]\nstay = 5")
+    (tmp_path / "site.toml").write_text("[process]\nstay = 20")
     grid = InProcessGrid(app, CLIENTS, config, [{"site-config": str(tmp_path / "site.toml")}] * CLIENTS)
     with task_identity():
         run_on(grid, server_app, config)
