@@ -127,8 +127,8 @@ class PartyTable:
                 positive = positive_classes(classes, spec.positive_label, private=True)
                 self._labels = np.where(positive[codes], 1.0, -1.0)
                 if not spec.positive_label:
-                    words = "labels: %r is positive at this party, the last in order, since positive-label is empty"
-                    log(INFO, words, classes[-1])
+                    text = "labels: %r is positive at this party, the last in order, since positive-label is empty"
+                    log(INFO, text, classes[-1])
                 self._question, self._sides = _told_apart(label_column, classes, positive, codes)
             else:
                 self._labels = numeric_column(column)
