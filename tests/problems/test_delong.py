@@ -13,10 +13,11 @@ SCORES = st.lists(st.integers(-3, 3), min_size=12, max_size=12).map(np.array)
 LABELS = np.arange(12) % 3 == 0
 
 
-def counts_of(labels: np.ndarray, scores: np.ndarray) -> list[np.ndarray]:
+def counts_of(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The counts of the negatives and of the positives by score."""
     places = np.unique(scores, return_inverse=True)[1]
-    return [np.bincount(places[labels == label], minlength=places.max() + 1) for label in (0, 1)]
+    counts = [np.bincount(places[labels == label], minlength=places.max() + 1) for label in (0, 1)]
+    return counts[0], counts[1]
 
 
 def by_definition(labels: np.ndarray, scores: np.ndarray, reference: np.ndarray) -> tuple[float, float]:
@@ -27,7 +28,7 @@ def by_definition(labels: np.ndarray, scores: np.ndarray, reference: np.ndarray)
         kernels.append((gaps > 0) + 0.5 * (gaps == 0))
     gap = kernels[0] - kernels[1]
     spreads = [gap.mean(axis=axis).var(ddof=1) / len(gap.mean(axis=axis)) for axis in (0, 1)]
-    return gap.mean(), sum(spreads)
+    return float(gap.mean()), float(sum(spreads))
 
 
 @given(SCORES, SCORES)
@@ -36,7 +37,8 @@ def test_difference_follows_the_definition(scores: np.ndarray, reference: np.nda
     found = paired_difference(labels, scores, reference)
     value, variance = by_definition(labels, scores, reference)
     assert found.value == pytest.approx(roc_auc_score(labels, scores) - roc_auc_score(labels, reference), abs=1e-12)
-    assert found.low is not None and found.high is not None
+    assert found.low is not None
+    assert found.high is not None
     assert found.value == pytest.approx(value, abs=1e-12)
     assert found.high - found.low == pytest.approx(2 * 3.182446 * np.sqrt(variance), rel=1e-5, abs=1e-9)
     swapped = paired_difference(labels, np.exp(reference), scores)
