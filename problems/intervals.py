@@ -156,18 +156,18 @@ def _interval(value: float, draws: Float64[np.ndarray, "draws"]) -> Interval:
 def _interval_of_error(gaps: Float64[np.ndarray, "10"], noise: Float64[np.ndarray, "draws 10"]) -> Interval:
     error = float(np.abs(gaps).sum())
 
-    def drawn(multiple: float, level: float) -> float:
+    def percentile(multiple: float, level: float) -> float:
         """A percentile of the draws' errors if the model has this multiple of the rows' contributions."""
         return float(np.percentile(np.abs(multiple * gaps + noise).sum(axis=1), level))
 
-    least = _first(lambda multiple: drawn(multiple, LEVELS[1]) >= error, 1.0)
+    least = _first(lambda multiple: percentile(multiple, LEVELS[1]) >= error, 1.0)
     top = 1.0
-    while error and drawn(top, LEVELS[0]) <= error:
+    while error and percentile(top, LEVELS[0]) <= error:
         top *= 2
-    most = _first(lambda multiple: drawn(multiple, LEVELS[0]) > error, top)
+    most = _first(lambda multiple: percentile(multiple, LEVELS[0]) > error, top)
     # Chance may add so much to the error of a calibrated model that the error exceeds each compatible one. Without any
     # error the draws' errors are the only measure of its size.
-    return [error, min(least * error, error), max(most * error, error) if error else drawn(0.0, LEVELS[1])]
+    return [error, min(least * error, error), max(most * error, error) if error else percentile(0.0, LEVELS[1])]
 
 
 def _first(condition: Callable[[float], bool], top: float) -> float:

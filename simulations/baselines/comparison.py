@@ -165,4 +165,4 @@ def _difference_cells(difference: PairedDifference | None) -> list[Cell]:
 
 def _four(value: float | None) -> str:
     """A difference with four decimals."""
-    return format_signed(value, 1.0)
+    return format_signed(value and round(value, 4) + 0.0, 1.0)

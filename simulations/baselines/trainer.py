@@ -38,7 +38,7 @@ from problems.objectives.classification import CROSS_ENTROPY
 from simulations.arguments import add_directory
 from simulations.baselines.comparison import FEDERATED, Result
 from simulations.baselines.configs import fit_batches, minimise_cross_entropy, reference_config, samples_per_round
-from simulations.baselines.rows import Gathered, Rows, fold_seed
+from simulations.baselines.rows import HELD_OUT, Gathered, Rows, fold_seed
 from simulations.engines.launch import run_federation, run_reference
 from simulations.references.penalised import FOLDS, fit_penalised
 from simulations.results.output import log_off
@@ -54,11 +54,14 @@ _OPTIMUM = (
     f"({FOLDS} folds) on the reference's own training rows"
 )
 _TRAINED = (
-    "references: trained as the run, on at least as many samples; a site alone on at most {longest} times its rows, or "
-    "on its own share of the run if that is more"
+    "references: trained as the run, on as many samples as all its clients together; a site alone on at most {longest} "
+    "times its rows, or on its own share of the run if that is more"
 )
-_PENALTY = "penalty: all rows in one place have the run's; a site's is chosen on {held}"
+_PENALTY = (
+    "penalty: all rows in one place have the run's; a site's is chosen on {held}, before it trains on all of them"
+)
 _SELECTED = "selection: the round that is best by {metric} on validation rows, for the run and the references"
+_PATIENCE = "; each ends after {patience} evaluations without a better one"
 _LAST = "selection: the last round, for the run and the references"
 
 
@@ -116,10 +119,13 @@ class Trainer:
         """Sentences about the references' samples, penalties and selection."""
         if self.solved:
             return [_OPTIMUM]
-        held = "its validation rows, or on a fifth of its training rows if it has none"
-        held = held if self.tested else "a fifth of its training rows"
-        trained = [_TRAINED.format(longest=LONGEST), _PENALTY.format(held=held)]
-        return [*trained, _SELECTED.format(metric=self.select_by) if self.select_by else _LAST]
+        held = "a fifth of its training rows"
+        if self.select_by:
+            held = f"its validation rows or, if it has none, with its round on {held}"
+        selected = _SELECTED.format(metric=self.select_by) if self.select_by else _LAST
+        if self.config.evaluation.patience:
+            selected += _PATIENCE.format(patience=self.config.evaluation.patience)
+        return [_TRAINED.format(longest=LONGEST), _PENALTY.format(held=held), selected]
 
     def train(self, name: str, folder: str, rows: Rows, site: int | None) -> Result:
         """Train a reference.
@@ -200,23 +206,23 @@ class Trainer:
         """Train the run's strategy, for a site alone with each candidate's penalty, and keep the best."""
         base = reference_config(self.config, folder)
         candidates = [base] if site is None else self._candidates(base)
-        held = rows if rows.validation is not None else None
-        if len(candidates) > 1 or (self.select_by and site is not None):
-            held = held or rows.hold_out(self.config.training.seed, site or 0)
-        if held is None or len(candidates) == 1:
-            best, run = base, None
-        else:
-            best, run = self._best(candidates, held)
-        if run is not None and self.select_by:
+        own = rows.validation is not None
+        best, run, trained = base, None, ""
+        if len(candidates) > 1 or (self.select_by and not own):
+            held = rows if own else rows.hold_out(self.config.training.seed, site or 0)
+            if held is None:
+                trained = ", penalty and round not chosen: too few rows of a class"
+            else:
+                best, run = self._best(candidates, held)
+        if run is not None and self.select_by and own:
             run.path.rename(folder)
         else:
-            self._train(best, folder, held if self.select_by and held is not None else rows, bool(self.select_by))
+            # a round that was selected on a fifth of the training rows is the last round of a training on all of them
+            self._train(best, folder, rows, run.selected if run is not None and self.select_by else None)
         chosen = read_run(folder)
-        trained = f"strategy {best['strategy']}" + ("" if run or site is None else ", no penalty or round selected")
-        rounds = chosen.facts["rounds"]
-        samples = rounds * samples_per_round(parse_run_config(best), rows)
+        samples = chosen.facts["rounds"] * samples_per_round(parse_run_config(best), rows)
         result = self.describe(name, rows, chosen, samples, self._factor(rows, site is not None))
-        return replace(result, trained=trained)
+        return replace(result, trained=f"strategy {best['strategy']}{trained}")
 
     def _candidates(self, base: dict[str, Scalar]) -> list[dict[str, Scalar]]:
         """The configs among which a site's is chosen."""
@@ -236,7 +242,7 @@ class Trainer:
             folder = self.folder / "candidates" / str(number)
             part = rows if self.select_by else replace(rows, test=rows.validation, validation=None)
             try:
-                self._train(flat, folder, part, bool(self.select_by))
+                self._train(flat, folder, part)
             except (*EXPECTED, RunFailedError):
                 continue  # a penalty with which the training diverges
             run = read_run(folder)
@@ -247,20 +253,28 @@ class Trainer:
             raise RunFailedError("no candidate could be trained")
         return best[1], best[2]
 
-    def _train(self, flat: Mapping[str, Scalar], folder: Path, rows: Rows, select: bool) -> None:
-        """Train one client on some rows for the reference's number of rounds."""
-        training, select = self.config.training, select and rows.validation is not None
+    def _train(self, flat: Mapping[str, Scalar], folder: Path, rows: Rows, rounds: int | None = None) -> None:
+        """Train one client on some rows.
+
+        Args:
+            flat: Its config.
+            folder: Its run directory.
+            rows: Its rows.
+            rounds: The number of its rounds. None: as many as the run's samples need, and a round is selected if the
+                run selects a round and there are validation rows.
+        """
+        training, evaluation = self.config.training, self.config.evaluation
+        select = rounds is None and rows.validation is not None and bool(self.select_by)
         factor = self._factor(rows, rows.train is not self.gathered.pooled.train)
         flat = {
             **flat,
             "data-dir": str(folder.resolve()),
-            "num-server-rounds": training.num_server_rounds * factor,
+            "num-server-rounds": training.num_server_rounds * factor if rounds is None else max(rounds, 1),
             "evaluate-every": training.evaluate_every * factor,
             "lr-decay-every": training.lr_decay_every * factor,
         }
         if select:
-            patience = self.config.evaluation.patience
-            flat |= {"select-by": self.select_by, "patience": patience, "validation-fraction": 0.2}
+            flat |= {"select-by": self.select_by, "patience": evaluation.patience, "validation-fraction": HELD_OUT}
         flat = add_directory(fit_batches(flat, rows), folder)
         parsed = parse_run_config(flat)
         resources.adopt(parsed.data, 1, self.gathered.data(rows if select else replace(rows, validation=None), parsed))
