@@ -51,7 +51,7 @@ LINEAR = {"linear": True, "linear-no-intercept": False}
 
 _OPTIMUM = (
     "references: logistic regression at its optimum, so without rounds to select; penalty chosen by cross-validation "
-    f"({FOLDS} folds) on the reference's own training rows"
+    f"({FOLDS} folds) on the reference's own training rows; a run that is behind them may need more rounds"
 )
 _TRAINED = (
     "references: trained as the run, on as many samples as all its clients together; a site alone on at most {longest} "
@@ -125,7 +125,8 @@ class Trainer:
         selected = _SELECTED.format(metric=self.select_by) if self.select_by else _LAST
         if self.config.evaluation.patience:
             selected += _PATIENCE.format(patience=self.config.evaluation.patience)
-        return [_TRAINED.format(longest=LONGEST), _PENALTY.format(held=held), selected]
+        penalty = [_PENALTY.format(held=held)] if len(self._candidates({})) > 1 else []
+        return [_TRAINED.format(longest=LONGEST), *penalty, selected]
 
     def train(self, name: str, folder: str, rows: Rows, site: int | None) -> Result:
         """Train a reference.
