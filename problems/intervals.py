@@ -2,30 +2,38 @@
 
 Rows are drawn anew from the rows, both classes together (B. Efron, "Bootstrap methods: another look at the jackknife",
 Annals of Statistics 7, 1979): a multinomial draw of the counts. An interval is from the 2.5th to the 97.5th percentile
-of the figure over the draws. That of the calibration error is another one, since chance adds to the error: the rows
-have a larger one than the model, and the draws a still larger one. Let g_b be what the rows of bin b of the probability
-add to the error sum_b |g_b|, and d_b by how much a draw differs from g_b. Of the errors sum_b |t g_b|, t >= 0, the
-interval has those with which sum_b |g_b| is one of the middle 95 % of sum_b |t g_b + d_b| over the draws.
+of the figure over the draws.
+
+The interval of an AUC with ten or fewer rows of a class is DeLong's on the logit scale (`problems.delong`).
+
+The calibration error has a different interval, since chance adds to the error: the rows have a larger error than the
+model, and the draws a still larger one. Let g_b be the contribution of bin b of the probability to the error
+sum_b |g_b|, and d_b the difference between a draw's contribution and g_b. Of the errors sum_b |t g_b|, t >= 0, the
+interval has those with which sum_b |g_b| is among the middle 95 % of sum_b |t g_b + d_b| over the draws. Bisection
+finds the ends of t.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
 from scipy.special import expit
 
+from problems.delong import auc_interval, few_rows
 from problems.metrics import ranking_metrics
 from problems.tallies import Tally
 
 # figures of a ranking, and of probabilities
 RANKING = ("auc", "pauc_fpr30", "pauc_fpr50", "average_precision")
+AUC = RANKING[0]
 BRIER, ECE = "brier", "ece"
 FIGURES = (*RANKING, BRIER, ECE)
 RELIABILITY_BINS = 10
 DRAWS = 1000
 LEVELS = (2.5, 97.5)
-# multiples of g that are tried
-_MULTIPLES = np.linspace(0, 4, 201)
+# Halvings of the multiples of g: the ends are exact to a millionth of the error.
+_HALVINGS = 20
 # counts in memory at a time
 _CELLS = 2_000_000
 
@@ -108,6 +116,8 @@ def describe(tally: Tally, rng: np.random.Generator, draws: int = DRAWS) -> dict
     found: dict[str, Any] = {}
     for name in (*RANKING, BRIER):
         found[name] = _interval(float(value[name]), np.concatenate([figures[name] for figures, _, _ in samples]))
+    if few_rows(int(negatives.sum()), int(positives.sum())):
+        found[AUC] = [float(value[AUC]), *auc_interval(negatives, positives)]
     found[ECE] = _interval_of_error(gaps, np.concatenate([each for _, each, _ in samples]) - gaps)
     bins, shares = reliability_bin(probabilities), np.concatenate([each for _, _, each in samples])
     found["reliability"] = [
@@ -145,9 +155,27 @@ def _interval(value: float, draws: Float64[np.ndarray, "draws"]) -> Interval:
 
 def _interval_of_error(gaps: Float64[np.ndarray, "10"], noise: Float64[np.ndarray, "draws 10"]) -> Interval:
     error = float(np.abs(gaps).sum())
-    drawn = np.array([np.abs(multiple * gaps + noise).sum(axis=1) for multiple in _MULTIPLES])
-    low, high = np.percentile(drawn, LEVELS, axis=1)
-    least = _MULTIPLES[np.argmax(high >= error)]
-    most = _MULTIPLES[np.flatnonzero(low <= error)[-1]] if (low <= error).any() else 0.0
-    # a model that is perfectly calibrated has an error by chance, which may lie above what it is compatible with
-    return [error, min(float(least) * error, error), max(float(most) * error, error)]
+
+    def percentile(multiple: float, level: float) -> float:
+        """A percentile of the draws' errors if the model has this multiple of the rows' contributions."""
+        return float(np.percentile(np.abs(multiple * gaps + noise).sum(axis=1), level))
+
+    least = _first(lambda multiple: percentile(multiple, LEVELS[1]) >= error, 1.0)
+    top = 1.0
+    while error and percentile(top, LEVELS[0]) <= error:
+        top *= 2
+    most = _first(lambda multiple: percentile(multiple, LEVELS[0]) > error, top)
+    # Chance may add so much to the error of a calibrated model that the error exceeds each compatible one. Without any
+    # error the draws' errors are the only measure of its size.
+    return [error, min(least * error, error), max(most * error, error) if error else percentile(0.0, LEVELS[1])]
+
+
+def _first(condition: Callable[[float], bool], top: float) -> float:
+    """Find by bisection from which number on, between 0 and ``top``, a condition is met."""
+    if condition(0.0):
+        return 0.0
+    low, high = 0.0, top
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if condition(middle) else (middle, high)
+    return high

@@ -13,6 +13,8 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 from numpy.typing import ArrayLike
 
+from problems.delong import auc_interval, few_rows
+
 PARTIAL_FPR = (0.3, 0.5)
 
 
@@ -92,8 +94,9 @@ def scored_metrics(
 ) -> dict[str, Interval]:
     """Return the metrics of `binary_metrics`, ``accuracy`` and ``brier``, with their bootstrap intervals.
 
-    A resample draws n rows with replacement. The interval is that of the percentiles of the metric over the resamples;
-    for ranking metrics, over those in which both classes occur.
+    A resample draws n rows with replacement. The interval is from a low to a high percentile of the metric over the
+    resamples; for ranking metrics, over the resamples in which both classes occur. With ten or fewer rows of a class
+    the interval of ``auc`` is DeLong's on the logit scale (`problems.delong`), without resamples.
 
     Args:
         labels: (n,) of 0 and 1, of both.
@@ -132,6 +135,9 @@ def scored_metrics(
             draws[name].append(value)
     tail = (1 - confidence) / 2
     bounds = {name: np.quantile(draw or [math.nan], (tail, 1 - tail)).tolist() for name, draw in draws.items()}
+    counts = np.bincount(cells, minlength=2 * len(distinct)).reshape(2, -1)[:, ::-1]  # ascending scores
+    if few_rows(*counts.sum(axis=1).tolist()):
+        bounds["auc"] = list(auc_interval(counts[0], counts[1], confidence))
     return {name: Interval(value, *bounds[name]) for name, value in values.items()}
 
 

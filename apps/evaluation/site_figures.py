@@ -5,12 +5,10 @@ from typing import Any
 
 from apps.run_config.algorithm import RunConfig
 from problems import intervals
-from problems.intervals import BRIER, RANKING, point_figures
+from problems.intervals import AUC, BRIER, point_figures
 from problems.randomness import stream
 from problems.tallies import Tally
 
-# of the figures, the one by which the log orders sites
-AUC = RANKING[0]
 # of a line of metrics.jsonl: the figures of the round
 ROUND_FIGURES = "figures"
 _SECURE = "privacy.secure-sum"

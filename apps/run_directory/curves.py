@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from apps.evaluation.metric_names import add_suffix
-from apps.evaluation.site_figures import AUC, ROUND_FIGURES
+from apps.evaluation.site_figures import ROUND_FIGURES
 from problems.data import OWN
-from problems.intervals import BRIER
+from problems.intervals import AUC, BRIER
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

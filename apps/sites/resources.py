@@ -93,9 +93,10 @@ def adopt(spec: DataSpec, num_clients: int, data: FederatedData) -> None:
 
 
 def disown() -> None:
-    """Forget the data sets that another process has read, whose memory may not be there any longer."""
+    """Forget the data sets that `adopt` was given, and the sites that have their rows."""
     _adopted.clear()
     _federated_data.cache_clear()
+    _site.cache_clear()
 
 
 def federated_data(spec: DataSpec, num_clients: int) -> FederatedData:

@@ -27,7 +27,7 @@ from simulations.results.records import RunRecord, read_run
 IN_PROCESS, CENTRALIZED, NONFEDERATED = "in-process", "centralized", "nonfederated"  # as result.json names them
 
 # the metrics of each evaluated round, the entries of the model file, a table's columns, and what the samples were
-_Trained = tuple[list[dict[str, float]], dict[str, object], Preprocessing | None, SampleFormat | None]
+Trained = tuple[list[dict[str, float]], dict[str, object], Preprocessing | None, SampleFormat | None]
 
 
 def launch(engine: str, clients: int, config: Mapping[str, Scalar], stack: Stack = 1) -> None:
@@ -145,11 +145,11 @@ def run_centralized(clients: int, config: Mapping[str, Scalar], on_round: RoundH
         ConfigError: there is no such reference, or a run is there already.
     """
 
-    def train(parsed: RunConfig) -> _Trained:
+    def train(parsed: RunConfig) -> Trained:
         data = resources.federated_data(parsed.data, clients)
         return *train_centralized(parsed, data, on_round), data.columns, data.sample_format
 
-    _run_reference(CENTRALIZED, config, clients, train)
+    run_reference(CENTRALIZED, config, clients, train)
 
 
 def run_nonfederated(config: Mapping[str, Scalar], on_round: RoundHook | None = None) -> None:
@@ -158,12 +158,21 @@ def run_nonfederated(config: Mapping[str, Scalar], on_round: RoundHook | None = 
     Raises:
         ConfigError: the strategy is not vertical, or a run is there already.
     """
-    _run_reference(NONFEDERATED, config, 1, lambda parsed: (*train_nonfederated(parsed, on_round), None, None))
+    run_reference(NONFEDERATED, config, 1, lambda parsed: (*train_nonfederated(parsed, on_round), None, None))
 
 
-def _run_reference(
-    name: str, config: Mapping[str, Scalar], clients: int, train: Callable[[RunConfig], _Trained]
-) -> None:
+def run_reference(name: str, config: Mapping[str, Scalar], clients: int, train: Callable[[RunConfig], Trained]) -> None:
+    """Train a reference in one go and write its run directory.
+
+    Args:
+        name: The name of the reference, for result.json.
+        config: The flat run config.
+        clients: The number of clients, for result.json.
+        train: Returns the metrics of each evaluated round, the entries of the model file, the columns and the format.
+
+    Raises:
+        ConfigError: The config asks for a resumed run, a selection or figures, or a run is there already.
+    """
     parsed = parse_run_config(config)
     if parsed.run.resume:
         allowed = f"false, since a {name} reference is trained in one go"

@@ -53,11 +53,18 @@ def _details(model: TrainedModel) -> str:
             f"than for {_quote(labels.negative_labels)}",
             "Model type": f"`{config.run.model}`, {network} {model.network.dim:,} parameters",
             "Input": _input(model),
-            "Strategy": f"`{model.record.result['strategy']}`, {config.algorithm.description}",
+            "Strategy": _strategy(model),
             "Model": f"`{model.chosen}`, of round {round_}",
             "License": "to be chosen by those who publish the model",
         }
     )
+
+
+def _strategy(model: TrainedModel) -> str:
+    """The strategy's name and description. A reference has another name than the strategy of its config."""
+    name, config = model.record.result["strategy"], model.config
+    same = name == config.run.strategy
+    return f"`{name}`, {config.algorithm.description if same else f'a reference of `{config.run.strategy}`'}"
 
 
 def _input(model: TrainedModel) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from problems.delong import few_rows
 from problems.errors import install
 from simulations.arguments import Json
 from simulations.results.output import format_cell, format_metric, print_json, table
@@ -74,7 +75,9 @@ def evaluate(
     rows = [[name, *map(format_metric, (one.value, one.low, one.high))] for name, one in found.metrics.items()]
     percent = f"{100 * found.confidence:g} %"
     typer.echo(table(["metric", "value", f"{percent} from", "to"], rows))
-    typer.echo(f"intervals: percentiles over {found.resamples:,} bootstrap resamples of the rows, seed {found.seed}")
+    line = f"intervals: percentiles over {found.resamples:,} bootstrap resamples of the rows, seed {found.seed}"
+    few = few_rows(found.rows - found.positives, found.positives)
+    typer.echo(f"{line}; of auc DeLong's on the logit scale, since a class has few rows" if few else line)
 
 
 def export(

@@ -107,6 +107,26 @@ def test_a_calibrated_model_may_have_no_error() -> None:
     assert min(low for _, low, _ in sharp) > 0.02
 
 
+@pytest.mark.parametrize(("rows", "sharpness"), [(24_000, 1), (24_000, 3), (200_000, 3)])
+def test_calibration_error_of_many_rows_has_an_interval(rows: int, sharpness: float) -> None:
+    rng = np.random.default_rng(0)
+    value, low, high = describe(Tally.of_rows(*draw(rng, rows, sharpness)), rng, draws=200)[ECE]
+    assert low < value <= high
+    assert 1 < (high - low) * np.sqrt(rows) < 4  # as wide as the sampling error of a share of positives
+    if sharpness > 1:
+        assert low < value < high
+
+
+def test_few_positives_have_the_interval_of_the_logit_scale() -> None:
+    rng = np.random.default_rng(0)
+    for positives, few in ((10, True), (11, False)):
+        labels, scores = np.arange(100) < positives, rng.normal(size=100)
+        scores[labels] += 9  # perfect, so no bootstrap sample has another AUC
+        interval = describe(Tally.of_rows(labels, scores), rng, draws=20)["auc"]
+        assert interval == ([1.0, interval[1], 1.0] if few else [1.0, 1.0, 1.0])
+        assert not few or 0.6 < interval[1] < 0.95
+
+
 def test_one_class_has_no_ranking() -> None:
     found = describe(Tally.of_rows([1, 1, 1], [0.5, 1.0, 9.0]), stream(0, "test"), draws=20)
     assert [found[name] for name in RANKING] == [None] * 4

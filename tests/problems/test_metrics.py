@@ -111,12 +111,14 @@ def test_a_bootstrap_is_the_metrics_of_resamples() -> None:
 def test_resamples_of_one_class_have_no_ranking() -> None:
     """One positive of three rows: most resamples rank, or have none; of one resample with none the bounds are nan."""
     found = scored_metrics([1, 0, 0], [0.0, 1.0, 1.0], [0.5] * 3, [1, 1, 1], resamples=100)
-    assert (found["auc"].value, found["auc"].low, found["auc"].high) == (0.0, 0.0, 0.0)
+    assert (found["pauc_fpr30"].low, found["pauc_fpr30"].high) == (found["pauc_fpr30"].value,) * 2
+    # the AUC's interval needs no resamples
+    assert found["auc"].value == found["auc"].low == 0.0 < found["auc"].high < 1.0
     alone = next(
         one
         for seed in range(20)
         if np.isnan(
-            (one := scored_metrics([1, 0, 0], [0, 1, 1], [0.5] * 3, [1] * 3, resamples=1, seed=seed))["auc"].low
+            (one := scored_metrics([1, 0, 0], [0, 1, 1], [0.5] * 3, [1] * 3, resamples=1, seed=seed))["pauc_fpr30"].low
         )
     )
     assert (alone["brier"].low, np.isnan(alone["average_precision"].high)) == (0.25, True)

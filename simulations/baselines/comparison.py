@@ -1,0 +1,168 @@
+"""The comparison of a run with its references: the table, the verdict, baselines.json and the picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from apps.evaluation.metric_names import better
+from apps.run_directory.artifacts import MATPLOTLIB
+from apps.run_directory.curves import RANKING
+from apps.sites.files import write_atomic
+from problems.delong import PairedDifference
+from problems.errors import importable
+from simulations.results.compare import UNCOMPARED
+from simulations.results.figure import draw
+from simulations.results.output import Cell, Table, format_cell, format_metric, number_cell, value_cell
+from simulations.results.paired import format_signed
+
+FEDERATED, POOLED, ALONE = "federated", "all rows in one place", "a site alone"
+AHEAD, LEVEL, BEHIND = "ahead of", "level with", "behind"
+_STANDINGS = {1: AHEAD, 0: LEVEL, -1: BEHIND}
+
+
+@dataclass(frozen=True)
+class Result:
+    """A row of the table.
+
+    Attributes:
+        name: The name of the run or of the reference.
+        rows: The number of its training rows.
+        positives: The number of positives among them.
+        metrics: Its metrics. Empty if it could not be trained.
+        reason: Why it could not be trained, or "".
+        curve: The headline metric by round of the run.
+        samples: The number of samples that its training processed. None: it was solved to its optimum.
+        penalty: The factor of its weights, as ``weight-decay`` sets it. None: it has no model.
+        trained: How it was trained, in words.
+        difference: The federated AUC minus its AUC, with the paired interval. None: there is none.
+    """
+
+    name: str
+    rows: int
+    positives: int
+    metrics: dict[str, float]
+    reason: str = ""
+    curve: dict[int, float] = field(default_factory=dict)
+    samples: int | None = None
+    penalty: float | None = None
+    trained: str = ""
+    difference: PairedDifference | None = None
+
+    @property
+    def standing(self) -> str:
+        """The federated run's standing: ahead of, level with or behind this reference, or ""."""
+        tested = self.difference is not None and self.difference.low is not None
+        return _STANDINGS[self.difference.sign] if tested and self.difference is not None else ""
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """The federated run, all rows in one place, and the sites alone.
+
+    Attributes:
+        metric: The headline metric.
+        where: The rows that it was measured on.
+        federated: The run.
+        pooled: The reference of all rows.
+        alone: The references of each site's rows.
+        notes: Sentences about the references' rows, samples, selection and penalties.
+    """
+
+    metric: str
+    where: str
+    federated: Result
+    pooled: Result
+    alone: list[Result]
+    notes: Sequence[str] = ()
+
+    @property
+    def results(self) -> list[Result]:
+        """The run and all references, the run first."""
+        return [self.federated, self.pooled, *self.alone]
+
+    def text(self) -> str:
+        """The table, the notes and the verdict, for a terminal."""
+        shared = [result.metrics for result in self.results if result.metrics]
+        names = [name for name in shared[0] if all(name in metrics for metrics in shared)]
+        names = [name for name in names if not name.startswith(UNCOMPARED) and not name.endswith("_raw")]
+        cells = [
+            [
+                value_cell(result.name),
+                *(number_cell(f"{count}", count) for count in (result.rows, result.positives)),
+                _samples_cell(result),
+                number_cell("-" if result.penalty is None else f"{result.penalty:.2g}", result.penalty),
+                *(number_cell(format_metric(result.metrics.get(name)), result.metrics.get(name)) for name in names),
+                *_difference_cells(result.difference),
+                value_cell(result.standing or "-"),
+            ]
+            for result in self.results
+        ]
+        columns = ["trained", "rows", "positives", "samples", "penalty", *names]
+        columns += [f"federated {self.metric} minus it", "95 % interval", "federated is"]
+        table = Table(f"evaluated on {self.where}", columns, cells).text()
+        failed = [f"{result.name}: {result.reason}" for result in self.results if result.reason]
+        return "\n".join([table, *failed, *self.notes, self.verdict()])
+
+    def verdict(self) -> str:
+        """The run's standing against the sites alone and against all rows in one place, in one line."""
+        trained = [result for result in self.alone if result.metrics]
+        values = [result.metrics[self.metric] for result in trained]
+        parts = [f"{self.metric}: federated {format_metric(self.federated.metrics[self.metric])}"]
+        if trained:
+            least, mean, most = (format_metric(float(value)) for value in (min(values), np.mean(values), max(values)))
+            standings = [result.standing for result in trained]
+            counts = ", ".join(f"{standing} {standings.count(standing)}" for standing in _STANDINGS.values())
+            counts = counts if all(standings) else f"better than {self._count_worse(values)}, without intervals,"
+            parts.append(f"{counts} of {len(trained)} sites alone ({least} to {most}, mean {mean})")
+        if lost := len(self.alone) - len(trained):
+            parts.append(f"{lost} that cannot be trained alone")
+        pooled = f"{POOLED} {format_metric(self.pooled.metrics.get(self.metric))}"
+        if self.pooled.standing:
+            value, interval = (cell.text for cell in _difference_cells(self.pooled.difference))
+            pooled = f"{self.pooled.standing} {pooled} (difference {value}, 95 % interval {interval})"
+        return "; ".join([*parts, pooled])
+
+    def save(self, folder: Path, *, picture: bool) -> None:
+        """Write baselines.json and, if it is wanted and Matplotlib is installed, baselines.png.
+
+        Args:
+            folder: The run directory.
+            picture: Whether the picture is wanted.
+        """
+        results = [{**asdict(result), "federated_is": result.standing or None} for result in self.results]
+        content = {"metric": self.metric, "verdict": self.verdict(), "notes": list(self.notes), "results": results}
+        write_atomic(folder / "baselines.json", (json.dumps(content, indent=2) + "\n").encode())
+        if not picture or not importable(MATPLOTLIB):
+            return
+        groups = {FEDERATED: [self.federated], POOLED: [self.pooled], ALONE: self.alone}
+        curves = {name: [result.curve for result in some if result.curve] for name, some in groups.items()}
+        title = f"{RANKING.get(self.metric, self.metric)} on {self.where}"
+        draw({title: {name: some for name, some in curves.items() if some}}, folder / "baselines.png")
+
+    def _count_worse(self, values: Sequence[float]) -> int:
+        """The number of values that the run's value is better than."""
+        best, own = better(self.metric), self.federated.metrics[self.metric]
+        return sum(own != value and best(own, value) == own for value in values)
+
+
+def _samples_cell(result: Result) -> Cell:
+    optimum = result.metrics and result.samples is None
+    return number_cell("optimum" if optimum else format_cell(result.samples), result.samples)
+
+
+def _difference_cells(difference: PairedDifference | None) -> list[Cell]:
+    if difference is None:
+        return [number_cell("-", None), value_cell("-")]
+    low, high = difference.low, difference.high
+    interval = "-" if low is None else f"{_four(low)} to {_four(high)}"
+    return [number_cell(_four(difference.value), difference.value), value_cell(interval)]
+
+
+def _four(value: float | None) -> str:
+    """A difference with four decimals."""
+    return format_signed(value and round(value, 4) + 0.0, 1.0)

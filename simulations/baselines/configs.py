@@ -1,0 +1,87 @@
+"""The flat run config of a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apps.config import ConfigError, DataSettings, EvaluationSettings, RunConfig, Scalar, flatten
+from payloads.settings import TrainingSettings, kebab
+from simulations.baselines.rows import Rows
+
+# The data set of a reference's config. Its rows exist only while it is trained.
+LOADER = f"{__name__}:rows_of"
+
+
+def rows_of(data_dir: str) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
+    """Refuse to load the rows of a reference, which are in no file.
+
+    Args:
+        data_dir: The reference's run directory.
+
+    Raises:
+        ConfigError: Always.
+    """
+    got, hint = f"{data_dir}, a reference of a run", "repeat the run with --baselines"
+    raise ConfigError("data-dir", got=got, allowed="rows in a file", hint=hint)
+
+
+def samples_per_round(config: RunConfig, rows: Rows) -> int:
+    """Return the number of samples that a client processes in a round.
+
+    Args:
+        config: The run's config.
+        rows: The client's rows.
+    """
+    flat = fit_batches(flatten(config.resolve()), rows)
+    own: list[str] = [key for key in ("fedx.positive-batch-size", "fedx.negative-batch-size") if key in flat]
+    keys = own or ["batch-size"]
+    return config.training.local_steps * (sum(int(flat[key]) for key in keys) or len(rows.train))
+
+
+def fit_batches(flat: Mapping[str, Scalar], rows: Rows) -> dict[str, Scalar]:
+    """Return a flat config with batches that are not larger than the training rows.
+
+    Args:
+        flat: The flat config.
+        rows: The client's rows.
+    """
+    negatives, positives = rows.counts
+    largest = {
+        "batch-size": negatives + positives,
+        "fedx.positive-batch-size": positives,
+        "fedx.negative-batch-size": negatives,
+    }
+    return {**flat, **{key: min(flat[key], max(most, 1)) for key, most in largest.items() if key in flat}}
+
+
+def reference_config(config: RunConfig, folder: Path) -> dict[str, Scalar]:
+    """Return the flat config of a reference, without its selection, rounds and penalty.
+
+    Args:
+        config: The run's config.
+        folder: The reference's run directory.
+    """
+    flat = {key: value for key, value in flatten(config.resolve()).items() if not key.startswith("synthetic.")}
+    flat |= {kebab(name): known.default for name, known in DataSettings.model_fields.items()}
+    flat |= {kebab(name): known.default for name, known in EvaluationSettings.model_fields.items()}
+    flat |= {"dataset": LOADER, "data-dir": str(folder.resolve()), "resume": False, "checkpoint-every": 0}
+    flat |= {"pictures": False, "tracking-uri": "", "fraction-train": 1.0, "min-train-nodes": 0.5}
+    flat |= {"privacy.secure-sum": False, "privacy.epsilon": 0.0}
+    noise = ("fedx.pool-epsilon", "fedx.prediction-noise")
+    return flat | {key: 0.0 for key in noise if key in flat}
+
+
+def minimise_cross_entropy(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return a flat config whose strategy minimises the cross-entropy by plain local steps.
+
+    Args:
+        flat: The flat config of a reference.
+    """
+    kept = {key: value for key, value in flat.items() if "." not in key or key.startswith("privacy.")}
+    defaults = ("loss", "score", "learning_rate", "local_optimizer", "clip_gradient", "server_learning_rate")
+    kept |= {kebab(name): TrainingSettings.model_fields[name].default for name in defaults}
+    return kept | {"strategy": "local-sgd", "strategy-settings": "", "learning-rate": "auto"}

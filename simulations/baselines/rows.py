@@ -1,0 +1,179 @@
+"""The rows of a finished run: each site's training rows, and the rows that select and evaluate its references."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import Context, RecordDict
+
+from apps.client_app import report_of, site_of
+from apps.config import RunConfig, Scalar
+from apps.sites import resources
+from apps.sites.rows import format_of, reads_own, server_samples
+from apps.sites.site_config import at_site
+from clients.base import Site
+from problems.data import FederatedData, Preprocessing, SampleFormat, Samples
+from problems.data.disturb import validation_split
+from problems.data.mapped import concatenate
+from problems.data.samples import as_float32
+from problems.randomness import seed_sequence
+from strategies.rounds.schema import agree
+
+# The share of the training rows that chooses between candidates if there are no validation rows.
+HELD_OUT = 0.2
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one reference.
+
+    Attributes:
+        train: The training rows.
+        test: The rows that the run's metrics are measured on.
+        validation: The validation rows of the same sites, which select a round. None: there are none.
+    """
+
+    train: Samples
+    test: Samples
+    validation: Samples | None = None
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The numbers of negatives and of positives among the training rows."""
+        return len(self.train.negatives), len(self.train.positives)
+
+    def hold_out(self, seed: int, site: int) -> Rows | None:
+        """Return these rows with a fifth of the training rows as the validation rows.
+
+        Args:
+            seed: The run's seed.
+            site: The site's number, which selects the random draw.
+
+        Returns:
+            The rows. None if one of the parts would lack a class.
+        """
+        kept, held = validation_split(self.train.labels, np.arange(len(self.train)), HELD_OUT, seed, site)
+        parts = [Samples(self.train.features[part], self.train.labels[part]) for part in (kept, held)]
+        if not all(has_both_classes(part) for part in parts):
+            return None
+        return Rows(parts[0], self.test, parts[1])
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The rows of all references, and how the features are made.
+
+    Attributes:
+        pooled: The rows of all sites.
+        alone: Each site's rows.
+        columns: How the features are made of a table's columns. None: the data set is not a table.
+        sample_format: The form of the samples in their files. None: they have no labels.
+    """
+
+    pooled: Rows
+    alone: list[Rows]
+    columns: Preprocessing | None
+    sample_format: SampleFormat | None
+
+    def data(self, rows: Rows, config: RunConfig) -> FederatedData:
+        """Return the data of a run with one client.
+
+        Args:
+            rows: The client's rows.
+            config: The config of the run with one client.
+        """
+        sizes = [len(rows.train)]
+        return FederatedData(
+            rows.train, rows.test, sizes, config.data, self.columns, rows.validation, self.sample_format
+        )
+
+
+def gather(
+    config: RunConfig, clients: int, flat: Mapping[str, Scalar], nodes: Sequence[Mapping[str, Scalar]], *, tested: bool
+) -> Gathered:
+    """Read the rows that each site trains on, as its ClientApp reads them, and the rows that evaluate them.
+
+    Args:
+        config: The run's config.
+        clients: The number of sites.
+        flat: The run's flat config.
+        nodes: The sites' node configs. Empty: there are none.
+        tested: Whether the run's metrics are of test rows though it has validation rows.
+
+    Raises:
+        ConfigError, DataError: The sites' rows cannot be read.
+    """
+    contexts = [
+        Context(
+            run_id=0,
+            node_id=place,
+            node_config={"partition-id": place, "num-partitions": clients, **(nodes[place] if nodes else {})},
+            state=RecordDict(),
+            run_config=dict(flat),
+        )
+        for place in range(clients)
+    ]
+    contexts = list(map(at_site, contexts))
+    schema = agree([report_of(context, config) for context in contexts]) if reads_own(config) else None
+    scaling = None if schema is None else schema.scaling
+    sites = [site for context in contexts if isinstance(site := site_of(context, config, scaling), Site)]
+    validation: list[Samples | None] = [None] * clients
+    if schema is None:
+        data = resources.federated_data(config.data, clients)
+        test, columns, sample_format = (data.test if tested else data.evaluated), data.columns, data.sample_format
+        everyone = data.validation if tested else None
+        if everyone is not None and everyone.sites is not None:
+            validation = [_take(everyone, everyone.sites == place) for place in range(clients)]
+    else:
+        columns, sample_format = schema.preprocessing, format_of(config, schema)
+        if config.data.data_dir:
+            test = server_samples(config, schema)
+        else:
+            test = _join([held for site in sites if (held := site.test if tested else site.held_out)])
+        if tested:
+            validation = [_join([site.held_out]) if site.held_out else None for site in sites]
+        shares = [rows for rows in validation if rows is not None]
+        everyone = _concatenate(shares) if shares else None
+    test = Samples(as_float32(test.features), test.labels)
+    pooled = Rows(_join(sites), test, everyone)
+    alone = [
+        Rows(_join([site]), test, own if own is not None and has_both_classes(own) else None)
+        for site, own in zip(sites, validation, strict=True)
+    ]
+    return Gathered(pooled, alone, columns, sample_format)
+
+
+def has_both_classes(rows: Samples) -> bool:
+    """Return whether some rows are positive and some are negative.
+
+    Args:
+        rows: Any rows.
+    """
+    return bool(len(rows.positives) and len(rows.negatives))
+
+
+def fold_seed(seed: int, site: int) -> int:
+    """Return the seed that assigns a reference's rows to folds.
+
+    Args:
+        seed: The run's seed.
+        site: The site's number, or the number of sites for all rows.
+    """
+    return int(seed_sequence(seed, "folds of a reference", site).generate_state(1)[0])
+
+
+def _take(rows: Samples, chosen: np.ndarray) -> Samples:
+    return Samples(rows.features[chosen], rows.labels[chosen])
+
+
+def _join(sites: Sequence[Site]) -> Samples:
+    """The rows of some sites, one site after another."""
+    features, labels = zip(*((site.features.cpu().numpy(), site.labels.cpu().numpy()) for site in sites), strict=True)
+    return Samples(concatenate(features, np.float32), np.concatenate(labels).astype(np.int8))
+
+
+def _concatenate(parts: Sequence[Samples]) -> Samples:
+    features = concatenate([part.features for part in parts])
+    return Samples(features, np.concatenate([part.labels for part in parts]))

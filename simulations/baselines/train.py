@@ -1,0 +1,74 @@
+"""The comparison of a finished run with its references, from the run directory to baselines.json."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
+from apps.evaluation.metric_names import format_metrics
+from apps.run_directory.curves import rows_in_words
+from problems.data import UNLABELLED
+from simulations.baselines.comparison import FEDERATED, POOLED, Baselines, Result
+from simulations.baselines.rows import Rows, gather
+from simulations.baselines.trainer import Trainer
+from simulations.results.records import read_run
+
+
+def check_baselines(config: RunConfig) -> None:
+    """Check that a run can have baselines.
+
+    Args:
+        config: The run's config.
+
+    Raises:
+        ConfigError: The run's sites have columns, or it has no test rows.
+    """
+    if config.algorithm.strategy.vertical:
+        got, hint = f"strategy {config.run.strategy!r}", "take `python -m simulations nonfederated` as its reference"
+        raise ConfigError("--baselines", got=got, allowed="sites that hold rows, which one could train on", hint=hint)
+    if config.data.dataset in UNLABELLED:
+        got = f"dataset {config.data.dataset!r}"
+        raise ConfigError("--baselines", got=got, allowed="test rows, which this has not", hint="leave it out")
+
+
+def train_baselines(
+    out: Path,
+    clients: int,
+    flat: Mapping[str, Scalar],
+    nodes: Sequence[Mapping[str, Scalar]] = (),
+    say: Callable[[str], None] = lambda line: None,
+) -> Baselines:
+    """Train the references of a finished run, below its directory, and write the comparison into it.
+
+    Args:
+        out: The run directory.
+        clients: The number of the run's sites.
+        flat: The run's flat config.
+        nodes: The sites' node configs. Empty: there are none.
+        say: Called with a line after each reference.
+
+    Raises:
+        ConfigError, DataError: The sites' rows cannot be read.
+    """
+    config, run = parse_run_config(flat), read_run(out)
+    tested = "test_metrics" in run.result
+    gathered = gather(config, clients, flat, nodes, tested=tested)
+    shutil.rmtree(out / "baselines", ignore_errors=True)  # an earlier part of a resumed run
+    trainer = Trainer.of(config, run, gathered, out / "baselines")
+    federated = trainer.describe(FEDERATED, gathered.pooled, run, trainer.per_round * run.facts["rounds"])
+    federated = replace(federated, penalty=config.training.weight_decay, trained="the run")
+
+    def train(name: str, folder: str, rows: Rows, site: int | None) -> Result:
+        result = trainer.train(name, folder, rows, site)
+        say(f"{name}: {result.reason or format_metrics(result.metrics)}")
+        return result
+
+    pooled = train(POOLED, "pooled", gathered.pooled, None)
+    alone = [train(f"site {site} alone", f"site-{site}", rows, site) for site, rows in enumerate(gathered.alone)]
+    where = "the test rows" if tested else rows_in_words(run.config)
+    baselines = Baselines(trainer.metric, where, federated, pooled, alone, trainer.notes())
+    baselines.save(out, picture=config.run.pictures)
+    return baselines

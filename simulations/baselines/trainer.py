@@ -1,0 +1,306 @@
+"""Trains the references of a finished run: one of all rows in one place, and one of each site's rows.
+
+A linear model that the run trains on cross-entropy has a reference at the optimum: logistic regression. Its penalty is
+chosen by cross-validation on the reference's own training rows.
+
+Any other model is trained as the run trains it, with one client that has these rows: the same loss, model and initial
+weights, in batches of the same size. A reference processes as many samples as all clients of the run together. A site
+alone processes fewer only if that is more than 50 times its rows, and never fewer than in the run. A site's penalty
+(``weight-decay``) is chosen on held-out rows. If the strategy does not have this key, the site's candidates are the
+strategy itself and local steps on the cross-entropy with each penalty.
+
+All references are evaluated on the rows that the run's metrics are measured on. If the run selects its round on
+validation rows, so do they. Features are scaled as in the run. References need neither secure sums nor noise for
+privacy.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+
+from apps.config import RunConfig, Scalar, parse_run_config
+from apps.evaluation.metric_names import LOWER, better
+from apps.evaluation.models import ModelEvaluator
+from apps.server_app import EXPECTED, RunFailedError
+from apps.sites import resources
+from clients.base import MethodClient
+from problems.data import Samples
+from problems.data.doubts import silence
+from problems.delong import paired_difference
+from problems.objectives.classification import CROSS_ENTROPY
+from simulations.arguments import add_directory
+from simulations.baselines.comparison import FEDERATED, Result
+from simulations.baselines.configs import fit_batches, minimise_cross_entropy, reference_config, samples_per_round
+from simulations.baselines.rows import HELD_OUT, Gathered, Rows, fold_seed
+from simulations.engines.launch import run_federation, run_reference
+from simulations.references.penalised import FOLDS, fit_penalised
+from simulations.results.output import log_off
+from simulations.results.records import RunRecord, read_run
+
+LOGISTIC_REGRESSION = "logistic-regression"  # as result.json names it
+DECAYS = (0.0, 1e-3, 1e-2, 1e-1)
+LONGEST = 50
+LINEAR = {"linear": True, "linear-no-intercept": False}
+
+_OPTIMUM = (
+    "references: logistic regression at its optimum, so without rounds to select; penalty chosen by cross-validation "
+    f"({FOLDS} folds) on the reference's own training rows; a run that is behind them may need more rounds"
+)
+_TRAINED = (
+    "references: trained as the run, on as many samples as all its clients together; a site alone on at most {longest} "
+    "times its rows, or on its own share of the run if that is more"
+)
+_PENALTY = (
+    "penalty: all rows in one place have the run's; a site's is chosen on {held}, before it trains on all of them"
+)
+_SELECTED = "selection: the round that is best by {metric} on validation rows, for the run and the references"
+_PATIENCE = "; each ends after {patience} evaluations without a better one"
+_LAST = "selection: the last round, for the run and the references"
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """Trains references of one run.
+
+    Attributes:
+        config: The run's config.
+        gathered: The rows of all references.
+        folder: The folder for the references' run directories.
+        metric: The headline metric.
+        tested: Whether the run's metrics are of test rows though it has validation rows.
+        per_round: The samples that all clients of the run process in a round, on average.
+        scores: The run's scores of the test rows. None: its model has no scores.
+    """
+
+    config: RunConfig
+    gathered: Gathered
+    folder: Path
+    metric: str
+    tested: bool
+    per_round: int
+    scores: NDArray[np.float64] | None
+
+    @classmethod
+    def of(cls, config: RunConfig, run: RunRecord, gathered: Gathered, folder: Path) -> Trainer:
+        """Return the trainer of a finished run.
+
+        Args:
+            config: The run's config.
+            run: The run.
+            gathered: The rows of all references.
+            folder: The folder for the references' run directories.
+        """
+        answered = [line["clients_answered"] for line in run.lines if line["round"]]
+        share = float(np.mean(answered)) / len(gathered.alone) if answered else 1.0
+        per_round = share * sum(samples_per_round(config, rows) for rows in gathered.alone)
+        scores = _score(run, gathered.pooled.test)
+        tested = "test_metrics" in run.result
+        return cls(config, gathered, folder, next(iter(run.metrics)), tested, round(per_round), scores)
+
+    @property
+    def solved(self) -> bool:
+        """Whether the references are logistic regressions at their optimum."""
+        linear = self.config.run.model in LINEAR
+        return linear and self.config.training.loss == CROSS_ENTROPY and self.config.algorithm.table != "composite"
+
+    @property
+    def select_by(self) -> str:
+        """The metric that selects the run's round, or ""."""
+        return self.config.evaluation.select_by
+
+    def notes(self) -> list[str]:
+        """Sentences about the references' samples, penalties and selection."""
+        if self.solved:
+            return [_OPTIMUM]
+        held = "a fifth of its training rows"
+        if self.select_by:
+            held = f"its validation rows or, if it has none, with its round on {held}"
+        selected = _SELECTED.format(metric=self.select_by) if self.select_by else _LAST
+        if self.config.evaluation.patience:
+            selected += _PATIENCE.format(patience=self.config.evaluation.patience)
+        penalty = [_PENALTY.format(held=held)] if len(self._candidates({})) > 1 else []
+        return [_TRAINED.format(longest=LONGEST), *penalty, selected]
+
+    def train(self, name: str, folder: str, rows: Rows, site: int | None) -> Result:
+        """Train a reference.
+
+        Args:
+            name: The reference's name.
+            folder: The name of its run directory.
+            rows: Its rows.
+            site: The site's number. None: it has the rows of all sites.
+        """
+        negatives, positives = rows.counts
+        if not (negatives and positives):
+            reason = f"one class only, {positives:,} positives and {negatives:,} negatives"
+            return Result(name, len(rows.train), positives, {}, reason)
+        try:
+            with log_off(True), silence():
+                if self.solved:
+                    return self._solve(name, self.folder / folder, rows, site)
+                return self._choose(name, self.folder / folder, rows, site)
+        except (*EXPECTED, RunFailedError) as error:
+            return Result(name, len(rows.train), positives, {}, str(error))
+        finally:
+            shutil.rmtree(self.folder / "candidates", ignore_errors=True)
+
+    def describe(self, name: str, rows: Rows, run: RunRecord, samples: int | None, every: int = 1) -> Result:
+        """Return the row of a run, with the difference of the federated run's AUC.
+
+        Args:
+            name: The name of the row.
+            rows: The run's rows.
+            run: The finished run.
+            samples: The number of samples that it processed. None: it was solved to its optimum.
+            every: The number of its rounds that stand for a round of the federated run.
+        """
+        last = run.selected or run.facts["rounds"]
+        curve = {last: run.metrics[self.metric]} if self.tested else run.curve(self.metric)
+        if samples is None:
+            curve = dict.fromkeys((0, self.config.training.num_server_rounds), run.metrics[self.metric])
+        difference = None
+        if name != FEDERATED and self.scores is not None and (scores := _score(run, rows.test)) is not None:
+            difference = paired_difference(rows.test.labels, self.scores, scores)
+        curve = {math.ceil(server_round / every): value for server_round, value in curve.items()}
+        penalty = float(run.config.get("weight-decay", 0.0))
+        return Result(
+            name,
+            len(rows.train),
+            len(rows.train.positives),
+            run.metrics,
+            curve=curve,
+            samples=samples,
+            penalty=penalty,
+            difference=difference,
+        )
+
+    def _solve(self, name: str, folder: Path, rows: Rows, site: int | None) -> Result:
+        """Fit a logistic regression and write it as a run."""
+        config, train = self.config, rows.train
+        flat = reference_config(config, folder) | {"num-server-rounds": 1, "evaluate-every": 1}
+        seed = fold_seed(config.training.seed, len(self.gathered.alone) if site is None else site)
+        features = train.features.reshape(len(train), -1)
+        fitted = fit_penalised(features, train.labels, intercept=LINEAR[config.run.model], seed=seed)
+        flat = minimise_cross_entropy(flat) | {"weight-decay": fitted.penalty}
+
+        def finish(parsed: RunConfig) -> tuple[object, ...]:
+            evaluator = ModelEvaluator(parsed, resources.new_model(parsed, train.shape), rows.test)
+            start = evaluator.start()
+            vector = np.append(fitted.weights, fitted.bias)[: len(start[0])].astype(start[0].dtype)
+            history = [evaluator(start), evaluator([vector])]
+            return history, evaluator.name_arrays([vector]), self.gathered.columns, self.gathered.sample_format
+
+        run_reference(LOGISTIC_REGRESSION, add_directory(flat, folder), 1, finish)  # type: ignore[arg-type]
+        trained = "logistic regression at its optimum"
+        if not fitted.folds:
+            trained += "; a class has one row, so no penalty was chosen"
+        return replace(self.describe(name, rows, read_run(folder), None), trained=trained)
+
+    def _choose(self, name: str, folder: Path, rows: Rows, site: int | None) -> Result:
+        """Train the run's strategy, for a site alone with each candidate's penalty, and keep the best."""
+        base = reference_config(self.config, folder)
+        candidates = [base] if site is None else self._candidates(base)
+        own = rows.validation is not None
+        best, run, trained = base, None, ""
+        if len(candidates) > 1 or (self.select_by and not own):
+            held = rows if own else rows.hold_out(self.config.training.seed, site or 0)
+            if held is None:
+                trained = ", penalty and round not chosen: too few rows of a class"
+            else:
+                best, run = self._best(candidates, held)
+        if run is not None and self.select_by and own:
+            run.path.rename(folder)
+        else:
+            # a round that was selected on a fifth of the training rows is the last round of a training on all of them
+            self._train(best, folder, rows, run.selected if run is not None and self.select_by else None)
+        chosen = read_run(folder)
+        samples = chosen.facts["rounds"] * samples_per_round(parse_run_config(best), rows)
+        result = self.describe(name, rows, chosen, samples, self._factor(rows, site is not None))
+        return replace(result, trained=f"strategy {best['strategy']}{trained}")
+
+    def _candidates(self, base: dict[str, Scalar]) -> list[dict[str, Scalar]]:
+        """The configs among which a site's is chosen."""
+        client = self.config.algorithm.client
+        adjusts = issubclass(client, MethodClient) and client.method.adjusts
+        if not adjusts and (resources.is_problem(self.config) or self.select_by.startswith(LOWER)):
+            return [base]  # no other loss is comparable
+        plain = base if adjusts else minimise_cross_entropy(base)
+        decays = sorted({*DECAYS, self.config.training.weight_decay} if adjusts else DECAYS)
+        return [*([] if adjusts else [base]), *({**plain, "weight-decay": decay} for decay in decays)]
+
+    def _best(self, candidates: Sequence[dict[str, Scalar]], rows: Rows) -> tuple[dict[str, Scalar], RunRecord]:
+        """Train each candidate; return the config and the run of the best one on the validation rows."""
+        assert rows.validation is not None
+        metric, best = self.select_by or self.metric, None
+        for number, flat in enumerate(candidates):
+            folder = self.folder / "candidates" / str(number)
+            part = rows if self.select_by else replace(rows, test=rows.validation, validation=None)
+            try:
+                self._train(flat, folder, part)
+            except (*EXPECTED, RunFailedError):
+                continue  # a penalty with which the training diverges
+            run = read_run(folder)
+            value = run.result["selected"]["value"] if self.select_by else run.metrics[metric]
+            if best is None or (value != best[0] and better(metric)(value, best[0]) == value):
+                best = value, flat, run
+        if best is None:
+            raise RunFailedError("no candidate could be trained")
+        return best[1], best[2]
+
+    def _train(self, flat: Mapping[str, Scalar], folder: Path, rows: Rows, rounds: int | None = None) -> None:
+        """Train one client on some rows.
+
+        Args:
+            flat: Its config.
+            folder: Its run directory.
+            rows: Its rows.
+            rounds: The number of its rounds. None: as many as the run's samples need, and a round is selected if the
+                run selects a round and there are validation rows.
+        """
+        training, evaluation = self.config.training, self.config.evaluation
+        select = rounds is None and rows.validation is not None and bool(self.select_by)
+        factor = self._factor(rows, rows.train is not self.gathered.pooled.train)
+        flat = {
+            **flat,
+            "data-dir": str(folder.resolve()),
+            "num-server-rounds": training.num_server_rounds * factor if rounds is None else max(rounds, 1),
+            "evaluate-every": training.evaluate_every * factor,
+            "lr-decay-every": training.lr_decay_every * factor,
+        }
+        if select:
+            flat |= {"select-by": self.select_by, "patience": evaluation.patience, "validation-fraction": HELD_OUT}
+        flat = add_directory(fit_batches(flat, rows), folder)
+        parsed = parse_run_config(flat)
+        resources.adopt(parsed.data, 1, self.gathered.data(rows if select else replace(rows, validation=None), parsed))
+        try:
+            run_federation(1, flat)
+        finally:
+            resources.disown()
+
+    def _factor(self, rows: Rows, alone: bool) -> int:
+        """The number of a reference's rounds that stand for a round of the run."""
+        own = samples_per_round(self.config, rows)
+        factor = max(1, math.ceil(self.per_round / own - 1e-9))
+        if alone:
+            enough = LONGEST * len(rows.train) / (own * self.config.training.num_server_rounds)
+            factor = min(factor, max(1, math.ceil(enough)))
+        return factor
+
+
+def _score(run: RunRecord, test: Samples) -> NDArray[np.float64] | None:
+    """The scores of some rows by the model that a run leaves. None: the model has no scores."""
+    config = parse_run_config(run.config)
+    if resources.is_problem(config):
+        return None
+    evaluator = ModelEvaluator(config, resources.new_model(config, test.shape), test)
+    file = run.path / ("model_best.safetensors" if "selected" in run.result else "model.safetensors")
+    scores: NDArray[np.float64] = evaluator.scores(evaluator.start_from(load_file(file)))[1].cpu().numpy()
+    return scores.astype(np.float64)
