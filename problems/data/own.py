@@ -27,6 +27,7 @@ class SiteRows:
         labels: 0 or 1.
         train_rows, test_rows: indices of the rows to train with and of those held out, ascending.
         validation_rows: indices of the rows held out of the training rows, ascending; None without a fraction of them.
+        pixel_max: The number in the files that became 1, for images of more than 8 bits.
         label_values: the file's negative and its positive label values.
         preprocessing: of a table, not yet fitted, else None.
     """
@@ -38,6 +39,7 @@ class SiteRows:
     label_values: tuple[tuple[str, ...], tuple[str, ...]]
     preprocessing: Preprocessing | None = None
     validation_rows: Int64[np.ndarray, "validation"] | None = None
+    pixel_max: float | None = None
 
     @property
     def evaluated_rows(self) -> Int64[np.ndarray, "evaluated"]:
@@ -139,4 +141,13 @@ def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
         fraction = spec.validation_fraction
         train_rows, validation_rows = validation_split(labels, train_rows, fraction, spec.seed, partition_id)
     negative, positive = (tuple(np.array(source.classes)[marked == side].tolist()) for side in (False, True))
-    return SiteRows(features, labels, train_rows, test_rows, (negative, positive), preprocessing, validation_rows)
+    return SiteRows(
+        features,
+        labels,
+        train_rows,
+        test_rows,
+        (negative, positive),
+        preprocessing,
+        validation_rows,
+        source.pixel_max,
+    )

@@ -37,6 +37,8 @@ class Source:
     """Rows before the set's own test split; None when it has none."""
     sites: Int64[np.ndarray, "n"] | None = None
     """The number of the site that each row comes from; None when there are none."""
+    pixel_max: float | None = None
+    """The number in the files that became 1, for images of more than 8 bits."""
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -59,6 +61,8 @@ def make_source(
     features: NDArray[Any] | Encoder,
     train_count: int | None = None,
     sites: Int64[np.ndarray, "n"] | None = None,
+    *,
+    pixel_max: float | None = None,
 ) -> Source:
     """Build a source from raw labels and features.
 
@@ -67,17 +71,18 @@ def make_source(
         features: (n, *shape), or the function that makes them: see `Source`.
         train_count: rows before the set's own test split; None when it has none.
         sites: the number of the site that each row comes from; None when there are none.
+        pixel_max: The number in the files that became 1, for images of more than 8 bits.
 
     Raises:
         DataError: when a label is missing, or features and labels differ in number.
     """
     classes, codes = label_classes(np.asarray(labels))
     if callable(features):
-        return Source(classes, codes, features, train_count, sites)
+        return Source(classes, codes, features, train_count, sites, pixel_max)
     if len(features) != len(codes):
         got = f"{len(features):,} rows of features but {len(codes):,} labels"
         raise DataError("features", got=got, allowed="one label a row", hint="bring as many")
-    return Source(classes, codes, lambda train_rows: features, train_count, sites)
+    return Source(classes, codes, lambda train_rows: features, train_count, sites, pixel_max)
 
 
 def label_classes(labels: NDArray[Any], what: str = "labels") -> tuple[tuple[str, ...], Int64[np.ndarray, "n"]]:

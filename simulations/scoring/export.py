@@ -180,6 +180,7 @@ def _metadata(model: TrainedModel) -> dict[str, str]:
         "threshold": str(model.threshold),
         "negative_labels": json.dumps(labels.negative_labels),
         "positive_labels": json.dumps(labels.positive_labels),
+        **({} if labels.pixel_max is None else {"pixel_max": f"{labels.pixel_max:g}"}),
         "versions": json.dumps(result["versions"]),
     }
 

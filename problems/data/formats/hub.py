@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from problems.data.formats.arrays import check_pair, join
-from problems.data.formats.images import channels_first, pixels_of
+from problems.data.formats.pixels import channels_first, pixels_of
 from problems.data.formats.tables import from_frames
 from problems.data.mapped import allocate
 from problems.data.samples import Source, make_source

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from problems.data.formats.arrays import Pair, check_pair, join
-from problems.data.formats.images import pixels_of
+from problems.data.formats.pixels import pixels_of
 from problems.data.mapped import allocate
 from problems.data.samples import Source
 from problems.data.spec import LOADER_FORM, PAGE, DataError

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from problems.data.formats import arrays, bundled, cifar, hub, images, tables
+from problems.data.formats import arrays, bundled, cifar, hub, image_folders, images, tables
 from problems.data.formats.files import find, folder, locate
 from problems.data.formats.loaders import call_loader
 from problems.data.formats.uci import CREDIT_FILES, HEART_FILES, credit, heart_disease
@@ -83,7 +83,7 @@ def read(spec: DataSpec) -> Source:
         case "npz":
             return arrays.npz(*locate("npz", spec.data_dir, arrays.NPZ_ENDINGS))
         case "image-folder":
-            return _folders(folder(spec.data_dir))
+            return _folders(folder(spec.data_dir), spec.pixel_bits)
         case "csv" | "parquet" as kind:
             endings = tables.CSV_ENDINGS if kind == "csv" else tables.PARQUET_ENDINGS
             return tables.table(*locate(kind, spec.data_dir, endings), spec)
@@ -131,7 +131,7 @@ def read_site(path: Path, spec: DataSpec) -> Source:
     if loader := loader_path(spec.dataset):
         return call_loader(loader, str(path), spec.seed, site=True)
     if spec.dataset == "image-folder" and path.is_dir():
-        return _folders(path)
+        return _folders(path, spec.pixel_bits)
     endings = _SITE_ENDINGS.get(spec.dataset, ("a folder of class folders",))
     if not path.is_file() or not path.name.endswith(endings):
         got, way_out = f"no file of dataset {spec.dataset!r}", "set dataset to its kind, or give another path"
@@ -160,7 +160,7 @@ def _image_set(name: str, data_dir: str) -> Source:
         found = images.stl10(root)
     else:
         found = cifar.cifar(name, root)
-    found = found or images.class_folders(root, bare=False)
+    found = found or image_folders.class_folders(root, bare=False)
     if found is None:
         raise _not_found(name, data_dir)
     return found
@@ -178,11 +178,18 @@ def _found(spec: DataSpec, names: Sequence[str]) -> Path:
     return path
 
 
-def _folders(root: Path) -> Source:
-    found = images.class_folders(root)
+def _folders(root: Path, bits: int) -> Source:
+    found = image_folders.class_folders(root, bits=bits)
     if found is None:
-        allowed = f"train/<class>/ (and test/<class>/), or <class>/, with files {', '.join(images.IMAGE_ENDINGS)}"
-        raise DataError(repr(str(root)), got="no images", allowed=allowed, hint="arrange the images so")
+        allowed = (
+            f"train/<class>/ (and test/<class>/), or <class>/, with files {', '.join(image_folders.IMAGE_ENDINGS)}"
+        )
+        raise DataError(
+            repr(str(root)),
+            got=f"no images{image_folders.count_files(root)}",
+            allowed=allowed,
+            hint="arrange the images so",
+        )
     return found
 
 
