@@ -40,7 +40,7 @@ def predict(
     if out is None:
         typer.echo(scores.to_csv(index=False), nl=False)
     else:
-        write_scores(scores, out)
+        write_scores(scores, out, new)
         typer.echo(f"{out}: {len(scores):,} scores by model {trained.chosen!r} of run {trained.record.name}")
 
 
@@ -83,14 +83,18 @@ def export(
     with_card: Annotated[bool, typer.Option("--card", help="write the model card too, beside the file")] = False,
 ) -> None:
     """Write a run's model as one file, its preprocessing inside, that is scored without this project."""
+    from simulations.results.target import check_target, is_card, is_onnx, write_output
     from simulations.scoring.export import export_onnx
     from simulations.scoring.model import load
-    from simulations.scoring.rows import write_output
 
     trained = load(run, model)
+    if out is not None:
+        check_target(out, is_onnx)
+        if with_card:
+            check_target(out.with_suffix(".md"), is_card)
     exported = export_onnx(trained, pixels=pixels)
     target = out or run / f"model.{form}"
-    write_output(target.expanduser(), exported.content)
+    write_output(target, exported.content, None if out is None else is_onnx)
     typer.echo(f"{target}: model {trained.chosen!r} of run {trained.record.name}, {len(exported.content):,} bytes")
     typer.echo(table(["input", "type"], [list(row) for row in exported.inputs.items()]))
     if exported.difference is None:
@@ -99,7 +103,7 @@ def export(
         largest = f"{exported.difference:.1e} at most"
         typer.echo(f"checked: its scores of {exported.rows} made-up rows differ from PyTorch's by {largest}")
     if with_card:
-        _write_card(trained, target.with_suffix(".md"))
+        _write_card(trained, target.with_suffix(".md"), named=out is not None)
 
 
 def card(
@@ -110,12 +114,12 @@ def card(
     """Write the model card of a run, in Markdown: what the model is, as far as the run directory says."""
     from simulations.scoring.model import load
 
-    _write_card(load(run, model), out or run / "card.md")
+    _write_card(load(run, model), out or run / "card.md", named=out is not None)
 
 
-def _write_card(model: TrainedModel, target: Path) -> None:
+def _write_card(model: TrainedModel, target: Path, *, named: bool) -> None:
+    from simulations.results.target import is_card, write_output
     from simulations.scoring.card import write_card
-    from simulations.scoring.rows import write_output
 
-    write_output(target.expanduser(), write_card(model).encode())
+    write_output(target, write_card(model).encode(), is_card if named else None)
     typer.echo(target)
