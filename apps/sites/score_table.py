@@ -24,9 +24,9 @@ from clients.parties import KeptBlock, PartyData, Rows
 from clients.vertical.segment.plan import Holding
 from payloads.vfb2 import VFB2Settings
 from problems.data import DataError, Preprocessing
-from problems.data.cells import as_listed, is_number, texts
+from problems.data.cells import is_number
 from problems.data.formats.tables import read_table
-from problems.data.preprocessing import MARKS
+from problems.data.unseen import find_unseen
 from problems.vertical.blocks.base import Features, canonical
 from problems.vertical.objectives import make_objective
 
@@ -85,10 +85,11 @@ class ScoreTable(_Rows):
         frame = read_table(path, made_of.words)
         ids = read_ids(path, frame, id_column)
         frame.columns = frame.columns.map(str)
-        _check_kinds(frame, made_of, party)
         order = np.argsort(ids, kind="stable")
         intercept = len(block.names) > len(made_of.names)
-        features = encode_rows(made_of, made_of.encode(frame)[order], intercept=intercept)
+        values = made_of.encode(frame)
+        _check_kinds(frame, made_of, party)
+        features = encode_rows(made_of, values[order], intercept=intercept)
         super().__init__(features, ids[order].tolist(), block, party)
 
 
@@ -116,20 +117,13 @@ class SimulatedRows(_Rows):
 
 def _check_kinds(frame: "pd.DataFrame", made_of: Preprocessing, party: int) -> None:
     """Refuse numbers in a column of categories; warn of categories that training did not have."""
-    for name in made_of.columns:
-        known = [feature.value for feature in made_of.inputs if feature.column == name and feature.kind in MARKS]
-        if not known or name not in frame.columns:
-            continue
-        cells = as_listed(texts(frame[name].dropna())[0], known)
-        strange = int((~np.isin(cells, known)).sum())
-        if 0 < strange == len(cells) and all(map(is_number, cells)):
+    for unseen in find_unseen(made_of, frame):
+        if unseen.is_whole and all(map(is_number, unseen.values)):
             allowed = "text, as in training"
-            raise DataError(f"column {name!r}", got="numbers", allowed=allowed, hint="bring the column as in training")
-        if strange:
-            words = (
-                "party %d: column %r has %d of %d values that training had not: they count as none of its categories"
+            raise DataError(
+                f"column {unseen.column!r}", got="numbers", allowed=allowed, hint="bring the column as in training"
             )
-            log(WARNING, words, party, name, strange, len(frame))
+        log(WARNING, "party %d: %s", party, unseen.describe(quote=False))
 
 
 def read_score_table(path: Path, config: RunConfig, node: Mapping[str, Any], place: tuple[int, int]) -> ScoreTable:

@@ -22,6 +22,10 @@ ModelOption = Annotated[
     str, typer.Option("--model", help="last, best, or a view such as inner; best where the run has it, else last")
 ]
 
+AllowUnseen = Annotated[
+    bool, typer.Option("--allow-unseen", help="score also if no cell of a column is a category that training had")
+]
+
 
 def predict(
     run: RunOption,
@@ -29,13 +33,14 @@ def predict(
     out: Annotated[Path | None, typer.Option("--out", help="the csv file to write; without, stdout")] = None,
     keep: Annotated[str, typer.Option("--keep", help="columns of NEW to take over, with commas")] = "",
     model: ModelOption = "",
+    allow_unseen: AllowUnseen = False,
 ) -> None:
     """Score new rows with a run's model: one line for each, in their order."""
     from problems.data.spec import parse_names
     from simulations.scoring.model import load  # imports scikit-learn, which takes a second
     from simulations.scoring.rows import score_file, write_scores
 
-    trained = load(run, model)
+    trained = load(run, model, allow_unseen=allow_unseen)
     scores = score_file(trained, new, parse_names("--keep", keep))
     if out is None:
         typer.echo(scores.to_csv(index=False), nl=False)
@@ -51,13 +56,16 @@ def evaluate(
     resamples: Annotated[int, typer.Option(min=1, help="bootstrap resamples of the rows")] = 1000,
     confidence: Annotated[float, typer.Option(min=0.01, max=0.999, help="of the intervals")] = 0.95,
     seed: Annotated[int, typer.Option(min=0, help="of the resamples")] = 0,
+    allow_unseen: AllowUnseen = False,
     as_json: Json = False,
 ) -> None:
     """Measure a run's model on new rows with labels, with bootstrap intervals."""
     from simulations.scoring.model import load
     from simulations.scoring.rows import evaluate_file
 
-    found = evaluate_file(load(run, model), new, resamples=resamples, confidence=confidence, seed=seed)
+    found = evaluate_file(
+        load(run, model, allow_unseen=allow_unseen), new, resamples=resamples, confidence=confidence, seed=seed
+    )
     if as_json:
         print_json(found)
         return

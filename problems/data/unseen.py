@@ -1,0 +1,99 @@
+"""Cells of new rows that a trained model cannot use: categories that training had not, and columns without a cell."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from problems.data.cells import as_listed, texts, without_markers
+from problems.data.preprocessing import Preprocessing
+from problems.data.spec import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FEWEST_ROWS = 10
+"""Fewest rows of which a column without any cell is reported: in few rows all cells may be missing by chance."""
+_QUOTED, _LISTED = 3, 8
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """The cells of a column that mean nothing to the model.
+
+    Attributes:
+        column: The name of the raw column.
+        values: The different texts that are no category of the training, the most frequent first.
+        rows: The number of rows with such a text.
+        cells: The number of rows whose cell is not missing.
+        known: The categories of the training.
+    """
+
+    column: str
+    values: tuple[str, ...]
+    rows: int
+    cells: int
+    known: tuple[str, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the column has cells, and no cell is known."""
+        return 0 < self.rows == self.cells
+
+    def describe(self, *, quote: bool) -> str:
+        """Return a sentence for a log.
+
+        Args:
+            quote: Whether it may quote values of the rows.
+        """
+        if not self.cells:
+            return f"column {self.column!r}: all cells are missing"
+        return f"column {self.column!r}: {self._counts(quote)}: they count as none of its categories"
+
+    def refusal(self, hint: str) -> DataError:
+        """Return an error about a column without a known cell.
+
+        Args:
+            hint: The way to score the rows nevertheless.
+        """
+        more = f", and {len(self.known) - _LISTED} more" if len(self.known) > _LISTED else ""
+        allowed = f"{', '.join(map(repr, self.known[:_LISTED]))}{more}, as in training"
+        hint = f"write the values as in training, or {hint}"
+        return DataError(f"column {self.column!r}", got=self._counts(True), allowed=allowed, hint=hint)
+
+    def _counts(self, quote: bool) -> str:
+        several = f"{len(self.values):,} values" if len(self.values) > 1 else "1 value"
+        shown = ", ".join(map(repr, self.values[:_QUOTED])) + ", ..." * (len(self.values) > _QUOTED)
+        quoted = f" ({shown})" if quote else ""
+        return f"{several}{quoted} that training had not, in {self.rows:,} of {self.cells:,} cells"
+
+
+def find_unseen(preprocessing: Preprocessing, frame: pd.DataFrame) -> list[Unseen]:
+    """Return the columns of new rows with cells that mean nothing to the model.
+
+    Args:
+        preprocessing: The preprocessing of the training. A column that lists all other values has no unseen ones.
+        frame: The rows, with all columns of the training.
+    """
+    frame = frame.set_axis(list(map(str, frame.columns)), axis="columns")
+    found = []
+    for name in preprocessing.columns:
+        features = preprocessing.made_of(name)
+        column = without_markers(frame[name], preprocessing.missing_values)
+        there = column[column.notna()]
+        if not len(there):
+            if len(frame) >= FEWEST_ROWS and features[0].kind != "empty":
+                found.append(Unseen(name, (), 0, 0, ()))
+            continue
+        if {feature.kind for feature in features} != {"category"}:
+            continue
+        known = tuple(feature.value for feature in features)
+        cells = as_listed(texts(there)[0], known)
+        strange = Counter(cells[~np.isin(cells, known)].tolist())
+        if strange:
+            values = tuple(value for value, _ in strange.most_common())
+            found.append(Unseen(name, values, strange.total(), len(there), known))
+    return found

@@ -1,0 +1,61 @@
+"""Cells of new rows that a model cannot use are counted, and a column of nothing else is refused."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import florilegium
+from problems.data import DataError
+from problems.data.preprocessing import Feature, Preprocessing
+from problems.data.unseen import find_unseen
+from tests.battery.federation import federate
+
+JOBS = tuple(Feature("job", "category", value) for value in ("baker", "1"))
+OPEN = Preprocessing((*JOBS, Feature("age", "number")), missing="mean", missing_values=("?",))
+CLOSED = Preprocessing((*JOBS, Feature("job", "other", "*")), missing="mean", missing_values=("?",))
+CELLS = st.sampled_from(["baker", " baker ", "Baker", "1", "1.0", 1, 1.0, 2, "nurse", "?", "", None])
+
+
+@given(st.lists(CELLS, min_size=1, max_size=30))
+def test_unseen_cells_are_those_without_a_feature(cells: list[Any]) -> None:
+    frame = pd.DataFrame({"job": pd.Series(cells, dtype=object), "age": 1.0})
+    values = OPEN.encode(frame)[:, :2]
+    bare = int(((values == 0).all(axis=1) & ~np.isnan(values).any(axis=1)).sum())
+    found = [one for one in find_unseen(OPEN, frame) if one.cells]
+    assert sum(one.rows for one in found) == bare
+    assert [one.is_whole for one in found] == ([bare == int((~np.isnan(values[:, 0])).sum())] if bare else [])
+    assert not [one for one in find_unseen(CLOSED, frame) if one.cells]
+
+
+def test_a_column_without_any_cell_is_named() -> None:
+    frame = pd.DataFrame({"job": ["?"] * 10, "age": [None] * 10})
+    told = [one.describe(quote=True) for one in find_unseen(OPEN, frame)]
+    assert told == ["column 'job': all cells are missing", "column 'age': all cells are missing"]
+    assert not find_unseen(OPEN, frame[:9])
+
+
+def test_a_scored_table_with_unseen_categories(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"sex": ["f", "m"] * 50, "age": rng.normal(size=100), "label": rng.integers(2, size=100)})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    config = {"dataset": "csv", "data-dir": str(tmp_path / "a.csv"), "strategy": "local-sgd", "model": "linear"}
+    run, _ = federate(tmp_path / "run", {**config, "num-server-rounds": 1}, 2)
+    model = florilegium.load(run.path)
+    scores = model.predict_proba(frame)
+    assert "training had not" not in caplog.text
+    with caplog.at_level(logging.WARNING):
+        model.predict_proba(frame.replace({"sex": {"f": "F"}}))
+    told = "column 'sex': 1 value ('F') that training had not, in 50 of 100 cells: they count as none of its categories"
+    assert told in caplog.text
+    upper = frame.assign(sex=frame["sex"].str.upper())
+    with pytest.raises(DataError, match=r"column 'sex': got 2 values \('F', 'M'\) .* in 100 of 100 cells, .*'f', 'm'"):
+        model.predict(upper)
+    allowed = florilegium.load(run.path, allow_unseen=True)
+    assert not np.array_equal(allowed.predict_proba(upper), scores)
+    np.testing.assert_array_equal(allowed.predict_proba(frame), scores)
