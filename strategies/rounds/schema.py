@@ -184,7 +184,9 @@ def _difference(first: SiteReport, other: SiteReport) -> tuple[str, str, str, st
     depths = _pixel_max(other), _pixel_max(first)
     if depths[0] != depths[1]:
         here_depth, there_depth = map(describe_pixels, depths)
-        hint = "set pixel-bits to the larger number of bits, or save the images alike at every site"
+        hint = "save the images of all sites in one depth"
+        if None not in depths and 1 not in depths:
+            hint = f"set pixel-bits={int(max(map(float, filter(None, depths)))).bit_length()}, or {hint}"
         return "images", here_depth, f"{there_depth}, as at {than}", hint
     if table is None or theirs is None:
         return None

@@ -83,7 +83,7 @@ def read_images(paths: list[Path], channels: int = 0, *, bits: int = 0, like: fl
     if kind == "8-bit":
         return Pictures(pixels)
     pixel_max = float(like) if like else FLOATS if kind == "float" else _largest(pixels, bits)
-    _check_range(paths, pixels, pixel_max)
+    _check_range(paths, pixels, pixel_max, "rescale the images" if like or not bits else "raise pixel-bits, or set 0")
     if pixel_max != FLOATS:
         np.divide(pixels, np.float32(pixel_max), out=pixels)
         if not like:
@@ -233,11 +233,13 @@ def _largest(pixels: Float32[np.ndarray, "n channels height width"], bits: int) 
     return float(2 ** (bits or next(depth for depth in BITS if top < 2**depth)) - 1)
 
 
-def _check_range(paths: list[Path], pixels: Float32[np.ndarray, "n channels height width"], pixel_max: float) -> None:
+def _check_range(
+    paths: list[Path], pixels: Float32[np.ndarray, "n channels height width"], pixel_max: float, hint: str
+) -> None:
     """Raise DataError for a number above the largest, below 0, or that is not finite; names the file."""
     for index, path in enumerate(paths):
         if not (pixels[index].min() >= 0 and pixels[index].max() <= pixel_max):
             got = f"{path} with numbers from {pixels[index].min():g} to {pixels[index].max():g}"
-            numbers = "floating-point numbers" if pixel_max == FLOATS else "grey levels (pixel-bits)"
+            numbers = "floating-point numbers" if pixel_max == FLOATS else "grey levels"
             allowed = f"{numbers} from 0 to {pixel_max:g}"
-            raise DataError(f"images in {path.parent}", got=got, allowed=allowed, hint="rescale the images")
+            raise DataError(f"images in {path.parent}", got=got, allowed=allowed, hint=hint)
