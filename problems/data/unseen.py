@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,10 +28,10 @@ class Unseen:
 
     Attributes:
         column: The name of the raw column.
-        values: The different texts that are no category of the training, the most frequent first.
+        values: The different texts that the model does not know, the most frequent first.
         rows: The number of rows with such a text.
         cells: The number of rows whose cell is not missing.
-        known: The categories of the training.
+        known: The texts that the model knows.
     """
 
     column: str
@@ -68,15 +70,18 @@ class Unseen:
         several = f"{len(self.values):,} values" if len(self.values) > 1 else "1 value"
         shown = ", ".join(map(repr, self.values[:_QUOTED])) + ", ..." * (len(self.values) > _QUOTED)
         quoted = f" ({shown})" if quote else ""
-        return f"{several}{quoted} that training had not, in {self.rows:,} of {self.cells:,} cells"
+        return f"{several}{quoted} that the model does not know, in {self.rows:,} of {self.cells:,} cells"
 
 
-def find_unseen(preprocessing: Preprocessing, frame: pd.DataFrame) -> list[Unseen]:
+def find_unseen(
+    preprocessing: Preprocessing, frame: pd.DataFrame, base: Mapping[str, str] = MappingProxyType({})
+) -> list[Unseen]:
     """Return the columns of new rows with cells that mean nothing to the model.
 
     Args:
         preprocessing: The preprocessing of the training. A column that lists all other values has no unseen ones.
         frame: The rows, with all columns of the training.
+        base: Raw column -> the known text that has no feature, in data sets with such columns.
     """
     frame = frame.set_axis(list(map(str, frame.columns)), axis="columns")
     found = []
@@ -90,7 +95,7 @@ def find_unseen(preprocessing: Preprocessing, frame: pd.DataFrame) -> list[Unsee
             continue
         if {feature.kind for feature in features} != {"category"}:
             continue
-        known = tuple(feature.value for feature in features)
+        known = (*([base[name]] if name in base else []), *(feature.value for feature in features))
         cells = as_listed(texts(there)[0], known)
         strange = Counter(cells[~np.isin(cells, known)].tolist())
         if strange:

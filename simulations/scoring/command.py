@@ -22,9 +22,7 @@ ModelOption = Annotated[
     str, typer.Option("--model", help="last, best, or a view such as inner; best where the run has it, else last")
 ]
 
-AllowUnseen = Annotated[
-    bool, typer.Option("--allow-unseen", help="score also if no cell of a column is a category that training had")
-]
+AllowUnseen = Annotated[bool, typer.Option("--allow-unseen", help="score also if the model knows no cell of a column")]
 
 
 def predict(

@@ -23,6 +23,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from apps.config import ConfigError, RunConfig, parse_run_config
 from apps.sites.resources import dtype_of, is_problem
 from problems.data import DataError, SampleFormat
+from problems.data.formats.uci import base_codes
 from problems.data.preprocessing import Preprocessing
 from problems.data.unseen import find_unseen
 from problems.errors import did_you_mean
@@ -50,7 +51,7 @@ def load(run: str | Path, model: str = "", *, allow_unseen: bool = False) -> Tra
         run: the run directory.
         model: "best", that of the round with the best validation metric; "last", that of the last round; or a view such
             as "inner". "": the best if there is one, else the last.
-        allow_unseen: Score rows even if no cell of a column is a category that training had.
+        allow_unseen: Score rows even if the model knows no cell of a column.
 
     Raises:
         ConfigError: there is no such model, or the run has none that scores rows.
@@ -170,7 +171,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return (self.decision_function(table).astype(np.float64) >= self.threshold).astype(np.int64)
 
     def features(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.float32]:
-        """Return rows as the network takes them. The log counts categories that training had not.
+        """Return rows as the network takes them. The log counts texts that the model does not know.
 
         Args:
             table: as of `decision_function`.
@@ -179,7 +180,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             (n, \\*shape).
 
         Raises:
-            DataError: as of `decision_function`; or no cell of a column is a category that training had.
+            DataError: as of `decision_function`; or the model knows no cell of a column.
         """
         import pandas as pd
 
@@ -192,7 +193,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             got, allowed = type(table).__name__, "a pandas DataFrame with the raw columns"
             raise DataError("rows", got=got, allowed=allowed, hint=f"the run was trained on a table, {_PAGE}")
         features = self.preprocessing.features(table)
-        unseen = find_unseen(self.preprocessing, table)
+        unseen = find_unseen(self.preprocessing, table, base_codes(self.config.data.dataset))
         whole = [one.refusal(_ALLOW) for one in unseen if one.is_whole]
         if whole and not self.allow_unseen:
             raise DataError.join(whole)

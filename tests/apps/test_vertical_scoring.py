@@ -119,7 +119,7 @@ def test_recipients_get_the_scores_of_the_pooled_model(
         np.testing.assert_allclose(scores["score"], z, rtol=0, atol=1e-9)
         np.testing.assert_allclose(scores["probability"], 1 / (1 + np.exp(-z)), rtol=0, atol=1e-9)
         assert (tmp_path / f"scores-{party}.csv").stat().st_mode & 0o077 == 0
-    assert "party 1: column 'job': 1 value that training had not, in 9 of 27 cells" in caplog.text
+    assert "party 1: column 'job': 1 value that the model does not know, in 9 of 27 cells" in caplog.text
     # the server has neither ids nor scores, nor a block
     seen = words_of(grid)
     assert b"new-" not in seen

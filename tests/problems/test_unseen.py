@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import florilegium
 from problems.data import DataError
+from problems.data.formats.uci import base_codes
 from problems.data.preprocessing import Feature, Preprocessing
 from problems.data.unseen import find_unseen
 from tests.battery.federation import federate
@@ -33,6 +34,16 @@ def test_unseen_cells_are_those_without_a_feature(cells: list[Any]) -> None:
     assert not [one for one in find_unseen(CLOSED, frame) if one.cells]
 
 
+def test_codes_without_a_feature_are_known() -> None:
+    ecg = Preprocessing((Feature("restecg", "category", "1"), Feature("restecg", "category", "2")))
+    frame = pd.DataFrame({"restecg": [0, 1, 0.0]})
+    assert base_codes("uci-credit") == {"SEX": "1"}
+    assert not find_unseen(ecg, frame, base_codes("heart-disease"))
+    (found,) = find_unseen(ecg, frame)
+    assert (found.values, found.rows) == (("0",), 2)
+    assert base_codes("csv") == {}
+
+
 def test_a_column_without_any_cell_is_named() -> None:
     frame = pd.DataFrame({"job": ["?"] * 10, "age": [None] * 10})
     told = [one.describe(quote=True) for one in find_unseen(OPEN, frame)]
@@ -48,11 +59,11 @@ def test_a_scored_table_with_unseen_categories(tmp_path: Path, caplog: pytest.Lo
     run, _ = federate(tmp_path / "run", {**config, "num-server-rounds": 1}, 2)
     model = florilegium.load(run.path)
     scores = model.predict_proba(frame)
-    assert "training had not" not in caplog.text
+    assert "does not know" not in caplog.text
     with caplog.at_level(logging.WARNING):
         model.predict_proba(frame.replace({"sex": {"f": "F"}}))
-    told = "column 'sex': 1 value ('F') that training had not, in 50 of 100 cells: they count as none of its categories"
-    assert told in caplog.text
+    told = "column 'sex': 1 value ('F') that the model does not know, in 50 of 100 cells"
+    assert f"{told}: they count as none of its categories" in caplog.text
     upper = frame.assign(sex=frame["sex"].str.upper())
     with pytest.raises(DataError, match=r"column 'sex': got 2 values \('F', 'M'\) .* in 100 of 100 cells, .*'f', 'm'"):
         model.predict(upper)
