@@ -16,6 +16,7 @@ from scipy import sparse
 from scipy.special import softmax
 
 from apps.run_config.algorithm import RunConfig
+from apps.run_config.settings import ConfigError
 from apps.sites.blocks import BlockFile, read_block
 from apps.sites.files import make_folder, write_atomic
 from apps.sites.party_table import encode_rows, read_ids, read_own
@@ -135,12 +136,13 @@ def read_score_table(path: Path, config: RunConfig, node: Mapping[str, Any], pla
         place: the party's number, and the number of parties.
 
     Raises:
-        ConfigError: the party has no such block.
+        ConfigError: the party has no such block, or its scores would replace another file.
         DataError: its file does not fit the block; names the party, the file and the column.
     """
     vfb2, key = config.family, SCORE_PATH if node.get(SCORE_PATH) else DATA_PATH
     assert isinstance(vfb2, VFB2Settings)
     block = read_block(node, vfb2.score_run, vfb2.problem, place)
+    check_scores_path(node, vfb2.id_column, [path, block.path])
     read = partial(_score_table, id_column=vfb2.id_column, block=block, party=place[0])
     return read_own(path, f"party {place[0]}: {key}", read)
 
@@ -175,6 +177,33 @@ def write_scores(
     lines.writerows(zip(*columns.values(), strict=True))
     make_folder(path.parent, private=True)
     write_atomic(path, text.getvalue().encode("utf-8", "surrogatepass"), private=True)
+
+
+def check_scores_path(node: Mapping[str, Any], id_column: str, inputs: Sequence[Path]) -> None:
+    """Check that the file that ``scores-path`` names is missing or has scores, before a run scores rows for it.
+
+    Args:
+        node: The party's node config.
+        id_column: The name of the first column of a file of scores.
+        inputs: The files that the party reads.
+
+    Raises:
+        ConfigError: The file is an input, or of another origin.
+    """
+    named = str(node.get(SCORES_PATH, ""))
+    target = Path(named).expanduser()
+    if not named or not target.exists():
+        return
+    others = [Path(str(node[key])).expanduser() for key in (DATA_PATH, SCORE_PATH) if node.get(key)]
+    fault = "which is not a table of scores"
+    if any(other.exists() and target.samefile(other) for other in (*inputs, *others)):
+        fault = "which is a file that this party reads"
+    elif target.is_file():
+        with target.open(encoding="utf-8", errors="replace", newline="") as file:
+            if next(csv.reader(file), [])[:2] in ([id_column, "score"], [id_column, "class"]):
+                return
+    allowed, hint = "a new file, or a table of scores", "choose another name"
+    raise ConfigError(SCORES_PATH, got=f"{target}, {fault}", allowed=allowed, hint=hint)
 
 
 def scores_path(node: Mapping[str, Any], folder: Path | None, block: BlockFile, token: str) -> Path:
