@@ -14,6 +14,7 @@ from problems.data.cells import as_text, is_number
 from problems.data.mapped import allocate, slices
 from problems.data.preprocessing import Preprocessing
 from problems.data.spec import DataError
+from problems.data.unseen import check_test_rows
 from problems.errors import NOTHING
 
 Rows = NDArray[np.int64]
@@ -47,6 +48,8 @@ class Source:
         """The features of all rows, and the `Preprocessing` of a table, fitted to the training rows, else None."""
         encoded = self.encode(train_rows)
         if isinstance(encoded, Encoded):
+            if self.train_count is not None and self.train_count < len(self):
+                check_test_rows(encoded.preprocessing, encoded.values, self.train_count)
             return encoded.features(train_rows)
         return encoded if isinstance(encoded, tuple) else (encoded, None)
 

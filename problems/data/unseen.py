@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import Float64
 
 from problems.data.cells import as_listed, texts, without_markers
 from problems.data.preprocessing import Preprocessing
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 FEWEST_ROWS = 10
 """Fewest rows of which a column without any cell is reported: in few rows all cells may be missing by chance."""
 _QUOTED, _LISTED = 3, 8
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -102,3 +106,32 @@ def find_unseen(
             values = tuple(value for value, _ in strange.most_common())
             found.append(Unseen(name, values, strange.total(), len(there), known))
     return found
+
+
+def check_test_rows(preprocessing: Preprocessing, values: Float64[np.ndarray, "n c"], train_count: int) -> None:
+    """Warn of categories in the encoded rows of a test file that the training rows have not.
+
+    Args:
+        preprocessing: The preprocessing of the training rows.
+        values: All encoded rows, as `Preprocessing.encode` returns them.
+        train_count: The number of training rows, which come first.
+
+    Raises:
+        DataError: No cell of a column is a category of the training rows.
+    """
+    for name in preprocessing.columns:
+        places = [place for place, feature in enumerate(preprocessing.inputs) if feature.column == name]
+        if {preprocessing.inputs[place].kind for place in places} != {"category"}:
+            continue
+        bare = (values[:, places] == 0).all(axis=1)
+        if bare[:train_count].any():  # one of its codes has no feature
+            continue
+        cells = int((~np.isnan(values[train_count:, places[0]])).sum())
+        unknown = int(bare[train_count:].sum())
+        if 0 < unknown == cells:
+            got = f"{unknown:,} of {cells:,} cells of the test rows that are no category of the training rows"
+            hint = "write the values alike in both files, or name the column in drop-columns"
+            raise DataError(f"column {name!r}", got=got, allowed="categories of the training rows", hint=hint)
+        if unknown:
+            words = "column %r: %d of %d cells of the test rows are no category of the training rows"
+            _log.warning(words, name, unknown, cells)

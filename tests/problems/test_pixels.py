@@ -187,6 +187,7 @@ def test_hidden_files_are_left_out_and_others_counted(tmp_path: Path, caplog: py
 
 @pytest.mark.parametrize("home", ["", "train", "test"])
 def test_a_class_folder_without_an_image_is_an_error(tmp_path: Path, home: str) -> None:
+    tmp_path /= ".data"  # a hidden folder is read if it is the data-dir itself
     spec = write_classes(tmp_path / ("train" if home else ""), GREY)
     if home == "test":
         write_classes(tmp_path / home, GREY)

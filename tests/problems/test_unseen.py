@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import florilegium
-from problems.data import DataError
+from problems.data import DataError, DataSpec, load
 from problems.data.formats.uci import base_codes
 from problems.data.preprocessing import Feature, Preprocessing
 from problems.data.unseen import find_unseen
@@ -70,3 +70,18 @@ def test_a_scored_table_with_unseen_categories(tmp_path: Path, caplog: pytest.Lo
     allowed = florilegium.load(run.path, allow_unseen=True)
     assert not np.array_equal(allowed.predict_proba(upper), scores)
     np.testing.assert_array_equal(allowed.predict_proba(frame), scores)
+
+
+def test_a_test_file_with_other_categories(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    frame = pd.DataFrame({"sex": ["f", "m"] * 20, "age": [*range(20)] * 2, "label": [0, 1, 1, 0] * 10})
+    spec = DataSpec("csv", str(tmp_path), positive_label="1")
+    frame.to_csv(tmp_path / "train.csv", index=False)
+    frame.to_csv(tmp_path / "test.csv", index=False)
+    load(spec, 2)
+    assert not caplog.records
+    frame.assign(sex=["f", "F"] * 20).to_csv(tmp_path / "test.csv", index=False)
+    load(spec, 2)
+    assert "column 'sex': 20 of 40 cells of the test rows are no category of the training rows" in caplog.text
+    frame.assign(sex=["M", "F"] * 20).to_csv(tmp_path / "test.csv", index=False)
+    with pytest.raises(DataError, match="column 'sex': got 40 of 40 cells of the test rows that are no category"):
+        load(spec, 2)

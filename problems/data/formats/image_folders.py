@@ -37,7 +37,7 @@ def class_folders(root: Path, *, bare: bool = True, bits: int = 0) -> Source | N
             `test` has no image.
     """
     for home in homes(root):
-        if not is_hidden(home) and _classes(home / "train"):
+        if (home == root or not is_hidden(home)) and _classes(home / "train"):
             test = home / "test"
             return _read_folders(root, home / "train", test if test.is_dir() else None, bits)
     return _read_folders(root, root, None, bits) if bare and _classes(root) else None
