@@ -10,9 +10,10 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 
+from apps.evaluation.bounded import BoundWatch
 from apps.evaluation.labels import describe_labels
 from apps.evaluation.metric_names import add_suffix
-from apps.evaluation.models import RowEvaluation
+from apps.evaluation.models import RowEvaluation, ScoreEvaluator
 from apps.evaluation.selection import Choice, check_test_rows, measure
 from apps.evaluation.site_figures import ROUND_FIGURES, describe, describe_round
 from apps.evaluation.starting import starting_point
@@ -64,6 +65,7 @@ class Training:
         rounds = config.training.num_server_rounds
         self.history = History(directory, rounds, self.strategy.headline, self.strategy.steps())
         self.choice = Choice()
+        self.bounds: BoundWatch | None = None
         self.engine = engine_of(grid)
         # the round under way, and the last one that was made
         self.server_round = self.made = 0
@@ -245,6 +247,10 @@ class Training:
         models = self.models(server_round, arrays)
         metrics = evaluator.relate(self.strategy.measured) | measure(evaluator, models)
         self.choice = self.choice.take(self.config, server_round, metrics, models, evaluator.tally)
+        if isinstance(evaluator, ScoreEvaluator) and evaluator.score_range and evaluator.sample_format:
+            self.bounds = self.bounds or BoundWatch(evaluator.model, evaluator.sample_format.shape)
+            if warning := self.bounds.take(*evaluator.score_range):
+                self.history.warn(server_round, warning)
         if self.config.evaluation.has_figures(server_round, self.config.training) and evaluator.tally is not None:
             figures = describe_round(evaluator.tally, self.config, len(self.strategy.roster))
             self.strategy.report.extras[ROUND_FIGURES] = figures

@@ -31,6 +31,8 @@ class SiteReport(Payload):
     test_counts: IntArray | None = array(2, kind="int", optional=True)
     # shape of one sample's features
     shape: IntArray | None = array("k", kind="int", optional=True)
+    # the number that became 1, if the site's images have more than 8 bits
+    pixel_max: FloatArray | None = array(1, optional=True)
     # how the site's table is encoded: JSON of a `Preprocessing`, not yet fitted, whose inputs are the c numbers below
     columns: NDArray[np.uint8] | None = array("b", kind="bytes", optional=True)
     # label values in the site's own file: the negative ones, and those of positive-label, in the same form

@@ -137,6 +137,9 @@ def run(
     if as_json:
         typer.echo(text, nl=False)
     result = json.loads(text)
+    if quiet:
+        for warning in result.get("warnings", []):
+            print(f"warning: {warning}; see {outcome}", file=sys.stderr)
     if result["dropped"]:
         if quiet:
             missing = in_words(result["dropped"], result["rounds"])

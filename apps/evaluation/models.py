@@ -43,9 +43,11 @@ class ScoreEvaluator(Evaluator):
 
     Attributes:
         count_nonzeros: whether ``nonzeros``, the parameters that are not zero, is a metric too.
+        score_range: The smallest and the largest score of the newest model, and the number of scores.
     """
 
     count_nonzeros = False
+    score_range: tuple[float, float, int] | None = None
 
     def __init__(self, config: RunConfig, model: FlatModel) -> None:
         self.config = config
@@ -75,6 +77,7 @@ class ScoreEvaluator(Evaluator):
         if not torch.isfinite(logits).all():
             steps = self.config.algorithm.strategy.steps()
             raise ValueError(f"the global model's test scores are not finite: the run has diverged; lower {steps}")
+        self.score_range = (float(scores.min()), float(scores.max()), len(scores))
         metrics = {
             **binary_metrics(labels, scores),
             "accuracy": accuracy(labels, scores, 0.0),

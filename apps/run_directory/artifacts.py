@@ -6,7 +6,6 @@ import contextlib
 import json
 import re
 import tomllib
-import uuid
 from collections.abc import Mapping
 from logging import INFO
 from pathlib import Path
@@ -20,6 +19,7 @@ from apps.evaluation.metric_names import add_suffix
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import SHOWING_KEYS, ConfigError, flatten
 from apps.run_directory.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
+from apps.run_directory.claim import TOKEN, Claim, check_origin
 from apps.run_directory.events import TENSORBOARD, Events
 from apps.run_directory.tracking import Tracker
 from apps.sites.files import DiskFullError, flush, make_folder, room_for, write_atomic, write_tensors
@@ -60,6 +60,7 @@ class RunDirectory:
         self.path = path
         self._events = Events(path / "events")
         self._tracker: Tracker | None = None
+        self._claim: Claim | None = None
 
     @classmethod
     def open(cls, config: RunConfig, engine: str = "") -> RunDirectory:
@@ -72,7 +73,8 @@ class RunDirectory:
 
         Raises:
             MissingExtraError: the run is to be tracked, and MLflow is not installed.
-            ConfigError: the named directory already holds a run, or there is none to resume, or its settings differ.
+            ConfigError: the named directory already holds a run or files of another origin, another process writes to
+                it, or there is none to resume, or its settings differ.
         """
         base = Path(config.run.output_dir).expanduser().resolve()
         given = config.run.run_name
@@ -80,28 +82,57 @@ class RunDirectory:
         taken = [path for path in _find_numbered(base, name) if (path / "metrics.jsonl").exists()]
         if config.run.resume:
             directory = cls(taken[-1] if taken and not given else base / name)
-            directory._check_resumable(config)
+            directory._take_over(config)
         elif given and base / name in taken:
-            way_out = "choose another run-name (or --out), or continue it with resume=true"
-            got = f"{base / name}, which already holds a run"
-            raise ConfigError("run-name", got=got, allowed="a name of no run", hint=way_out)
+            raise _taken(base / name)
         else:
-            free = f"{name}-{_number(taken[-1], name) + 1}" if taken and not given else name
-            directory = cls(base / free)
-            try:
-                make_folder(directory.path)
-            except OSError as error:
-                got = f"{directory.path}, which cannot be created ({error.strerror})"
-                allowed = "a folder that can be written to"
-                raise ConfigError("output-dir", got=got, allowed=allowed, hint="choose one") from None
+            directory = cls._begin(base, name, _number(taken[-1], name) + 1 if taken else 1, named=bool(given))
         if config.run.tracking_uri:
             directory._tracker = Tracker(config, directory.path, engine, directory.lines)
-        if not (directory.path / "run-token").exists():
-            write_atomic(directory.path / "run-token", uuid.uuid4().hex.encode())
+        if directory._claim is not None:
+            directory._claim.write_token()
         write_atomic(directory.path / "config.toml", tomli_w.dumps(config.resolve()).encode())
         for outcome in OUTCOMES:  # left by the run that is resumed; this one has no outcome yet
             (directory.path / outcome).unlink(missing_ok=True)
         return directory
+
+    @classmethod
+    def _begin(cls, base: Path, name: str, number: int, *, named: bool) -> RunDirectory:
+        """The directory of a new run, claimed; without a given name the first that is free, from a number on."""
+        while True:
+            directory = cls(base / (name if number == 1 else f"{name}-{number}"))
+            check_origin(directory.path)
+            try:
+                make_folder(directory.path)
+                directory._claim = Claim(directory.path)
+                if not (directory.path / "metrics.jsonl").exists():
+                    return directory
+                directory.close()
+                if named:
+                    raise _taken(directory.path)
+            except OSError as error:
+                got = f"{directory.path}, which cannot be created ({error.strerror})"
+                allowed = "a folder that can be written to"
+                raise ConfigError("output-dir", got=got, allowed=allowed, hint="choose one") from None
+            except ConfigError:
+                if named:
+                    raise
+            number += 1  # another process has begun a run in this one
+
+    def _take_over(self, config: RunConfig) -> None:
+        """Claim the directory of a run that is to be resumed, and check it."""
+        try:
+            if (self.path / TOKEN).is_file():
+                self._claim = Claim(self.path)
+            self._check_resumable(config)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let other processes use the directory."""
+        if self._claim is not None:
+            self._claim.release()
 
     # One line per round.
 
@@ -153,7 +184,7 @@ class RunDirectory:
     @property
     def token(self) -> str:
         """Identifies this run among all others; a resumed run keeps it."""
-        return (self.path / "run-token").read_text("utf-8", errors="replace")
+        return (self.path / TOKEN).read_text("utf-8", errors="replace")
 
     @property
     def client_state(self) -> Path:
@@ -214,8 +245,8 @@ class RunDirectory:
             was = f"{before[key]!r}, with which" if key in before else "no such key, without which"
             way_out = "set it so, or begin a new run"
             raise _not_resumable(key, repr(now.get(key)), f"{was} the run in {self.path} was started", way_out)
-        if not (self.path / "run-token").exists() or not is_token(self.token):
-            token = self.path / "run-token"
+        if not (self.path / TOKEN).exists() or not is_token(self.token):
+            token = self.path / TOKEN
             raise _not_resumable(token, "a file that is missing or damaged", "32 hexadecimal digits")
         covered = self.newest_checkpoint().server_round
         lines = [line for line in self.lines() if line["round"] <= covered]
@@ -271,6 +302,7 @@ class RunDirectory:
         self._write_json("result.json", result)
         if self._tracker is not None:
             self._tracker.finish()
+        self.close()
 
     def fail(self, reason: str) -> None:
         """Write why a run ended without a result, unless it has an outcome already or the disk is full."""
@@ -281,9 +313,16 @@ class RunDirectory:
             self._events.close()
         if self._tracker is not None:
             self._tracker.fail(reason)
+        self.close()
 
     def _write_json(self, name: str, value: Any) -> None:
         write_atomic(self.path / name, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def _taken(path: Path) -> ConfigError:
+    way_out = "choose another run-name (or --out), or continue it with resume=true"
+    got = f"{path}, which already holds a run"
+    return ConfigError("run-name", got=got, allowed="a name of no run", hint=way_out)
 
 
 def _not_resumable(what: str | Path, got: str, allowed: str, way_out: str = "begin a new run") -> ConfigError:

@@ -35,6 +35,7 @@ class History:
         best: the best value of each metric by itself.
         metrics: those of the last evaluated round.
         bytes_up, bytes_down: of all rounds, resumed or not.
+        warnings: The warnings about the model, with their rounds.
     """
 
     def __init__(self, directory: RunDirectory, rounds: int, view: str, steps: str) -> None:
@@ -46,6 +47,17 @@ class History:
         self.best: dict[str, float] = {}
         self.metrics: dict[str, float] = {}
         self.bytes_up = self.bytes_down = 0
+        self.warnings: list[str] = []
+
+    def warn(self, server_round: int, text: str) -> None:
+        """Log a warning about the model, which result.json repeats.
+
+        Args:
+            server_round: The round of the model.
+            text: The warning.
+        """
+        log(WARNING, "round %d: %s", server_round, text)
+        self.warnings.append(f"round {server_round}: {text}")
 
     def read(self, best: Mapping[str, float]) -> None:
         """Take over the lines of a run that is resumed.
@@ -120,6 +132,7 @@ class History:
             found: what else there is to say of the models that the run leaves.
             report: of the exchanges after the last round.
         """
+        warnings = [*self.watch.lasting, *self.warnings]
         after = {"dropped": {str(site): why for site, why in report.dropped.items()}}
         return {
             "strategy": config.run.strategy,
@@ -136,6 +149,7 @@ class History:
             "clients": len(roster),
             "training_rows": _training_rows(config, roster),
             "dropped": dropped_sites([*self.directory.lines(), after]),
+            **({"warnings": warnings} if warnings else {}),
             "versions": versions(),
             "config": config.resolve(),
         }

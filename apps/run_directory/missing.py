@@ -27,6 +27,11 @@ _CONSTANT = (
     "the model gives every row the same score (auc is one half): it has learnt nothing, or steps that were too large "
     "have ended it; look whether the features vary, and lower "
 )
+_EXPLODED = "loss {now:.3g} on the evaluated rows, after {first:.3g} at first: the run diverges; lower "
+EXPLODING = 1000.0
+"""A loss so many times as large as the first one, or as 1, is a warning."""
+LASTING = ("constant", "exploded")
+"""Warnings that result.json repeats."""
 WITH_MISSING = "finished, with sites missing"
 
 
@@ -67,6 +72,9 @@ class Watch:
     Args:
         view: the view whose AUC the run shows; "" is the model itself.
         steps: the keys of step sizes, in words.
+
+    Attributes:
+        lasting: The warnings of `LASTING` kinds so far, with their rounds.
     """
 
     def __init__(self, view: str, steps: str) -> None:
@@ -75,7 +83,9 @@ class Watch:
         # site -> consecutive drops in rounds that asked it; and consecutive evaluations with an AUC below 1/2
         self._dropped: dict[str, int] = {}
         self._below = 0
+        self._first: float | None = None  # loss
         self._said: set[str] = set()
+        self.lasting: list[str] = []
 
     def take(self, line: Mapping[str, Any], answered: Iterable[int]) -> list[str]:
         """The warnings that are due after a round.
@@ -86,6 +96,8 @@ class Watch:
         """
         found = [*self._sites(line["dropped"], set(map(str, answered))), *self._scores(line)]
         new = [text for what, text in found if what not in self._said]
+        lasting = [text for what, text in found if what in LASTING and what not in self._said]
+        self.lasting += [f"round {line['round']}: {text}" for text in lasting]
         self._said |= {what for what, _ in found}
         return new
 
@@ -98,6 +110,10 @@ class Watch:
                 yield site, f"partition {site} was dropped {RUNNING} rounds running ({_cut(reason)}): {advice}"
 
     def _scores(self, line: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        if (loss := line.get(add_suffix("loss", self._view))) is not None:
+            self._first = loss if self._first is None else self._first
+            if abs(loss) > EXPLODING * max(1.0, abs(self._first)):
+                yield "exploded", _EXPLODED.format(now=loss, first=self._first) + self._steps
         auc = line.get(add_suffix("auc", self._view))
         if auc is None or not line["round"]:
             return

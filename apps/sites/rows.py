@@ -27,7 +27,7 @@ from problems.data.agreement import Agreed
 from problems.data.dialect import Dialect
 from problems.data.preprocessing import describe_text
 from problems.data.spec import AUTO, PAGE
-from strategies.rounds.schema import Schema
+from strategies.rounds.schema import Schema, describe_pixels
 
 DATA_PATH = "data-path"
 # of a node config: by this seed, whatever the run's, the site draws the rows that it holds out
@@ -112,6 +112,7 @@ def own_report(rows: SiteRows, partition_id: int, num_partitions: int) -> SiteRe
         held_out_counts=np.array(rows.class_counts(rows.evaluated_rows)),
         test_counts=None if rows.validation_rows is None else np.array(rows.class_counts(rows.test_rows)),
         shape=np.array(rows.shape, dtype=np.int64),
+        pixel_max=None if rows.pixel_max is None else np.array([rows.pixel_max]),
         columns=None if rows.preprocessing is None else encode_columns(rows.preprocessing),
         negative_labels=encode_names(rows.label_values[0]),
         positive_labels=encode_names(rows.label_values[1]),
@@ -149,6 +150,10 @@ def server_samples(config: RunConfig, schema: Schema) -> Samples:
         what = f"columns {differing}" if differing else f"shapes: {rows.shape}, {shape}"
         got = f"{config.data.data_dir}, from which the sites' files differ in {what}"
         raise DataError("data-dir", got=got, allowed="the same", hint=f"see {PAGE}")
+    if rows.pixel_max != schema.pixel_max:
+        got, allowed = (describe_pixels(value) for value in (rows.pixel_max, schema.pixel_max))
+        hint = "save the images alike, or set pixel-bits"
+        raise DataError("data-dir", got=got, allowed=f"{allowed}, as at the sites", hint=hint)
     if rows.preprocessing and schema.preprocessing and (clash := rows.preprocessing.find_clash(schema.preprocessing)):
         got, allowed = f"cells of kind {clash[0].kind!r}", f"those of kind {clash[1].kind!r}, as at the sites"
         raise DataError(f"data-dir: column {clash[0].column!r}", got=got, allowed=allowed, hint="write it as they do")
@@ -173,8 +178,10 @@ def _find_scales(scaling: Scaling | None) -> Agreed | None:
 def format_of(config: RunConfig, schema: Schema) -> SampleFormat:
     """Return what the samples in the sites' files are."""
     # An npz file may hold either, and a site's report does not say which.
-    pixels = None if config.data.dataset == "npz" else config.data.dataset == "image-folder"
-    return SampleFormat(schema.shape, pixels, schema.negative_labels, schema.positive_labels)
+    pixels = (
+        None if config.data.dataset == "npz" else config.data.dataset == "image-folder" and schema.pixel_max is None
+    )
+    return SampleFormat(schema.shape, pixels, schema.negative_labels, schema.positive_labels, schema.pixel_max)
 
 
 def _read(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:

@@ -16,6 +16,7 @@ from scipy import sparse
 from scipy.special import softmax
 
 from apps.run_config.algorithm import RunConfig
+from apps.run_config.settings import ConfigError
 from apps.sites.blocks import BlockFile, read_block
 from apps.sites.files import make_folder, write_atomic
 from apps.sites.party_table import encode_rows, read_ids, read_own
@@ -24,10 +25,10 @@ from clients.parties import KeptBlock, PartyData, Rows
 from clients.vertical.segment.plan import Holding
 from payloads.vfb2 import VFB2Settings
 from problems.data import DataError, Preprocessing
-from problems.data.cells import as_listed, is_number, texts
+from problems.data.cells import is_number
 from problems.data.dialect import Dialect
 from problems.data.formats.tables import read_table
-from problems.data.preprocessing import MARKS
+from problems.data.unseen import find_unseen
 from problems.vertical.blocks.base import Features, canonical
 from problems.vertical.objectives import make_objective
 
@@ -86,10 +87,11 @@ class ScoreTable(_Rows):
         frame = read_table(path, [*made_of.words, id_column], dialect)
         ids = read_ids(path, frame, id_column)
         frame.columns = frame.columns.map(str)
-        _check_kinds(frame, made_of, party)
         order = np.argsort(ids, kind="stable")
         intercept = len(block.names) > len(made_of.names)
-        features = encode_rows(made_of, made_of.encode(frame)[order], intercept=intercept)
+        values = made_of.encode(frame)
+        _check_kinds(frame, made_of, party)
+        features = encode_rows(made_of, values[order], intercept=intercept)
         super().__init__(features, ids[order].tolist(), block, party)
 
 
@@ -117,20 +119,13 @@ class SimulatedRows(_Rows):
 
 def _check_kinds(frame: "pd.DataFrame", made_of: Preprocessing, party: int) -> None:
     """Refuse numbers in a column of categories; warn of categories that training did not have."""
-    for name in made_of.columns:
-        known = [feature.value for feature in made_of.inputs if feature.column == name and feature.kind in MARKS]
-        if not known or name not in frame.columns:
-            continue
-        cells = as_listed(texts(frame[name].dropna())[0], known)
-        strange = int((~np.isin(cells, known)).sum())
-        if 0 < strange == len(cells) and all(map(is_number, cells)):
+    for unseen in find_unseen(made_of, frame):
+        if unseen.is_whole and all(map(is_number, unseen.values)):
             allowed = "text, as in training"
-            raise DataError(f"column {name!r}", got="numbers", allowed=allowed, hint="bring the column as in training")
-        if strange:
-            words = (
-                "party %d: column %r has %d of %d values that training had not: they count as none of its categories"
+            raise DataError(
+                f"column {unseen.column!r}", got="numbers", allowed=allowed, hint="bring the column as in training"
             )
-            log(WARNING, words, party, name, strange, len(frame))
+        log(WARNING, "party %d: %s", party, unseen.describe(quote=False))
 
 
 def read_score_table(path: Path, config: RunConfig, node: Mapping[str, Any], place: tuple[int, int]) -> ScoreTable:
@@ -142,12 +137,13 @@ def read_score_table(path: Path, config: RunConfig, node: Mapping[str, Any], pla
         place: the party's number, and the number of parties.
 
     Raises:
-        ConfigError: the party has no such block.
+        ConfigError: the party has no such block, or its scores would replace another file.
         DataError: its file does not fit the block; names the party, the file and the column.
     """
     vfb2, key = config.family, SCORE_PATH if node.get(SCORE_PATH) else DATA_PATH
     assert isinstance(vfb2, VFB2Settings)
     block = read_block(node, vfb2.score_run, vfb2.problem, place)
+    check_scores_path(node, vfb2.id_column, [path, block.path])
     dialect = Dialect.of(with_dialect(config.data, node))
     read = partial(_score_table, id_column=vfb2.id_column, block=block, party=place[0], dialect=dialect)
     return read_own(path, f"party {place[0]}: {key}", read)
@@ -185,6 +181,33 @@ def write_scores(
     lines.writerows(zip(*columns.values(), strict=True))
     make_folder(path.parent, private=True)
     write_atomic(path, text.getvalue().encode("utf-8", "surrogatepass"), private=True)
+
+
+def check_scores_path(node: Mapping[str, Any], id_column: str, inputs: Sequence[Path]) -> None:
+    """Check that the file that ``scores-path`` names is missing or has scores, before a run scores rows for it.
+
+    Args:
+        node: The party's node config.
+        id_column: The name of the first column of a file of scores.
+        inputs: The files that the party reads.
+
+    Raises:
+        ConfigError: The file is an input, or of another origin.
+    """
+    named = str(node.get(SCORES_PATH, ""))
+    target = Path(named).expanduser()
+    if not named or not target.exists():
+        return
+    others = [Path(str(node[key])).expanduser() for key in (DATA_PATH, SCORE_PATH) if node.get(key)]
+    fault = "which is not a table of scores"
+    if any(other.exists() and target.samefile(other) for other in (*inputs, *others)):
+        fault = "which is a file that this party reads"
+    elif target.is_file():
+        with target.open(encoding="utf-8", errors="replace", newline="") as file:
+            if next(csv.reader(file), [])[:2] in ([id_column, "score"], [id_column, "class"]):
+                return
+    allowed, hint = "a new file, or a table of scores", "choose another name"
+    raise ConfigError(SCORES_PATH, got=f"{target}, {fault}", allowed=allowed, hint=hint)
 
 
 def scores_path(node: Mapping[str, Any], folder: Path | None, block: BlockFile, token: str) -> Path:

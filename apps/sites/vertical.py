@@ -14,7 +14,7 @@ from apps.run_config.settings import ConfigError
 from apps.sites.blocks import read_block
 from apps.sites.party_table import INTERCEPT, PartyTable, read_own
 from apps.sites.rows import DATA_PATH, with_dialect
-from apps.sites.score_table import SCORE_PATH, SimulatedRows, read_score_table
+from apps.sites.score_table import SCORE_PATH, SimulatedRows, check_scores_path, read_score_table
 from clients.parties import KeptBlock, PartyData, Rows
 from clients.vertical.segment.plan import Holding
 from payloads.settings import Settings, kebab
@@ -203,6 +203,7 @@ _simulated_party = lru_cache(maxsize=256)(SimulatedParty)
 def _simulate_scoring(config: RunConfig, node: Mapping[str, Any], place: tuple[int, int]) -> SimulatedRows:
     vfb2 = settings_of(config)
     block = read_block(node, vfb2.score_run, vfb2.problem, place)
+    check_scores_path(node, vfb2.id_column, [block.path])
     rows = _simulate_party(config, place[1], place[0], labelled=False)
     return SimulatedRows(rows, block, place[0])
 

@@ -191,7 +191,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
         spec=spec,
         columns=columns and columns.with_labels(np.array(source.classes)[marked].tolist()),
         validation=None if validation_rows is None else samples_of(validation_rows),
-        sample_format=SampleFormat.of(features, source.classes, marked),
+        sample_format=SampleFormat.of(features, source.classes, marked, source.pixel_max),
         notes=source.notes,
         grouping=grouping,
     )

@@ -31,6 +31,7 @@ class SiteRows:
         train_rows, test_rows: indices of the rows to train with and of those held out, ascending.
         validation_rows: indices of the rows held out of the training rows, ascending; None without a fraction of them.
         notes: Lines for the site's log about the reading of the rows.
+        pixel_max: The number in the files that became 1, for images of more than 8 bits.
         label_values: the file's negative and its positive label values.
         preprocessing: of a table, not yet fitted, else None.
     """
@@ -43,6 +44,7 @@ class SiteRows:
     preprocessing: Preprocessing | None = None
     validation_rows: Int64[np.ndarray, "validation"] | None = None
     notes: tuple[str, ...] = ()
+    pixel_max: float | None = None
 
     @property
     def evaluated_rows(self) -> Int64[np.ndarray, "evaluated"]:
@@ -154,4 +156,14 @@ def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
         )
     negative, positive = (tuple(np.array(source.classes)[marked == side].tolist()) for side in (False, True))
     values = (negative, positive)
-    return SiteRows(features, labels, train_rows, test_rows, values, preprocessing, validation_rows, source.notes)
+    return SiteRows(
+        features,
+        labels,
+        train_rows,
+        test_rows,
+        values,
+        preprocessing,
+        validation_rows,
+        source.notes,
+        source.pixel_max,
+    )

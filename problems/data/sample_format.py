@@ -23,12 +23,15 @@ class SampleFormat:
         shape: of one sample's features, as the network takes them.
         pixels: whether features were bytes that are scaled to [0, 1]; None where the server does not know it.
         negative_labels, positive_labels: the original labels, as text.
+        pixel_max: The number in the files that became 1, for images of more than 8 bits; result.json lists it for such
+            images only.
     """
 
     shape: tuple[int, ...]
     pixels: bool | None
     negative_labels: tuple[str, ...]
     positive_labels: tuple[str, ...]
+    pixel_max: float | None = None
 
     @classmethod
     def of(
@@ -36,6 +39,7 @@ class SampleFormat:
         features: Shaped[np.ndarray, "n *shape"],
         classes: Sequence[str],
         positive: Bool[np.ndarray, "{len(classes)}"],
+        pixel_max: float | None = None,
     ) -> Self:
         """Return the format of a data set.
 
@@ -43,10 +47,11 @@ class SampleFormat:
             features: of any of its rows, not yet scaled if they are pixels.
             classes: its original labels.
             positive: which of them are positive.
+            pixel_max: As of the class.
         """
         names = np.array(classes)
         negatives, positives = (tuple(names[positive == side].tolist()) for side in (False, True))
-        return cls(tuple(features.shape[1:]), features.dtype == np.uint8, negatives, positives)
+        return cls(tuple(features.shape[1:]), features.dtype == np.uint8, negatives, positives, pixel_max)
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
@@ -58,7 +63,8 @@ class SampleFormat:
         try:
             shape, pixels, negative, positive = (value[key] for key in _KEYS)
             assert pixels in (None, True, False)
-            return cls(tuple(map(int, shape)), pixels, tuple(map(str, negative)), tuple(map(str, positive)))
+            pixel_max = None if value.get("pixel_max") is None else float(value["pixel_max"])
+            return cls(tuple(map(int, shape)), pixels, tuple(map(str, negative)), tuple(map(str, positive)), pixel_max)
         except (TypeError, KeyError, ValueError, AssertionError):
             allowed = f"an object with {', '.join(_KEYS)}"
             raise DataError("samples", got=repr(value), allowed=allowed, hint="see docs/run-directory.md") from None
@@ -70,13 +76,15 @@ class SampleFormat:
             "pixels": self.pixels,
             "negative_labels": list(self.negative_labels),
             "positive_labels": list(self.positive_labels),
+            **({} if self.pixel_max is None else {"pixel_max": self.pixel_max}),
         }
 
     def scale(self, features: Shaped[np.ndarray, "n *shape"]) -> NDArray[np.float32]:
         """Return new samples as the network takes them.
 
         Args:
-            features: as they were given in training, or, for pixels, already scaled to [0, 1].
+            features: as they were given in training, or, for pixels, already scaled to [0, 1]. Integers are divided by
+                `pixel_max`, if there is one.
 
         Raises:
             DataError: another shape, no numbers, values that are not finite, or numbers outside [0, 1] in the place of
@@ -86,7 +94,9 @@ class SampleFormat:
             got = f"shape {features.shape} of {features.dtype}"
             allowed = f"numbers of shape (n, {', '.join(map(str, self.shape))})"
             raise DataError("samples", got=got, allowed=allowed, hint="bring the samples into the form of the training")
-        if self.pixels is False:
+        if self.pixel_max is not None:
+            features = _scale_deep(features, self.pixel_max)
+        elif self.pixels is False:
             features = features.astype(np.float32) if features.dtype == np.uint8 else features
         elif self.pixels and features.dtype != np.uint8 and not ((features >= 0) & (features <= 1)).all():
             got = f"{features.dtype} outside [0, 1]"
@@ -114,3 +124,18 @@ class SampleFormat:
             raise DataError("labels", got=got, allowed=allowed, hint="write them as in training")
         marked: np.ndarray = np.isin(classes, self.positive_labels).astype(np.int8)[codes]
         return marked
+
+
+def _scale_deep(features: Shaped[np.ndarray, "n *shape"], pixel_max: float) -> NDArray[np.float32]:
+    """Return pixels of images of more than 8 bits in [0, 1]; integers are divided by `pixel_max`.
+
+    Raises:
+        DataError: Bytes, or numbers outside their range.
+    """
+    integers = features.dtype.kind in "iu" and pixel_max > 1
+    largest = pixel_max if integers else 1.0
+    if features.dtype == np.uint8 or not ((features >= 0) & (features <= largest)).all():
+        got = "uint8, which has 8 bits" if features.dtype == np.uint8 else f"{features.dtype} outside [0, {largest:g}]"
+        allowed = f"integers from 0 to {pixel_max:g}, as in the images of the training, or numbers in [0, 1]"
+        raise DataError("pixels", got=got, allowed=allowed, hint="bring the samples into the form of the training")
+    return features.astype(np.float32) / np.float32(largest)

@@ -15,6 +15,7 @@ from problems.data.mapped import allocate, slices
 from problems.data.preprocessing import Preprocessing
 from problems.data.spec import DataError
 from problems.data.spellings import check_spellings
+from problems.data.unseen import check_test_rows
 from problems.errors import NOTHING
 
 Rows = NDArray[np.int64]
@@ -42,6 +43,8 @@ class Source:
     """Lines for the log about the reading of the rows."""
     groups: Int64[np.ndarray, "n"] | None = None
     """The number of each row's group, whose rows stay together; None if rows are independent."""
+    pixel_max: float | None = None
+    """The number in the files that became 1, for images of more than 8 bits."""
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -58,6 +61,8 @@ class Source:
         encoded = self.encode(train_rows)
         check(encoded)
         if isinstance(encoded, Encoded):
+            if self.train_count is not None and self.train_count < len(self):
+                check_test_rows(encoded.preprocessing, encoded.values, self.train_count)
             return encoded.features(train_rows)
         return encoded if isinstance(encoded, tuple) else (encoded, None)
 
@@ -72,6 +77,8 @@ def make_source(
     features: NDArray[Any] | Encoder,
     train_count: int | None = None,
     sites: Int64[np.ndarray, "n"] | None = None,
+    *,
+    pixel_max: float | None = None,
 ) -> Source:
     """Build a source from raw labels and features.
 
@@ -80,6 +87,7 @@ def make_source(
         features: (n, *shape), or the function that makes them: see `Source`.
         train_count: rows before the set's own test split; None when it has none.
         sites: the number of the site that each row comes from; None when there are none.
+        pixel_max: The number in the files that became 1, for images of more than 8 bits.
 
     Raises:
         DataError: when a label is missing, or features and labels differ in number.
@@ -87,11 +95,11 @@ def make_source(
     check_spellings(np.asarray(labels))
     classes, codes = label_classes(np.asarray(labels))
     if callable(features):
-        return Source(classes, codes, features, train_count, sites)
+        return Source(classes, codes, features, train_count, sites, pixel_max=pixel_max)
     if len(features) != len(codes):
         got = f"{len(features):,} rows of features but {len(codes):,} labels"
         raise DataError("features", got=got, allowed="one label a row", hint="bring as many")
-    return Source(classes, codes, lambda train_rows: features, train_count, sites)
+    return Source(classes, codes, lambda train_rows: features, train_count, sites, pixel_max=pixel_max)
 
 
 def label_classes(labels: NDArray[Any], what: str = "labels") -> tuple[tuple[str, ...], Int64[np.ndarray, "n"]]:

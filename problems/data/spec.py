@@ -263,6 +263,12 @@ class DataSpec:
     bins: int = _key(
         10, f"bins of each number of a table with scale 'bins', an integer from 2 to {MOST_BINS}", ge=2, le=MOST_BINS
     )
+    pixel_bits: int = _key(
+        0,
+        "bits in use of 16-bit images of an image-folder, an integer from 8 to 16, or 0: found in the images",
+        ge=0,
+        le=16,
+    )
     imbalance: float = _key(
         0.0, "share of positives left in the training set, in (0, 1), or 0: as they are", ge=0, lt=1
     )

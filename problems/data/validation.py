@@ -152,6 +152,9 @@ def _check_columns(spec: DataSpec) -> None:
     _inside(spec, "bins", 2 <= spec.bins <= MOST_BINS, f"an integer from 2 to {MOST_BINS}")
     plain_bins = f"{DataSpec.bins} with scale {spec.scale!r}, or another with scale 'bins'"
     _inside(spec, "bins", spec.scale == "bins" or spec.bins == DataSpec.bins, plain_bins, "set scale to bins")
+    images = f"0 with dataset {spec.dataset!r}, which has no image files; 0 or 8 to 16 with dataset 'image-folder'"
+    depths = (0, *range(8, 17)) if spec.dataset == "image-folder" else (0,)
+    _inside(spec, "pixel-bits", spec.pixel_bits in depths, images if len(depths) == 1 else "0 or 8 to 16")
     dropped, markers = parse_names("drop-columns", spec.drop_columns), parse_markers(spec.missing_values)
     columns = parse_columns(number) if tabular else ()
     if spec.group_column:

@@ -36,6 +36,7 @@ from simulations.results.records import (
     evaluation,
     read_run,
 )
+from simulations.results.target import check_target
 
 UNCOMPARED = ("pauc_fpr30_raw", "pauc_fpr50_raw", "accuracy")  # left out of the table for people
 MISSING = " (sites missing)"
@@ -219,7 +220,7 @@ class Comparison:
             metric: the one that is drawn; None: none is.
 
         Raises:
-            ConfigError: the folder cannot be created.
+            ConfigError: the folder cannot be created, or has files of these names that no comparison has written.
             MissingExtraError: there is a metric to draw, but Matplotlib is not installed.
         """
         if metric is not None:
@@ -229,7 +230,11 @@ class Comparison:
         except OSError as error:
             got = f"{folder}, which cannot be created ({error.strerror})"
             raise ConfigError("--out", got=got, allowed="a folder that can be written to", hint="choose one") from None
-        write_atomic(folder / "compare.csv", self.csv().encode())
+        text = self.csv()
+        check_target(folder / "compare.csv", lambda found: found.startswith(b"run,path,status,reason,"))
+        if not (folder / "compare.csv").exists():
+            check_target(folder / "compare.png", lambda found: False)
+        write_atomic(folder / "compare.csv", text.encode())
         (folder / "compare.png").unlink(missing_ok=True)
         if metric is not None:
             draw({f"{RANKING.get(metric, metric)}{self.where(metric)}": self.curves(metric)}, folder / "compare.png")

@@ -12,7 +12,6 @@ from typing import Any
 from apps.config import ConfigError
 from apps.evaluation.metric_names import better
 from apps.run_directory.curves import RANKING
-from apps.sites.files import make_folder, write_atomic
 from problems.errors import require
 from problems.intervals import FIGURES
 from simulations.results.compare import Comparison
@@ -28,6 +27,7 @@ from simulations.results.output import (
 )
 from simulations.results.page import render
 from simulations.results.records import UNFINISHED, RunRecord
+from simulations.results.target import is_page, write_output
 
 NAME = "report.html"
 
@@ -63,12 +63,7 @@ def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
         raise ConfigError("--out", got="nothing", allowed=allowed, hint=f"give one, such as --out {NAME}")
     page = as_html(Comparison.of([path.expanduser() for path in paths]))
     target = (out or paths[0] / NAME).expanduser()
-    try:
-        make_folder(target.parent)
-        write_atomic(target, page.encode())
-    except OSError as error:
-        got = f"{target}, which cannot be written ({error.strerror or error})"
-        raise ConfigError("--out", got=got, allowed="a file that can be written", hint="choose another") from None
+    write_output(target, page.encode(), None if out is None else is_page)
     return target
 
 

@@ -73,6 +73,8 @@ def _input(model: TrainedModel) -> str:
         return f"a table with the {len(columns)} columns {_quote(columns)}"
     form = model.sample_format
     kind = {True: "pixels, as bytes", False: "numbers", None: "numbers, or pixels as bytes"}[form.pixels]
+    if form.pixel_max is not None:
+        kind = f"pixels, divided by {form.pixel_max:g}"
     return f"an array of shape (n, {', '.join(map(str, form.shape))}) of {kind}"
 
 

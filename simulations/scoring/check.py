@@ -41,7 +41,7 @@ def difference_from(model: TrainedModel, content: bytes, *, pixels: bool) -> flo
     shape = (ROWS, *model.sample_format.shape)
     if model.preprocessing is not None:
         frame, fed = _made_rows(model.preprocessing, rng)
-        features = model.features(frame)
+        features = model.preprocessing.features(frame)
     else:
         rows: NDArray[Any] = rng.normal(size=shape).astype(np.float32)
         if pixels:

@@ -23,6 +23,8 @@ ModelOption = Annotated[
     str, typer.Option("--model", help="last, best, or a view such as inner; best where the run has it, else last")
 ]
 
+AllowUnseen = Annotated[bool, typer.Option("--allow-unseen", help="score also if the model knows no cell of a column")]
+
 
 def predict(
     run: RunOption,
@@ -30,6 +32,7 @@ def predict(
     out: Annotated[Path | None, typer.Option("--out", help="the csv file to write; without, stdout")] = None,
     keep: Annotated[str, typer.Option("--keep", help="columns of NEW to take over, with commas")] = "",
     model: ModelOption = "",
+    allow_unseen: AllowUnseen = False,
 ) -> None:
     """Score new rows with a run's model: one line for each, in their order."""
     from apps.evaluation.labels import join_labels
@@ -37,14 +40,14 @@ def predict(
     from simulations.scoring.model import load  # imports scikit-learn, which takes a second
     from simulations.scoring.rows import score_file, write_scores
 
-    trained = load(run, model)
+    trained = load(run, model, allow_unseen=allow_unseen)
     scores = score_file(trained, new, parse_names("--keep", keep))
     positive = join_labels(trained.sample_format.positive_labels)
     if out is None:
         typer.echo(f"{new}: probability of the positive label {positive}", err=True)
         typer.echo(scores.to_csv(index=False), nl=False)
     else:
-        write_scores(scores, out)
+        write_scores(scores, out, new)
         model_name = f"model {trained.chosen!r} of run {trained.record.name}"
         typer.echo(f"{out}: {len(scores):,} scores by {model_name}, probability of the positive label {positive}")
 
@@ -56,6 +59,7 @@ def evaluate(
     resamples: Annotated[int, typer.Option(min=1, help="bootstrap resamples of the rows")] = 1000,
     confidence: Annotated[float, typer.Option(min=0.01, max=0.999, help="of the intervals")] = 0.95,
     seed: Annotated[int, typer.Option(min=0, help="of the resamples")] = 0,
+    allow_unseen: AllowUnseen = False,
     as_json: Json = False,
 ) -> None:
     """Measure a run's model on new rows with labels, with bootstrap intervals."""
@@ -63,7 +67,9 @@ def evaluate(
     from simulations.scoring.model import load
     from simulations.scoring.rows import evaluate_file
 
-    found = evaluate_file(load(run, model), new, resamples=resamples, confidence=confidence, seed=seed)
+    found = evaluate_file(
+        load(run, model, allow_unseen=allow_unseen), new, resamples=resamples, confidence=confidence, seed=seed
+    )
     if as_json:
         print_json(found)
         return
@@ -92,14 +98,18 @@ def export(
     with_card: Annotated[bool, typer.Option("--card", help="write the model card too, beside the file")] = False,
 ) -> None:
     """Write a run's model as one file, its preprocessing inside, that is scored without this project."""
+    from simulations.results.target import check_target, is_card, is_onnx, write_output
     from simulations.scoring.export import export_onnx
     from simulations.scoring.model import load
-    from simulations.scoring.rows import write_output
 
     trained = load(run, model)
+    if out is not None:
+        check_target(out, is_onnx)
+        if with_card:
+            check_target(out.with_suffix(".md"), is_card)
     exported = export_onnx(trained, pixels=pixels)
     target = out or run / f"model.{form}"
-    write_output(target.expanduser(), exported.content)
+    write_output(target, exported.content, None if out is None else is_onnx)
     typer.echo(f"{target}: model {trained.chosen!r} of run {trained.record.name}, {len(exported.content):,} bytes")
     typer.echo(table(["input", "type"], [list(row) for row in exported.inputs.items()]))
     if exported.difference is None:
@@ -108,7 +118,7 @@ def export(
         largest = f"{exported.difference:.1e} at most"
         typer.echo(f"checked: its scores of {exported.rows} made-up rows differ from PyTorch's by {largest}")
     if with_card:
-        _write_card(trained, target.with_suffix(".md"))
+        _write_card(trained, target.with_suffix(".md"), named=out is not None)
 
 
 def card(
@@ -119,12 +129,12 @@ def card(
     """Write the model card of a run, in Markdown: what the model is, as far as the run directory says."""
     from simulations.scoring.model import load
 
-    _write_card(load(run, model), out or run / "card.md")
+    _write_card(load(run, model), out or run / "card.md", named=out is not None)
 
 
-def _write_card(model: TrainedModel, target: Path) -> None:
+def _write_card(model: TrainedModel, target: Path, *, named: bool) -> None:
+    from simulations.results.target import is_card, write_output
     from simulations.scoring.card import write_card
-    from simulations.scoring.rows import write_output
 
-    write_output(target.expanduser(), write_card(model).encode())
+    write_output(target, write_card(model).encode(), is_card if named else None)
     typer.echo(target)

@@ -16,6 +16,7 @@ from torch import nn
 
 from apps.config import ConfigError
 from apps.run_directory.versions import NAME, project_version
+from problems.data.formats.uci import base_codes
 from problems.data.preprocessing import Preprocessing
 from problems.errors import importable, require
 from problems.models import ModelError
@@ -180,7 +181,23 @@ def _metadata(model: TrainedModel) -> dict[str, str]:
         "threshold": str(model.threshold),
         "negative_labels": json.dumps(labels.negative_labels),
         "positive_labels": json.dumps(labels.positive_labels),
+        **(
+            {}
+            if model.preprocessing is None
+            else {"categories": json.dumps(_categories(model.preprocessing, base_codes(model.config.data.dataset)))}
+        ),
+        **({} if labels.pixel_max is None else {"pixel_max": f"{labels.pixel_max:g}"}),
         "versions": json.dumps(result["versions"]),
+    }
+
+
+def _categories(preprocessing: Preprocessing, base: dict[str, str]) -> dict[str, list[str]]:
+    """Raw column of text -> the values that the model knows, if the column does not list all others."""
+    found = {name: preprocessing.made_of(name) for name in preprocessing.columns}
+    return {
+        name: [*([base[name]] if name in base else []), *(feature.value for feature in features)]
+        for name, features in found.items()
+        if {feature.kind for feature in features} == {"category"}
     }
 
 

@@ -7,6 +7,7 @@ model.predict_proba(table)[:, 1]
 from __future__ import annotations
 
 import json
+import logging
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from apps.config import ConfigError, RunConfig, parse_run_config
 from apps.sites.resources import dtype_of, is_problem
 from problems.data import DataError, SampleFormat
+from problems.data.formats.uci import base_codes
 from problems.data.preprocessing import Preprocessing
+from problems.data.unseen import find_unseen
 from problems.errors import did_you_mean
 from problems.minimax import SADDLES
 from problems.models import FlatModel, build_model
@@ -35,23 +38,27 @@ if TYPE_CHECKING:
 LAST, BEST = "last", "best"
 SCORE, PROBABILITY = "score", "probability"  # columns of a table of scores, and outputs of an exported model
 _PAGE = "see docs/scoring.md"
+_ALLOW = "set --allow-unseen (in Python allow_unseen=True) to score the rows without this column"
 _PREFIX = "model_"  # of the files of other models than the last one
 
+_log = logging.getLogger(__name__)
 
-def load(run: str | Path, model: str = "") -> TrainedModel:
+
+def load(run: str | Path, model: str = "", *, allow_unseen: bool = False) -> TrainedModel:
     """Return the model that a finished run has left.
 
     Args:
         run: the run directory.
         model: "best", that of the round with the best validation metric; "last", that of the last round; or a view such
             as "inner". "": the best if there is one, else the last.
+        allow_unseen: Score rows even if the model knows no cell of a column.
 
     Raises:
         ConfigError: there is no such model, or the run has none that scores rows.
         DataError: a file of the run directory is damaged.
         ModelError: its network cannot be built, such as one of the user's whose module is not found.
     """
-    return TrainedModel(run, model)
+    return TrainedModel(run, model, allow_unseen=allow_unseen)
 
 
 class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -63,6 +70,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Args:
         run: as of `load`.
         model: as of `load`.
+        allow_unseen: As of `load`.
 
     Attributes:
         classes_: 0 and 1.
@@ -83,9 +91,10 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ConfigError, DataError, ModelError: as of `load`.
     """
 
-    def __init__(self, run: str | Path, model: str = "") -> None:
+    def __init__(self, run: str | Path, model: str = "", *, allow_unseen: bool = False) -> None:
         self.run = run
         self.model = model
+        self.allow_unseen = allow_unseen
         path = Path(run).expanduser()
         self.classes_ = np.array([0, 1])
         self.record: RunRecord = read_run(path)
@@ -162,7 +171,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return (self.decision_function(table).astype(np.float64) >= self.threshold).astype(np.int64)
 
     def features(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.float32]:
-        """Return rows as the network takes them.
+        """Return rows as the network takes them. The log counts texts that the model does not know.
 
         Args:
             table: as of `decision_function`.
@@ -171,7 +180,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             (n, \\*shape).
 
         Raises:
-            DataError: as of `decision_function`.
+            DataError: as of `decision_function`; or the model knows no cell of a column.
         """
         import pandas as pd
 
@@ -183,7 +192,14 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not isinstance(table, pd.DataFrame):
             got, allowed = type(table).__name__, "a pandas DataFrame with the raw columns"
             raise DataError("rows", got=got, allowed=allowed, hint=f"the run was trained on a table, {_PAGE}")
-        return self.preprocessing.features(table)
+        features = self.preprocessing.features(table)
+        unseen = find_unseen(self.preprocessing, table, base_codes(self.config.data.dataset))
+        whole = [one.refusal(_ALLOW) for one in unseen if one.is_whole]
+        if whole and not self.allow_unseen:
+            raise DataError.join(whole)
+        for one in unseen:
+            _log.warning("%s", one.describe(quote=True))
+        return features
 
     @property
     def label_column(self) -> str:

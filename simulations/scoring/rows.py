@@ -5,18 +5,18 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from apps.config import ConfigError
-from apps.sites.files import make_folder, write_atomic
 from problems.data import DataError
 from problems.data.dialect import Dialect
 from problems.data.formats.new_rows import NewRows, read_array_rows, read_table_rows
 from problems.data.formats.tables import read_columns
 from problems.metrics import Interval, scored_metrics
+from simulations.results.target import is_scores, write_output
 from simulations.scoring.model import PROBABILITY, SCORE, TrainedModel, probabilities
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def read_rows(model: TrainedModel, path: Path) -> NewRows:
     path = path.expanduser()
     if model.preprocessing is not None:
         return read_table_rows(path, model.label_column, model.preprocessing.words, Dialect.of(model.config.data))
-    return read_array_rows(path, model.sample_format.shape, model.config.data)
+    return read_array_rows(path, model.sample_format.shape, model.config.data, model.sample_format.pixel_max)
 
 
 def score_file(model: TrainedModel, path: Path, keep: Sequence[str] = ()) -> pd.DataFrame:
@@ -75,29 +75,20 @@ def _keep(path: Path, rows: NewRows, names: Sequence[str], dialect: Dialect) -> 
     return {name: frame[name].to_numpy() for name in names}
 
 
-def write_scores(scores: pd.DataFrame, out: Path) -> None:
+def write_scores(scores: pd.DataFrame, out: Path, new: Path) -> None:
     """Write a table of scores as csv, packed if the name ends in .gz.
 
+    Args:
+        scores: The table.
+        out: The file to write.
+        new: The file or folder of the rows, which stays as it is.
+
     Raises:
-        ConfigError: the file cannot be written.
+        ConfigError: the file cannot be written, is the file of the rows, or exists and is not a table of scores.
     """
     target, content = out.expanduser(), io.BytesIO()
     scores.to_csv(content, index=False, compression="gzip" if target.suffix == ".gz" else None)
-    write_output(target, content.getvalue())
-
-
-def write_output(target: Path, content: bytes) -> None:
-    """Write a file that ``--out`` names, whole or not at all.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
-    try:
-        make_folder(target.parent)
-        write_atomic(target, content)
-    except OSError as error:
-        got = f"{target}, which cannot be written ({error.strerror or error})"
-        raise ConfigError("--out", got=got, allowed="a file that can be written", hint="choose another") from None
+    write_output(target, content.getvalue(), partial(is_scores, columns=list(scores.columns)), [new])
 
 
 @dataclass(frozen=True)

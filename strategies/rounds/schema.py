@@ -31,6 +31,7 @@ class Schema:
         preprocessing: how the features are made of raw rows; None if they do not come from tables.
         scaling: what to scale and fill by; None if nothing is scaled or filled.
         negative_labels, positive_labels: the label values of all sites' files, sorted.
+        pixel_max: The number in the files that became 1, for images of more than 8 bits.
     """
 
     shape: tuple[int, ...]
@@ -38,6 +39,7 @@ class Schema:
     scaling: Scaling | None
     negative_labels: tuple[str, ...]
     positive_labels: tuple[str, ...]
+    pixel_max: float | None = None
 
 
 def agree(reports: Sequence[SiteReport]) -> Schema | None:
@@ -65,7 +67,7 @@ def agree(reports: Sequence[SiteReport]) -> Schema | None:
     read = {report.partition_id: read_columns(report) for report in reports}
     tables = {partition: table for partition, table in read.items() if table is not None}
     if not tables:
-        return Schema(shape, None, None, negative, positive)
+        return Schema(shape, None, None, negative, positive, _pixel_max(first))
     table, scaling = _join(tables), None
     _warn_of_names(table)
     told = [statistics for statistics in map(statistics_of, reports) if statistics is not None]
@@ -197,6 +199,13 @@ def _difference(first: SiteReport, other: SiteReport) -> tuple[str, str, str, st
     own, shape = tuple(other.shape.tolist()), tuple(first.shape.tolist())
     if own != shape:
         return "samples", f"shape {own}", f"that of {than}, {shape}", "make them alike"
+    depths = _pixel_max(other), _pixel_max(first)
+    if depths[0] != depths[1]:
+        here_depth, there_depth = map(describe_pixels, depths)
+        hint = "save the images of all sites in one depth"
+        if None not in depths and 1 not in depths:
+            hint = f"set pixel-bits={int(max(map(float, filter(None, depths)))).bit_length()}, or {hint}"
+        return "images", here_depth, f"{there_depth}, as at {than}", hint
     if table is None or theirs is None:
         return None
     if own != (len(here),):
@@ -208,6 +217,21 @@ def _difference(first: SiteReport, other: SiteReport) -> tuple[str, str, str, st
         return "means", f"them from only one of this site and {than}", "from both or from neither", _SAME_APP
     fault = "" if statistics is None else statistics.find_fault(table)
     return ("columns", fault, "what the site's rows are like", _SAME_APP) if fault else None
+
+
+def _pixel_max(report: SiteReport) -> float | None:
+    return None if report.pixel_max is None else float(report.pixel_max[0])
+
+
+def describe_pixels(pixel_max: float | None) -> str:
+    """Return the depth of images in words.
+
+    Args:
+        pixel_max: The number in the files that became 1. None: the images have 8 bits.
+    """
+    if pixel_max is None:
+        return "8-bit images"
+    return "floating-point images" if pixel_max == 1 else f"16-bit images with numbers up to {pixel_max:g}"
 
 
 def _join_names(names: Sequence[str]) -> str:

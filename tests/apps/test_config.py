@@ -139,6 +139,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "missing": st.just("error"),
         "scale": st.just("standard"),
         "bins": st.just(10),
+        "pixel-bits": st.just(0),
         "lr-decay-at": st.sampled_from(["", "0.5", "0.5,0.75", " 0.1 , 0.9 ,"]),
         # a box needs a bound, and these together leave something between them
         "composite.penalty": st.sampled_from(sorted(set(PENALTIES) - {"box"})),

@@ -15,9 +15,10 @@ from safetensors.numpy import save_file
 from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import roc_auc_score
 
-from apps.config import Scalar, parse_run_config
+from apps.config import ConfigError, Scalar, parse_run_config
 from apps.sites.blocks import BLOCK_FORMAT, BLOCK_VERSION, read_block, write_block
 from apps.sites.files import FORMAT, VERSION, read_sealed
+from apps.sites.score_table import check_scores_path
 from clients.parties import KeptBlock, Party
 from clients.vertical.policy import PolicyError
 from clients.vertical.segment.plan import Holding, Outcome, Plan
@@ -119,7 +120,7 @@ def test_recipients_get_the_scores_of_the_pooled_model(
         np.testing.assert_allclose(scores["score"], z, rtol=0, atol=1e-9)
         np.testing.assert_allclose(scores["probability"], 1 / (1 + np.exp(-z)), rtol=0, atol=1e-9)
         assert (tmp_path / f"scores-{party}.csv").stat().st_mode & 0o077 == 0
-    assert "party 1: column 'job' has 9 of 27 values that training had not" in caplog.text
+    assert "party 1: column 'job': 1 value that the model does not know, in 9 of 27 cells" in caplog.text
     # the server has neither ids nor scores, nor a block
     seen = words_of(grid)
     assert b"new-" not in seen
@@ -344,3 +345,21 @@ def test_what_a_scoring_run_leaves_no_choice_about(tmp_path: Path) -> None:
     assert "vfb2" not in parse_run_config(flat).warning.partition(": ")[2]
     alone = parse_run_config(flat_config(tmp_path, {**KEYS, "vfb2.score-for": "all"}))
     assert "vfb2.score-for='all'" in alone.warning
+
+
+@pytest.mark.parametrize("text", ["id,age\n1,2\n", "id,score,probability\n1,0,0.5\n"])
+def test_scores_replace_neither_inputs_nor_other_files(tmp_path: Path, text: str) -> None:
+    target, new = tmp_path / "scores.csv", tmp_path / "new.csv"
+    target.write_text(text)
+    new.write_text("id\n")
+    node = {"scores-path": str(target), "data-path": str(new)}
+    if "score" in text:
+        check_scores_path(node, "id", [new])
+        check_scores_path({}, "id", [new])
+    else:
+        with pytest.raises(ConfigError, match="which is not a table of scores"):
+            check_scores_path(node, "id", [])
+    with pytest.raises(ConfigError, match="which is a file that this party reads"):
+        check_scores_path(node, "id", [target])
+    with pytest.raises(ConfigError, match="which is a file that this party reads"):
+        check_scores_path({**node, "scores-path": f"{tmp_path}/./new.csv"}, "id", [])

@@ -33,6 +33,14 @@ class Items(Rows):
     def __getitem__(self, row):
         return self.X[row]
 
+class Noisy(Rows):
+    def __getitem__(self, row):
+        return torch.tensor(self.X[row]) + torch.randn(2, 3) * (row > 30), self.y[row]
+
+class Gaps(Rows):
+    def __getitem__(self, row):
+        return torch.full((2, 3), float("nan")), "positive" if self.y[row] else "negative"
+
 class Endless(IterableDataset):
     def __iter__(self):
         yield X[0], 0
@@ -52,6 +60,8 @@ def table(data_dir):
     return frame[["a", "b"]], frame["label"]
 def told(data_dir, seed): return np.array([[seed, len(data_dir)]] * 10), np.arange(10) % 2
 
+def noisy(): return Noisy()
+def gaps(): return Gaps()
 def three(): return X, y, X
 def nothing(): return None
 def text(): return np.array([["a"]]), [1]
@@ -141,3 +151,15 @@ def test_a_loader_that_gives_no_data_is_named(here: str, name: str, message: str
 def test_a_module_that_is_not_there_is_named() -> None:
     with pytest.raises(DataError, match="dataset: got 'no_such:x': cannot import 'no_such'"):
         load(DataSpec("no_such:x"), 1)
+
+
+def test_items_that_change_between_reads_are_reported(here: str, caplog: pytest.LogCaptureFixture) -> None:
+    load(DataSpec(f"{here}:noisy"), 2)
+    told = "2 of 8 items differ when they are read again: each item is read once"
+    assert [record.getMessage() for record in caplog.records if told in record.getMessage()]
+    caplog.clear()
+    load(DataSpec(f"{here}:rows"), 2)
+    load(DataSpec(f"{here}:pictures"), 2)
+    with pytest.raises(DataError, match="not finite"):  # missing numbers are the same both times
+        load(DataSpec(f"{here}:gaps"), 2)
+    assert not caplog.records

@@ -152,7 +152,7 @@ def test_images(command: Line, tmp_path: Path) -> None:
         model.decision_function(pixels.astype(int))
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / "colour.png")
     told = refusal(command, "predict", run.path, tmp_path / "colour.png")
-    assert "got coloured images, allowed: grey ones, as in training" in told
+    assert "got coloured images, allowed: grey images, as in training" in told
 
 
 def test_scikit_learn_s_conventions(digits: tuple[Run, Path], hospital: tuple[Run, Path]) -> None:

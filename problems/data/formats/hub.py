@@ -11,7 +11,7 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 
 from problems.data.formats.arrays import check_pair, join
-from problems.data.formats.images import channels_first, pixels_of
+from problems.data.formats.pixels import channels_first, pixels_of
 from problems.data.formats.tables import from_frames
 from problems.data.groups import number_groups
 from problems.data.mapped import allocate

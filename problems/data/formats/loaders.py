@@ -1,6 +1,7 @@
 """Data that a function of a user's returns: ``dataset = "package.module:loader"``."""
 
 import inspect
+import logging
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,12 +12,16 @@ from numpy.typing import NDArray
 
 from problems.data.formats.arrays import Pair, check_pair, join
 from problems.data.formats.frames import check_columns_alike, check_index, is_frame, is_series, read_frame, read_series
-from problems.data.formats.images import pixels_of
+from problems.data.formats.pixels import pixels_of
 from problems.data.groups import pop_groups
 from problems.data.mapped import allocate
 from problems.data.samples import Source
 from problems.data.spec import LOADER_FORM, PAGE, DataError
 from problems.importing import first_line, import_named
+
+_SAMPLED, _READS = 8, 3  # items of a Dataset that are read again, and how often
+
+_log = logging.getLogger(__name__)
 
 _FORMS = "(X, y), (X, y, X_test, y_test), a torch Dataset, or two of them"
 _LOADER = f"'{LOADER_FORM}', where loader(data_dir, seed) returns {_FORMS}"
@@ -88,6 +93,26 @@ def _halves(path: str, found: Any) -> list[Any]:
     raise _unfit(f"{path!r}, which returned a {type(found).__name__}{many}", _FORMS)
 
 
+def _warn_of_changes(path: str, dataset: Any) -> None:
+    """Warn of a Dataset whose items differ when they are read again, such as by augmentation in ``__getitem__``."""
+    rows = np.linspace(0, len(dataset) - 1, min(len(dataset), _SAMPLED)).astype(int).tolist()
+    reads = [[tuple(map(_array, dataset[row])) for row in rows] for _ in range(_READS)]
+    changed = [
+        any(not _equal(*arrays) for again in items[1:] for arrays in zip(items[0], again, strict=True))
+        for items in zip(*reads, strict=True)
+    ]
+    if any(changed):
+        words = (
+            "dataset %r: %d of %d items differ when they are read again: each item is read once, and every round "
+            "trains on the same numbers; return the samples without augmentation or other random changes"
+        )
+        _log.warning(words, path, sum(changed), len(rows))
+
+
+def _equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    return np.array_equal(one, other, equal_nan=one.dtype.kind in "fc" and other.dtype.kind in "fc")
+
+
 def _pair_of(path: str, half: Any) -> Pair:
     place = f"what {path!r} returned"
     if _is_dataset(half):
@@ -135,6 +160,8 @@ def _rows(path: str, dataset: Any) -> Pair:
         with np.errstate(over="ignore"):  # what is not finite is refused later
             features[row] = sample
         labels.append(label.item())
+    if labels:
+        _warn_of_changes(path, dataset)
     return features, np.asarray(labels)
 
 

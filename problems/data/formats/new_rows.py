@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from problems.data.dialect import Dialect
-from problems.data.formats import arrays, images, tables
+from problems.data.formats import arrays, image_folders, tables
+from problems.data.formats.pixels import read_images
 from problems.data.spec import OWN, DataError, DataSpec
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_ARRAYS = (*arrays.NPZ_ENDINGS, *arrays.SVMLIGHT_ENDINGS, *images.IMAGE_ENDINGS)
+_ARRAYS = (*arrays.NPZ_ENDINGS, *arrays.SVMLIGHT_ENDINGS, *image_folders.IMAGE_ENDINGS)
 _TABLES = (*tables.CSV_ENDINGS, *tables.PARQUET_ENDINGS)
 # Data sets of svmlight text whose indices are known to start at 1.
 _FROM_ONE = ("a9a", "w8a")
@@ -59,20 +60,22 @@ def read_table_rows(
     return NewRows(frame, frame[label_column].to_numpy() if label_column in frame.columns else None)
 
 
-def read_array_rows(path: Path, shape: tuple[int, ...], spec: DataSpec) -> NewRows:
+def read_array_rows(path: Path, shape: tuple[int, ...], spec: DataSpec, pixel_max: float | None = None) -> NewRows:
     """Read arrays or images; of a file or folder with a test split of its own, that split.
 
     Args:
         path: an npz or svmlight file, an image, a folder of images, or one of class folders.
         shape: of a sample, as the model takes it.
         spec: of the data that the model was trained on.
+        pixel_max: The number in the image files that became 1, if the model was trained on images of more than 8 bits.
 
     Raises:
         DataError: it is nothing of these, or cannot be read as samples of this shape.
     """
-    if path.is_dir() or path.name.lower().endswith(images.IMAGE_ENDINGS):
-        paths, labels = images.pictures(path, nested=bool(spec.group_column))
-        pixels = images.read_images(paths, shape[0] if len(shape) == 3 and shape[0] in (1, 3) else 0)
+    if path.is_dir() or path.name.lower().endswith(image_folders.IMAGE_ENDINGS):
+        paths, labels = image_folders.pictures(path, nested=bool(spec.group_column))
+        channels = shape[0] if len(shape) == 3 and shape[0] in (1, 3) else 0
+        pixels = read_images(paths, channels, like=pixel_max).pixels
         root = path if path.is_dir() else path.parent
         names = tuple(file.relative_to(root).as_posix() for file in paths)
         return NewRows(pixels, None if labels is None else np.array(labels), names)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from problems.data.formats import arrays, bundled, cifar, hub, images, tables
+from problems.data.formats import arrays, bundled, cifar, hub, image_folders, images, tables
 from problems.data.formats.files import find, folder, locate
 from problems.data.formats.loaders import call_loader
 from problems.data.formats.uci import CREDIT_FILES, HEART_FILES, credit, heart_disease
@@ -83,7 +83,7 @@ def read(spec: DataSpec) -> Source:
         case "npz":
             return arrays.npz(*locate("npz", spec.data_dir, arrays.NPZ_ENDINGS))
         case "image-folder":
-            return _folders(folder(spec.data_dir), spec.group_column)
+            return _folders(folder(spec.data_dir), spec)
         case "csv" | "parquet" as kind:
             endings = tables.CSV_ENDINGS if kind == "csv" else tables.PARQUET_ENDINGS
             return tables.table(*locate(kind, spec.data_dir, endings), spec)
@@ -131,7 +131,7 @@ def read_site(path: Path, spec: DataSpec) -> Source:
     if loader := loader_path(spec.dataset):
         return call_loader(loader, str(path), spec.seed, site=True, group_column=spec.group_column)
     if spec.dataset == "image-folder" and path.is_dir():
-        return _folders(path, spec.group_column)
+        return _folders(path, spec)
     endings = _SITE_ENDINGS.get(spec.dataset, ("a folder of class folders",))
     opened = tables.OPENED_ENDINGS if spec.dataset in TABLES else endings
     if not path.is_file() or not path.name.lower().endswith(opened):
@@ -161,7 +161,7 @@ def _image_set(name: str, data_dir: str) -> Source:
         found = images.stl10(root)
     else:
         found = cifar.cifar(name, root)
-    found = found or images.class_folders(root, bare=False)
+    found = found or image_folders.class_folders(root, bare=False)
     if found is None:
         raise _not_found(name, data_dir)
     return found
@@ -179,11 +179,18 @@ def _found(spec: DataSpec, names: Sequence[str]) -> Path:
     return path
 
 
-def _folders(root: Path, group_column: str) -> Source:
-    found = images.class_folders(root, group_column=group_column)
+def _folders(root: Path, spec: DataSpec) -> Source:
+    found = image_folders.class_folders(root, bits=spec.pixel_bits, group_column=spec.group_column)
     if found is None:
-        allowed = f"train/<class>/ (and test/<class>/), or <class>/, with files {', '.join(images.IMAGE_ENDINGS)}"
-        raise DataError(repr(str(root)), got="no images", allowed=allowed, hint="arrange the images so")
+        allowed = (
+            f"train/<class>/ (and test/<class>/), or <class>/, with files {', '.join(image_folders.IMAGE_ENDINGS)}"
+        )
+        raise DataError(
+            repr(str(root)),
+            got=f"no images{image_folders.count_files(root)}",
+            allowed=allowed,
+            hint="arrange the images so",
+        )
     return found
 
 

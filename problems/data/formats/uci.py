@@ -79,6 +79,17 @@ def credit(path: Path) -> Source:
     return make_source(frame[label].to_numpy(), lambda train_rows: rows)
 
 
+def base_codes(dataset: str) -> dict[str, str]:
+    """Return the code of each column of codes that has no feature, since all features of the column are then 0.
+
+    Args:
+        dataset: The name of a data set; others than those of this module have no such columns.
+    """
+    if dataset == "heart-disease":
+        return {name: str(codes[0]) for name, codes in HEART_CODES.items()}
+    return {name: str(codes[0]) for name, codes in CREDIT_CODES.items() if len(codes) == 2 and dataset == "uci-credit"}
+
+
 def heart_disease(paths: Sequence[Path]) -> Source:
     """Return the patients of the hospitals' files: 13 features, classes "0" (healthy) to "4".
 

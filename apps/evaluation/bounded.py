@@ -1,0 +1,76 @@
+"""Networks whose outputs are bounded although scores are logits, such as a user's network that ends in a sigmoid."""
+
+import re
+
+import numpy as np
+import torch
+
+from problems.models import FlatModel
+
+FEWEST_ROWS, FEWEST_ROUNDS = 20, 2
+"""Rows, and evaluated rounds, whose scores must all lie in [0, 1] before a network is suspected."""
+_SCALES = (1.0, 30.0, 1000.0)
+# Autograd's names of operations that give a tensor another shape only, and of such that bound it or do not.
+_SHAPES = r"(Squeeze|Unsqueeze|View|UnsafeView|Reshape|ReshapeAlias|Alias|Select|Slice|T|Transpose|ToCopy)Backward\d"
+_BOUNDED = r"(Sigmoid|Softmax|LogSoftmax|LogSigmoid|Tanh|Hardsigmoid|Hardtanh|Clamp\w*|Relu)Backward\d"
+_LINEAR = r"(Addmm|Mm|Mv|Addmv|Bmm|Convolution\w*|Linear)Backward\d"
+
+
+class BoundWatch:
+    """Finds, from evaluated rounds, that a network's scores are bounded.
+
+    Args:
+        model: The network; evaluations load the newest weights into it.
+        shape: The shape of a sample.
+    """
+
+    def __init__(self, model: FlatModel, shape: tuple[int, ...]) -> None:
+        self._model, self._shape = model, shape
+        self._last: str | None = None
+        self._rounds = 0
+        self._told = False
+
+    def take(self, low: float, high: float, rows: int) -> str:
+        """Return the warning that is due after an evaluation, only once; "" if none is.
+
+        Args:
+            low: The smallest score.
+            high: The largest score.
+            rows: The number of scores.
+        """
+        self._rounds = self._rounds + 1 if 0 <= low < high <= 1 and rows >= FEWEST_ROWS else 0
+        if self._told or low == high:
+            return ""
+        if self._last is None:
+            self._last = _last_operation(self._model, self._shape)
+        by_name = re.fullmatch(_BOUNDED, self._last)
+        suspected = self._rounds >= FEWEST_ROUNDS and not re.fullmatch(_LINEAR, self._last)
+        if not by_name and not (suspected and _stays_in_unit_interval(self._model, self._shape)):
+            return ""
+        self._told = True
+        name = by_name[1].lower() if by_name else "sigmoid or the like"
+        return (
+            f"the model ends in a {name}: its scores lie between {low:.3g} and {high:.3g} on all {rows:,} evaluated "
+            f"rows, but a score is a logit, whose sigmoid is the probability: leave the last {name} out of the model"
+        )
+
+
+def _last_operation(model: FlatModel, shape: tuple[int, ...]) -> str:
+    """The name of the last operation of a network that changes numbers; "" if autograd does not know it."""
+    rows = torch.zeros((2, *shape), dtype=model.dtype, device=model.device)
+    model.module.eval()
+    with torch.enable_grad():
+        node = model.module(rows).grad_fn
+    while node is not None and re.fullmatch(_SHAPES, node.name()):
+        node = node.next_functions[0][0]
+    return "" if node is None else str(node.name())
+
+
+def _stays_in_unit_interval(model: FlatModel, shape: tuple[int, ...]) -> bool:
+    """Whether scores stay in [0, 1] for random inputs of any size."""
+    rows = np.random.default_rng(0).normal(size=(32, *shape))
+    for scale in _SCALES:
+        scores = model.predict(torch.tensor(scale * rows, dtype=model.dtype, device=model.device))
+        if not bool(((scores >= 0) & (scores <= 1)).all()):
+            return False
+    return True

@@ -1,0 +1,73 @@
+"""A run's claim to its directory: no two processes write to one, and no run replaces files of another origin."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import uuid
+from pathlib import Path
+
+from apps.run_config.settings import ConfigError
+from apps.sites.state_store import is_token
+
+TOKEN = "run-token"
+_WRITTEN = ("config.toml", "result.json", "failure.json", "columns.json", "checkpoints", "events", "client-state")
+_BUSY = (errno.EAGAIN, errno.EACCES)
+
+
+class Claim:
+    """A lock on the token file of a run directory, which the system drops when the process ends, in whatever way.
+
+    Args:
+        path: The run directory, which exists.
+
+    Raises:
+        ConfigError: Another process, or another run of this process, writes to the directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path / TOKEN, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _BUSY:
+                self.release()
+                got, allowed = f"{path}, to which another run is writing now", "a directory without a run under way"
+                hint = "choose another run-name (or --out), or wait for the end of that run"
+                raise ConfigError("run-name", got=got, allowed=allowed, hint=hint) from None
+            # a file system without locks: two runs that start at the same moment go undetected
+
+    def write_token(self) -> None:
+        """Write a token, if there is none yet."""
+        if not is_token(os.pread(self._file, 64, 0).decode(errors="replace")):
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, uuid.uuid4().hex.encode(), 0)
+            os.fsync(self._file)
+
+    def release(self) -> None:
+        """Let other processes claim the directory."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __del__(self) -> None:
+        self.release()
+
+
+def check_origin(path: Path) -> None:
+    """Check that a new run would replace no file that no run has written.
+
+    Args:
+        path: The directory for the run, which may be missing.
+
+    Raises:
+        ConfigError: There is such a file; a run's directory has a token too.
+    """
+    if (path / TOKEN).exists():
+        return
+    models = [file.name for file in sorted(path.glob("model*.safetensors"))]
+    if found := [name for name in _WRITTEN if (path / name).exists()] + models:
+        got = f"{path}, which has {', '.join(found)} but is not a run directory"
+        allowed = "a new or empty directory, or another directory without such files"
+        raise ConfigError("run-name", got=got, allowed=allowed, hint="choose another run-name (or --out)")

@@ -1,0 +1,165 @@
+"""Folders of images: class folders to train on, and new images to score. Hidden files and folders are left out."""
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from problems.data.formats.files import homes
+from problems.data.formats.pixels import read_images
+from problems.data.groups import number_paths
+from problems.data.samples import Source, make_source
+from problems.data.spec import DataError
+
+IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
+_SYSTEM = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "lost+found", "System Volume Information", "Thumbs.db", "desktop.ini")
+_SHOWN = 8
+_ARRANGE = "remove the folder, or move it elsewhere"
+
+_log = logging.getLogger(__name__)
+
+
+def class_folders(root: Path, *, bare: bool = True, bits: int = 0, group_column: str = "") -> Source | None:
+    """Return the images of `train/<class>/` and, if there, `test/<class>/`.
+
+    Files that are not taken are counted in one line of the log.
+
+    Args:
+        root: The folder of `train`, or the folder above it.
+        bare: Whether, without a `train` folder, `root` itself may have the class folders.
+        bits: The bits in use of images of more than 8 bits; see `read_images`.
+        group_column: The groups of images, as in `DataSpec`. With groups, folders below the class folders count too.
+
+    Returns:
+        All images; None without class folders.
+
+    Raises:
+        DataError: Images differ in size, cannot be read, or a test class has no training images; or a class folder or
+            `test` has no image.
+    """
+    nested = bool(group_column)
+    for home in homes(root):
+        if (home == root or not is_hidden(home)) and _classes(home / "train", nested=nested):
+            test = home / "test"
+            return _read_folders(root, home / "train", test if test.is_dir() else None, bits, group_column)
+    return _read_folders(root, root, None, bits, group_column) if bare and _classes(root, nested=nested) else None
+
+
+def pictures(root: Path, *, nested: bool = False) -> tuple[list[Path], list[str] | None]:
+    """Find new images: an image file, a folder of images, or class folders, which ``test`` or ``train`` may have.
+
+    Args:
+        root: The file or folder.
+        nested: Whether class folders may contain further folders of images.
+
+    Returns:
+        The files in the order of their names and, of class folders, each file's class.
+
+    Raises:
+        DataError: There is no image, or some lie beside class folders.
+    """
+    if root.is_file():
+        return [root], None
+    home = next((root / split for split in ("test", "train") if _classes(root / split, nested=nested)), root)
+    classes, loose = _classes(home, nested=nested), _images(home)
+    if bool(classes) == bool(loose):
+        got = "images beside class folders" if loose else f"no images{_in_words(_count_others(home, ()))}"
+        allowed = f"files {', '.join(IMAGE_ENDINGS)}, or class folders of such files"
+        raise DataError(home, got=got, allowed=allowed, hint="arrange the images so")
+    paths = loose or [path for folder in classes for path in _images(folder, nested=nested)]
+    _report_others(home, paths)
+    return paths, [path.relative_to(home).parts[0] for path in paths] if classes else None
+
+
+def is_hidden(path: Path) -> bool:
+    """Return whether an operating system, a notebook or an editor keeps a file or folder, rather than a user."""
+    return path.name.startswith(".") or path.name in _SYSTEM
+
+
+def count_files(root: Path) -> str:
+    """Return how many files of which endings are in a folder, in words that begin with ", but "; "" without files."""
+    return _in_words(_count_others(root, ()))
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not is_hidden(entry))
+
+
+def _classes(folder: Path, *, nested: bool = False) -> list[Path]:
+    """The folders with images in a folder."""
+    return [entry for entry in _folders(folder) if _images(entry, nested=nested)] if folder.is_dir() else []
+
+
+def _images(folder: Path, *, nested: bool = False) -> list[Path]:
+    """The images of a folder and, if they are nested, of the folders below it that are not hidden."""
+    entries = [entry for entry in folder.iterdir() if not is_hidden(entry)]
+    found = [entry for entry in entries if entry.suffix.lower() in IMAGE_ENDINGS and entry.is_file()]
+    below = [path for entry in entries if nested and entry.is_dir() for path in _images(entry, nested=True)]
+    return sorted(found + below)
+
+
+def _read_folders(root: Path, train: Path, test: Path | None, bits: int, group_column: str) -> Source:
+    nested = bool(group_column)
+    training, held_out = _split(train, nested=nested), [] if test is None else _split(test, nested=nested)
+    paths = [path for _, path in training + held_out]
+    labels = [folder.name for folder, _ in training + held_out]
+    unknown = set(labels[len(training) :]) - set(labels[: len(training)])
+    if unknown:
+        got = f"test classes without training images: {', '.join(sorted(unknown))}"
+        allowed = "images of each class in train/ too"
+        raise DataError(train.parent, got=got, allowed=allowed, hint="add them, or remove these classes")
+    _report_others(root, paths)
+    read = read_images(paths, bits=bits)
+    below = [path.relative_to(folder).as_posix() for folder, path in training + held_out]
+    source = make_source(labels, read.pixels, len(training) if held_out else None, pixel_max=read.pixel_max)
+    return replace(source, groups=number_paths(below, group_column) if group_column else None)
+
+
+def _split(folder: Path, *, nested: bool = False) -> list[tuple[Path, Path]]:
+    """The images of the class folders in a folder, each with its class folder.
+
+    Raises:
+        DataError: A class folder has none, or there is no class folder.
+    """
+    folders = _folders(folder)
+    allowed = f"files {', '.join(IMAGE_ENDINGS)} in each class folder"
+    for entry in folders:
+        if not _images(entry, nested=nested):
+            got = f"no image{_in_words(_count_others(entry, ()))}"
+            raise DataError(entry, got=got, allowed=allowed, hint=_ARRANGE)
+    if not folders:
+        got = f"no class folder{_in_words(_count_others(folder, ()))}"
+        raise DataError(folder, got=got, allowed=f"class folders with {allowed}", hint=_ARRANGE)
+    return [(entry, path) for entry in folders for path in _images(entry, nested=nested)]
+
+
+def _count_others(root: Path, taken: Iterable[Path]) -> Counter[str]:
+    """Count the files below a folder that are not taken, by ending and folder; all of a hidden folder together."""
+    known, counts = set(taken), Counter[str]()
+    for place, names, files in os.walk(root):
+        folder = Path(place)
+        hidden = [name for name in names if is_hidden(folder / name)]
+        names[:] = [name for name in names if name not in hidden]
+        here = f" in {folder.relative_to(root)}" if folder != root else ""
+        for name in hidden:
+            counts[f"hidden{here}/{name}" if here else f"hidden in {name}"] += sum(
+                len(inner) for _, _, inner in os.walk(folder / name)
+            )
+        for path in (folder / name for name in files):
+            if path not in known:
+                counts[("hidden" if is_hidden(path) else path.suffix or "without ending") + here] += 1
+    return counts
+
+
+def _in_words(counts: Counter[str]) -> str:
+    """The counts of files, in words that begin with ", but "; "" if there are none."""
+    texts = [f"{count:,} {kind}" for kind, count in counts.most_common(_SHOWN) if count]
+    more = f" and {sum(counts.values()) - sum(dict(counts.most_common(_SHOWN)).values()):,} in other folders"
+    return f", but files {', '.join(texts)}{more if len(counts) > _SHOWN else ''}" if texts else ""
+
+
+def _report_others(root: Path, taken: list[Path]) -> None:
+    if words := _in_words(_count_others(root, taken)).removeprefix(", but files "):
+        _log.warning("of the files in %s %d are taken as images; not taken: %s", root, len(taken), words)

@@ -1,0 +1,245 @@
+"""The pixels of image files: depth, orientation, transparency and frames.
+
+8-bit channels are bytes. Grey images of 16 bits become numbers in [0, 1], divided by the largest number of the bits in
+use, which is the same for all images of a run. Every other depth is refused by name.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float32, Shaped, UInt8
+
+from problems.data.mapped import slices
+from problems.data.spec import DataError
+
+Kind = Literal["8-bit", "16-bit", "float"]
+
+GREY = ("1", "L")  # PIL's modes
+DEEP = ("I;16", "I;16L", "I;16B", "I;16N")
+BITS = (8, 10, 12, 14, 16)
+"""Depths of images of more than 8 bits: the least that fits all images is the one in use."""
+FLOATS = 1.0
+"""``pixel_max`` of images that store numbers in [0, 1]."""
+_ORIENTATION, _BITS_PER_SAMPLE, _PHOTOMETRIC = 0x0112, 258, 262  # tags of EXIF and TIFF
+_WHITE_IS_ZERO = 0
+_SAVE_GREY = "save it as 8-bit, or as grey 16-bit PNG"
+
+_log = logging.getLogger(__name__)
+
+
+class PixelError(ValueError):
+    """An image whose pixels cannot be used; the message completes "got an image with"."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """Images of one size.
+
+    Attributes:
+        pixels: (n, channels, height, width), bytes or numbers in [0, 1].
+        pixel_max: The number in the files that became 1, for images of more than 8 bits. None for bytes.
+    """
+
+    pixels: UInt8[np.ndarray, "n channels height width"] | Float32[np.ndarray, "n channels height width"]
+    pixel_max: float | None = None
+
+
+def read_images(paths: list[Path], channels: int = 0, *, bits: int = 0, like: float | None = 0) -> Pictures:
+    """Return images of one size.
+
+    Args:
+        paths: The files.
+        channels: 1 for grey, 3 for colour, which grey images are turned into. 0: grey if all images are.
+        bits: The bits in use of images of more than 8 bits. 0: the least of `BITS` that fits all images.
+        like: The ``pixel_max`` of the images that a model was trained on. 0: any.
+
+    Raises:
+        DataError: Images differ in size or depth, cannot be read, or are coloured although grey images are needed.
+            Names the file.
+    """
+    kinds: dict[Kind, Path] = {}
+    grey = True
+    for path in paths:
+        with _open_picture(path) as picture:
+            _check_frames(picture)
+            kinds.setdefault(_kind_of(picture), path)
+            grey &= picture.mode in (*GREY, *DEEP, "I", "F")
+    where = paths[0].parent
+    if len(kinds) > 1:
+        got = " and ".join(f"{kind} images ({path.name})" for kind, path in kinds.items())
+        raise DataError(f"images in {where}", got=got, allowed="images of one depth", hint="save all in one depth")
+    if channels == 1 and not grey:
+        raise DataError(
+            where, got="coloured images", allowed="grey images, as in training", hint="convert them to grey"
+        )
+    (kind,) = kinds
+    _check_kind(where, kind, bits, like)
+    pixels = _read_pixels(paths, channels or (1 if grey else 3), np.uint8 if kind == "8-bit" else np.float32)
+    if kind == "8-bit":
+        return Pictures(pixels)
+    pixel_max = float(like) if like else FLOATS if kind == "float" else _largest(pixels, bits)
+    _check_range(paths, pixels, pixel_max, "rescale the images" if like or not bits else "raise pixel-bits, or set 0")
+    if pixel_max != FLOATS:
+        np.divide(pixels, np.float32(pixel_max), out=pixels)
+        if not like:
+            words = "the images in %s have 16 bits, of which %d are used: 0 to %d become 0 to 1 (pixel-bits)"
+            _log.warning(words, where.parent, int(pixel_max).bit_length(), pixel_max)
+    return Pictures(pixels, pixel_max)
+
+
+def pixels_of(picture: Any) -> UInt8[np.ndarray, "channels height width"]:
+    """Return the pixels of a PIL image: grey if the image is grey, else red, green and blue.
+
+    Args:
+        picture: The image, as a user's code or another library returns it.
+
+    Raises:
+        DataError: The image has more than 8 bits in a channel.
+    """
+    try:
+        kind = _kind_of(picture)
+    except PixelError as error:
+        raise DataError("image", got=f"an image with {error}", allowed="8-bit channels", hint=_SAVE_GREY) from None
+    if kind != "8-bit":
+        hint = "return an array of numbers in [0, 1] instead of the image"
+        raise DataError("image", got=f"a {kind} image (mode {picture.mode})", allowed="8-bit channels", hint=hint)
+    return channels_first(_render(picture, "L" if picture.mode in GREY else "RGB")[0])
+
+
+@contextmanager
+def _open_picture(path: Path) -> Iterator[Any]:
+    """Context of an open image file. An error in it names the file."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        # not by its path: Pillow would map a TIFF into memory, and read it wrongly where it lies on its side
+        with path.open("rb") as file, Image.open(file) as picture:
+            yield picture
+    except DataError:
+        raise
+    except PixelError as error:
+        allowed = "one frame; 8-bit channels, grey of 16 bits, or grey floating-point numbers"
+        got, hint = f"{path}, an image with {error}", "convert the file, or remove it"
+        raise DataError(path.parent, got=got, allowed=allowed, hint=hint) from error
+    except Exception as error:  # the library raises many unrelated types for damaged files
+        why = "its format is not known" if isinstance(error, UnidentifiedImageError) else error
+        got = f"{path}, which cannot be read as an image ({why})"
+        raise DataError(path.parent, got=got, allowed="a whole image", hint="replace it, or remove it") from error
+
+
+def _check_frames(picture: Any) -> None:
+    # a .jpg of a phone may have a preview or a map of depths behind its picture, which is the first
+    if picture.format != "MPO" and (count := getattr(picture, "n_frames", 1)) > 1:
+        raise PixelError(f"{count} frames")
+
+
+def _kind_of(picture: Any) -> Kind:
+    """The kind of an image's numbers.
+
+    Raises:
+        PixelError: They are numbers that would not become pixels without loss.
+    """
+    tags = getattr(picture, "tag_v2", {})
+    stored = max(tags.get(_BITS_PER_SAMPLE, (0,)), default=0)
+    if getattr(picture, "format", None) == "PNG" and any(
+        ";16" in str(tile[3]) for tile in getattr(picture, "tile", [])
+    ):
+        stored = 16
+    deep = picture.mode in DEEP or (picture.mode == "I" and stored == 16 and not tags)
+    if (deep or picture.mode == "F") and tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
+        raise PixelError(f"{stored} bits of which 0 is white")
+    if deep and "transparency" in picture.info:
+        raise PixelError("16 bits and a transparent colour")
+    if deep or picture.mode == "F":
+        return "16-bit" if deep else "float"
+    if picture.mode.startswith("I"):
+        raise PixelError("32-bit or signed integers, whose largest number is not known")
+    if stored > 8:
+        raise PixelError(f"{stored} bits in each channel of colour or transparency")
+    return "8-bit"
+
+
+def _check_kind(where: Path, kind: Kind, bits: int, like: float | None) -> None:
+    """Refuse images of another depth than in training, and a depth that has no effect."""
+    if like != 0:
+        wanted: Kind = "8-bit" if like is None else "float" if like == FLOATS else "16-bit"
+        if kind != wanted:
+            allowed = f"{wanted} images, as in training"
+            raise DataError(f"images in {where}", got=f"{kind} images", allowed=allowed, hint=f"save them as {wanted}")
+    elif bits and kind != "16-bit":
+        got = f"{bits}, with {kind} images in {where}"
+        raise DataError("pixel-bits", got=got, allowed="0 for such images", hint="leave pixel-bits out")
+
+
+def _read_pixels(paths: list[Path], channels: int, dtype: Any) -> Shaped[np.ndarray, "n channels height width"]:
+    """The pixels of images of one size, as they are stored."""
+    pixels: np.ndarray = np.empty((0, channels, 0, 0), dtype)
+    clear = 0
+    for index, path in enumerate(paths):
+        with _open_picture(path) as picture:
+            rendered, transparent = _render(picture, "" if dtype != np.uint8 else "L" if channels == 1 else "RGB")
+            clear += transparent
+            array = channels_first(rendered)
+        if not index:
+            pixels = np.empty((len(paths), channels, *array.shape[1:]), dtype)
+        if array.shape[1:] != pixels.shape[2:]:
+            one, other = ((shape[1], shape[0]) for shape in (pixels.shape[2:], array.shape[1:]))
+            got = f"{paths[0].name} of {one}, and {path} of {other}"
+            raise DataError(f"images in {path.parent}", got=got, allowed="one size", hint="bring them to one size")
+        pixels[index] = array
+    if clear:
+        _log.warning(
+            "%d of %d images in %s have transparent pixels: they are put on black",
+            clear,
+            len(paths),
+            paths[0].parents[1],
+        )
+    return pixels
+
+
+def _render(picture: Any, mode: str) -> tuple[Any, bool]:
+    """An image the right way up, in a mode ("": its own), on black; and whether it has transparent pixels."""
+    from PIL import Image, ImageOps
+
+    picture.load()  # which turns a TIFF
+    if picture.getexif().get(_ORIENTATION, 1) != 1:
+        picture = ImageOps.exif_transpose(picture)
+    if not mode:
+        return picture, False
+    if "A" in picture.getbands() or "transparency" in picture.info:
+        layer = picture.convert("RGBA")
+        if layer.getchannel("A").getextrema()[0] < 255:
+            ground = Image.new("RGBA", layer.size, (0, 0, 0, 255))
+            return Image.alpha_composite(ground, layer).convert(mode), True
+    return picture.convert(mode), False
+
+
+def channels_first(picture: Any) -> Shaped[np.ndarray, "channels height width"]:
+    """Return the pixels of a picture, its channels first; bytes for one bit."""
+    array = np.asarray(picture)
+    if array.dtype == bool:
+        array = array.astype(np.uint8)
+    return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
+
+
+def _largest(pixels: Float32[np.ndarray, "n channels height width"], bits: int) -> float:
+    """The largest number of the bits in use."""
+    top = max(float(pixels[some].max()) for some in slices(pixels))
+    return float(2 ** (bits or next(depth for depth in BITS if top < 2**depth)) - 1)
+
+
+def _check_range(
+    paths: list[Path], pixels: Float32[np.ndarray, "n channels height width"], pixel_max: float, hint: str
+) -> None:
+    """Raise DataError for a number above the largest, below 0, or that is not finite; names the file."""
+    for index, path in enumerate(paths):
+        if not (pixels[index].min() >= 0 and pixels[index].max() <= pixel_max):
+            got = f"{path} with numbers from {pixels[index].min():g} to {pixels[index].max():g}"
+            numbers = "floating-point numbers" if pixel_max == FLOATS else "grey levels"
+            allowed = f"{numbers} from 0 to {pixel_max:g}"
+            raise DataError(f"images in {path.parent}", got=got, allowed=allowed, hint=hint)

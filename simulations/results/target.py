@@ -1,0 +1,114 @@
+"""Files that ``--out`` names: written whole or not at all, and never over a file that the command did not write."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+
+from apps.config import ConfigError
+from apps.run_directory.versions import NAME
+from apps.sites.files import make_folder, write_atomic
+
+Recognize = Callable[[bytes], bool]
+
+_ROWS = 20  # of a file of scores that are compared
+_TOLERANCE = 1e-6
+
+
+def write_output(target: Path, content: bytes, recognize: Recognize | None, inputs: Sequence[Path] = ()) -> None:
+    """Write a file that ``--out`` names, whole or not at all.
+
+    Args:
+        target: The file.
+        content: The bytes to write.
+        recognize: Whether the bytes of an existing file are an earlier output of the same command, which is replaced.
+            None: the command chose the file's name itself, in a run directory, and replaces the file.
+        inputs: The files that the command reads.
+
+    Raises:
+        ConfigError: The file cannot be written, is an input, or is of another origin.
+    """
+    target = _absolute(target)
+    if recognize is not None:
+        check_target(target, recognize, inputs)
+    try:
+        make_folder(target.parent)
+        write_atomic(target, content)
+    except OSError as error:
+        got = f"{target}, which cannot be written ({error.strerror or error})"
+        raise ConfigError("--out", got=got, allowed="a file that can be written", hint="choose another") from None
+
+
+def check_target(target: Path, recognize: Recognize, inputs: Sequence[Path] = ()) -> None:
+    """Check that a file may be written: it does not exist, or is an earlier output and not an input.
+
+    Args:
+        target: As of `write_output`.
+        recognize: As of `write_output`.
+        inputs: As of `write_output`.
+
+    Raises:
+        ConfigError: It may not.
+    """
+    target = _absolute(target)
+    if not target.exists() or target.is_dir():  # the attempt to write to a folder has its own error
+        return
+    fault = ""
+    if any(one.exists() and target.samefile(one) for one in (path.expanduser() for path in inputs)):
+        fault = "which is the file to read"
+    elif not target.is_file():
+        fault = "which is not a regular file"
+    elif not recognize(target.read_bytes()):
+        fault = "which exists, and which this command did not write"
+    if fault:
+        allowed = "a new file, or a file that this command wrote before"
+        raise ConfigError("--out", got=f"{target}, {fault}", allowed=allowed, hint="choose another name")
+
+
+def _absolute(target: Path) -> Path:
+    """A path without ``..``, which would pass through folders that do not exist until they are made."""
+    target = target.expanduser()
+    return target.parent.resolve() / target.name
+
+
+def is_scores(content: bytes, columns: Sequence[str]) -> bool:
+    """Return whether a file is a table of scores with these columns: each probability is the sigmoid of its score.
+
+    Args:
+        content: The file's bytes, which may be packed by gzip.
+        columns: The names, the last two of which are of the score and of the probability.
+    """
+    try:
+        text = (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode()
+        lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+        if next(lines, None) != list(columns):
+            return False
+        pairs = [(float(line[-2]), float(line[-1])) for line in islice(lines, _ROWS)]
+        return all(abs(1 / (1 + math.exp(-max(score, -700))) - chance) < _TOLERANCE for score, chance in pairs)
+    except (OSError, EOFError, ValueError, IndexError, OverflowError, csv.Error):
+        return False
+
+
+def is_onnx(content: bytes) -> bool:
+    """Return whether a file is a model that ``export`` wrote."""
+    import onnx
+
+    try:
+        return bool(onnx.ModelProto.FromString(content).producer_name == NAME)
+    except Exception:  # protobuf's error is of a package that is not a dependency
+        return False
+
+
+def is_card(content: bytes) -> bool:
+    """Return whether a file is a model card that ``card`` wrote."""
+    return content.startswith(f"---\nlibrary_name: {NAME}\n".encode())
+
+
+def is_page(content: bytes) -> bool:
+    """Return whether a file is a page that ``report`` wrote."""
+    return f'<meta name="generator" content="{NAME}">'.encode() in content[:1000]

@@ -1,0 +1,219 @@
+"""Image files of every depth, orientation and transparency, and folders with files that are no images."""
+
+import logging
+import re
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from problems.data import DataError, DataSpec, SampleFormat, load, read_own
+from problems.data.formats.new_rows import read_array_rows
+from problems.data.formats.pixels import pixels_of, read_images
+
+RNG = np.random.default_rng(0)
+GREY = RNG.integers(0, 256, (6, 8)).astype(np.uint8)
+DEEP = RNG.integers(0, 4096, (6, 8)).astype(np.uint16)
+DEEP[0, 0] = 4095
+
+
+def png16(path: Path, channels: int, kind: int) -> None:
+    """Write a PNG file with 16 bits in each of several channels, which Pillow cannot write."""
+    rows = RNG.integers(0, 4096, (6, 8 * channels)).astype(">u2")
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 6, 16, kind, 0, 0, 0))
+    data = chunk(b"IDAT", zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows)))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + header + data + chunk(b"IEND", b""))
+
+
+@pytest.mark.parametrize("ending", ["png", "tif"])
+@pytest.mark.parametrize(("bits", "pixel_max"), [(0, 4095), (12, 4095), (16, 65535)])
+def test_16_bit_images_are_scaled_by_the_bits_in_use(tmp_path: Path, ending: str, bits: int, pixel_max: int) -> None:
+    Image.fromarray(DEEP).save(tmp_path / f"a.{ending}")
+    Image.fromarray(DEEP // 2).save(tmp_path / f"b.{ending}")
+    read = read_images(sorted(tmp_path.iterdir()), bits=bits)
+    assert read.pixel_max == pixel_max
+    np.testing.assert_array_equal(read.pixels[0, 0], DEEP / np.float32(pixel_max))
+    np.testing.assert_array_equal(read.pixels[1, 0], DEEP // 2 / np.float32(pixel_max))
+
+
+def test_floats_in_the_unit_interval_stay_and_others_are_refused(tmp_path: Path) -> None:
+    unit = (DEEP / 4095).astype(np.float32)
+    Image.fromarray(unit).save(tmp_path / "a.tif")
+    read = read_images([tmp_path / "a.tif"])
+    assert read.pixel_max == 1
+    np.testing.assert_array_equal(read.pixels[0, 0], unit)
+    unit[1, 1] = np.nan
+    for values in (unit, DEEP.astype(np.float32), -DEEP.astype(np.float32)):
+        Image.fromarray(values).save(tmp_path / "a.tif")
+        with pytest.raises(DataError, match=r"a\.tif with numbers from .* allowed: floating-point numbers from 0 to 1"):
+            read_images([tmp_path / "a.tif"])
+
+
+def save_frames(path: Path, **options: Any) -> None:
+    Image.fromarray(GREY).save(path, save_all=True, append_images=[Image.fromarray(255 - GREY)], **options)
+
+
+REFUSED = {
+    "rgb.png": (lambda path: png16(path, 3, 2), "16 bits in each channel of colour"),
+    "la.png": (lambda path: png16(path, 2, 4), "16 bits in each channel of colour or transparency"),
+    "int.tif": (lambda path: Image.fromarray(DEEP.astype(np.int32)).save(path), "32-bit or signed integers"),
+    "pages.tif": (save_frames, "2 frames"),
+    "moving.png": (save_frames, "2 frames"),
+    "gif.png": (lambda path: save_frames(path, format="GIF"), "2 frames"),
+    "webp.png": (lambda path: save_frames(path, format="WEBP"), "2 frames"),
+    "white.tif": (lambda path: Image.fromarray(DEEP).save(path, tiffinfo={262: 0}), "16 bits of which 0 is white"),
+    "cut.png": (lambda path: path.write_bytes(b"\x89PNG\r\n\x1a\n"), "cannot be read as an image"),
+    "empty.jpg": (lambda path: path.write_bytes(b""), "its format is not known"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_files_are_refused_by_name(tmp_path: Path, name: str) -> None:
+    write, told = REFUSED[name]
+    write(tmp_path / name)
+    with pytest.raises(DataError, match=f"{name}, .*{told}"):
+        read_images([tmp_path / name])
+
+
+def test_depths_do_not_mix_and_new_images_have_the_depth_of_the_training(tmp_path: Path) -> None:
+    for name, array in {"8.png": GREY, "16.png": DEEP, "float.tif": (GREY / 255).astype(np.float32)}.items():
+        Image.fromarray(array).save(tmp_path / name)
+    with pytest.raises(
+        DataError, match=r"16-bit images \(16\.png\) and 8-bit images \(8\.png\), allowed: images of one"
+    ):
+        read_images([tmp_path / "16.png", tmp_path / "8.png"])
+    read = read_array_rows(tmp_path / "16.png", (1, 6, 8), DataSpec("image-folder"), 65535.0)
+    np.testing.assert_array_equal(np.asarray(read.features)[0, 0], DEEP / np.float32(65535))
+    for name, pixel_max in (("8.png", 4095.0), ("16.png", None), ("float.tif", 4095.0), ("16.png", 1.0)):
+        with pytest.raises(DataError, match="images, as in training"):
+            read_array_rows(tmp_path / name, (1, 6, 8), DataSpec("image-folder"), pixel_max)
+    with pytest.raises(DataError, match=r"16\.png with numbers from .* to 4095, allowed: grey levels from 0 to 1023"):
+        read_images([tmp_path / "16.png"], like=1023.0)
+    with pytest.raises(DataError, match="pixel-bits: got 12, with 8-bit images"):
+        read_images([tmp_path / "8.png"], bits=12)
+    with pytest.raises(DataError, match="got a 16-bit image"):
+        pixels_of(Image.fromarray(DEEP))
+
+
+def test_arrays_of_deep_pixels_are_scaled_as_the_files_were() -> None:
+    form = SampleFormat((2,), False, ("0",), ("1",), 4095.0)
+    assert SampleFormat.from_json(form.to_json()) == form
+    integers = np.array([[0, 4095], [819, 1]], np.uint16)
+    np.testing.assert_array_equal(form.scale(integers), integers / np.float32(4095))
+    np.testing.assert_array_equal(form.scale(integers / 4095), form.scale(integers))
+    for wrong in (integers.astype(np.uint8), integers + 1, integers.astype(float)):
+        with pytest.raises(DataError, match="pixels: got"):
+            form.scale(wrong)
+
+
+# The corner of a wide image that is white as it is stored -> the corner of the upright image, by the orientation tag.
+UPRIGHT = {1: (0, 0), 2: (0, -1), 3: (-1, -1), 4: (-1, 0), 5: (0, 0), 6: (0, -1), 7: (-1, -1), 8: (-1, 0)}
+
+
+@pytest.mark.parametrize("ending", ["jpg", "png", "tif"])
+@pytest.mark.parametrize("orientation", UPRIGHT)
+def test_images_are_turned_upright(tmp_path: Path, ending: str, orientation: int) -> None:
+    array = np.zeros((16, 32), np.uint8)
+    array[:8, :16] = 200
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(array).save(tmp_path / f"a.{ending}", exif=exif)
+    (pixels,) = read_images([tmp_path / f"a.{ending}"]).pixels[0]
+    assert pixels.shape == ((16, 32) if orientation < 5 else (32, 16))
+    corners = {(row, column) for row in (0, -1) for column in (0, -1) if pixels[row, column] > 100}
+    assert corners == {UPRIGHT[orientation]}
+
+
+def test_transparent_pixels_are_put_on_black(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    colour = RNG.integers(1, 256, (6, 8, 3)).astype(np.uint8)
+    alpha = np.full((6, 8), 255, np.uint8)
+    Image.fromarray(np.dstack([colour, alpha])).save(tmp_path / "rgba.png")
+    np.testing.assert_array_equal(read_images([tmp_path / "rgba.png"]).pixels[0], colour.transpose(2, 0, 1))
+    assert not caplog.records
+    alpha[:3] = 0
+    Image.fromarray(np.dstack([colour, alpha])).save(tmp_path / "rgba.png")
+    seen = np.where(alpha[..., None] > 0, colour, 0).transpose(2, 0, 1)
+    np.testing.assert_array_equal(read_images([tmp_path / "rgba.png"]).pixels[0], seen)
+    assert "1 of 1 images" in caplog.text
+    np.testing.assert_array_equal(pixels_of(Image.open(tmp_path / "rgba.png")), seen)
+    Image.fromarray(GREY).save(tmp_path / "grey.png", transparency=int(GREY[0, 0]))
+    pixels = read_images([tmp_path / "grey.png"]).pixels[0, 0]
+    np.testing.assert_array_equal(pixels, np.where(GREY[0, 0] == GREY, 0, GREY))
+
+
+def write_classes(root: Path, array: np.ndarray, count: int = 10) -> DataSpec:
+    for number in range(count):
+        for name in ("ill", "well"):
+            (root / name).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(array).save(root / name / f"{number}.png")
+    return DataSpec(dataset="image-folder", data_dir=str(root), positive_label="ill")
+
+
+def test_hidden_files_are_left_out_and_others_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spec = write_classes(tmp_path, GREY)
+    assert len(load(spec, 2).train) == 16
+    assert not caplog.records
+    for name in (".ipynb_checkpoints/1.png", "__MACOSX/ill/._1.png", "ill/._1.png", "ill/.DS_Store", "well/Thumbs.db"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes((tmp_path / "ill" / "1.png").read_bytes())
+    (tmp_path / "labels.csv").touch()
+    (tmp_path / "ill" / "1.GIF").touch()
+    (tmp_path / "well" / "1.png").rename(tmp_path / "well" / "1.PNG")
+    data = load(spec, 2)
+    assert len(data.train) == 16
+    assert data.sample_format is not None
+    assert data.sample_format.negative_labels == ("well",)
+    (record,) = caplog.records
+    told = record.getMessage()
+    assert record.levelno == logging.WARNING
+    for part in (
+        "20 are taken",
+        "2 hidden in ill",
+        "1 hidden in well",
+        "1 .GIF in ill",
+        "1 .csv",
+        "1 hidden in __MACOSX",
+    ):
+        assert part in told
+
+
+@pytest.mark.parametrize("home", ["", "train", "test"])
+def test_a_class_folder_without_an_image_is_an_error(tmp_path: Path, home: str) -> None:
+    tmp_path /= ".data"  # a hidden folder is read if it is the data-dir itself
+    spec = write_classes(tmp_path / ("train" if home else ""), GREY)
+    if home == "test":
+        write_classes(tmp_path / home, GREY)
+    (tmp_path / home / "other").mkdir()
+    (tmp_path / home / "other" / "1.gif").touch()
+    with pytest.raises(DataError, match=r"other: got no image, but files 1 \.gif, allowed: files .png, "):
+        load(DataSpec("image-folder", str(tmp_path), positive_label=spec.positive_label), 2)
+
+
+def test_a_test_folder_without_class_folders_is_an_error(tmp_path: Path) -> None:
+    write_classes(tmp_path / "train", GREY)
+    (tmp_path / "test").mkdir()
+    Image.fromarray(GREY).save(tmp_path / "test" / "1.png")
+    with pytest.raises(DataError, match=re.escape("test: got no class folder, but files 1 .png")):
+        load(DataSpec("image-folder", str(tmp_path)), 2)
+
+
+def test_sites_report_the_depth_of_their_images(tmp_path: Path) -> None:
+    spec = DataSpec(dataset="image-folder", partition="own", positive_label="ill", pixel_bits=14)
+    for name, array, pixel_max in (("a", DEEP, 2.0**14 - 1), ("b", GREY, None)):
+        write_classes(tmp_path / name, array)
+        own = read_own(str(tmp_path / name), spec if pixel_max else DataSpec(**{**vars(spec), "pixel_bits": 0}), 0)
+        assert own.pixel_max == pixel_max
+    with pytest.raises(DataError, match="pixel-bits: got 14, with 8-bit images"):
+        read_own(str(tmp_path / "b"), spec, 0)
+    with pytest.raises(DataError, match="pixel-bits: got 7, allowed: 0 or 8 to 16"):
+        load(DataSpec("image-folder", str(tmp_path / "a"), pixel_bits=7), 2)
+    with pytest.raises(DataError, match="pixel-bits: got 12, allowed: 0 with dataset 'digits'"):
+        load(DataSpec(pixel_bits=12), 2)
