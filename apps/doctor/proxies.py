@@ -96,5 +96,5 @@ def _ask(netloc: str, authority: Path | None, *, environment: bool) -> Answer:
 def _wrong(key: str, got: str, host: str) -> WrongError:
     names = ",".join(dict.fromkeys(name for name in (host, _LOOPBACK, "localhost") if name))
     allowed = f"a connection by the variables {', '.join(proxy_variables())}, which Flower's processes use"
-    hint = f"set no_proxy={names} where they start, with names and addresses and no ranges"
+    hint = f"export no_proxy={names} where they start, with names and addresses and no ranges"
     return WrongError(key, got=got, allowed=allowed, hint=hint)

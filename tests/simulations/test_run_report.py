@@ -75,7 +75,7 @@ def test_several_runs(command: Line, tmp_path: Path) -> None:
     [
         (["."], ".: got no run (there is no config.toml), allowed: a run's directory"),
         (["a", "a"], "--out: got nothing, allowed: a file, where there are several runs; give one"),
-        (["a", "--out", "a"], "--out: got a, which cannot be written (Is a directory)"),
+        (["a", "--out", "a"], "/a, which cannot be written (Is a directory), allowed: a file that can be written"),
     ],
 )
 def test_wrong_input(
