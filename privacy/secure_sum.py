@@ -289,7 +289,7 @@ def reveal(
     view, peers = view_of(group, question, present, survivors), group.peers(me, survivors)
     same = [peer for peer in peers if compare_digest(codes.get(peer, b""), _code(agreed[peer], peer, me, view))]
     if len(same) < group.threshold:
-        text = f"{len(same)} neighbours confirm who is in the sum and what was asked, allowed: at least"
+        text = f"{len(same)} neighbours have the same view of the sum, allowed: at least"
         raise SecureSumError(f"{text} {group.threshold}")
     shares = {}
     for peer in sorted(set(boxes).intersection(group.neighbours[me], present)):

@@ -237,7 +237,7 @@ class SecureSum:
         # the others would refuse: too few of their neighbours have vouched for the same sum
         asked = {place: one for place, one in evidence.items() if len(one.vouchers) >= self.group.threshold}
         if not asked:
-            few = f"{len(views)} clients confirmed who is in the sum, too few to unmask it"
+            few = f"{len(views)} clients confirmed the members of the sum, too few to unmask it"
             raise self._explain(few)
         revealed = {
             reply.place: by_place(reply.payload.owners, reply.payload.shares) for reply in self._ask(SHARES, asked)

@@ -111,7 +111,7 @@ def test_who_leaves_in_a_stage_is_named_and_the_sum_is_that_of_the_others(stage:
         ("keys", "2 clients; a secure sum needs at least 3"),
         ("boxes", "0 clients are left that can be unmasked; no answer from 0, 1, 2"),
         ("values", "values of 2 of 5 clients arrived, too few to be unmasked; partition 0: "),
-        ("views", "2 clients confirmed who is in the sum, too few to unmask it; partition 0: "),
+        ("views", "2 clients confirmed the members of the sum, too few to unmask it; partition 0: "),
         ("shares", "partition 0: 2 shares of its seed, needed: 3; no answer from partitions 1, 2"),
     ],
 )
@@ -253,7 +253,7 @@ def test_the_largest_site_is_not_the_server_s_to_choose(tmp_path: Path) -> None:
     config: dict[str, Scalar] = {**UNEQUAL, "strategy": "local-sgd", "num-server-rounds": 1, "dtype": "float64"}
     flat = flat_config(tmp_path / "lying", config)
     # clients that were asked different things do not confirm each other's view of the sum
-    with pytest.raises(RunFailedError, match="0 neighbours confirm who is in the sum and what was asked"):
+    with pytest.raises(RunFailedError, match="0 neighbours have the same view of the sum"):
         serve(Lying(client_app, 3, flat), server_app, flat)
 
 

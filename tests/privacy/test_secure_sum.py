@@ -136,7 +136,7 @@ def test_members_who_were_told_different_things_share_no_box() -> None:
     for group, confirmed, shares in ((clients.group, mixed, None), (mixed, mixed, {}), (clients.group,) * 2 + ([0],)):
         codes = {place: vouch(place, clients.agreed[place], confirmed, b"", everyone, everyone)[1] for place in (0, 2)}
         if shares is None:
-            with pytest.raises(SecureSumError, match="0 neighbours confirm who is in the sum"):
+            with pytest.raises(SecureSumError, match="0 neighbours have the same view of the sum"):
                 reveal(1, agreed, group, b"", everyone, everyone, codes, box)
         else:
             assert list(reveal(1, agreed, group, b"", everyone, everyone, codes, box)) == list(shares)

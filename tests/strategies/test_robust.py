@@ -1,4 +1,4 @@
-"""Robust means over clients: what they are, and that one client of five ruins no model."""
+"""Robust means over clients agree with their definitions, and one bad client of five ruins no model."""
 
 from pathlib import Path
 
@@ -106,6 +106,6 @@ def test_secure_sums_allow_a_fixed_bound_alone(tmp_path: Path) -> None:
         np.testing.assert_allclose(masked.model[name], value, rtol=1e-9, atol=1e-12)
 
 
-def test_two_clients_outvote_nobody(tmp_path: Path) -> None:
+def test_two_clients_are_too_few(tmp_path: Path) -> None:
     with pytest.raises(RunFailedError, match="aggregation: got 'median' over 2 clients a round, allowed: 3 clients"):
         federate(tmp_path / "run", {"strategy": "local-sgd", "aggregation": "median"}, clients=2)
