@@ -47,11 +47,7 @@ def hash_settings(run_config: Mapping[str, bool | float | int | str]) -> bytes:
     Args:
         run_config: The flat run config, as Flower hands it to the app.
     """
-    return _hash_items(tuple(sorted((key, repr(value)) for key, value in run_config.items())))
-
-
-@lru_cache(maxsize=4)
-def _hash_items(items: tuple[tuple[str, str], ...]) -> bytes:
+    items = sorted((key, repr(value)) for key, value in run_config.items())
     return sha256(repr(items).encode()).digest()
 
 

@@ -38,6 +38,9 @@ from privacy.secure_sum import FEWEST_MEMBERS, SecureSumError
 T = TypeVar("T")
 # the exchanges of the newest round that the node has told keys for
 ASKED = "secure-sums-asked"
+# parsed run configs, by their identity, with the hashes of the configs that they were parsed from
+_hashes: dict[int, tuple[RunConfig, bytes]] = {}
+_MOST_HASHES = 16
 
 
 def check_sums(node: Mapping[str, Scalar], config: RunConfig) -> None:
@@ -156,7 +159,17 @@ def mask_reply(
 def _client(asked: Values, context: Context, config: RunConfig, place: int, demands: Demands) -> SumClient:
     """The node's client in the sum that a message's scalars name."""
     number = int(asked[SUM_NUMBER])
-    settings = hash_settings(context.run_config)
+    settings = _hash_settings(context, config)
     purpose = purpose_of(int(asked[ROUND]), str(asked.get(PHASE, "")), number, settings)
     share = config.privacy.secure_threshold
     return SumClient(place, number, purpose, settings, context.run_id, context.state, share, demands)
+
+
+def _hash_settings(context: Context, config: RunConfig) -> bytes:
+    """The hash of the run config, computed once for each parsed config: a client needs it in each of five stages."""
+    known = _hashes.get(id(config))
+    if known is None or known[0] is not config:
+        if len(_hashes) >= _MOST_HASHES:
+            _hashes.clear()
+        known = _hashes[id(config)] = config, hash_settings(context.run_config)
+    return known[1]
