@@ -145,13 +145,13 @@ class PayloadStrategy(Family, Strategy):
         """
         assert self.exchange is not None
         valid = self.exchange.receive(replies)
-        if self.secure is None and self.training.aggregation != MEAN and valid:
+        if self.secure is not None:
+            return self.secure.open(valid, digest(self.exchange.content, self.exchange.kind))
+        if self.training.aggregation != MEAN and valid:
             valid, bounded = make_robust(valid, self.training, self.exchange.model)
             if self.training.aggregation == NORM_BOUND:
                 self.report.extras["bounded_clients"] = bounded + self.report.extras.get("bounded_clients", 0)
-        if self.secure is None:
-            return valid
-        return self.secure.open(valid, digest(self.exchange.content, self.exchange.kind))
+        return valid
 
     def ask(
         self,

@@ -88,14 +88,12 @@ def _combine(
     """
     if training.aggregation == NORM_BOUND:
         steps = [value if base is None else value - base for value in values]
-        lengths = [float(np.linalg.norm(step.astype(np.float64))) for step in steps]
-        fixed = training.norm_bound if base is not None else 0.0
-        bound = fixed or float(np.median(lengths))
+        bound = training.norm_bound if base is not None else 0.0
+        bound = bound or float(np.median([np.linalg.norm(step.astype(np.float64)) for step in steps]))
+        shortened = [bound_length(step, bound) for step in steps]
         return [
-            value
-            if length <= bound
-            else (bound_length(step, bound) + (0 if base is None else base)).astype(value.dtype)
-            for value, step, length in zip(values, steps, lengths, strict=True)
+            value if new is old else (new + (0 if base is None else base)).astype(value.dtype)
+            for value, old, new in zip(values, steps, shortened, strict=True)
         ]
     stack = np.stack(values).astype(np.float64)
     if training.aggregation == TRIMMED_MEAN:
