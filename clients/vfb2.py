@@ -262,10 +262,12 @@ class VFB2Client(PayloadClient[NoModel]):
         self.party.policy.check_intersection()
         me, ids, salt = self.party.partition_id, self.party.data.ids(None), segment.salt.tobytes()
         endpoint, serial = self.endpoint(segment), int(segment.serial[0])
-        self.facts["ids"] = {"offered": len(ids)}
+        theirs: dict[int, int] = {}
+        self.facts["ids"] = {"offered": len(ids), "theirs": theirs}
         reporter, fewest = int(segment.active[0]), 1 if self.settings.score_run else 2
         with sockets(endpoint.addresses[me]):
-            aligned, sent = asyncio.run(find_rows(me, reporter, ids, endpoint, serial, salt, fewest=fewest))
+            found = find_rows(me, reporter, ids, endpoint, serial, salt, fewest=fewest, offered=theirs)
+            aligned, sent = asyncio.run(found)
         self.facts["ids"]["common"] = len(aligned)
         self.facts["bytes-to-peers"] = sent
         self.state = dataclasses.replace(self.state, serial=segment.serial, aligned=aligned)

@@ -18,9 +18,10 @@ from apps.run_config.settings import ConfigError
 from apps.sites.blocks import BLOCK, BlockFile, party_folder, write_block
 from apps.sites.column_use import value_of as _value
 from apps.sites.flip_memory import FlipMemory
-from apps.sites.party_audit import audit
+from apps.sites.party_audit import audit, describe_columns
+from apps.sites.party_table import PartyTable
 from apps.sites.rows import DATA_PATH
-from apps.sites.score_table import SCORE_PATH, SCORES_PATH, scores_path, write_scores
+from apps.sites.score_table import SCORE_PATH, SCORES_PATH, ScoreTable, scores_path, write_scores
 from apps.sites.state_store import state_dir
 from apps.sites.vertical import data_loader, settings_of
 from clients.base import PayloadClient, Trained
@@ -89,6 +90,7 @@ class PartySites(Sites):
                 vfb2 = settings_of(config)
                 facts.update(strategy=config.run.strategy, alignment=vfb2.alignment, masking=vfb2.masking)
                 facts["label-epsilon"] = vfb2.label_epsilon
+                facts |= {"problem": vfb2.problem, "label-column": config.data.labels_in, "id-column": vfb2.id_column}
                 if vfb2.score_run:
                     facts |= {"score-run": vfb2.score_run, "score-for": vfb2.score_for}
 
@@ -111,6 +113,8 @@ class PartySites(Sites):
         if not isinstance(client.inbox, Segment):  # the party has only introduced itself
             return
         party, node = client.party, context.node_config
+        if isinstance(party.data, PartyTable | ScoreTable):
+            client.facts |= describe_columns(client.settings, party.data.read)
         run = str(config.get(RUN_TOKEN, "")) or client.inbox.salt.tobytes().hex()
         folder = party_folder(node, local, run, party.partition_id)
         if client.scores is not None:
