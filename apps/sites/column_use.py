@@ -15,7 +15,7 @@ from flwr.common import log
 from numpy.typing import NDArray
 
 from apps.run_config.algorithm import RunConfig
-from clients.vertical.policy import PolicyError
+from clients.vertical.policy import DEFAULT_FEWEST_ROWS, FEWEST_ROWS, PolicyError
 from payloads.vfb2 import VFB2Settings
 from problems.data import DataError, DataSpec
 from problems.data.samples import Array
@@ -45,6 +45,7 @@ class ColumnUse:
         models: The values of `vfb2.model`.
         fewest_columns: The fewest columns that vary over the training rows.
         largest_embedding: The largest `vfb2.embedding`.
+        fewest_rows: The fewest rows. `Policy.check_rows` refuses fewer, so their columns are not looked at.
     """
 
     labels: tuple[str, ...] = ()
@@ -53,6 +54,7 @@ class ColumnUse:
     models: tuple[str, ...] = NETWORKS
     fewest_columns: int = DEFAULT_FEWEST_COLUMNS
     largest_embedding: int = DEFAULT_LARGEST_EMBEDDING
+    fewest_rows: int = DEFAULT_FEWEST_ROWS
 
     def may_be_feature(self, name: str) -> bool:
         """Whether a column of the file may be a feature."""
@@ -103,6 +105,8 @@ class ColumnUse:
         Raises:
             PolicyError: Fewer columns vary than the owner demands.
         """
+        if len(features) < self.fewest_rows:
+            return
         least, varying = max(1, len(features) // _VARYING), set[int]()
         for column, group in zip(features.T, groups.tolist(), strict=True):
             if len(varying) >= self.fewest_columns:
@@ -173,6 +177,7 @@ def read_use(node: Mapping[str, Any]) -> ColumnUse:
         models=_names(node, MODELS) or NETWORKS,
         fewest_columns=count(FEWEST_COLUMNS, DEFAULT_FEWEST_COLUMNS),
         largest_embedding=count(LARGEST_EMBEDDING, DEFAULT_LARGEST_EMBEDDING),
+        fewest_rows=count(FEWEST_ROWS, DEFAULT_FEWEST_ROWS),
     )
 
 
