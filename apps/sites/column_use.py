@@ -15,7 +15,7 @@ from flwr.common import log
 from numpy.typing import NDArray
 
 from apps.run_config.algorithm import RunConfig
-from clients.vertical.policy import DEFAULT_FEWEST_ROWS, FEWEST_ROWS, PolicyError
+from clients.vertical.policy import DEFAULT_FEWEST_ROWS, FEWEST_PARTIES, FEWEST_ROWS, PINNED_PEERS, PolicyError
 from payloads.vfb2 import VFB2Settings
 from problems.data import DataError, DataSpec
 from problems.data.samples import Array
@@ -25,6 +25,8 @@ from problems.vertical.blocks.network import NETWORKS
 
 LABELS, COLUMNS, ID_COLUMN, MODELS = "labels", "columns", "id-column", "models"
 FEWEST_COLUMNS, LARGEST_EMBEDDING = "fewest-columns", "largest-embedding"
+# A site with one of these keys is a party.
+OF_PARTIES = (LABELS, COLUMNS, ID_COLUMN, FEWEST_COLUMNS, FEWEST_PARTIES, PINNED_PEERS)
 # Of a party with its own file. One varying column follows from the first sums, up to its scale; two columns take two
 # looks at each row.
 DEFAULT_FEWEST_COLUMNS = 2

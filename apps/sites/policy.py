@@ -9,7 +9,7 @@ from typing import Any
 
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError, Scalar
-from apps.sites.column_use import COLUMNS, LABELS
+from apps.sites.column_use import OF_PARTIES
 from apps.sites.ledger import LIMITS, check_limits
 from apps.sites.rows import DATA_PATH, SPLIT_SEED
 from apps.sites.sample_privacy import LARGEST, LARGEST_TOTAL, check_epsilon
@@ -71,7 +71,7 @@ def _check_strategy(node: Mapping[str, Scalar], config: RunConfig) -> None:
     A party whose owner names the use of its columns takes part in vertical runs only, unless the owner names others.
     """
     strategy = config.run.strategy
-    use = [key for key in (LABELS, COLUMNS) if key in node]
+    use = [key for key in OF_PARTIES if key in node]
     if use and STRATEGIES not in node and not config.algorithm.strategy.vertical:
         got, allowed = f"{strategy!r}", f"a vertical strategy, since this site's settings have {use[0]}"
         hint = f"set strategy, or let the owner name it in {STRATEGIES}"
