@@ -93,6 +93,12 @@ def _check_fixed(node: Mapping[str, Scalar], config: RunConfig) -> None:
     # a server could name the same file as the run's own data set
     if DATA_PATH in node and not party:
         named += [key for key in (STRATEGIES, LARGEST) if key in node]
+    if named and party:
+        got, allowed = (
+            f"{config.run.strategy!r}",
+            f"a strategy that is not vertical, since this site's settings have {named[0]}",
+        )
+        raise ConfigError("strategy", got=got, allowed=allowed, hint=f"let the owner remove {named[0]}")
     if named and data.partition != OWN:
         got, allowed = f"a run with partition={data.partition!r}", f"{OWN!r}, since this site's settings have it"
         raise ConfigError(named[0], got=got, allowed=allowed, hint="set partition")
