@@ -185,6 +185,8 @@ class VFB2Client(PayloadClient[NoModel]):
                 id_lengths=id_lengths,
                 id_marks=id_marks,
             )
+        except PolicyError:
+            raise
         except NetworkError as error:
             if self.party.data.keys or self.party.model == self.settings.model:
                 raise RefusalError(str(NetworkError.of(error, me))) from error
@@ -239,9 +241,16 @@ class VFB2Client(PayloadClient[NoModel]):
         return text(digest(self.party.data.ids(self.state.aligned), segment.salt.tobytes()))
 
     def counts(self) -> NDArray[np.int64]:
-        """(2,) numbers of training and test rows it takes part with."""
+        """Return the (2,) numbers of training and test rows that the party takes part with.
+
+        Raises:
+            PolicyError: There are fewer than the owner demands.
+        """
         holding = self.party.data.holding(self.state.aligned)
-        return np.array([holding.features.shape[0], holding.test_rows])
+        rows, test_rows = int(holding.features.shape[0]), holding.test_rows
+        dominators = len(self.inbox.active) if isinstance(self.inbox, Segment) else 0
+        self.party.policy.check_rows(rows, test_rows, max(dominators, self.settings.active_parties))
+        return np.array([rows, test_rows])
 
     def find_rows(self, segment: Segment) -> Report:
         """Find the rows that all parties have, and keep their places.
@@ -253,15 +262,19 @@ class VFB2Client(PayloadClient[NoModel]):
         self.party.policy.check_intersection()
         me, ids, salt = self.party.partition_id, self.party.data.ids(None), segment.salt.tobytes()
         endpoint, serial = self.endpoint(segment), int(segment.serial[0])
-        self.facts["ids"] = {"offered": len(ids)}
+        theirs: dict[int, int] = {}
+        self.facts["ids"] = {"offered": len(ids), "theirs": theirs}
         reporter, fewest = int(segment.active[0]), 1 if self.settings.score_run else 2
         with sockets(endpoint.addresses[me]):
-            aligned, sent = asyncio.run(find_rows(me, reporter, ids, endpoint, serial, salt, fewest=fewest))
+            found = find_rows(me, reporter, ids, endpoint, serial, salt, fewest=fewest, offered=theirs)
+            aligned, sent = asyncio.run(found)
         self.facts["ids"]["common"] = len(aligned)
         self.facts["bytes-to-peers"] = sent
         self.state = dataclasses.replace(self.state, serial=segment.serial, aligned=aligned)
         try:
             rows = self.counts()
+        except PolicyError:
+            raise
         except ValueError as error:
             raise RefusalError(f"party {me}: of the rows that all parties have: {error}") from error
         return Report(serial=segment.serial, counters=np.zeros(len(COUNTERS)), rows=rows, digest=self.digest(segment))
@@ -278,6 +291,7 @@ class VFB2Client(PayloadClient[NoModel]):
         held, digest = self.counts(), self.digest(segment)
         parties, training, settings = self.party.parties, self.training, self.settings
         plan = make_plan(self.algorithm, segment, parties, held, digest.tobytes(), training, settings)
+        self.party.policy.check_trained(parties, sum(map(plan.moves, range(parties))))
         number = plan.segment
         if not number:
             content = digest_holding(self.party.data.holding(self.state.aligned))

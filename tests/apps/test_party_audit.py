@@ -40,7 +40,12 @@ def test_every_message_leaves_a_line(tmp_path: Path) -> None:
     ]
     peers = [{"party": party, "name": f"member-{party}", "certificate": shown[party]} for party in (1, 2)]
     assert all(line["peers"] == peers for line in told[2:])
-    assert told[3]["ids"] == {"offered": 50, "common": 40}
+    assert told[3]["ids"] == {"offered": 50, "theirs": {"1": 55, "2": 52}, "common": 40}
+    named = {"problem": "logistic", "label-column": "label", "id-column": "id"}
+    assert {name: told[0][name] for name in named} == named
+    assert all({name: line[name] for name in named} == named for line in told[2:])
+    assert all(line["columns"] == ["x0", "x1", "x2"] for line in told[2:])
+    assert {line["label-column"] for line in lines(tmp_path / "logs" / "one.jsonl")[2:]} == {"label"}
     assert told[3]["bytes-to-peers"] > 40 * 32
     flips = {"drawn": 32, "reused": 0, "epsilon-spent": 1.0}
     common = {"rows": 32, "test-rows": 8, "active": [0], "masking": "pairwise", "label-epsilon": 1.0, "evaluated": True}
