@@ -21,6 +21,7 @@ from apps.sites.party_audit import audit
 from apps.sites.score_table import SCORE_PATH, SCORES_PATH, scores_path, write_scores
 from apps.sites.state_store import state_dir
 from apps.sites.vertical import data_loader, settings_of
+from apps.sites.withheld import is_verbose
 from clients.base import PayloadClient, Trained
 from clients.parties import NoModel, Party
 from clients.vertical.policy import (
@@ -30,6 +31,7 @@ from clients.vertical.policy import (
     FEWEST_PARTIES,
     LARGEST_EPSILON,
     PEER_CA,
+    PEER_HOSTS,
     PINNED_PEERS,
     SCORES_FOR,
     Policy,
@@ -178,6 +180,7 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
         model=_model_of(node, vfb2),
         policy=policy,
         flips=None if folder is None else FlipMemory(folder),
+        verbose=is_verbose(config, node),
     )
 
 
@@ -235,6 +238,7 @@ def policy_of(node: Mapping[str, Any]) -> Policy:
         ),
         allowed_maskings=parse_maskings(_text(node, ALLOWED_MASKINGS)) if ALLOWED_MASKINGS in node else (),
         scores_for=_value(node, ALLOW_SCORES, "all", ", ".join(SCORES_FOR), lambda value: value in SCORES_FOR),
+        peer_hosts=tuple(_text(node, PEER_HOSTS).split()),
     )
 
 

@@ -100,6 +100,7 @@ class VerticalTable(Settings):
         "all",
         pattern=f"^({'|'.join(SCORES_FOR)})$",
     )
+    peer_hosts: str = _key("hosts with spaces", "the only hosts to which it connects", min_length=1)
 
 
 class ProcessTable(Settings):

@@ -15,6 +15,7 @@ FEWEST_PARTIES, PINNED_PEERS, PEER_CA = "fewest-parties", "pinned-peers", "peer-
 LARGEST_EPSILON = "largest-label-epsilon"
 ALLOW_INTERSECTION, ALLOWED_MASKINGS = "allow-intersection", "allowed-maskings"
 ALLOW_SCORES = "allow-scores-for"
+PEER_HOSTS = "peer-hosts"
 # what it may be, from the least to the most that others learn; the latter two are also those of ``vfb2.score-for``
 SCORES_FOR = ("nobody", "label-holders", "all")
 _PAGE = "see docs/vertical.md"
@@ -24,7 +25,11 @@ class RefusalError(ValueError):
     """A party's refusal to take part. It ends the run with this text: the party is not asked again."""
 
 
-class PolicyError(InputError, RefusalError):
+class StatedRefusalError(RefusalError):
+    """A refusal whose text contains no data of the party."""
+
+
+class PolicyError(InputError, StatedRefusalError):
     """The policy forbids the run, or the policy cannot be read. The text contains no data."""
 
 
@@ -41,6 +46,7 @@ class Policy:
         allow_intersection: whether parties may look for the ids that all hold.
         allowed_maskings: values of ``vfb2.masking``; empty: any.
         scores_for: one of `SCORES_FOR`: who may learn scores to which this party's columns add.
+        peer_hosts: The hosts to which this party connects; empty: any host that the server names.
     """
 
     fewest_parties: int = 0
@@ -50,6 +56,7 @@ class Policy:
     allow_intersection: bool = True
     allowed_maskings: Sequence[str] = ()
     scores_for: str = "all"
+    peer_hosts: Sequence[str] = ()
 
     def check_run(
         self, parties: int, *, label_epsilon: float, masking: str, intersection: bool, scores_for: str = ""
@@ -87,6 +94,21 @@ class Policy:
                 allowed="vfb2.alignment='digest', since it is false",
                 hint="bring the same ids everywhere and set vfb2.alignment",
             )
+
+    def check_hosts(self, hosts: Mapping[int, str]) -> None:
+        """Check the hosts that the server names.
+
+        Args:
+            hosts: The host of each peer to which this party may connect.
+
+        Raises:
+            PolicyError: One of them is not in ``peer-hosts``.
+        """
+        for party, host in hosts.items():
+            if self.peer_hosts and host not in self.peer_hosts:
+                allowed = ", ".join(self.peer_hosts)
+                hint = f"add the host of party {party} to {PEER_HOSTS}, or leave the party out"
+                raise PolicyError(PEER_HOSTS, got=f"party {party} at {host!r}", allowed=allowed, hint=hint)
 
     def check_peers(self, certificates: Sequence[bytes], me: int, own: bytes) -> list[str]:
         """The name of each party's pin, or "" where nothing is pinned.

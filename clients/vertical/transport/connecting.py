@@ -76,7 +76,8 @@ class Door(Owner):
         try:
             self._listener = await listen(self._own, _BIND_PATIENCE)
         except OSError as error:
-            raise PartyError(self._me, f"cannot listen at {self._own}: {reason_of(error)}") from error
+            words = f"cannot listen at {self._own}: {reason_of(error)}"
+            raise PartyError(self._me, words, "cannot listen at its address") from error
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
     def dial(self, peer: int) -> None:
@@ -155,11 +156,13 @@ class Door(Owner):
         if loss is None:
             return True
         if loss.cause is Cause.UNTRUSTED:
-            self._refused(PartyError(peer, f"{loss.reason} (at {self._where[peer]})"))
+            words = f"{loss.reason} (at {self._where[peer]})"
+            self._refused(PartyError(peer, words, "its certificate is not the announced one"))
             return True
         if loss.cause is Cause.REFUSED and link.is_open:
             # the peer has proved its identity before it refused ours
-            self._refused(PartyError(self._me, f"party {peer} refuses its certificate: {loss.reason}"))
+            words = f"party {peer} refuses its certificate"
+            self._refused(PartyError(self._me, f"{words}: {loss.reason}", words))
             return True
         self.notes.note(peer, f"at {self._where[peer]} {loss.reason}")
         return False

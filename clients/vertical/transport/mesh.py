@@ -51,6 +51,7 @@ class Mesh(Hub):
         if len(hello) > limits.body:
             raise ValueError(f"a hello has at most {limits.body} bytes, not {len(hello)}")
         super().__init__(me, parties, serial, limits)
+        self._verbose = endpoint.verbose
         self._delays = delays if delays is not None and (delays.one_way or delays.jitter) else None
         self._door = Door(me, endpoint, serial, hello, self._linked, self.abort)
         self._relay = Relay(me, addresses, serial, limits.body, self._links, self._door.meet)
@@ -145,10 +146,12 @@ class Mesh(Hub):
             words = f"no party joined party {self.me} {within}: somebody refused its certificate"
             self.abort(PartyError(self.me, words))
         elif alone and len(missing) > 1:
-            self.abort(PartyError(None, f"no party joined party {self.me} {within}{note}"))
+            words = f"no party joined party {self.me} {within}"
+            self.abort(PartyError(None, f"{words}{note}", words))
         else:
             others = f", nor did {', '.join(map(str, missing[1:]))}" if len(missing) > 1 else ""
-            self.abort(PartyError(missing[0], f"it never joined {within}{others}{note}"))
+            words = f"it never joined {within}{others}"
+            self.abort(PartyError(missing[0], f"{words}{note}", words))
 
     def _peers(self) -> list[int]:
         return [peer for peer in range(self.parties) if peer != self.me]
@@ -187,7 +190,7 @@ class Mesh(Hub):
         if self._error is not None or self._ended:
             return
         self._error = error
-        verdict = error.to_bytes()
+        verdict = (error if self._verbose else error.redacted()).to_bytes()
         self._door.condemn(verdict)
         for link in self._greeted_links():
             link.say(Kind.ABORT, verdict)
