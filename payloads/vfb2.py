@@ -177,8 +177,8 @@ class Credentials(Payload):
     """Up, before round 1 and when a run is resumed or a segment repeated: how a party is reached and recognised, and
     nothing about its data."""
 
-    # the certificate (DER, padded) and its length; host:port for other hosts, "none" if nobody can reach it, or empty; a
-    # free port for parties of the same host, or 0; a mark that all of a host share
+    # the certificate (DER, padded) and its length; host:port for other hosts, "none" if nobody can reach it, or empty;
+    # a free port for parties of the same host, or 0; a mark that all of a host share
     certificate: ByteArray = array("c", kind="bytes")
     certificate_length: IntArray = array(1, kind="int")
     advertised: ByteArray = array("a", kind="bytes")

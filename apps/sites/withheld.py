@@ -22,9 +22,8 @@ from problems.models.zoo import ModelError
 
 VERBOSE = "verbose-errors"
 # errors of configs, of messages, of models and of the disk, whose texts say nothing of the rows
-_TOLD = (ConfigError, PayloadError, SecureSumError, BudgetError, ModelError, DiskFullError, DivergedScoresError)
-# errors of parties without data of theirs
-_TOLD += (StatedRefusalError, SegmentError)
+_TOLD: tuple[type[Exception], ...] = (ConfigError, PayloadError, SecureSumError, BudgetError, ModelError, DiskFullError)
+_TOLD += (DivergedScoresError, StatedRefusalError, SegmentError)
 
 
 class WithheldError(ValueError):

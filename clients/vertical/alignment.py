@@ -71,9 +71,9 @@ async def find_rows(
         rows = await _Talk(mesh, me, ids, context).rows(reporter)
         if len(rows) < fewest:
             needed = f"at least {fewest} {'is' if fewest == 1 else 'are'} needed"
-            failure = FinalError(None, f"the parties have {len(rows)} rows in common; {needed}")
-            mesh.abort(failure)
-            raise failure
+            too_few = FinalError(None, f"the parties have {len(rows)} rows in common; {needed}")
+            mesh.abort(too_few)
+            raise too_few
         if mesh.failed.done():
             mesh.failed.result()
     except (IntersectionError, ValueError) as error:

@@ -54,8 +54,9 @@ class Town:
     def certificates(self) -> list[bytes]:
         return [identity.certificate for identity in self.identities]
 
-    def mesh(self, me: int, **options: Any) -> Mesh:
-        endpoint = Endpoint(self.addresses, self.identities[me], self.certificates, limits=self.limits)
+    def mesh(self, me: int, *, verbose: bool = True, **options: Any) -> Mesh:
+        own, limits = self.identities[me], self.limits
+        endpoint = Endpoint(self.addresses, own, self.certificates, limits=limits, verbose=verbose)
         return Mesh(me, endpoint, self.serial, **{"hello": f"I am {me}".encode(), **options})
 
     def with_limits(self, **limits: float) -> Town:

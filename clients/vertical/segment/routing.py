@@ -155,8 +155,8 @@ class Exchange:
         elif kind == Kind.BARRIER:
             self._at_barrier[frame.update].add(peer)
             self._change.set()
-        elif (kind == Kind.LABELS and peer in self._places and self._me in self._places) or (
-            kind == Kind.ALIGN and self._compares
+        elif (kind == Kind.ALIGN and self._compares) or (
+            kind == Kind.LABELS and {peer, self._me} <= self._places.keys()
         ):
             self._notices[kind][peer] = bytes(frame.body)
             self._change.set()
