@@ -153,10 +153,8 @@ def test_errors_of_a_party_answer_no_question(question: str, tmp_path: Path, cap
     texts = texts_of(grid)
     assert texts
     assert all(text.endswith("it cannot take part: its own log says why") for text in texts)
-    for text in (words, *texts):
-        assert not [
-            secret for secret in ("income", "4711", "age", "x3", "x4", "row ", "60", str(tmp_path)) if secret in text
-        ]
+    secrets = ("income", "4711", "age", "x3", "x4", "row ", "60", str(tmp_path))
+    assert not [secret for secret in secrets for text in (words, *texts) if secret in text]
     assert "the server learns of this error, but not its text" in caplog.text
 
 
@@ -212,7 +210,7 @@ def test_errors_do_not_answer_whether_a_port_is_open(tmp_path: Path) -> None:
     nodes, _ = own_files(tmp_path, [EVERYBODY] * 3)
     nodes = [{**node, "verbose-errors": False} for node in nodes]
     config: dict[str, Scalar] = {"vfb2.transport": "tcp", "vfb2.join-timeout": 0.6}
-    told = []
+    told = set()
     with socket.create_server(("127.0.0.1", 0)) as server:
         for port in (server.getsockname()[1], free_port()):
 
@@ -221,7 +219,6 @@ def test_errors_do_not_answer_whether_a_port_is_open(tmp_path: Path) -> None:
 
             words, grid = deceive(tmp_path / f"run-{port}", config, nodes, lie)
             assert words
-            told.append(
-                [text for text in texts_of(grid) if str(port) in text or "answers" in text or "connected" in text]
-            )
-    assert told == [[], []]
+            told |= set(texts_of(grid))
+    # which of the two is named does not depend on the port
+    assert told <= {f"party {party}: it never joined within 0.6 s" for party in (0, 2)}

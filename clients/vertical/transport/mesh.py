@@ -161,6 +161,9 @@ class Mesh(Hub):
     def relayed(self, link: Link, party: int, body: bytes) -> None:
         self._relay.take(link.peer, party, body)
 
+    def drained(self, link: Link) -> None:
+        self._relay.release(link.peer)
+
     def done(self, link: Link) -> None:
         self._change.set()
 
@@ -195,6 +198,7 @@ class Mesh(Hub):
         for link in self._greeted_links():
             link.say(Kind.ABORT, verdict)
         self._drop_delayed()
+        self._relay.fail()
         if self._ticker is not None:
             for peer in self._peers():
                 if peer != error.party and self._links[peer] is None and self._relay.reaches(peer):
@@ -226,7 +230,14 @@ class Mesh(Hub):
             if (held_up or not link.spoke) and not silent:
                 link.say(Kind.BEAT)
             link.spoke = False
-            link.quiet += 1
+            # nothing is read from a party that waits until another takes its bytes
+            link.quiet = 0 if link.paused else link.quiet + 1
+            link.stuck = link.stuck + 1 if self._relay.holds_up(link.peer) and not link.took else 0
+            link.took = False
+            if (link.stuck - 1) * self._tick >= self._limits.silence:
+                words = f"it has taken no byte for {self._limits.silence:g} s"
+                self.abort(PartyError(link.peer, words))
+                return
             over = (link.quiet - 1) * self._tick >= self._limits.silence
             if over and not silent and (not link.is_done or self._relay.depends_on(link.peer)):
                 self.abort(PartyError(link.peer, f"it has been silent for {self._limits.silence:g} s"))
