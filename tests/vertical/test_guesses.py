@@ -25,7 +25,7 @@ from payloads.vfb2 import INTERSECTION, Segment, join_bytes
 from payloads.wire import PAYLOAD
 from strategies.rounds.errors import reason_of
 from tests.apps.vertical_runs import CSV, EVERYBODY, KEYS, own_files, play
-from tests.battery.federation import Wiretap, flat_config, serve
+from tests.battery.federation import Wiretap, flat_config, payloads_of, serve
 from tests.clients.meshes import Town, closed, failures, in_town
 
 SECRET = [*EVERYBODY[:-1], "row-777"]
@@ -87,12 +87,9 @@ def deceive(
 def test_server_cannot_guess_an_id(alignment: str, tmp_path: Path) -> None:
     nodes, _ = own_files(tmp_path, [SECRET] * 3)
     _, grid = play(tmp_path / "run", {**CSV, "vfb2.alignment": alignment}, nodes)
-    salts = {bytes(r["salt"]) for e in grid.exchanges if (r := e.message.content.config_records.get(PAYLOAD))}  # type: ignore[arg-type, call-overload]
-    seen = b"".join(
-        value if isinstance(value, bytes) else str(value).encode()
-        for exchange in grid.exchanges
-        for value in exchange.reply.content.config_records.get(PAYLOAD, {}).values()
-    )
+    pairs = [payloads_of("vfb2-sgd", exchange) for exchange in grid.exchanges]
+    salts = {down.salt.tobytes() for down, _ in pairs if isinstance(down, Segment)}
+    seen = b"".join(array.tobytes() for _, up in pairs if up is not None for array in up.arrays().values())
     guesses = [digest([*EVERYBODY[:-1], f"row-{guess}"], salt) for salt in salts for guess in range(700, 800)]
     assert len(guesses) >= 100
     assert not [guess for guess in guesses if guess in seen]
