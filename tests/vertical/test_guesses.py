@@ -26,7 +26,8 @@ from payloads.wire import PAYLOAD
 from strategies.rounds.errors import reason_of
 from tests.apps.vertical_runs import CSV, EVERYBODY, KEYS, own_files, play
 from tests.battery.federation import Wiretap, flat_config, payloads_of, serve
-from tests.clients.meshes import Town, closed, failures, in_town
+from tests.clients.meshes import Town, closed, failures, in_town, town
+from tests.clients.test_mesh_unjoined import all_fail
 
 SECRET = [*EVERYBODY[:-1], "row-777"]
 Nodes = Sequence[dict[str, Scalar]]
@@ -157,12 +158,20 @@ def test_errors_of_a_party_answer_no_question(question: str, tmp_path: Path, cap
 
 @in_town(3, join=False)
 async def test_peers_get_no_text_of_an_error(place: Town) -> None:
-    meshes = [place.mesh(me, verbose=me != 1) for me in range(3)]
+    meshes = [replace(place, verbose=me != 1).mesh(me) for me in range(3)]
     await asyncio.gather(*(mesh.join() for mesh in meshes))
     meshes[1].abort(PartyError.of(ValueError("labels must be 0 or 1, got 4711"), 1))
     assert [str(error) for error in await failures(meshes)][::2] == ["party 1: it failed: its own log says why"] * 2
     assert "4711" in str(meshes[1].failed.exception())
     await closed(*meshes)
+
+
+def test_stranger_at_an_address_is_not_told_from_a_closed_port() -> None:
+    with town(3, join=0.8, close=0.2) as place:
+        lured = replace(place.with_impostor(0), verbose=False)
+        errors = all_fail(replace(place, verbose=False), party_0=lured)
+        assert {str(errors[me].redacted()) for me in (1, 2)} == {"party 0: it never joined within 0.8 s"}
+        assert "its certificate is unknown" in str(errors[1])
 
 
 def test_own_errors_are_complete_if_the_owner_wants_it(tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ class Door(Owner):
         self._where = [str(one) if one.kind != UNREACHABLE else "the relay" for one in endpoint.addresses]
         self._own = endpoint.listen or endpoint.addresses[me]
         self._limits = endpoint.limits
+        # If not, a stranger's certificate ends the joining no sooner than a closed port.
+        self._verbose = endpoint.verbose
         self._serial, self._greeting = serial, greeting
         self._linked, self._refused = linked, refused
         self._index = {certificate: party for party, certificate in enumerate(endpoint.certificates)}
@@ -155,9 +157,8 @@ class Door(Owner):
                 self._drop(link)
         if loss is None:
             return True
-        if loss.cause is Cause.UNTRUSTED:
-            words = f"{loss.reason} (at {self._where[peer]})"
-            self._refused(PartyError(peer, words, "its certificate is not the announced one"))
+        if loss.cause is Cause.UNTRUSTED and self._verbose:
+            self._refused(PartyError(peer, f"{loss.reason} (at {self._where[peer]})"))
             return True
         if loss.cause is Cause.REFUSED and link.is_open:
             # the peer has proved its identity before it refused ours
