@@ -121,7 +121,7 @@ class VFB2Client(PayloadClient[NoModel]):
         except PartyError as error:
             if not self.party.verbose:
                 log(ERROR, "the server gets the public part of this error only: %s", error)
-            raise SegmentError(str(error if self.party.verbose else error.redacted())) from None
+            raise SegmentError(str(error if self.party.verbose else error.redact())) from None
         except PolicyError as error:
             raise error.at(f"party {self.party.partition_id}") from None
 

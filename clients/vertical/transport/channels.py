@@ -101,7 +101,7 @@ class Channel:
             return
         self._push()
 
-    def drained(self) -> None:
+    def note_room(self) -> None:
         """Called when the socket has taken some of the bytes that waited."""
 
     def pause(self, paused: bool) -> None:
@@ -161,7 +161,7 @@ class Channel:
             self.waiting = 0
         if not self._backlog:
             self._loop.remove_writer(self._socket.fileno())
-        self.drained()
+        self.note_room()
 
     def _readable(self) -> None:
         try:

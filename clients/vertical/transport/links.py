@@ -51,7 +51,7 @@ class Owner:
             body: not checked, for `PartyError.from_bytes`.
         """
 
-    def drained(self, link: Link) -> None:
+    def note_room(self, link: Link) -> None:
         """The peer has taken some of the bytes that waited for it."""
 
     def lost(self, link: Link, loss: Loss) -> None:
@@ -175,8 +175,8 @@ class Link(Channel):
     def opened(self) -> None:
         self.owner.opened(self)
 
-    def drained(self) -> None:
-        self.owner.drained(self)
+    def note_room(self) -> None:
+        self.owner.note_room(self)
 
     def lost(self, loss: Loss) -> None:
         self.owner.lost(self, loss)

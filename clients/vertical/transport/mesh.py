@@ -161,7 +161,7 @@ class Mesh(Hub):
     def relayed(self, link: Link, party: int, body: bytes) -> None:
         self._relay.take(link.peer, party, body)
 
-    def drained(self, link: Link) -> None:
+    def note_room(self, link: Link) -> None:
         self._relay.release(link.peer)
 
     def done(self, link: Link) -> None:
@@ -193,7 +193,7 @@ class Mesh(Hub):
         if self._error is not None or self._ended:
             return
         self._error = error
-        verdict = (error if self._verbose else error.redacted()).to_bytes()
+        verdict = (error if self._verbose else error.redact()).to_bytes()
         self._door.condemn(verdict)
         for link in self._greeted_links():
             link.say(Kind.ABORT, verdict)
