@@ -24,6 +24,7 @@ from apps.sites.rows import DATA_PATH
 from apps.sites.score_table import SCORE_PATH, SCORES_PATH, ScoreTable, scores_path, write_scores
 from apps.sites.state_store import state_dir
 from apps.sites.vertical import data_loader, settings_of
+from apps.sites.withheld import is_verbose
 from clients.base import PayloadClient, Trained
 from clients.parties import NoModel, Party
 from clients.vertical.policy import (
@@ -36,6 +37,7 @@ from clients.vertical.policy import (
     FEWEST_ROWS,
     LARGEST_EPSILON,
     PEER_CA,
+    PEER_HOSTS,
     PINNED_PEERS,
     SCORES_FOR,
     Policy,
@@ -189,6 +191,7 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
         model=_model_of(node, vfb2),
         policy=policy,
         flips=None if folder is None else FlipMemory(folder),
+        verbose=is_verbose(config, node),
     )
 
 
@@ -254,6 +257,7 @@ def policy_of(node: Mapping[str, Any]) -> Policy:
             lambda value: type(value) is int and value >= 1,
         ),
         fewest_trained=(fewest or DEFAULT_FEWEST_TRAINED) if own else 0,
+        peer_hosts=tuple(_text(node, PEER_HOSTS).split()),
     )
 
 

@@ -109,6 +109,7 @@ class VerticalTable(Settings):
     fewest_rows: int = _count("the fewest training rows, and scored rows", DEFAULT_FEWEST_ROWS, 1)
     fewest_columns: int = _count("the fewest columns that vary over the rows", DEFAULT_FEWEST_COLUMNS, 1)
     largest_embedding: int = _count("the largest vfb2.embedding", DEFAULT_LARGEST_EMBEDDING, 1)
+    peer_hosts: str = _key("hosts with spaces", "the only hosts to which it connects", min_length=1)
 
 
 class ProcessTable(Settings):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from clients.vertical.intersection import TAG_BYTES, Intersection, IntersectionError, Match, common_rows
 from clients.vertical.transport.endpoint import Endpoint
-from clients.vertical.transport.frames import Frame, Kind, PartyError
+from clients.vertical.transport.frames import WITHHELD, FinalError, Frame, Kind, PartyError
 from clients.vertical.transport.mesh import Mesh
 
 T = TypeVar("T")
@@ -72,18 +72,21 @@ async def find_rows(
         offered: Receives the number of ids of each party that sends its tags here.
 
     Raises:
-        PartyError: a party failed, or the parties share fewer rows than that.
+        PartyError: a party failed.
+        FinalError: The parties share fewer rows than that. Another attempt would end the same way.
     """
     mesh = Mesh(me, endpoint, serial)
     try:
         rows = await _Talk(mesh, me, ids, context, {} if offered is None else offered).rows(reporter)
         if len(rows) < fewest:
             needed = f"at least {fewest} {'is' if fewest == 1 else 'are'} needed"
-            mesh.abort(PartyError(None, f"the parties have {len(rows)} rows in common; {needed}"))
+            too_few = FinalError(None, f"the parties have {len(rows)} rows in common; {needed}")
+            mesh.abort(too_few)
+            raise too_few
         if mesh.failed.done():
             mesh.failed.result()
     except (IntersectionError, ValueError) as error:
-        failure = PartyError(me, str(error))
+        failure = PartyError(me, str(error), WITHHELD)
         mesh.abort(failure)
         raise failure from error
     finally:

@@ -19,6 +19,7 @@ DEFAULT_FEWEST_ROWS = 100
 DEFAULT_FEWEST_TRAINED = 3
 ALLOW_INTERSECTION, ALLOWED_MASKINGS = "allow-intersection", "allowed-maskings"
 ALLOW_SCORES = "allow-scores-for"
+PEER_HOSTS = "peer-hosts"
 # what it may be, from the least to the most that others learn; the latter two are also those of ``vfb2.score-for``
 SCORES_FOR = ("nobody", "label-holders", "all")
 _PAGE = "see docs/vertical.md"
@@ -28,7 +29,11 @@ class RefusalError(ValueError):
     """A party's refusal to take part. It ends the run with this text: the party is not asked again."""
 
 
-class PolicyError(InputError, RefusalError):
+class StatedRefusalError(RefusalError):
+    """A refusal whose text contains no data of the party."""
+
+
+class PolicyError(InputError, StatedRefusalError):
     """The policy forbids the run, or the policy cannot be read. The text contains no data."""
 
 
@@ -47,6 +52,7 @@ class Policy:
         scores_for: one of `SCORES_FOR`: who may learn scores to which this party's columns add.
         fewest_rows: The fewest training rows, the fewest scored rows, and with several dominators the fewest test rows.
         fewest_trained: The fewest parties whose blocks are trained, if more than one party's is.
+        peer_hosts: The hosts to which this party connects; empty: any host that the server names.
     """
 
     fewest_parties: int = 0
@@ -58,6 +64,7 @@ class Policy:
     scores_for: str = "all"
     fewest_rows: int = 0
     fewest_trained: int = 0
+    peer_hosts: Sequence[str] = ()
 
     def check_run(
         self, parties: int, *, label_epsilon: float, masking: str, intersection: bool, scores_for: str = ""
@@ -129,6 +136,20 @@ class Policy:
             got = f"a run that trains the blocks of {trained} of {parties} parties, vfb2.update-passive=false"
             hint = "set vfb2.update-passive=true, or vfb2.active-parties to 1"
             raise PolicyError(FEWEST_PARTIES, got=got, allowed=f"1, or {fewest} or more", hint=hint)
+    def check_hosts(self, hosts: Mapping[int, str]) -> None:
+        """Check the hosts that the server names.
+
+        Args:
+            hosts: The host of each peer to which this party may connect.
+
+        Raises:
+            PolicyError: One of them is not in ``peer-hosts``.
+        """
+        for party, host in hosts.items():
+            if self.peer_hosts and host not in self.peer_hosts:
+                allowed = ", ".join(self.peer_hosts)
+                hint = f"add the host of party {party} to {PEER_HOSTS}, or leave the party out"
+                raise PolicyError(PEER_HOSTS, got=f"party {party} at {host!r}", allowed=allowed, hint=hint)
 
     def check_peers(self, certificates: Sequence[bytes], me: int, own: bytes) -> list[str]:
         """The name of each party's pin, or "" where nothing is pinned.
