@@ -21,6 +21,7 @@ from clients.vertical.holdings import digest_holding
 from clients.vertical.policy import PolicyError, RefusalError
 from clients.vertical.segment.party import run_segment
 from clients.vertical.segment.plan import Injection, Outcome, PartyState, Plan
+from clients.vertical.segment.varying import FEWEST, MASKS_HIDE
 from clients.vertical.transport.addresses import Address, free_port
 from clients.vertical.transport.endpoint import Delays, Endpoint, Limits
 from clients.vertical.transport.frames import PartyError
@@ -113,7 +114,8 @@ class VFB2Client(PayloadClient[NoModel]):
             self.admit(self.inbox)
             return talks[phase](self.inbox)
         except PartyError as error:
-            raise RuntimeError(str(error)) from None
+            kind = RefusalError if MASKS_HIDE in error.reason else RuntimeError
+            raise kind(str(error)) from None
         except PolicyError as error:
             raise error.at(f"party {self.party.partition_id}") from None
 
@@ -364,6 +366,9 @@ class VFB2Client(PayloadClient[NoModel]):
         return PartyState(flips=self.party.label_flips(self.state, epsilon, self.facts) if draws else None)
 
     def run(self, segment: Segment, plan: Plan, start: PartyState) -> Outcome:
+        # simulated parties share one data set and hide nothing
+        plan = dataclasses.replace(plan, counted=not self.party.data.keys)
+        fewest = max(FEWEST, self.party.policy.fewest_parties)
         me, parties, vfb2, endpoint = self.party.partition_id, self.party.parties, self.settings, self.endpoint(segment)
         compute, one_way, jitter = (vfb2.seconds(name, parties)[me] for name in ("extra_compute", "delay", "jitter"))
         injection = Injection(compute, Delays(one_way, jitter, self.training.seed))
@@ -373,7 +378,17 @@ class VFB2Client(PayloadClient[NoModel]):
                 held = dataclasses.replace(held, groups=np.minimum(held.groups, 0))
             network = self.network() if plan.embedding else None
             return asyncio.run(
-                run_segment(me, plan, held, start, endpoint, network=network, injection=injection, threads=vfb2.threads)
+                run_segment(
+                    me,
+                    plan,
+                    held,
+                    start,
+                    endpoint,
+                    network=network,
+                    injection=injection,
+                    threads=vfb2.threads,
+                    fewest=fewest,
+                )
             )
 
     def endpoint(self, segment: Segment) -> Endpoint:

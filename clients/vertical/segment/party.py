@@ -9,9 +9,11 @@ import time
 from contextlib import closing
 from dataclasses import asdict, dataclass
 
+import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from scipy import sparse
 
+from clients.vertical.segment.counted_sums import CountedSums
 from clients.vertical.segment.dominator import Dominator, agreed_flips, draw_flips, notice
 from clients.vertical.segment.full_passes import Evaluation, FullPass
 from clients.vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan, Recorder
@@ -21,6 +23,7 @@ from clients.vertical.segment.scoring import Scoring
 from clients.vertical.segment.shared import Station
 from clients.vertical.segment.sum_order import Agenda
 from clients.vertical.segment.updates import Rounds, Updates
+from clients.vertical.segment.varying import FEWEST, Watch, check_start, flags_of_party
 from clients.vertical.segment.workers import SleepingWorkers, Threads, Workers
 from clients.vertical.transport.endpoint import Endpoint
 from clients.vertical.transport.frames import PartyError
@@ -45,6 +48,7 @@ async def run_segment(
     recorder: Recorder | None = None,
     threads: int = 1,
     events: bool = False,
+    fewest: int = FEWEST,
 ) -> Outcome:
     """Take part in one segment.
 
@@ -56,6 +60,7 @@ async def run_segment(
         network: of this party, in a plan with an embedding.
         threads: how many compute asynchronous updates; with an injected computing time, how many workers sleep.
         events: whether the outcome has a log; with threads it is in the order in which results came in.
+        fewest: The number of parties whose partials must vary over the rows, in a plan that counts them.
 
     Raises:
         ValueError: the plan cannot be carried out, or is not for this party.
@@ -66,7 +71,7 @@ async def run_segment(
         raise ValueError(f"party {me} of a plan for {plan.parties} parties")
     if threads < 1:
         raise ValueError(f"threads must be 1 or more, got {threads}")
-    party = _Party(me, plan, holding, start, endpoint, network, injection or Injection(), threads)
+    party = _Party(me, plan, holding, start, endpoint, network, injection or Injection(), threads, fewest)
     return await party.run(recorder, events)
 
 
@@ -80,6 +85,7 @@ class _Party:
     network: Architecture | None
     injection: Injection
     threads: int
+    fewest: int
 
     def __post_init__(self) -> None:
         plan = self.plan
@@ -153,7 +159,14 @@ class _Party:
         check_hellos(plan, hellos)
         block, head = await prepared
         sums = shared_sums(self.me, self._agenda, self._private, hellos, self._exchange.send, recorder)
+        counted = None
+        if plan.counts and plan.penalty != NO_PENALTY:  # which may make a block zero during the segment
+            look = Watch(self.holding, block)
+            sums = counted = CountedSums(self.me, self._agenda, sums, look, self.fewest, self._exchange.broadcast)
         self._exchange.open(sums, recorder)
+        from_zero = await self._count(block)
+        if counted is not None:
+            counted.from_zero = from_zero
         dominator = await self._meet_dominators(head)
         return Station(
             self.me,
@@ -168,6 +181,7 @@ class _Party:
             later=self._exchange.later,
             done=self._exchange.done,
             log=[] if events else None,
+            constant=block.partials(np.zeros(1, np.int64)) if from_zero else None,
         )
 
     def _prepare(self) -> tuple[Block, Head | None]:
@@ -177,6 +191,13 @@ class _Party:
             return block, prepared_head(me, plan, objective, state, network)
         except ValueError as error:
             raise PartyError(self.me, str(error)) from error
+
+    async def _count(self, block: Block) -> bool:
+        """Count with all parties whose partials vary; returns whether none do before the first update."""
+        if not self.plan.counts:
+            return False
+        own = flags_of_party(self.me, self.plan, self.holding, block)
+        return check_start(self.plan, self.fewest, await self._exchange.facts(bytes(own)))
 
     async def _meet_dominators(self, head: Head | None) -> Dominator | None:
         """Agree on labels and flips with the other active parties."""
@@ -221,7 +242,9 @@ class _Party:
     def _make_workers(self) -> Workers:
         if self.injection.compute:
             return SleepingWorkers(self.injection.compute, self.threads, self._exchange.fail)
-        if self.threads > 1 and not self.plan.synchronous:
+        # with a penalty threads take turns, and a party that counts reads the weights between updates
+        counted = self.plan.counts and self.plan.penalty != NO_PENALTY
+        if self.threads > 1 and not self.plan.synchronous and not counted:
             plan = self.plan
             in_turn = plan.embedding > 0 or plan.penalty != NO_PENALTY or sparse.issparse(self.holding.features)
             # a change that two threads lose of SAGA's mean would be missing until the segment ends

@@ -11,7 +11,7 @@ from clients.vertical.segment.sum_order import SUMS
 from clients.vertical.transport.frames import Frame, Kind, PartyError
 from clients.vertical.transport.mesh import Mesh
 
-_SUMS = frozenset((*SUMS, Kind.VALUE_TREE, Kind.MASK_TREE))
+_SUMS = frozenset((*SUMS, Kind.VALUE_TREE, Kind.MASK_TREE, Kind.COUNT))
 
 
 class Exchange:
@@ -28,6 +28,7 @@ class Exchange:
         self._phase_done = False
         self._change = asyncio.Event()
         self._notices: dict[int, bytes] = {}
+        self._facts: dict[int, bytes] = {}
         self._at_barrier: dict[int, set[int]] = defaultdict(set)
         # the failure of any party, as the mesh has it
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future() if mesh is None else mesh.failed
@@ -124,6 +125,22 @@ class Exchange:
         await self._until(lambda: len(self._notices) == len(parties))
         return self._notices
 
+    async def facts(self, own: bytes) -> dict[int, bytes]:
+        """Exchange the facts about partials at the start with all other parties.
+
+        Args:
+            own: This party's.
+
+        Returns:
+            The facts of all parties, by party.
+
+        Raises:
+            PartyError: The segment has failed.
+        """
+        self.broadcast(Frame(Kind.VARIES, self._me, 0, own))
+        await self._until(lambda: len(self._facts) == self._others)
+        return {**self._facts, self._me: own}
+
     async def _until(self, holds: Callable[[], bool]) -> None:
         while self._failure is None and not holds():
             self._change.clear()
@@ -146,6 +163,9 @@ class Exchange:
                 phase.pull()
         elif kind == Kind.BARRIER:
             self._at_barrier[frame.update].add(peer)
+            self._change.set()
+        elif kind == Kind.VARIES and peer not in self._facts:
+            self._facts[peer] = bytes(frame.body)
             self._change.set()
         elif kind == Kind.LABELS and peer in self._places and self._me in self._places:
             self._notices[peer] = bytes(frame.body)

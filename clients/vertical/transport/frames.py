@@ -33,6 +33,8 @@ class Kind(IntEnum):
     BARRIER = 12
     TOTALS = 13
     SCORES = 14
+    VARIES = 20
+    COUNT = 21
     # the mesh's own
     HELLO = 240
     BEAT = 241
