@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from clients.vertical.policy import Policy
 from clients.vertical.segment.dominator import Flips, draw_flips
-from clients.vertical.segment.plan import Holding
+from clients.vertical.segment.plan import Holding, Plan
 from clients.vertical.transport.addresses import Address, make_private, socket_base
 from clients.vertical.transport.identity import Identity
 from payloads.record import FloatArray
@@ -102,6 +102,22 @@ class FlipMemory(Protocol):
         """
 
 
+class Looks(Protocol):
+    """The count of the numbers of every row that the party's peers could have computed in all runs."""
+
+    def spend(self, plan: Plan, columns: int, weights: NDArray[np.float64] | None) -> int:
+        """Count a segment, before anything of it is sent, and return the count.
+
+        Args:
+            plan: The segment's plan.
+            columns: The number of the party's columns.
+            weights: The block that scores rows; None in training.
+
+        Raises:
+            PolicyError: The owner allows fewer.
+        """
+
+
 @dataclass(frozen=True, eq=False)
 class Party:
     """A site of vertical learning.
@@ -118,6 +134,7 @@ class Party:
         model: which network it has, in a run with an embedding.
         policy: what its owner demands of a run.
         flips: where its label flips are kept from run to run; None: nowhere.
+        looks: The count of its looks. None: they are not counted.
     """
 
     partition_id: int
@@ -131,6 +148,7 @@ class Party:
     model: str = ""
     policy: Policy = field(default_factory=Policy)
     flips: FlipMemory | None = None
+    looks: Looks | None = None
 
     @cached_property
     def data(self) -> PartyData:

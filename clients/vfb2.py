@@ -369,6 +369,10 @@ class VFB2Client(PayloadClient[NoModel]):
         # simulated parties share one data set and hide nothing
         plan = dataclasses.replace(plan, counted=not self.party.data.keys)
         fewest = max(FEWEST, self.party.policy.fewest_parties)
+        data = self.party.data
+        if self.party.looks is not None:
+            weights = None if data.block is None else data.block.weights
+            self.facts["looks"] = self.party.looks.spend(plan, data.columns, weights)
         me, parties, vfb2, endpoint = self.party.partition_id, self.party.parties, self.settings, self.endpoint(segment)
         compute, one_way, jitter = (vfb2.seconds(name, parties)[me] for name in ("extra_compute", "delay", "jitter"))
         injection = Injection(compute, Delays(one_way, jitter, self.training.seed))

@@ -17,6 +17,7 @@ from apps.run_config.algorithm import HANDSHAKE, Held, RunConfig, Sites
 from apps.run_config.settings import ConfigError
 from apps.sites.blocks import BLOCK, BlockFile, party_folder, write_block
 from apps.sites.flip_memory import FlipMemory
+from apps.sites.looks import open_looks
 from apps.sites.party_audit import audit
 from apps.sites.score_table import SCORE_PATH, SCORES_PATH, scores_path, write_scores
 from apps.sites.state_store import state_dir
@@ -178,6 +179,7 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
         model=_model_of(node, vfb2),
         policy=policy,
         flips=None if folder is None else FlipMemory(folder),
+        looks=open_looks(config, context, place),
     )
 
 

@@ -100,6 +100,7 @@ class VerticalTable(Settings):
         "all",
         pattern=f"^({'|'.join(SCORES_FOR)})$",
     )
+    most_looks: int = _count("numbers of every row that peers may compute in all runs; 0: any; needs state-dir")
 
 
 class ProcessTable(Settings):
