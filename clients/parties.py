@@ -86,6 +86,13 @@ class PartyData(Protocol):
 class FlipMemory(Protocol):
     """The label flips of all runs, kept so that many runs reveal no more about a label than one."""
 
+    def check(self) -> None:
+        """Check that the rows' ids are read as in earlier runs.
+
+        Raises:
+            PolicyError: They are not.
+        """
+
     def recall(self, marks: Sequence[str], epsilon: float) -> tuple[Flips, int, float]:
         """Return the flips of the labels with these marks; unknown ones are drawn and kept.
 

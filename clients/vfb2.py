@@ -164,6 +164,8 @@ class VFB2Client(PayloadClient[NoModel]):
         me = f"party {self.party.partition_id}"
         try:
             data = self.party.data
+            if self.settings.label_epsilon and self.party.flips is not None and data.training_marks(None) is not None:
+                self.party.flips.check()
             k = self.settings.embedding
             if self.settings.alignment == "intersection" and (rows := len(data.ids(None))) > MOST_IDS:
                 key, got, allowed = f"{me}: vfb2.alignment", f"'intersection' of {rows:,} ids", f"{MOST_IDS:,} at most"
@@ -192,6 +194,8 @@ class VFB2Client(PayloadClient[NoModel]):
                 raise RefusalError(str(NetworkError.of(error, me))) from error
             log(ERROR, "%s: model in the node config: %s", me, error)
             raise RefusalError(f"{me}: its own network does not fit, its log says why") from error
+        except PolicyError:
+            raise
         except (ValueError, OSError) as error:
             raise RefusalError(str(error)) from error
 

@@ -19,6 +19,7 @@ from apps.sites.blocks import BLOCK, BlockFile, party_folder, write_block
 from apps.sites.flip_memory import FlipMemory
 from apps.sites.looks import open_looks
 from apps.sites.party_audit import audit
+from apps.sites.rows import with_dialect
 from apps.sites.score_table import SCORE_PATH, SCORES_PATH, scores_path, write_scores
 from apps.sites.state_store import state_dir
 from apps.sites.vertical import data_loader, settings_of
@@ -178,9 +179,16 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
         share=_of(node, "share-block", True),
         model=_model_of(node, vfb2),
         policy=policy,
-        flips=None if folder is None else FlipMemory(folder),
+        flips=None if folder is None else FlipMemory(folder, place, _reading(config, node)),
         looks=open_looks(config, context, place),
     )
+
+
+def _reading(config: RunConfig, node: Mapping[str, Any]) -> dict[str, str]:
+    """The keys that select the rows' ids in a node's file."""
+    spec = with_dialect(config.data, node)
+    id_column = settings_of(config).id_column
+    return {"vfb2.id-column": id_column, "separator": spec.separator, "encoding": spec.encoding}
 
 
 def _addresses(node: Mapping[str, Any]) -> tuple[str, Address | None]:
