@@ -77,7 +77,8 @@ class LookLedger:
         block = "" if weights is None else hashlib.sha256(weights.tobytes()).hexdigest()
         with open_ledger(self._folder) as ledger:
             own = ledger.setdefault(_LOOKS, {}).setdefault(self._place, {_RUNS: {}, _BLOCKS: []})
-            before, looks = sum(own[_RUNS].values()), 0 if block in own[_BLOCKS] else looks_of(plan)
+            before: int = sum(own[_RUNS].values())
+            looks = 0 if block in own[_BLOCKS] else looks_of(plan)
             self._compare(before, looks)
             own[_RUNS][self._run] = own[_RUNS].get(self._run, 0) + looks
             if block and looks:

@@ -15,7 +15,7 @@ from scipy import sparse
 from clients.vertical.segment.plan import Holding, Plan
 from clients.vertical.transport.frames import PartyError
 from problems.vertical.blocks import NO_PENALTY
-from problems.vertical.blocks.base import Block, Features
+from problems.vertical.blocks.base import Block, Features, product
 from problems.vertical.objectives import Array
 
 FEWEST = 3
@@ -70,7 +70,8 @@ def flags_of_columns(features: Features) -> Flags:
     rows, columns = features.shape
     if not rows or not columns:
         return Flags.NONE
-    together = flags_of_values(features @ np.random.default_rng(0).uniform(0.5, 1.5, columns), _SMALL)
+    weights: Array = 0.5 + np.random.default_rng(0).random(columns)
+    together = flags_of_values(product(features, weights), _SMALL)
     if together == BOTH:
         return together
     by_column = sparse.csc_array(features) if sparse.issparse(features) else np.asarray(features)
