@@ -157,14 +157,15 @@ class _Party:
             joined = await self._mesh.join()
             hellos |= {peer: Hello.from_bytes(peer, body) for peer, body in joined.items()}
         check_hellos(plan, hellos)
-        block, head = await prepared
+        block, head, flags = await prepared
         sums = shared_sums(self.me, self._agenda, self._private, hellos, self._exchange.send, recorder)
         counted = None
         if plan.counts and plan.penalty != NO_PENALTY:  # which may make a block zero during the segment
             look = Watch(self.holding, block)
             sums = counted = CountedSums(self.me, self._agenda, sums, look, self.fewest, self._exchange.broadcast)
         self._exchange.open(sums, recorder)
-        from_zero = await self._count(block)
+        # whether no party's partials vary before the first update
+        from_zero = plan.counts and check_start(plan, self.fewest, await self._exchange.facts(flags))
         if counted is not None:
             counted.from_zero = from_zero
         dominator = await self._meet_dominators(head)
@@ -184,20 +185,14 @@ class _Party:
             constant=block.partials(np.zeros(1, np.int64)) if from_zero else None,
         )
 
-    def _prepare(self) -> tuple[Block, Head | None]:
+    def _prepare(self) -> tuple[Block, Head | None, bytes]:
         me, plan, objective, state, network = self.me, self.plan, self._objective, self.state, self.network
         try:
             block = prepared_block(me, plan, self.holding, objective, state, network)
-            return block, prepared_head(me, plan, objective, state, network)
+            head = prepared_head(me, plan, objective, state, network)
+            return block, head, flags_of_party(me, plan, self.holding, block) if plan.counts else b""
         except ValueError as error:
             raise PartyError(self.me, str(error)) from error
-
-    async def _count(self, block: Block) -> bool:
-        """Count with all parties whose partials vary; returns whether none do before the first update."""
-        if not self.plan.counts:
-            return False
-        own = flags_of_party(self.me, self.plan, self.holding, block)
-        return check_start(self.plan, self.fewest, await self._exchange.facts(bytes(own)))
 
     async def _meet_dominators(self, head: Head | None) -> Dominator | None:
         """Agree on labels and flips with the other active parties."""

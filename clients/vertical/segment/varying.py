@@ -26,6 +26,8 @@ _MOST_ALIKE, _NEAR = 0.95, 1e-4
 _ROUNDING, _SMALL = 2.0**-40, 1e-6
 # Columns that are compared one by one
 _MOST_COLUMNS = 4096
+# Rows that are compared after an update
+_SAMPLE = 4096
 # With fewer rows, the weights alone decide: a single row cannot vary
 _FEW_ROWS = 20
 
@@ -70,7 +72,7 @@ def flags_of_columns(features: Features) -> Flags:
     rows, columns = features.shape
     if not rows or not columns:
         return Flags.NONE
-    weights: Array = 0.5 + np.random.default_rng(0).random(columns)
+    weights = np.random.default_rng(0).uniform(0.5, 1.5, (columns,))
     together = flags_of_values(product(features, weights), _SMALL)
     if together == BOTH:
         return together
@@ -84,7 +86,7 @@ def flags_of_columns(features: Features) -> Flags:
     return together
 
 
-def flags_of_party(me: int, plan: Plan, holding: Holding, block: Block) -> tuple[Flags, Flags]:
+def flags_of_party(me: int, plan: Plan, holding: Holding, block: Block) -> bytes:
     """Return a party's flags at the start of a segment.
 
     Args:
@@ -94,22 +96,36 @@ def flags_of_party(me: int, plan: Plan, holding: Holding, block: Block) -> tuple
         block: Its block, with the weights that the segment starts from.
 
     Returns:
-        The flags of its partials now, and of its partials once its block has been updated.
+        For each number that a row has in partials one byte: its flags now, then, for each, once the block has been
+        updated.
     """
     partials = block.partials().reshape(-1, plan.width)
     if plan.score:
-        now = Flags.SHOWN if block.weights.any() else Flags.NONE
-        varied = len(partials) < _FEW_ROWS or bool((np.ptp(partials, axis=0) > _ROUNDING).any())
-        return (BOTH, BOTH) if now and varied else (now, now)
-    now = Flags.NONE
-    for place in range(plan.width):
-        now |= flags_of_values(partials[:, place])
-    if not (plan.epochs and plan.moves(me)):
-        return now, now
-    later = flags_of_columns(holding.features)
+        now = [_flags_of_scores(values, block) for values in partials.T]
+        return bytes(now + now)
+    now = [flags_of_values(values) for values in partials.T]
+    learns = plan.epochs > 0 and plan.moves(me)
+    moved = flags_of_columns(holding.features) if learns else Flags.NONE
+    later = [flag | moved for flag in now]
     if plan.evaluate and holding.test_features is not None and plan.test_rows >= _FEW_ROWS:
-        later &= flags_of_columns(holding.test_features) | Flags.SHOWN
-    return now, now | later
+        tested = block.predict(holding.test_features).reshape(-1, plan.width)
+        now_tested = [flags_of_values(values) for values in tested.T]
+        columns = flags_of_columns(holding.test_features) if learns else Flags.NONE
+        later = [_both(one, other | columns) for one, other in zip(later, now_tested, strict=True)]
+        now = [_both(one, other) for one, other in zip(now, now_tested, strict=True)]
+    return bytes(now + later)
+
+
+def _both(one: Flags, other: Flags) -> Flags:
+    """The flags of partials that consist of two parts: shown if a part is, and hiding if both parts are."""
+    return (one | other) & Flags.SHOWN | (one & other & Flags.HIDES)
+
+
+def _flags_of_scores(values: Float64[np.ndarray, "n"], block: Block) -> Flags:
+    """The flags of partials that score rows, of which there may be one only."""
+    if not block.weights.any():
+        return Flags.NONE
+    return BOTH if len(values) < _FEW_ROWS or float(np.ptp(values)) > _ROUNDING else Flags.SHOWN
 
 
 def check_start(plan: Plan, fewest: int, facts: Mapping[int, bytes]) -> bool:
@@ -118,7 +134,7 @@ def check_start(plan: Plan, fewest: int, facts: Mapping[int, bytes]) -> bool:
     Args:
         plan: The segment's plan.
         fewest: The number of parties that must hide one another's partials.
-        facts: Two bytes of each party, see `flags_of_party`.
+        facts: The bytes of each party, see `flags_of_party`.
 
     Returns:
         Whether no party's partials vary now.
@@ -126,18 +142,20 @@ def check_start(plan: Plan, fewest: int, facts: Mapping[int, bytes]) -> bool:
     Raises:
         PartyError: A party sent something else, or too few parties hide partials.
     """
+    width = plan.width
     for party, body in facts.items():
-        if len(body) != 2 or max(body) > BOTH:
-            raise PartyError(party, f"its flags are {body[:8].hex()}, not two bytes of at most {int(BOTH)}")
-    for moment in (0, 1) if plan.epochs else (0,):
-        check_flags(plan, fewest, {party: Flags(body[moment]) for party, body in facts.items()})
-    return not any(Flags.SHOWN in Flags(body[0]) for body in facts.values())
+        if len(body) != 2 * width or max(body) > BOTH:
+            raise PartyError(party, f"its flags are {body[:8].hex()}, not {2 * width} bytes of at most {int(BOTH)}")
+    for place in range(2 * width if plan.epochs else width):
+        check_flags(plan, fewest, {party: Flags(body[place]) for party, body in facts.items()})
+    return not any(Flags.SHOWN in Flags(flag) for body in facts.values() for flag in body[:width])
 
 
 class Watch:
-    """The flags of a block whose weights may become zero during a segment.
+    """The flags of a linear block whose weights may become zero during a segment.
 
-    The flags are those of the columns that have weights, and are computed again only if other columns have.
+    They follow from the columns that have weights. They are computed again only if other columns have weights, and
+    from a sample of the rows.
 
     Args:
         holding: The party's data.
@@ -145,15 +163,22 @@ class Watch:
     """
 
     def __init__(self, holding: Holding, block: Block) -> None:
-        self._features, self._block = holding.features, block
+        features = holding.features
+        if sparse.issparse(features):
+            largest, least = features.max(axis=0).toarray(), features.min(axis=0).toarray()
+        else:
+            largest, least = np.max(features, axis=0), np.min(features, axis=0)
+        self._differ = np.ravel(largest - least) > _SMALL
+        self._sample, self._block = features[:: -(-features.shape[0] // _SAMPLE)], block
         self._support = b""
         self._flags = Flags.NONE
 
     def __call__(self) -> Flags:
-        chosen = self._block.weights != 0
+        chosen = (self._block.weights != 0) & self._differ
         support = np.packbits(chosen).tobytes()
         if support != self._support:
-            self._support, self._flags = support, flags_of_columns(self._features[:, np.flatnonzero(chosen)])
+            shown = Flags.SHOWN if chosen.any() else Flags.NONE
+            self._support, self._flags = support, shown | flags_of_columns(self._sample[:, np.flatnonzero(chosen)])
         return self._flags
 
 
