@@ -118,6 +118,7 @@ class Party:
         model: which network it has, in a run with an embedding.
         policy: what its owner demands of a run.
         flips: where its label flips are kept from run to run; None: nowhere.
+        run_config: The flat run config, on which all parties must agree.
     """
 
     partition_id: int
@@ -131,6 +132,7 @@ class Party:
     model: str = ""
     policy: Policy = field(default_factory=Policy)
     flips: FlipMemory | None = None
+    run_config: Mapping[str, bool | int | float | str] = field(default_factory=dict)
 
     @cached_property
     def data(self) -> PartyData:

@@ -13,9 +13,11 @@ import numpy as np
 from flwr.common import log
 from numpy.typing import NDArray
 
+from clients.agreed_terms import agreed_terms
 from clients.base import Config, Fitted, PayloadClient
 from clients.parties import NoModel, Party, host_mark, run_folder, sockets
-from clients.segments import add_segment, check_recipients, find_state, make_plan, make_score_plan
+from clients.segments import add_segment, check_number, check_recipients, find_state, make_plan, make_score_plan
+from clients.vertical.agreement import Agreement
 from clients.vertical.alignment import MOST_IDS, digest, find_rows
 from clients.vertical.holdings import digest_holding
 from clients.vertical.policy import PolicyError, RefusalError
@@ -86,9 +88,11 @@ class VFB2Client(PayloadClient[NoModel]):
         self.epochs = 0
         self.scores: tuple[Sequence[str], NDArray[np.float64]] | None = None
         self.facts: dict[str, Any] = {}
+        self.scalars: Config = {}
 
     def fit(self, parameters: list[FloatArray], config: Config) -> Fitted:
         self.begin(parameters, config)
+        self.scalars = config
         if self.state is None:
             self.state = VFB2State.empty()
         phase = str(config.get(PHASE, ""))
@@ -143,9 +147,11 @@ class VFB2Client(PayloadClient[NoModel]):
         """Check the parties against the policy, at every message, since the server chooses which it names.
 
         Raises:
-            PolicyError: they are too few, or one of them is under no pin or under another's.
+            PolicyError: they are too few, other than ``num-partitions``, or one of them is under no pin or under
+                another's.
         """
         me, certificates = self.party.partition_id, segment.peers()[0]
+        check_number(len(certificates), self.party.parties)
         names = self.party.policy.check_peers(certificates, me, self.identity().certificate)
         self.facts["peers"] = [
             {"party": party, "name": name, "certificate": fingerprint(certificates[party])}
@@ -255,8 +261,12 @@ class VFB2Client(PayloadClient[NoModel]):
         endpoint, serial = self.endpoint(segment), int(segment.serial[0])
         self.facts["ids"] = {"offered": len(ids)}
         reporter, fewest = int(segment.active[0]), 1 if self.settings.score_run else 2
+        if self.party.data.block is not None:
+            check_recipients(segment, self.party.data.block, self.party.parties, self.settings)
+        agreement = self.agreement(segment)
         with sockets(endpoint.addresses[me]):
-            aligned, sent = asyncio.run(find_rows(me, reporter, ids, endpoint, serial, salt, fewest=fewest))
+            found = find_rows(me, reporter, ids, endpoint, serial, salt, fewest=fewest, agreement=agreement)
+            aligned, sent = asyncio.run(found)
         self.facts["ids"]["common"] = len(aligned)
         self.facts["bytes-to-peers"] = sent
         self.state = dataclasses.replace(self.state, serial=segment.serial, aligned=aligned)
@@ -265,6 +275,22 @@ class VFB2Client(PayloadClient[NoModel]):
         except ValueError as error:
             raise RefusalError(f"party {me}: of the rows that all parties have: {error}") from error
         return Report(serial=segment.serial, counters=np.zeros(len(COUNTERS)), rows=rows, digest=self.digest(segment))
+
+    def agreement(self, segment: Segment) -> Agreement:
+        """Return everything that this party compares with its peers: what the server sends, and who holds labels."""
+        terms = agreed_terms(self.party.run_config, self.scalars, segment)
+        # the blocks say whose labels count in a run that scores rows
+        wanted = 0 if self.settings.score_run else self.settings.active_parties
+        return Agreement(terms, tuple(segment.active.tolist()), wanted, self.party.data.labelled)
+
+    def bind(self, plan: Plan, segment: Segment, history: str = "") -> Plan:
+        """Return the plan with everything that this party compares with its peers.
+
+        Args:
+            history: The digest of the segment that left the weights it starts from.
+        """
+        agreement = self.agreement(segment)
+        return dataclasses.replace(plan, history=history, wanted=agreement.wanted, terms=tuple(agreement.terms.items()))
 
     def take_part(self, segment: Segment) -> Report:
         """Run a segment with the other parties and keep the block it ends with.
@@ -284,10 +310,11 @@ class VFB2Client(PayloadClient[NoModel]):
             self.state = dataclasses.replace(self.state, data=text(content))
         self.note(plan, held)
         start = self.start(segment)
+        plan = self.bind(plan, segment, start.history)
         outcome = self.run(segment, plan, start)
         self.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))
         self.party.keep_flips(self.state.aligned, self.settings.label_epsilon, outcome.flips)
-        self.state = add_segment(self.state, segment, start, outcome)
+        self.state = add_segment(self.state, segment, start, outcome, plan.digest())
         if plan.embedding:
             self.state = dataclasses.replace(self.state, network=text(self.party.model))
         if segment.last[0]:
@@ -319,6 +346,7 @@ class VFB2Client(PayloadClient[NoModel]):
         check_recipients(segment, data.block, parties, self.settings)
         training, settings, ids = self.training, self.settings, self.digest(segment).tobytes()
         plan = make_score_plan(segment, parties, held, ids, training, settings, data.block)
+        plan = self.bind(plan, segment)
         self.note(plan, held)
         self.facts["score-run"] = self.settings.score_run
         outcome = self.run(segment, plan, PartyState(data.block.weights, head=data.block.head))

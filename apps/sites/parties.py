@@ -178,6 +178,7 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
         model=_model_of(node, vfb2),
         policy=policy,
         flips=None if folder is None else FlipMemory(folder),
+        run_config=dict(context.run_config),
     )
 
 

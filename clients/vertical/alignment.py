@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.vertical.agreement import Agreement
 from clients.vertical.intersection import TAG_BYTES, Intersection, IntersectionError, Match, common_rows
 from clients.vertical.transport.endpoint import Endpoint
 from clients.vertical.transport.frames import Frame, Kind, PartyError
@@ -49,7 +50,15 @@ def digest(ids: Sequence[str], salt: bytes) -> bytes:
 
 
 async def find_rows(
-    me: int, reporter: int, ids: Sequence[str], endpoint: Endpoint, serial: int, context: bytes, *, fewest: int = 2
+    me: int,
+    reporter: int,
+    ids: Sequence[str],
+    endpoint: Endpoint,
+    serial: int,
+    context: bytes,
+    *,
+    fewest: int = 2,
+    agreement: Agreement | None = None,
 ) -> tuple[NDArray[np.int64], int]:
     """Find the rows that all parties have.
 
@@ -61,18 +70,23 @@ async def find_rows(
         serial: number of the attempt.
         context: bytes that name the run, the same at all parties.
         fewest: least number of common rows that is of use.
+        agreement: The terms that all parties must agree on; None: none.
 
     Raises:
-        PartyError: a party failed, or the parties share fewer rows than that.
+        PartyError: a party failed, the parties share fewer rows than that, or they do not agree.
     """
-    mesh = Mesh(me, endpoint, serial)
+    agreement = agreement or Agreement()
+    mesh = Mesh(me, endpoint, serial, hello=agreement.greet())
     try:
-        rows = await _Talk(mesh, me, ids, context).rows(reporter)
+        rows = await _Talk(mesh, me, ids, context, agreement).rows(reporter)
         if len(rows) < fewest:
             needed = f"at least {fewest} {'is' if fewest == 1 else 'are'} needed"
             mesh.abort(PartyError(None, f"the parties have {len(rows)} rows in common; {needed}"))
         if mesh.failed.done():
             mesh.failed.result()
+    except PartyError as error:
+        mesh.abort(error)
+        raise
     except (IntersectionError, ValueError) as error:
         failure = PartyError(me, str(error))
         mesh.abort(failure)
@@ -86,16 +100,17 @@ async def find_rows(
 class _Talk:
     """One party's side of the protocol. What takes long runs in a thread, so that signs of life go out meanwhile."""
 
-    def __init__(self, mesh: Mesh, me: int, ids: Sequence[str], context: bytes) -> None:
-        self.mesh, self.me, self.ids, self.context = mesh, me, ids, context
+    def __init__(self, mesh: Mesh, me: int, ids: Sequence[str], context: bytes, agreement: Agreement) -> None:
+        self.mesh, self.me, self.ids, self.context, self.agreement = mesh, me, ids, context, agreement
         self.parts: defaultdict[tuple[int, int], list[bytes]] = defaultdict(list)
         self.whole: defaultdict[tuple[int, int], asyncio.Future[bytes]] = defaultdict(
             asyncio.get_running_loop().create_future
         )
 
     async def rows(self, reporter: int) -> NDArray[np.int64]:
+        greetings = await self.mesh.join()
+        await self.agreement.confirm(self.mesh, greetings)
         self.mesh.on_frame = self.take
-        await self.mesh.join()
         own = await self.work(partial(Intersection, self.ids, context=self.context, check=self.check))
         tags = await self.work(own.blind)
         if self.me != reporter:

@@ -33,6 +33,7 @@ class Kind(IntEnum):
     BARRIER = 12
     TOTALS = 13
     SCORES = 14
+    TERMS = 15
     # the mesh's own
     HELLO = 240
     BEAT = 241
