@@ -2,12 +2,9 @@
 
 from collections.abc import Mapping
 
-from flwr.app import ConfigRecord
-
-from payloads.flower_internals import fill
 from payloads.record import specs_of
 from payloads.vfb2 import Segment
-from payloads.wire import Values, content, digest
+from payloads.wire import Values, hash_parts, parts_of
 
 
 def agreed_terms(
@@ -27,9 +24,7 @@ def agreed_terms(
         "segment field": {name: fields.get(name, b"") for name in specs_of(Segment)},
     }
     return {
-        f"{kind} {name}": _digest(kind, name, value) for kind, group in groups.items() for name, value in group.items()
+        f"{kind} {name}": hash_parts([kind.encode(), *parts_of(name, value)]).hex()
+        for kind, group in groups.items()
+        for name, value in group.items()
     }
-
-
-def _digest(kind: str, name: str, value: object) -> str:
-    return digest(content(config=fill(ConfigRecord, {name: value})), kind).hex()
