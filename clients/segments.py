@@ -9,7 +9,7 @@ from clients.parties import KeptBlock
 from clients.vertical.policy import PolicyError
 from clients.vertical.segment.plan import Outcome, PartyState, Plan
 from payloads.settings import TrainingSettings
-from payloads.vfb2 import Segment, VFB2Settings, VFB2State, text
+from payloads.vfb2 import COUNTERS, Segment, VFB2Settings, VFB2State, text
 from problems.vertical.blocks import NO_PENALTY
 from problems.vertical.blocks.base import SGD
 from problems.vertical.objectives import SOFTMAX, make_objective
@@ -172,3 +172,8 @@ def add_segment(kept: VFB2State, segment: Segment, start: PartyState, outcome: O
         newer_history=text(digest),
         flips=outcome.flips,
     )
+
+
+def in_order(outcome: Outcome) -> NDArray[np.float64]:
+    """Return (c,) numbers that a party counted, in the order of `COUNTERS`."""
+    return np.array([float(outcome.counters.get(name, 0.0)) for name in COUNTERS])

@@ -4,7 +4,6 @@ it ends with. The segment itself runs in `clients.vertical.segment`; `payloads.v
 
 import asyncio
 import dataclasses
-import secrets
 from collections.abc import Callable, Sequence
 from logging import ERROR
 from typing import Any, ClassVar
@@ -13,10 +12,18 @@ import numpy as np
 from flwr.common import log
 from numpy.typing import NDArray
 
-from clients.agreed_terms import agreed_terms
+from clients.agreed_terms import bind, make_agreement
 from clients.base import Config, Fitted, PayloadClient
-from clients.parties import NoModel, Party, host_mark, run_folder, sockets
-from clients.segments import add_segment, check_number, check_recipients, find_state, make_plan, make_score_plan
+from clients.parties import NoModel, Party, find_network, host_mark, run_folder, sockets
+from clients.segments import (
+    add_segment,
+    check_number,
+    check_recipients,
+    find_state,
+    in_order,
+    make_plan,
+    make_score_plan,
+)
 from clients.vertical.agreement import Agreement
 from clients.vertical.alignment import MOST_IDS, digest, find_rows
 from clients.vertical.holdings import digest_holding
@@ -51,9 +58,8 @@ from payloads.vfb2 import (
 )
 from payloads.wire import PHASE
 from problems.errors import InputError
-from problems.randomness import seed_sequence
 from problems.vertical.blocks import GROUP_LASSO
-from problems.vertical.blocks.network import Architecture, NetworkError, make_network
+from problems.vertical.blocks.network import NetworkError, make_network
 
 _BY_COLUMNS = (GROUP_LASSO, "columns")
 
@@ -180,7 +186,7 @@ class VFB2Client(PayloadClient[NoModel]):
                 raise RefusalError(str(InputError("vfb2.groups", got="'columns'", allowed=allowed, hint=hint)))
             if data.block is None and k:
                 # refused now, before any segment
-                make_network(self.network(), data.columns, k)
+                make_network(find_network(self.party, self.training.seed), data.columns, k)
             self.check_data(me)
             id_lengths, id_marks = measure_ids(data.ids(None))
             return DataSummary(
@@ -214,20 +220,6 @@ class VFB2Client(PayloadClient[NoModel]):
             got = "other rows, values, labels or order of rows than the run began with"
             allowed, hint = "the same data", "restore the file, or begin a new run"
             raise RefusalError(str(InputError(f"resume: {me}", got=got, allowed=allowed, hint=hint)))
-
-    def network(self) -> Architecture:
-        """The party's network of its kept block, else of its node's config or the run's.
-
-        First weights that others could draw too would let them read its columns off the first sums, so a party with
-        rows of its own draws them from the system's randomness.
-        """
-        party, kept = self.party, self.party.data.block
-        if kept is not None:
-            return Architecture(kept.model, 0)
-        if not party.data.keys:
-            return Architecture(party.model, secrets.randbits(128))
-        drawn = seed_sequence(self.training.seed, "vertical network", party.partition_id).generate_state(1, np.uint64)
-        return Architecture(party.model, int(drawn[0]))
 
     def identity(self) -> Identity:
         """The party's own identity, else the one kept since the run began, else a new one."""
@@ -277,20 +269,8 @@ class VFB2Client(PayloadClient[NoModel]):
         return Report(serial=segment.serial, counters=np.zeros(len(COUNTERS)), rows=rows, digest=self.digest(segment))
 
     def agreement(self, segment: Segment) -> Agreement:
-        """Return everything that this party compares with its peers: what the server sends, and who holds labels."""
-        terms = agreed_terms(self.party.run_config, self.scalars, segment)
-        # the blocks say whose labels count in a run that scores rows
-        wanted = 0 if self.settings.score_run else self.settings.active_parties
-        return Agreement(terms, tuple(segment.active.tolist()), wanted, self.party.data.labelled)
-
-    def bind(self, plan: Plan, segment: Segment, history: str = "") -> Plan:
-        """Return the plan with everything that this party compares with its peers.
-
-        Args:
-            history: The digest of the segment that left the weights it starts from.
-        """
-        agreement = self.agreement(segment)
-        return dataclasses.replace(plan, history=history, wanted=agreement.wanted, terms=tuple(agreement.terms.items()))
+        """Return everything that this party compares with its peers about a segment."""
+        return make_agreement(self.party, self.settings, self.scalars, segment)
 
     def take_part(self, segment: Segment) -> Report:
         """Run a segment with the other parties and keep the block it ends with.
@@ -310,7 +290,7 @@ class VFB2Client(PayloadClient[NoModel]):
             self.state = dataclasses.replace(self.state, data=text(content))
         self.note(plan, held)
         start = self.start(segment)
-        plan = self.bind(plan, segment, start.history)
+        plan = bind(plan, self.agreement(segment), start.history)
         outcome = self.run(segment, plan, start)
         self.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))
         self.party.keep_flips(self.state.aligned, self.settings.label_epsilon, outcome.flips)
@@ -324,7 +304,7 @@ class VFB2Client(PayloadClient[NoModel]):
         share = bool(segment.share[0]) and self.settings.assemble and self.party.share
         return Report(
             serial=segment.serial,
-            counters=_in_order(outcome),
+            counters=in_order(outcome),
             rows=None if number else held,
             digest=None if number else digest,
             weights=outcome.weights if share else None,
@@ -346,7 +326,7 @@ class VFB2Client(PayloadClient[NoModel]):
         check_recipients(segment, data.block, parties, self.settings)
         training, settings, ids = self.training, self.settings, self.digest(segment).tobytes()
         plan = make_score_plan(segment, parties, held, ids, training, settings, data.block)
-        plan = self.bind(plan, segment)
+        plan = bind(plan, self.agreement(segment))
         self.note(plan, held)
         self.facts["score-run"] = self.settings.score_run
         outcome = self.run(segment, plan, PartyState(data.block.weights, head=data.block.head))
@@ -354,7 +334,7 @@ class VFB2Client(PayloadClient[NoModel]):
         self.state = dataclasses.replace(self.state, serial=segment.serial)
         if outcome.scores is not None:
             self.scores = data.ids(self.state.aligned), outcome.scores
-        return Report(serial=segment.serial, counters=_in_order(outcome))
+        return Report(serial=segment.serial, counters=in_order(outcome))
 
     def note(self, plan: Plan, held: NDArray[np.int64]) -> None:
         """Note for the owner's log what a segment does.
@@ -399,7 +379,7 @@ class VFB2Client(PayloadClient[NoModel]):
             held = self.party.data.holding(self.state.aligned)
             if vfb2.groups == "party" and held.groups is not None:
                 held = dataclasses.replace(held, groups=np.minimum(held.groups, 0))
-            network = self.network() if plan.embedding else None
+            network = find_network(self.party, self.training.seed) if plan.embedding else None
             return asyncio.run(
                 run_segment(me, plan, held, start, endpoint, network=network, injection=injection, threads=vfb2.threads)
             )
@@ -415,11 +395,6 @@ class VFB2Client(PayloadClient[NoModel]):
         listen = self.party.listen if addresses[self.party.partition_id].kind == "tcp" else None
         limits = Limits(join=self.settings.join_timeout, silence=silence, beat=min(1.0, silence / 4))
         return Endpoint(addresses, self.identity(), certificates, self.party.authority, limits, listen)
-
-
-def _in_order(outcome: Outcome) -> NDArray[np.float64]:
-    """(c,) what a party counted, in the order of `COUNTERS`."""
-    return np.array([float(outcome.counters.get(name, 0.0)) for name in COUNTERS])
 
 
 class VFB2SGDClient(VFB2Client):
