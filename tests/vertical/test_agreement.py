@@ -25,7 +25,7 @@ from clients.vertical.segment.plan import Plan
 from payloads.flower_internals import make_twin
 from payloads.vfb2 import INTERSECTION, Segment, join_bytes
 from payloads.wire import CONFIG, PAYLOAD, PHASE, ROUND
-from tests.apps.vertical_runs import CSV, EVERYBODY, KEYS, own_files, play, segment_of
+from tests.apps.vertical_runs import CSV, EVERYBODY, KEYS, identified, own_files, play, segment_of
 from tests.battery.federation import Run, Wiretap, flat_config, serve
 from tests.clients.party_problems import make_case
 
@@ -138,7 +138,8 @@ def test_each_run_config_key_is_a_term() -> None:
 def test_another_segment_for_one_party_ends_before_a_sum(
     fields: dict[str, Any], tmp_path: Path, summed: list[int]
 ) -> None:
-    nodes, _ = own_files(tmp_path, [EVERYBODY] * 3, labelled=1)
+    """Over TCP, with an authority and pins of each owner."""
+    nodes = identified(tmp_path, own_files(tmp_path, [EVERYBODY] * 3, labelled=1)[0])
 
     def change(message: Message, context: Context) -> None:
         if where(message, context) == (2, 2, ""):
@@ -146,7 +147,7 @@ def test_another_segment_for_one_party_ends_before_a_sum(
             rewrite(message, **fields)
 
     with pytest.raises(RuntimeError, match=rf"partition 2 .*{DIFFERS}segment field {next(iter(fields))}"):
-        lie(tmp_path / "run", {**CSV, "vfb2.assemble": False}, nodes, change)
+        lie(tmp_path / "run", {**CSV, "vfb2.assemble": False, "vfb2.transport": "tcp"}, nodes, change)
     assert not summed
 
 
