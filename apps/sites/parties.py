@@ -191,6 +191,7 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
         flips=None if folder is None else FlipMemory(folder, place, _reading(config, node)),
         verbose=is_verbose(config, node),
         looks=open_looks(config, context, place),
+        run_config=dict(context.run_config),
     )
 
 

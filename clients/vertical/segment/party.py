@@ -159,6 +159,8 @@ class _Party:
         if self._mesh is not None:
             joined = await self._mesh.join()
             hellos |= {peer: Hello.from_bytes(peer, body) for peer, body in joined.items()}
+            agreement = plan.agreement(labelled=self.holding.labels is not None)
+            await agreement.confirm(self._mesh, {party: hello.greeting for party, hello in hellos.items()})
         check_hellos(plan, hellos)
         block, head, flags = await prepared
         sums = shared_sums(self.me, self._agenda, self._private, hellos, self._exchange.send, recorder)
