@@ -10,7 +10,8 @@
 # authority, remove NAME.crt and NAME.key and run the first form again: the other companies change nothing.
 #
 # The second form reads the files of the other companies, writes FOLDER/NAME-peers.pem, and prints the lines for the file
-# of the party's settings. Standard output has these lines only, so it can be appended to that file.
+# of the party's settings. Standard output has these lines only, so it can be appended to that file. The authority of
+# NAME itself is left out, so the arguments may be the files of all companies.
 set -euo pipefail
 usage="usage: $0 FOLDER NAME [OTHER-authority.crt ...], e.g. $0 peers bank"
 fail() { echo "$0: $1" >&2; exit "${2:-1}"; }
@@ -51,7 +52,10 @@ if [ $# -gt 0 ]; then
     openssl x509 -in "$work/one" -noout -text | grep -q CA:TRUE || fail "$file: the certificate of a party, not of its authority"
     openssl x509 -in "$work/one" -noout -checkend 0 > /dev/null || fail "$file: the certificate has expired"
     digest=$(sha256_of "$work/one")
-    [ ! -e "$own-authority.crt" ] || [ "$digest" != "$(sha256_of "$own-authority.crt")" ] || fail "$file: $name's own authority; leave it out"
+    if [ -e "$own-authority.crt" ] && [ "$digest" = "$(sha256_of "$own-authority.crt")" ]; then
+      echo "$file: the authority of $name itself; left out" >&2
+      continue
+    fi
     case " ${pins[*]-} " in
       *" $other="*) fail "got company '$other' twice" 2 ;;
       *"=$digest "*) fail "$file: the same certificate as an earlier file's" ;;
@@ -60,6 +64,7 @@ if [ $# -gt 0 ]; then
     cat "$work/one" >> "$work/peers"
     echo "$other: compare with the SHA-256 that $other has read to you: $digest" >&2
   done
+  [ ${#pins[@]} -gt 0 ] || fail "got no other company, allowed: at least one"
   mv "$work/peers" "$own-peers.pem"
   cat <<END
 [vertical]
