@@ -45,7 +45,7 @@ class Tutorial:
 
 
 SITES = Tutorial("three-sites", "flwr", "results/deployed", "the same model, to the bit")
-COMPANIES = Tutorial("three-companies", "superlink", "results/score", "3 + 2 + 2 columns; labels of party 0")
+COMPANIES = Tutorial("three-companies", "superlink", "results/score", "3 + 3 + 3 columns; labels of party 0")
 
 
 def environment(folder: Path) -> dict[str, str]:
