@@ -155,6 +155,11 @@ class VFB2Settings(Settings):
         return 1 if self.headed else 2
 
     @property
+    def min_active(self) -> int:
+        """The fewest active parties of the run: ``active_parties``, or 1 for "auto"."""
+        return self.active_parties if isinstance(self.active_parties, int) else 1
+
+    @property
     def headed(self) -> bool:
         """Whether the prediction has a head, which one active party trains."""
         return self.embedding > 1 and self.problem != "softmax"
