@@ -17,13 +17,14 @@ from clients.vertical.segment.full_passes import Evaluation, FullPass
 from clients.vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan, Recorder
 from clients.vertical.segment.preparation import Hello, check_hellos, prepared_block, prepared_head, shared_sums
 from clients.vertical.segment.routing import Exchange
+from clients.vertical.segment.same_rows import RowComparison
 from clients.vertical.segment.scoring import Scoring
 from clients.vertical.segment.shared import Station
 from clients.vertical.segment.sum_order import Agenda
 from clients.vertical.segment.updates import Rounds, Updates
 from clients.vertical.segment.workers import SleepingWorkers, Threads, Workers
 from clients.vertical.transport.endpoint import Endpoint
-from clients.vertical.transport.frames import PartyError
+from clients.vertical.transport.frames import WITHHELD, Kind, PartyError
 from clients.vertical.transport.mesh import Mesh
 from clients.vertical.transport.traffic import Counters
 from problems.vertical.blocks import NO_PENALTY
@@ -86,7 +87,9 @@ class _Party:
         self._agenda = Agenda(plan)
         self._objective = make_objective(plan.problem, plan.weight)
         self._private = X25519PrivateKey.generate()
-        self._hello = Hello.of(self._private, plan, self.holding)
+        rows = int(self.holding.features.shape[0]) + self.holding.test_rows
+        self._comparison = RowComparison(self.me, plan.ids, rows)
+        self._hello = Hello.of(self._private, plan, self._comparison.tag, self.holding)
         self._mesh = self._make_mesh() if plan.parties > 1 else None
         self._exchange = Exchange(plan, self._mesh)
 
@@ -154,6 +157,9 @@ class _Party:
         block, head = await prepared
         sums = shared_sums(self.me, self._agenda, self._private, hellos, self._exchange.send, recorder)
         self._exchange.open(sums, recorder)
+        if plan.ids:
+            tags = {peer: hello.ids for peer, hello in hellos.items() if peer != self.me}
+            self._comparison.check(await self._exchange.notices(Kind.ALIGN, self._comparison.answer(tags)))
         dominator = await self._meet_dominators(head)
         return Station(
             self.me,
@@ -176,7 +182,7 @@ class _Party:
             block = prepared_block(me, plan, self.holding, objective, state, network)
             return block, prepared_head(me, plan, objective, state, network)
         except ValueError as error:
-            raise PartyError(self.me, str(error)) from error
+            raise PartyError(self.me, str(error), WITHHELD) from error
 
     async def _meet_dominators(self, head: Head | None) -> Dominator | None:
         """Agree on labels and flips with the other active parties."""
@@ -187,7 +193,8 @@ class _Party:
         if plan.label_epsilon and self.me == plan.active[0]:
             drawn = draw_flips(plan.rows, plan.label_epsilon) if flips is None else flips
         own = notice(labels, drawn)
-        notices = await self._exchange.notices([party for party in plan.active if party != self.me], own)
+        peers = [party for party in plan.active if party != self.me]
+        notices = await self._exchange.notices(Kind.LABELS, dict.fromkeys(peers, own))
         flips = agreed_flips(plan, self.me, own, notices, flips)
         if flips is not None:
             self.state.flips = flips
