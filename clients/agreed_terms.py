@@ -38,7 +38,7 @@ def make_agreement(party: Party, settings: VFB2Settings, scalars: Values, segmen
     """Return everything that a party compares with its peers: what the server sends, and who holds labels."""
     terms = agreed_terms(party.run_config, scalars, segment)
     # the parties' blocks tell whose labels count in a run that scores rows
-    wanted = 0 if settings.score_run else settings.active_parties
+    wanted = 0 if settings.score_run else settings.max_active
     return Agreement(terms, tuple(segment.active.tolist()), wanted, party.data.labelled)
 
 

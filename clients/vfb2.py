@@ -259,7 +259,7 @@ class VFB2Client(PayloadClient[NoModel]):
         holding = self.party.data.holding(self.state.aligned)
         rows, test_rows = int(holding.features.shape[0]), holding.test_rows
         dominators = len(self.inbox.active) if isinstance(self.inbox, Segment) else 0
-        self.party.policy.check_rows(rows, test_rows, max(dominators, self.settings.active_parties))
+        self.party.policy.check_rows(rows, test_rows, max(dominators, self.settings.min_active))
         return np.array([rows, test_rows])
 
     def find_rows(self, segment: Segment) -> Report:

@@ -69,7 +69,9 @@ class VFB2Settings(Settings):
     intercept: bool | Literal["auto"] = Field(
         "auto", description="true: parties with labels have a column of ones; false; or auto: those with own files have"
     )
-    active_parties: int = Field(2, ge=1, description="parties whose labels are used, an integer >= 1")
+    active_parties: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        "auto", description="parties whose labels are used, an integer >= 1, or auto: 1 or 2, as many as have labels"
+    )
     epochs: int = Field(1, ge=1, description="epochs of a round, an integer >= 1")
     window: int = Field(4, ge=1, description="updates an active party may have under way, an integer >= 1")
     skew: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
@@ -146,13 +148,32 @@ class VFB2Settings(Settings):
         return 4 * self.window if isinstance(self.skew, str) else self.skew
 
     @property
-    def delay_bound(self) -> int:
-        """How many updates may be applied between the reading of an update's partial sums and its own step.
+    def max_active(self) -> int:
+        """The most active parties of the run: ``active_parties``, or the largest number that "auto" stands for."""
+        if isinstance(self.active_parties, int):
+            return self.active_parties
+        return 1 if self.headed else 2
+
+    @property
+    def min_active(self) -> int:
+        """The fewest active parties of the run: ``active_parties``, or 1 for "auto"."""
+        return self.active_parties if isinstance(self.active_parties, int) else 1
+
+    @property
+    def headed(self) -> bool:
+        """Whether the prediction has a head, which one active party trains."""
+        return self.embedding > 1 and self.problem != "softmax"
+
+    def delay_bound(self, active: int) -> int:
+        """Return how many updates may be applied between the reading of an update's partial sums and its own step.
 
         Of the m updates of a synchronous round the last is applied after m - 1 others. Asynchronously each of the m
         active parties may have a window under way; single updates may be later still if one dominator lags behind.
+
+        Args:
+            active: The number m of active parties.
         """
-        return self.active_parties - 1 if self.synchronous else self.active_parties * self.window
+        return active - 1 if self.synchronous else active * self.window
 
     def seconds(self, name: Literal["extra_compute", "delay", "jitter"], parties: int) -> list[float]:
         """Return (parties,) seconds of one of the three injections.

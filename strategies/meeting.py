@@ -5,7 +5,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
-from logging import WARNING
+from logging import INFO, WARNING
 from typing import Literal
 
 from flwr.app import Message
@@ -163,18 +163,26 @@ def check_refusals(exchange: Exchange, replies: Sequence[Message]) -> None:
         raise StrategyError(min(refusals)[1])
 
 
-def active_parties(summaries: Sequence[DataSummary], wanted: int) -> tuple[int, ...]:
-    """Return the first ``wanted`` parties that hold labels, by index.
+def active_parties(summaries: Sequence[DataSummary], vfb2: VFB2Settings) -> tuple[int, ...]:
+    """Return the active parties by index: the first ``vfb2.active-parties`` parties with labels.
 
     Raises:
-        SetupError: fewer hold labels.
+        SetupError: No party has labels, or fewer than the run config asks for.
     """
     holders = [place for place, summary in enumerate(summaries) if summary.labels[0]]
-    if len(holders) < wanted:
-        held = f"party {', '.join(map(str, holders))} only" if holders else "no party"
-        got, hint = f"{wanted}, but labels are held by {held}", "lower it, or set label-column"
+    if not holders:
+        hint = "set label-column to a column of one party's file that its owner lists in labels"
+        raise SetupError("label-column", got="labels at no party", allowed="labels at one party or more", hint=hint)
+    if vfb2.active_parties == "auto":
+        active = holders[: vfb2.max_active]
+        log(INFO, "vfb2.active-parties: auto is %d, of %d parties with labels", len(active), len(holders))
+    elif len(holders) < vfb2.active_parties:
+        got = f"{vfb2.active_parties}, but labels are held by party {', '.join(map(str, holders))} only"
+        hint = "lower it, or set label-column"
         raise SetupError("vfb2.active-parties", got=got, allowed=f"at most {len(holders)}", hint=hint)
-    return tuple(holders[:wanted])
+    else:
+        active = holders[: vfb2.active_parties]
+    return tuple(active)
 
 
 def check_rows(held: Sequence[DataSummary | Report], *, forms: bool = False) -> tuple[int, int]:
@@ -226,20 +234,26 @@ def warn_of_looks(epochs: int, columns: Sequence[int], embedding: int) -> None:
         log(WARNING, words, epochs, of, others.index(min(others)), min(others))
 
 
-def check_step(step: float, eigenvalue: float, vfb2: VFB2Settings) -> None:
-    """Warn if gamma is too large to be stable under the delay, where ``eigenvalue`` bounds the objective's curvature.
+def check_step(step: float, eigenvalue: float, active: int, vfb2: VFB2Settings) -> None:
+    """Warn if gamma is too large to be stable under the delay.
+
+    Args:
+        step: The first round's gamma.
+        eigenvalue: A bound of the objective's curvature.
+        active: The number of active parties.
+        vfb2: The run's settings.
 
     Raises:
         SetupError: it is, and ``check-step`` is "refuse".
     """
     if not 0 < eigenvalue < math.inf:
         return
-    bound = vfb2.delay_bound
+    bound = vfb2.delay_bound(active)
     largest = largest_step(eigenvalue, bound)
     if step < largest:
         return
     how = "synchronous" if vfb2.synchronous else f"window {vfb2.window}"
-    late = f"with {vfb2.active_parties} active parties ({how}) an update may be {bound} others late"
+    late = f"with {active} active parties ({how}) an update may be {bound} others late"
     stable = f"the stable steps with a largest eigenvalue of {eigenvalue:.4g}"
     error = SetupError(
         "learning-rate",

@@ -92,8 +92,9 @@ class VFB2(VerticalStrategy):
                 allowed = "3 or more, since two parties learn each other's partial sums, which no mask can hide"
                 way_out = "take at least 3, or set vfb2.allow-two-parties=true"
             raise SetupError("number of parties", got=parties, allowed=allowed, hint=f"{way_out}; see docs/vertical.md")
-        if self.settings.active_parties > parties and not self.settings.score_run:
-            wanted, allowed = self.settings.active_parties, f"at most as many as parties, {parties}"
+        wanted = self.settings.active_parties
+        if isinstance(wanted, int) and wanted > parties and not self.settings.score_run:
+            allowed = f"at most as many as parties, {parties}"
             raise SetupError("vfb2.active-parties", got=wanted, allowed=allowed, hint="lower it")
         for name in ("extra_compute", "delay", "jitter"):
             try:
@@ -137,7 +138,7 @@ class VFB2(VerticalStrategy):
         log(INFO, agreed, len(replies), *self.rows, " + ".join(map(str, columns)), names)
         warn_of_looks(self.training.num_server_rounds * self.settings.epochs, columns, self.settings.embedding)
         if eigenvalue is not None:
-            check_step(self.training.learning_rate, eigenvalue, self.settings)
+            check_step(self.training.learning_rate, eigenvalue, len(self.active), self.settings)
 
     def find_rows(self, arrays: ArrayRecord) -> tuple[int, int]:
         """Have the parties look for the rows that all of them have; log how many each party has.
@@ -193,7 +194,7 @@ class VFB2(VerticalStrategy):
             SetupError: too few hold labels, or held them in training.
         """
         if not self.settings.score_run:
-            return active_parties(self.summaries, self.settings.active_parties)
+            return active_parties(self.summaries, self.settings)
         for_all = self.settings.score_for == "all"
         chosen = [place for place, shown in enumerate(self.summaries) if for_all or shown.labels[0]]
         if not chosen:

@@ -55,7 +55,7 @@ def _tell_labels(config: RunConfig, party: Held) -> str:
     assert isinstance(party, Party)
     held = party.data.holding(None)
     labels = held.labels
-    party.policy.check_rows(int(held.features.shape[0]), held.test_rows, settings_of(config).active_parties)
+    party.policy.check_rows(int(held.features.shape[0]), held.test_rows, settings_of(config).min_active)
     text = f"{0 if labels is None else len(labels):,} rows with labels"
     if labels is None or not make_objective(settings_of(config).problem).classification:
         return text

@@ -76,8 +76,7 @@ def check_columns(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
 
 def _check_networks(strategy: str, vfb2: VFB2Settings) -> None:
     """Refuse what networks have no place in."""
-    k, headed = vfb2.embedding, vfb2.embedding > 1 and vfb2.problem != SOFTMAX
-    several = headed and vfb2.active_parties > 1
+    k, several = vfb2.embedding, vfb2.headed and vfb2.max_active > 1
     refused: tuple[tuple[str, object, bool, str], ...] = (
         ("strategy", strategy, strategy != "vfb2-sgd", "vfb2-sgd: SVRG and SAGA keep a slope a row, not a gradient"),
         ("vfb2.active-parties", vfb2.active_parties, several, "1, or vfb2.embedding=1: each would have another head"),
@@ -178,7 +177,7 @@ def data_loader(config: RunConfig, node: Mapping[str, Any], place: int, parties:
         raise ConfigError(key, got=NOTHING, allowed=allowed, hint=f"give the node a {DATA_PATH}, or set data-dir")
     if vfb2.score_run:
         return partial(_simulate_scoring, config, node, (place, parties))
-    return partial(_simulate_party, config, parties, place, labelled=place < vfb2.active_parties)
+    return partial(_simulate_party, config, parties, place, labelled=place < vfb2.max_active)
 
 
 def _check_as_it_is(spec: DataSpec, vfb2: VFB2Settings) -> None:

@@ -266,7 +266,7 @@ def test_a_sites_own_file(tmp_path: Path) -> None:
 def test_a_party_s_own_file_and_what_its_owner_forbids(tmp_path: Path) -> None:
     (tmp_path / "party.csv").write_text("id,x,label\n" + "".join(f"{n},{n % 7},{n % 2}\n" for n in range(40)))
     node = f'{NODE} data-path="{tmp_path / "party.csv"}" state-dir="{tmp_path / "state"}" advertise="none"'
-    run_config = 'dataset="csv" strategy="vfb2-sgd"'
+    run_config = 'dataset="csv" strategy="vfb2-sgd" vfb2.active-parties=2'
     for key, words in (
         ('labels="label"', "labels: got a run with label-column='label'"),
         ("fewest-rows=1", "fewest-rows: got a run of 32 rows and 8 test rows for 2 active parties"),

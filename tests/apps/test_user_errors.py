@@ -48,9 +48,9 @@ def sites(*paths: str) -> tuple[str, ...]:
     return run(f'{TINY} dataset="csv" partition="own"', nodes=nodes)
 
 
-def parties() -> tuple[str, ...]:
+def parties(keys: str = "") -> tuple[str, ...]:
     nodes = tuple(f'data-path="{{tmp}}/{name}.csv" labels="label" fewest-rows=1 fewest-columns=1' for name in "abc")
-    return run('strategy="vfb2-sgd" dataset="csv" num-server-rounds=1 batch-size=4', nodes=nodes)
+    return run(f'strategy="vfb2-sgd" dataset="csv" num-server-rounds=1 batch-size=4 {keys}', nodes=nodes)
 
 
 def ids(count: int = 12, labels: bool = True) -> str:
@@ -109,7 +109,7 @@ ROWS = [
     Row("no file of a party", parties(), ("partition 0: data-path", "no such file", "an existing", "docs/vertical.md")),
     Row(
         "labels at too few parties",
-        parties(),
+        parties("vfb2.active-parties=2"),
         ("vfb2.active-parties", "2, but labels are held by party 0 only", "at most 1", "lower it"),
         {"a.csv": ids(), "b.csv": ids(labels=False), "c.csv": ids(labels=False)},
     ),

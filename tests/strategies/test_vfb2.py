@@ -29,6 +29,7 @@ from payloads.vfb2 import (
     text,
 )
 from strategies.meeting import (
+    active_parties,
     addresses_of,
     check_capacity,
     check_rows,
@@ -87,16 +88,16 @@ def test_what_auto_means() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "bound"),
+    ("settings", "active", "bound"),
     [
-        ({"active_parties": 1, "window": 1}, 1),
-        ({"active_parties": 3, "window": 4}, 12),
-        ({"active_parties": 3, "window": 4, "synchronous": True}, 2),
-        ({"active_parties": 1, "synchronous": True}, 0),
+        ({"window": 1}, 1, 1),
+        ({"window": 4}, 3, 12),
+        ({"window": 4, "synchronous": True}, 3, 2),
+        ({"synchronous": True}, 1, 0),
     ],
 )
-def test_the_delay_is_bounded_by_what_is_under_way(settings: dict[str, Any], bound: int) -> None:
-    assert VFB2Settings(**settings).delay_bound == bound
+def test_the_delay_is_bounded_by_what_is_under_way(settings: dict[str, Any], active: int, bound: int) -> None:
+    assert VFB2Settings(**settings).delay_bound(active) == bound
 
 
 def test_seconds_are_for_all_or_one_a_party() -> None:
@@ -268,27 +269,57 @@ def test_parties_whose_rows_differ_are_named(lengths: str, rows: tuple[int, ...]
     assert check_rows(held("222", (9, 9, 9)), forms=True) == check_rows(held("234", (9, 9, 9))) == (8, 1)
 
 
+# Which parties are active.
+
+
+@pytest.mark.parametrize(
+    ("labels", "settings", "active"),
+    [
+        ((0, 1, 0), {}, (1,)),
+        ((1, 0, 1), {}, (0, 2)),
+        ((0, 1, 1, 1), {}, (1, 2)),
+        ((0, 1, 1, 1), {"active_parties": 3}, (1, 2, 3)),
+        ((1, 1, 1), {"active_parties": 1}, (0,)),
+        # each active party would train another head
+        ((0, 1, 1), {"embedding": 4}, (1,)),
+        ((0, 1, 1), {"embedding": 4, "problem": "softmax"}, (1, 2)),
+        ((0, 1, 1), {"active_parties": 3}, "vfb2.active-parties: got 3, but labels are held by party 1, 2 only"),
+        ((0, 0, 0), {}, "label-column: got labels at no party, allowed: labels at one party or more; set label-column"),
+        ((0, 0, 0), {"active_parties": 1}, "label-column: got labels at no party"),
+    ],
+)
+def test_active_parties_are_the_first_with_labels(
+    labels: tuple[int, ...], settings: dict[str, Any], active: tuple[int, ...] | str
+) -> None:
+    summaries = [summary(labels=np.array([bool(label)])) for label in labels]
+    if isinstance(active, str):
+        with pytest.raises(StrategyError, match=re.escape(active)):
+            active_parties(summaries, VFB2Settings(**settings))
+    else:
+        assert active_parties(summaries, VFB2Settings(**settings)) == active
+
+
 # How large a step may be.
 
 
 @pytest.mark.parametrize(("step", "fits"), [(0.999, True), (1.001, False)])
 def test_a_step_too_large_is_refused_with_the_largest(step: float, fits: bool) -> None:
-    settings = VFB2Settings(active_parties=1, window=1, check_step="refuse")
+    settings = VFB2Settings(window=1, check_step="refuse")
     largest = 2 * np.sin(np.pi / 6) / 4.0  # the delay is 1
     if fits:
-        check_step(step * largest, 4.0, settings)
+        check_step(step * largest, 4.0, 1, settings)
     else:
         with pytest.raises(StrategyError, match="learning-rate: got 0.25025, allowed: below 0.25, the stable steps"):
-            check_step(step * largest, 4.0, settings)
+            check_step(step * largest, 4.0, 1, settings)
 
 
 def test_or_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="flwr"):
-        check_step(1.0, 4.0, VFB2Settings())
+        check_step(1.0, 4.0, 2, VFB2Settings())
     assert "2 active parties (window 4) an update may be 8 others late" in caplog.text
     caplog.clear()
-    check_step(1e-3, 4.0, VFB2Settings())
-    check_step(1e-3, 0.0, VFB2Settings())  # all features are zero
+    check_step(1e-3, 4.0, 2, VFB2Settings())
+    check_step(1e-3, 0.0, 2, VFB2Settings())  # all features are zero
     assert not caplog.text
 
 

@@ -51,7 +51,7 @@ def test_a_label_holder_that_names_no_label_is_not_active(tmp_path: Path, nodes:
     nodes[0]["labels"] = ""
     refused(tmp_path, {}, nodes, "^party 0: labels: got a run with label-column='label'")
     nodes[0]["columns"] = "x0, x1, x2"
-    refused(tmp_path, {}, nodes, "^vfb2.active-parties: got 1, but labels are held by no party")
+    refused(tmp_path, {}, nodes, "^label-column: got labels at no party")
 
 
 def test_features_are_the_columns_that_the_owner_names(tmp_path: Path, nodes: Nodes) -> None:

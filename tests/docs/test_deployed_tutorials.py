@@ -1,0 +1,121 @@
+"""Tutorials with a SuperLink and SuperNodes: the options of their commands exist, and each runs as one script."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from apps.config import parse_run_config
+from apps.run_config.pairs import parse_pairs
+from tests.battery.engines import end_processes
+from tests.battery.ports import free_ports
+from tests.docs.markdown import PROJECT, blocks
+from tests.programs import ran
+
+COMMANDS = ("flower-superlink", "flower-supernode", "flwr supernode register", "flwr run")
+LISTED, DOCTOR = "flwr supernode list", "python -m apps.doctor site"
+SECONDS = 900.0
+# most commands that a reader of three-companies.md types, a loop counting as one
+MOST = 12
+
+
+@dataclass(frozen=True)
+class Tutorial:
+    """A page.
+
+    Attributes:
+        name: The page's file.
+        home: Folder of Flower's files.
+        result: The run directory.
+        words: Words that the script prints.
+    """
+
+    name: str
+    home: str
+    result: str
+    words: str
+
+    def code(self, language: str) -> str:
+        page = PROJECT / "docs" / "tutorials" / f"{self.name}.md"
+        return "\n".join(block.text for block in blocks(page) if block.language == language)
+
+
+SITES = Tutorial("three-sites", "flwr", "results/deployed", "the same model, to the bit")
+COMPANIES = Tutorial("three-companies", "superlink", "results/score", "3 + 3 + 3 columns; labels of party 0")
+
+
+def environment(folder: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FLWR_")}
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {**kept, "PATH": path, "PYTHONPATH": str(PROJECT), "FLWR_DISABLE_UPDATE_CHECK": "1", "HOME": str(folder)}
+
+
+def options_of(page: Tutorial, command: str) -> set[str]:
+    """The options that a command is given on the page."""
+    joined = page.code("sh").replace("\\\n", " ")
+    uses = re.findall(rf"(?:^|[ ;(]){command} ([^;|&>\n]*)", joined, re.MULTILINE)
+    assert uses, f"{command} is not on the page"
+    return {option for use in uses for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", use)}
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, LISTED, DOCTOR])
+def test_every_option_is_one_of_the_command(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("FLWR_DISABLE_UPDATE_CHECK", "1")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    known = set(re.findall(r"--[a-z][a-z-]+", ran(*command.removeprefix("python ").split(), "--help")))
+    for page in (SITES, COMPANIES) if command in COMMANDS else (SITES,):
+        assert options_of(page, command) <= known
+
+
+def test_every_key_of_the_run_is_known(tmp_path: Path) -> None:
+    text = re.search(r"cat > run.toml <<END\n(.*?)END", SITES.code("sh"), re.DOTALL)
+    assert text
+    (tmp_path / "run.toml").write_text(text[1])
+    keys = parse_pairs("--run-config", str(tmp_path / "run.toml"))
+    added = re.findall(r"^echo .([a-z-]+) =", SITES.code("sh"), re.MULTILINE)
+    assert added == ["output-dir", "run-name"]
+    parse_run_config({**keys, **dict.fromkeys(added, "x")})
+    text = re.search(r'--run-config "(.*?)"', COMPANIES.code("sh"), re.DOTALL)
+    assert text
+    parse_run_config(parse_pairs("--run-config", text[1].replace("\\\n", "")))
+
+
+def test_three_companies_take_twelve_commands() -> None:
+    """A loop, a here-document and a continued line each are one command."""
+    script = re.sub(r"<<END\n.*?^END$", "", COMPANIES.code("sh"), flags=re.DOTALL | re.MULTILINE)
+    commands = [line for line in script.replace("\\\n", " ").splitlines() if re.match(r"(?!done)\w|\"", line)]
+    assert len(commands) <= MOST, commands
+    assert f"takes {len(commands)} commands" in (PROJECT / "docs/tutorials/three-companies.md").read_text()
+
+
+@pytest.mark.deployment
+@pytest.mark.parametrize("page", [SITES, COMPANIES], ids=lambda page: page.name)
+def test_the_page_as_one_script(page: Tutorial, tmp_path: Path) -> None:
+    """With the checkout and free ports in the place of its own."""
+    superlink, *nodes = free_ports(7)
+    script = page.code("sh").replace("$HOME/florilegium", str(PROJECT)).replace("8000", str(superlink))
+    script = script.replace('"910$site"', f'"$(echo {" ".join(map(str, nodes[:3]))} | cut -d" " -f$site)"')
+    for port, free in (("910$number", nodes[:3]), ("700$number", nodes[3:])):
+        script = script.replace(port, f"$(echo {' '.join(map(str, free))} | cut -d' ' -f$((number + 1)))")
+    if tables := page.code("python"):
+        ran("-c", tables, cwd=tmp_path)
+    try:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=tmp_path,
+            env=environment(tmp_path),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+    finally:
+        end_processes(tmp_path / page.home)
+    logs = "\n".join(path.read_text()[-2000:] for path in (*tmp_path.glob("*.log"), *tmp_path.glob("*/log")))
+    assert page.words in done.stdout, f"{done.stdout}\n{done.stderr}\n{logs}"
+    assert (tmp_path / page.result / "result.json").exists()
