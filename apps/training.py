@@ -15,7 +15,14 @@ from apps.evaluation.labels import describe_labels
 from apps.evaluation.metric_names import add_suffix
 from apps.evaluation.models import RowEvaluation, ScoreEvaluator
 from apps.evaluation.selection import Choice, check_test_rows, measure
-from apps.evaluation.site_figures import ROUND_FIGURES, describe, describe_round
+from apps.evaluation.site_figures import (
+    ROUND_FIGURES,
+    count_withheld,
+    describe,
+    describe_round,
+    left_out,
+    warn_of_withheld,
+)
 from apps.evaluation.starting import starting_point
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
@@ -80,6 +87,7 @@ class Training:
         log(INFO, "%s on %s: %d sites, engine %s", config.run.strategy, config.data.dataset, len(roster), self.engine)
         if config.evaluation.tests:
             check_test_rows(roster.reports)
+        warn_of_withheld(config, roster.reports)
         evaluator = self.evaluator(len(roster))
         log(INFO, "%s; results in %s", evaluator.summary, self.directory.path)
         lines = describe_labels(config.data, evaluator.sample_format, roster.class_counts)
@@ -280,9 +288,12 @@ class Training:
             measure(evaluator, models)
         if self.made < config.training.num_server_rounds:
             found["stopped"] = {"round": self.made, "patience": evaluation.patience}
+        phase = TEST_SCORE_COUNTS if evaluation.tests else SCORE_COUNTS
+        withheld = 0 if config.data.data_dir else count_withheld(self.strategy.roster.reports, phase)
         if not evaluation.counts or evaluator.tally is None:
-            return found, None
-        return found | describe(evaluator.tally, config, num_clients, self.choice.threshold), evaluator.tally
+            return found | left_out(withheld), None
+        figures = describe(evaluator.tally, config, num_clients, self.choice.threshold, withheld)
+        return found | figures, evaluator.tally
 
     @property
     def place(self) -> str:

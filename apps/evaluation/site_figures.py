@@ -1,11 +1,18 @@
 """What result.json says of a run's model: figures with intervals, each site's and all together, and a threshold."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from logging import WARNING
 from typing import Any
 
+from flwr.common import log
+
 from apps.run_config.algorithm import RunConfig
+from payloads.handshake import SiteReport
+from payloads.held_out import SCORE_COUNTS, TEST_SCORE_COUNTS, held_counts
 from problems import intervals
+from problems.data import OWN
 from problems.intervals import AUC, BRIER, point_figures
+from problems.least_cell import LEAST_CELL, is_small
 from problems.randomness import stream
 from problems.tallies import Tally
 
@@ -32,34 +39,105 @@ def choose_threshold(tally: Tally, config: RunConfig) -> dict[str, Any]:
     return {"score": score, "at": at, "sensitivity": sensitivity, "specificity": specificity}
 
 
-def describe(tally: Tally, config: RunConfig, clients: int, threshold: dict[str, Any] | None) -> dict[str, Any]:
+def describe(
+    tally: Tally, config: RunConfig, clients: int, threshold: dict[str, Any] | None, withheld: int = 0
+) -> dict[str, Any]:
     """Return the figures of all rows and of each site's.
 
     Args:
         tally: of the rows.
         clients: only sites below this number are listed.
         threshold: from `choose_threshold`, if there is one.
+        withheld: The number of sites that do not count their rows, see `count_withheld`.
 
     Returns:
         ``threshold``, if there is one; ``figures_on``: which rows these are; ``all``; and ``sites``, empty where the
-        server does not know which rows are whose, or with secure sums.
+        server does not know which rows are whose, or with secure sums. ``left_out``: the number of sites without
+        figures since they have too few rows, if there are any.
     """
     tested = config.evaluation.tests or not config.data.validation_fraction
+
+    # the server has the rows of other runs
+    least = LEAST_CELL if config.data.partition == OWN and not config.data.data_dir else 1
 
     def entry(rows: Tally) -> dict[str, Any]:
         negatives, positives = rows.count()
         found: dict[str, Any] = {"rows": negatives + positives, "positives": positives}
         if config.evaluation.site_metrics:
-            found |= intervals.describe(rows, stream(config.training.seed, "bootstrap", rows.places[0] + 1))
+            rng = stream(config.training.seed, "bootstrap", rows.places[0] + 1)
+            found |= intervals.describe(rows, rng, least=least)
         if threshold is not None:
-            found["confusion"] = rows.confusion(threshold["score"])
+            found["confusion"] = hide_small(rows.confusion(threshold["score"]), least)
         return found
 
-    return ({} if threshold is None else {"threshold": threshold}) | {
-        "figures_on": "test rows" if tested else "validation rows",
-        "all": entry(tally.total()),
-        "sites": [{"partition": site.places[0], **entry(site)} for site in _sites(tally, config, clients)],
-    }
+    sites, few = _sites(tally, config, clients)
+    return (
+        ({} if threshold is None else {"threshold": threshold})
+        | {
+            "figures_on": "test rows" if tested else "validation rows",
+            "all": entry(tally.total()),
+            "sites": [{"partition": site.places[0], **entry(site)} for site in sites],
+        }
+        | left_out(few + withheld)
+    )
+
+
+def left_out(sites: int) -> dict[str, Any]:
+    """Return what result.json has about sites without figures; {} without such sites.
+
+    Args:
+        sites: The number of these sites.
+    """
+    return {"left_out": {"sites": sites, "fewer_than": LEAST_CELL}} if sites else {}
+
+
+def warn_of_withheld(config: RunConfig, reports: Sequence[SiteReport]) -> None:
+    """Warn before round 1 of sites whose held-out rows are too few to be counted.
+
+    Args:
+        config: The run config.
+        reports: The sites' reports.
+    """
+    phases = {SCORE_COUNTS: "validation" if config.data.validation_fraction else "held-out"}
+    if config.evaluation.tests:
+        phases[TEST_SCORE_COUNTS] = "test"
+    for phase, rows in {} if config.data.data_dir else phases.items():
+        if sites := count_withheld(reports, phase):
+            text = (
+                "left out of the metrics on %s rows: %d of %d sites, since each has none or fewer than its least-cell"
+            )
+            log(WARNING, text, rows, sites, len(reports))
+
+
+def describe_left_out(left_out: Mapping[str, int]) -> str:
+    """Return words for the sites without figures.
+
+    Args:
+        left_out: The entry of result.json.
+    """
+    sites = "1 site" if left_out["sites"] == 1 else f"{left_out['sites']} sites"
+    return f"left out: {sites} with fewer than {left_out['fewer_than']} rows, or with as few in a class"
+
+
+def hide_small(confusion: dict[str, int], least: int) -> dict[str, int] | None:
+    """Return the numbers of right and wrong answers; None if one is above 0 and below the least cell.
+
+    Args:
+        confusion: The numbers, by name.
+        least: The least cell.
+    """
+    return None if is_small(list(confusion.values()), least) else confusion
+
+
+def count_withheld(reports: Sequence[SiteReport], phase: str) -> int:
+    """Return the number of sites whose least cell keeps them from counting their held-out rows.
+
+    Args:
+        reports: The sites' reports.
+        phase: One of the `EVALUATIONS`.
+    """
+    counts = [held_counts(report, phase) for report in reports if report.least_cell is not None]
+    return sum(count is not None and not count.any() for count in counts)
 
 
 def describe_round(tally: Tally, config: RunConfig, clients: int) -> dict[str, Any]:
@@ -77,14 +155,19 @@ def describe_round(tally: Tally, config: RunConfig, clients: int) -> dict[str, A
         negatives, positives = rows.count()
         return {"rows": negatives + positives, "positives": positives, **point_figures(rows)}
 
-    sites = [{"partition": site.places[0], **entry(site)} for site in _sites(tally, config, clients)]
+    sites = [{"partition": site.places[0], **entry(site)} for site in _sites(tally, config, clients)[0]]
     return {"all": entry(tally.total()), "sites": sites}
 
 
-def _sites(tally: Tally, config: RunConfig, clients: int) -> list[Tally]:
-    """The rows of each site that is told apart and has any; with secure sums the sums are all that is told."""
-    listed = [] if config.privacy.secure_sum else [site for site in tally.sites() if site.places[0] < clients]
-    return [site for site in listed if sum(site.count())]
+def _sites(tally: Tally, config: RunConfig, clients: int) -> tuple[list[Tally], int]:
+    """The rows of each site that is known and has enough; and the number of sites with fewer rows.
+
+    With secure sums the server knows the sums alone.
+    """
+    known = [] if config.privacy.secure_sum else [site for site in tally.sites() if site.places[0] < clients]
+    listed = [site for site in known if sum(site.count())]
+    enough = [site for site in listed if not is_small([sum(site.count())], LEAST_CELL)]
+    return enough, len(listed) - len(enough)
 
 
 def describe_in_words(result: Mapping[str, Any], config: RunConfig) -> Iterator[str]:
@@ -96,8 +179,17 @@ def describe_in_words(result: Mapping[str, Any], config: RunConfig) -> Iterator[
     if (everyone := result.get("all")) is None:
         return
     rows = result["figures_on"]
-    if chosen := result.get("threshold"):
-        counts = everyone["confusion"]
+    if left_out := result.get("left_out"):
+        yield f"{describe_left_out(left_out)}: figures on {rows} would be of single rows"
+    chosen = result.get("threshold")
+    if chosen and (counts := everyone["confusion"]) is None:
+        sensitivity, specificity = (
+            f"sensitivity {chosen['sensitivity']:.4f}",
+            f"specificity {chosen['specificity']:.4f}",
+        )
+        rates = f"{sensitivity}, {specificity} on validation rows"
+        yield f"threshold {chosen['score']:.6g} by {chosen['at']}: {rates}; on {rows} some counts are too small to tell"
+    elif chosen:
         positives, negatives = everyone["positives"], everyone["rows"] - everyone["positives"]
         found = counts["true_positives"] / positives, counts["true_negatives"] / negatives
         yield (

@@ -9,6 +9,7 @@ from typing import Any
 
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError, Scalar
+from apps.sites.cells import LEAST, least_cell
 from apps.sites.ledger import LIMITS, check_limits
 from apps.sites.rows import DATA_PATH, SPLIT_SEED
 from apps.sites.sample_privacy import LARGEST, LARGEST_TOTAL, check_epsilon
@@ -50,6 +51,7 @@ def check_demands(node: Mapping[str, Scalar], config: RunConfig) -> None:
     """
     _check_stay(node)
     check_limits(node)
+    least_cell(node)
     _check_strategy(node, config.run.strategy)
     _check_fixed(node, config)
     check_epsilon(node, config)
@@ -76,7 +78,7 @@ def _check_fixed(node: Mapping[str, Scalar], config: RunConfig) -> None:
     named = [key for key in (SPLIT_SEED, *FIXED, *LIMITS.values(), LARGEST_TOTAL) if key in node]
     # a server could name the same file as the run's own data set
     if DATA_PATH in node and not config.algorithm.strategy.vertical:
-        named += [key for key in (STRATEGIES, LARGEST) if key in node]
+        named += [key for key in (STRATEGIES, LARGEST, LEAST) if key in node]
     if named and data.partition != OWN:
         got, allowed = f"a run with partition={data.partition!r}", f"{OWN!r}, since this site's settings have it"
         raise ConfigError(named[0], got=got, allowed=allowed, hint="set partition")
