@@ -15,6 +15,7 @@ from problems.intervals import AUC, BRIER, point_figures
 from problems.least_cell import LEAST_CELL, is_small
 from problems.randomness import stream
 from problems.tallies import Tally
+from strategies.rounds.errors import SetupError
 
 # of a line of metrics.jsonl: the figures of the round
 ROUND_FIGURES = "figures"
@@ -97,12 +98,22 @@ def warn_of_withheld(config: RunConfig, reports: Sequence[SiteReport]) -> None:
     Args:
         config: The run config.
         reports: The sites' reports.
+
+    Raises:
+        SetupError: No site has enough rows.
     """
     phases = {SCORE_COUNTS: "validation" if config.data.validation_fraction else "held-out"}
     if config.evaluation.tests:
         phases[TEST_SCORE_COUNTS] = "test"
     for phase, rows in {} if config.data.data_dir else phases.items():
         if sites := count_withheld(reports, phase):
+            if sites == len(reports):
+                raise SetupError(
+                    f"{rows} rows",
+                    got="fewer rows of a class than its least-cell at each site",
+                    allowed=f"more at one site, such as {LEAST_CELL} of each class",
+                    hint="raise test-fraction or validation-fraction, or set data-dir to a test file of the server",
+                )
             text = (
                 "left out of the metrics on %s rows: %d of %d sites, since each has none or fewer than its least-cell"
             )
