@@ -15,14 +15,8 @@ from apps.evaluation.labels import describe_labels
 from apps.evaluation.metric_names import add_suffix
 from apps.evaluation.models import RowEvaluation, ScoreEvaluator
 from apps.evaluation.selection import Choice, check_test_rows, measure
-from apps.evaluation.site_figures import (
-    ROUND_FIGURES,
-    count_withheld,
-    describe,
-    describe_round,
-    left_out,
-    warn_of_withheld,
-)
+from apps.evaluation.site_figures import ROUND_FIGURES, describe, describe_round
+from apps.evaluation.small_cells import SmallCells, left_out, warn_of_withheld
 from apps.evaluation.starting import starting_point
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
@@ -260,7 +254,7 @@ class Training:
             if warning := self.bounds.take(*evaluator.score_range):
                 self.history.warn(server_round, warning)
         if self.config.evaluation.has_figures(server_round, self.config.training) and evaluator.tally is not None:
-            figures = describe_round(evaluator.tally, self.config, len(self.strategy.roster))
+            figures = describe_round(evaluator.tally, self.config, self.strategy.roster.reports)
             self.strategy.report.extras[ROUND_FIGURES] = figures
         return metrics
 
@@ -288,11 +282,10 @@ class Training:
             measure(evaluator, models)
         if self.made < config.training.num_server_rounds:
             found["stopped"] = {"round": self.made, "patience": evaluation.patience}
-        phase = TEST_SCORE_COUNTS if evaluation.tests else SCORE_COUNTS
-        withheld = 0 if config.data.data_dir else count_withheld(self.strategy.roster.reports, phase)
+        reports = self.strategy.roster.reports
         if not evaluation.counts or evaluator.tally is None:
-            return found | left_out(withheld), None
-        figures = describe(evaluator.tally, config, num_clients, self.choice.threshold, withheld)
+            return found | left_out(SmallCells.of(config, reports).withheld), None
+        figures = describe(evaluator.tally, config, reports, self.choice.threshold)
         return found | figures, evaluator.tally
 
     @property

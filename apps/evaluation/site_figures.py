@@ -1,21 +1,16 @@
 """What result.json says of a run's model: figures with intervals, each site's and all together, and a threshold."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from logging import WARNING
 from typing import Any
 
-from flwr.common import log
-
+from apps.evaluation.small_cells import SmallCells, describe_left_out, left_out
 from apps.run_config.algorithm import RunConfig
 from payloads.handshake import SiteReport
-from payloads.held_out import SCORE_COUNTS, TEST_SCORE_COUNTS, held_counts
 from problems import intervals
-from problems.data import OWN
 from problems.intervals import AUC, BRIER, point_figures
-from problems.least_cell import LEAST_CELL, is_small
+from problems.least_cell import is_small
 from problems.randomness import stream
 from problems.tallies import Tally
-from strategies.rounds.errors import SetupError
 
 # of a line of metrics.jsonl: the figures of the round
 ROUND_FIGURES = "figures"
@@ -41,15 +36,14 @@ def choose_threshold(tally: Tally, config: RunConfig) -> dict[str, Any]:
 
 
 def describe(
-    tally: Tally, config: RunConfig, clients: int, threshold: dict[str, Any] | None, withheld: int = 0
+    tally: Tally, config: RunConfig, reports: Sequence[SiteReport], threshold: dict[str, Any] | None
 ) -> dict[str, Any]:
     """Return the figures of all rows and of each site's.
 
     Args:
         tally: of the rows.
-        clients: only sites below this number are listed.
+        reports: The sites' reports. Only these sites are listed.
         threshold: from `choose_threshold`, if there is one.
-        withheld: The number of sites that do not count their rows, see `count_withheld`.
 
     Returns:
         ``threshold``, if there is one; ``figures_on``: which rows these are; ``all``; and ``sites``, empty where the
@@ -58,105 +52,35 @@ def describe(
     """
     tested = config.evaluation.tests or not config.data.validation_fraction
 
-    # the server has the rows of other runs
-    least = LEAST_CELL if config.data.partition == OWN and not config.data.data_dir else 1
+    cells = SmallCells.of(config, reports)
 
     def entry(rows: Tally) -> dict[str, Any]:
         negatives, positives = rows.count()
         found: dict[str, Any] = {"rows": negatives + positives, "positives": positives}
         if config.evaluation.site_metrics:
             rng = stream(config.training.seed, "bootstrap", rows.places[0] + 1)
-            found |= intervals.describe(rows, rng, least=least)
+            found |= intervals.describe(rows, rng, least=cells.of_counts(rows.places[0]))
         if threshold is not None:
-            found["confusion"] = hide_small(rows.confusion(threshold["score"]), least)
+            found["confusion"] = cells.hide(rows.places[0], rows.confusion(threshold["score"]))
         return found
 
-    sites, few = _sites(tally, config, clients)
+    sites, few = _sites(tally, config, cells)
+    everyone, listed = entry(tally.total()), [{"partition": site.places[0], **entry(site)} for site in sites]
+    if threshold is not None and [site["confusion"] for site in listed].count(None) == 1:
+        everyone["confusion"] = None  # the difference would be the counts that the site hides
     return (
         ({} if threshold is None else {"threshold": threshold})
-        | {
-            "figures_on": "test rows" if tested else "validation rows",
-            "all": entry(tally.total()),
-            "sites": [{"partition": site.places[0], **entry(site)} for site in sites],
-        }
-        | left_out(few + withheld)
+        | {"figures_on": "test rows" if tested else "validation rows", "all": everyone, "sites": listed}
+        | left_out(few + cells.withheld)
     )
 
 
-def left_out(sites: int) -> dict[str, Any]:
-    """Return what result.json has about sites without figures; {} without such sites.
-
-    Args:
-        sites: The number of these sites.
-    """
-    return {"left_out": {"sites": sites, "fewer_than": LEAST_CELL}} if sites else {}
-
-
-def warn_of_withheld(config: RunConfig, reports: Sequence[SiteReport]) -> None:
-    """Warn before round 1 of sites whose held-out rows are too few to be counted.
-
-    Args:
-        config: The run config.
-        reports: The sites' reports.
-
-    Raises:
-        SetupError: No site has enough rows.
-    """
-    phases = {SCORE_COUNTS: "validation" if config.data.validation_fraction else "held-out"}
-    if config.evaluation.tests:
-        phases[TEST_SCORE_COUNTS] = "test"
-    for phase, rows in {} if config.data.data_dir else phases.items():
-        if sites := count_withheld(reports, phase):
-            if sites == len(reports):
-                raise SetupError(
-                    f"{rows} rows",
-                    got="fewer rows of a class than its least-cell at each site",
-                    allowed=f"more at one site, such as {LEAST_CELL} of each class",
-                    hint="raise test-fraction or validation-fraction, or set data-dir to a test file of the server",
-                )
-            text = (
-                "left out of the metrics on %s rows: %d of %d sites, since each has none or fewer than its least-cell"
-            )
-            log(WARNING, text, rows, sites, len(reports))
-
-
-def describe_left_out(left_out: Mapping[str, int]) -> str:
-    """Return words for the sites without figures.
-
-    Args:
-        left_out: The entry of result.json.
-    """
-    sites = "1 site" if left_out["sites"] == 1 else f"{left_out['sites']} sites"
-    return f"left out: {sites} with fewer than {left_out['fewer_than']} rows, or with as few in a class"
-
-
-def hide_small(confusion: dict[str, int], least: int) -> dict[str, int] | None:
-    """Return the numbers of right and wrong answers; None if one is above 0 and below the least cell.
-
-    Args:
-        confusion: The numbers, by name.
-        least: The least cell.
-    """
-    return None if is_small(list(confusion.values()), least) else confusion
-
-
-def count_withheld(reports: Sequence[SiteReport], phase: str) -> int:
-    """Return the number of sites whose least cell keeps them from counting their held-out rows.
-
-    Args:
-        reports: The sites' reports.
-        phase: One of the `EVALUATIONS`.
-    """
-    counts = [held_counts(report, phase) for report in reports if report.least_cell is not None]
-    return sum(count is not None and not count.any() for count in counts)
-
-
-def describe_round(tally: Tally, config: RunConfig, clients: int) -> dict[str, Any]:
+def describe_round(tally: Tally, config: RunConfig, reports: Sequence[SiteReport]) -> dict[str, Any]:
     """Return the figures of all rows and of each site's after a round, without intervals.
 
     Args:
         tally: of the rows that the round was evaluated on.
-        clients: as in `describe`.
+        reports: as in `describe`.
 
     Returns:
         ``all`` and ``sites``, as in `describe`.
@@ -166,18 +90,21 @@ def describe_round(tally: Tally, config: RunConfig, clients: int) -> dict[str, A
         negatives, positives = rows.count()
         return {"rows": negatives + positives, "positives": positives, **point_figures(rows)}
 
-    sites = [{"partition": site.places[0], **entry(site)} for site in _sites(tally, config, clients)[0]]
+    sites = [
+        {"partition": site.places[0], **entry(site)}
+        for site in _sites(tally, config, SmallCells.of(config, reports))[0]
+    ]
     return {"all": entry(tally.total()), "sites": sites}
 
 
-def _sites(tally: Tally, config: RunConfig, clients: int) -> tuple[list[Tally], int]:
+def _sites(tally: Tally, config: RunConfig, cells: SmallCells) -> tuple[list[Tally], int]:
     """The rows of each site that is known and has enough; and the number of sites with fewer rows.
 
     With secure sums the server knows the sums alone.
     """
-    known = [] if config.privacy.secure_sum else [site for site in tally.sites() if site.places[0] < clients]
+    known = [] if config.privacy.secure_sum else [site for site in tally.sites() if site.places[0] < cells.sites]
     listed = [site for site in known if sum(site.count())]
-    enough = [site for site in listed if not is_small([sum(site.count())], LEAST_CELL)]
+    enough = [site for site in listed if not is_small([sum(site.count())], cells.of_site(site.places[0]))]
     return enough, len(listed) - len(enough)
 
 

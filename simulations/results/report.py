@@ -11,7 +11,7 @@ from typing import Any
 
 from apps.config import ConfigError
 from apps.evaluation.metric_names import better
-from apps.evaluation.site_figures import describe_left_out
+from apps.evaluation.small_cells import describe_left_out
 from apps.run_directory.curves import RANKING
 from problems.errors import require
 from problems.intervals import FIGURES

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from apps.evaluation.metric_names import add_suffix
-from apps.evaluation.site_figures import describe_left_out
+from apps.evaluation.small_cells import describe_left_out
 from apps.run_directory.curves import rows_in_words
 from problems.data.spec import DATASETS, GENERIC, PARTITIONS
 from problems.models import MODELS

@@ -200,7 +200,7 @@ def test_other_bins_of_one_model_reveal_nothing_new(tmp_path: Path) -> None:
         told = count_scores(node, config, [1.0, 0.0], around(low, high))
         assert isinstance(told, GroupCounts)
         below = np.cumsum(told.negatives)
-        found += [count for count in below.tolist()]
+        found += below.tolist()
         assert not ((told.negatives > 0) & (told.negatives < LEAST)).any()
     steps = np.diff(np.unique(found))
     assert steps.min() >= LEAST
