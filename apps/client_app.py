@@ -14,7 +14,6 @@ from flwr.clientapp import ClientApp
 from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
 from apps.run_config.algorithm import HANDSHAKE, Held
 from apps.sites import resources
-from apps.sites.cells import cells_of
 from apps.sites.fingerprints import add_fingerprint
 from apps.sites.ledger import EVALUATIONS, HANDSHAKES, count_answer, one_at_a_time
 from apps.sites.policy import check_demands
@@ -360,8 +359,8 @@ def _scores(context: Context, request: Request) -> RecordDict:
     if asked is not None and config.privacy.secure_sum:
         raise SecureSumError("the server chose the bins of the scores, allowed: the fixed bins in a secure sum")
     model = resources.skeleton(config, tuple(site.features.shape[1:]))
-    least, summed = cells_of(config, context.node_config), bool(config.privacy.secure_sum)
-    counts = score(model, request.parameters, site, asked, request.config[PHASE], least, summed=summed)
+    summed = bool(config.privacy.secure_sum)
+    counts = score(model, request.parameters, site, asked, request.config[PHASE], summed=summed)
     metrics = {NUM_EXAMPLES: int(counts.negatives.sum() + counts.positives.sum()), ROUND: request.config[ROUND]}
     payload = _mask([], counts, 0, request, context, config) if config.privacy.secure_sum else counts.to_record()
     return content(payload=payload, metrics=metrics)

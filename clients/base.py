@@ -197,15 +197,14 @@ def score(
     site: Site,
     asked: ScoreEdges | None,
     phase: str = SCORE_COUNTS,
-    least: int = 1,
     *,
     summed: bool = False,
 ) -> ScoreCounts:
     """Count a site's held-out rows by class and by bin of their score under a model, for any algorithm.
 
+    With a least cell above 1 groups of rows are counted, see `problems.least_cell`, and none if a class has fewer rows.
+
     Args:
-        least: The site's least cell. Above 1, groups of rows are counted, see `problems.least_cell`. None if a class
-            has fewer rows.
         summed: Whether the server sees only a sum over sites, in which it cannot spread the scores of a site's groups.
             The site then spreads the scores.
         asked: edges of the bins; None: `first_edges`.
@@ -219,7 +218,7 @@ def score(
     if rows is None:
         kind = "has no test rows" if phase == TEST_SCORE_COUNTS else "holds out no rows"
         raise ValueError(f"partition {site.partition_id} {kind}: the server evaluates on its own")
-    labels = rows.labels.cpu().numpy() > 0.5
+    labels, least = rows.labels.cpu().numpy() > 0.5, site.least_cell
     positives = int(labels.sum())
     if is_small((len(labels) - positives, positives), least):
         return ScoreCounts.of(np.zeros(0, np.int64), np.zeros(0, bool))

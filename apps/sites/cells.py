@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError, Scalar
-from problems.data import OWN, DataError, SiteRows
+from problems.data import DataError, SiteRows
 from problems.least_cell import LEAST_CELL, is_small
 
 LEAST = "least-cell"
@@ -31,19 +30,6 @@ def least_cell(node: Mapping[str, Scalar]) -> int:
     if type(value) is not int or value < 1:
         raise ConfigError(f"node config: {LEAST}", got=repr(value), allowed=_ALLOWED, hint=f"set {LEAST} to a number")
     return value
-
-
-def cells_of(config: RunConfig, node: Mapping[str, Scalar]) -> int:
-    """Return the least cell of the rows of a run: the site's for a file of its own, else 1, since the server has them.
-
-    Args:
-        config: The run config.
-        node: The site's effective node config.
-
-    Raises:
-        ConfigError: The key has a wrong value.
-    """
-    return least_cell(node) if config.data.partition == OWN else 1
 
 
 def check_classes(rows: SiteRows, least: int) -> None:

@@ -241,6 +241,11 @@ def _site(rows: SiteRows, partition_id: int, same: _Same, dtype: torch.dtype, de
     return replace(part(rows.train_rows), held_out=kept_out(rows.evaluated_rows), test=test)
 
 
+@lru_cache(maxsize=64)
+def _with_least_cell(site: Site, least: int) -> Site:
+    return replace(site, least_cell=least)
+
+
 class RowSites(Sites):
     """Clients that hold rows, all with the same features. A node's process caches its rows."""
 
@@ -252,7 +257,8 @@ class RowSites(Sites):
         arrays = {} if scaling is None else scaling.arrays()
         same = _Same(agreed, tuple((name, array.tobytes()) for name, array in arrays.items()))
         with _load_lock:
-            return _site(rows, partition_id, same, dtype_of(config.training), device_of(config.training))
+            found = _site(rows, partition_id, same, dtype_of(config.training), device_of(config.training))
+            return _with_least_cell(found, least_cell(context.node_config))
 
     def report(self, config: RunConfig, context: Context, place: tuple[int, int]) -> SiteReport:
         """Return how many rows of each class a node holds; for a file of its own, `own_report`.

@@ -20,7 +20,7 @@ from payloads.wire import CONFIG, PAYLOAD, PHASE, ROUND, content, model_record
 from problems.binned_scores import codes
 from simulations.engines.grid import FIRST_NODE_ID, task_identity
 from simulations.engines.in_process import InProcessGrid
-from tests.battery.federation import federate, flat_config, patients
+from tests.battery.federation import federate, flat_config, patients, payloads_of
 
 RUN: dict[str, Scalar] = {
     "dataset": "csv",
@@ -243,6 +243,16 @@ def test_every_count_that_leaves_is_none_or_large(
         counts += [told.negatives, told.positives]
         assert [told.negatives.sum(), told.positives.sum()] == report.held_out_counts.tolist()
     assert not [part.tolist() for part in counts if ((part > 0) & (part < least)).any()]
+
+
+def test_histograms_of_scores_have_no_bin_of_few_rows(tmp_path: Path) -> None:
+    nodes = [put(patients(90, place), tmp_path, str(place)) for place in range(3)]
+    keys: dict[str, Scalar] = {"strategy": "fedx2", "fedx.pool": "histogram", "fedx.bins": 64, "test-fraction": 0.3}
+    _, grid = federate(tmp_path / "run", {**RUN, **NAMED, **keys}, nodes=nodes)
+    sent = [payloads_of("fedx2", one)[1] for one in grid.exchanges if "score-counts" not in one.phase]
+    counts = [side for one in sent for name, side in one.arrays().items() if name.endswith("_counts")]
+    assert counts
+    assert not any(((part > 0) & (part < LEAST)).any() for part in counts)
 
 
 def test_a_run_config_cannot_lower_it(tmp_path: Path) -> None:
