@@ -78,7 +78,8 @@ def _check_fixed(node: Mapping[str, Scalar], config: RunConfig) -> None:
     named = [key for key in (SPLIT_SEED, *FIXED, *LIMITS.values(), LARGEST_TOTAL) if key in node]
     # a server could name the same file as the run's own data set
     if DATA_PATH in node and not config.algorithm.strategy.vertical:
-        named += [key for key in (STRATEGIES, LARGEST, LEAST) if key in node]
+        named += [key for key in (STRATEGIES, LARGEST) if key in node]
+        named += [LEAST] * (LEAST in node and least_cell(node) > 1)
     if named and data.partition != OWN:
         got, allowed = f"a run with partition={data.partition!r}", f"{OWN!r}, since this site's settings have it"
         raise ConfigError(named[0], got=got, allowed=allowed, hint="set partition")
