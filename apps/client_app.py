@@ -359,7 +359,8 @@ def _scores(context: Context, request: Request) -> RecordDict:
     if asked is not None and config.privacy.secure_sum:
         raise SecureSumError("the server chose the bins of the scores, allowed: the fixed bins in a secure sum")
     model = resources.skeleton(config, tuple(site.features.shape[1:]))
-    counts = score(model, request.parameters, site, asked, request.config[PHASE])
+    summed = bool(config.privacy.secure_sum)
+    counts = score(model, request.parameters, site, asked, request.config[PHASE], summed=summed)
     metrics = {NUM_EXAMPLES: int(counts.negatives.sum() + counts.positives.sum()), ROUND: request.config[ROUND]}
     payload = _mask([], counts, 0, request, context, config) if config.privacy.secure_sum else counts.to_record()
     return content(payload=payload, metrics=metrics)

@@ -24,6 +24,7 @@ from methods.pairwise import FedXSettings, PairwiseTask
 from methods.predictions import FedXPool, FedXPredictions, FedXState, Predictions
 from payloads.settings import TrainingSettings
 from privacy.budget import noise_for
+from problems.least_cell import Groups
 from problems.randomness import secret_normal
 
 
@@ -47,8 +48,12 @@ def count_scores(x: Float[Tensor, "d"], task: PairwiseTask) -> FedXPredictions:
     if not np.isfinite(scores).all():
         raise ValueError("a score is not finite: the run has diverged")
     bins, none = task.settings.bins, np.zeros(0, task.training.dtype)
-    places = np.clip(((scores - low) / (high - low) * bins).astype(np.int64), 0, bins - 1)
     positive = site.labels.cpu().numpy() > 0.5
+    if site.least_cell > 1 and not task.settings.pool_epsilon:  # no row counts by itself
+        for one in (positive, ~positive):
+            groups = Groups.of(scores[one], site.least_cell)
+            scores[one] = np.repeat(groups.centres, groups.sizes)
+    places = np.clip(((scores - low) / (high - low) * bins).astype(np.int64), 0, bins - 1)
     counts = [np.bincount(places[one], minlength=bins).astype(np.int64) for one in (positive, ~positive)]
     if deviation := deviation_of(task.settings, task.training):
         share = max(deviation / np.sqrt(task.summed), 1.0)  # rounding would take away what is much smaller

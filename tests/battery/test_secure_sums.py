@@ -313,7 +313,9 @@ def test_a_run_that_was_cut_and_continued_is_the_whole_one(keys: dict[str, Scala
 def test_sites_that_evaluate_send_the_sum_of_their_counts(tmp_path: Path) -> None:
     for site in range(4):
         patients(60 + 20 * site, site).to_csv(tmp_path / f"{site}.csv", index=False)
-    nodes: list[dict[str, Scalar]] = [{"data-path": str(tmp_path / f"{site}.csv")} for site in range(4)]
+    nodes: list[dict[str, Scalar]] = [
+        {"data-path": str(tmp_path / f"{site}.csv"), "least-cell": 1} for site in range(4)
+    ]
     config: dict[str, Scalar] = {
         "dataset": "csv",
         "partition": "own",
