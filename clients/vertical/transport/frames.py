@@ -123,7 +123,7 @@ class PartyError(RuntimeError):
         failure.__cause__ = error
         return failure
 
-    def redacted(self) -> PartyError:
+    def redact(self) -> PartyError:
         """Return the error with the public part of its reason alone."""
         return self if self.public == self.reason else PartyError(self.party, self.public)
 
