@@ -136,12 +136,15 @@ def test_counted_sums_of_a_penalty_keep_their_order(window: int) -> None:
     assert outcomes[0].counters["updates"] == 3 * 8
 
 
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("active", [(0,), (0, 2)])
-def test_a_wide_window_does_not_leave_a_dominator_alone_in_its_first_sums(active: tuple[int, ...]) -> None:
+def test_a_wide_window_does_not_leave_a_dominator_alone_in_its_first_sums(
+    active: tuple[int, ...], threads: int
+) -> None:
     """Partials of blocks that are still zero, as many as the window allows, hide nothing of the dominator's."""
     case = make_case(4, active, counted=True, window=100, batch_size=2, epochs=1)
     tapes = [Tape() for _ in range(4)]
-    case.run(recorders=tapes)
+    case.run(recorders=tapes, threads=threads)
     for tape in tapes:
         for dominator in active:
             given = [values for kind, to, values in tape.partials if (kind, to) == (Kind.PARTIAL, dominator)]
