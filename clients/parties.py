@@ -15,10 +15,10 @@ import torch
 from flwr.common import log
 from numpy.typing import NDArray
 
-from clients.vertical.policy import Policy
+from clients.vertical.policy import Policy, PolicyError
 from clients.vertical.segment.dominator import Flips, draw_flips
 from clients.vertical.segment.plan import Holding, Plan
-from clients.vertical.transport.addresses import Address, make_private, socket_base
+from clients.vertical.transport.addresses import UNREACHABLE, Address, make_private, socket_base
 from clients.vertical.transport.identity import Identity
 from payloads.record import FloatArray
 from payloads.vfb2 import VFB2State
@@ -142,6 +142,7 @@ class Party:
         policy: what its owner demands of a run.
         flips: where its label flips are kept from run to run; None: nowhere.
         looks: The count of its looks. None: they are not counted.
+        verbose: Whether its errors leave it in full; else they must not quote its file or its network.
     """
 
     partition_id: int
@@ -156,6 +157,7 @@ class Party:
     policy: Policy = field(default_factory=Policy)
     flips: FlipMemory | None = None
     looks: Looks | None = None
+    verbose: bool = True
 
     @cached_property
     def data(self) -> PartyData:
@@ -164,6 +166,32 @@ class Party:
 
     def __len__(self) -> int:
         return int(self.data.holding(None).features.shape[0])
+
+    def resolve(self, shown: Sequence[Address], salt: bytes, serial: int, port: int) -> list[Address]:
+        """Return the address of each party. Paths of sockets and this party's own address do not come from the server.
+
+        Args:
+            shown: The addresses that the server has sent.
+            salt: The run's random bytes.
+            serial: The number of the attempt.
+            port: The port that this party has named for parties of the same host; 0: none.
+
+        Raises:
+            PolicyError: This party would listen at an address that it has not named, or connect to a host that its
+                owner does not allow.
+        """
+        me, folder = self.partition_id, run_folder(salt)
+        addresses = [
+            Address("unix", f"{folder}/{serial}-{party}") if address.kind == "unix" else address
+            for party, address in enumerate(shown)
+        ]
+        own = f"tcp:{self.advertised or f'127.0.0.1:{port}'}" if self.advertised != UNREACHABLE else f"none:{me}"
+        if addresses[me].kind != "unix" and str(addresses[me]) != own:
+            allowed, hint = f"{own}, which this party has named", "run the server's code unchanged"
+            raise PolicyError("address", got=str(addresses[me]), allowed=allowed, hint=hint)
+        peers = [(party, address) for party, address in enumerate(addresses) if party != me and address.kind == "tcp"]
+        self.policy.check_hosts({party: address.host for party, address in peers})
+        return addresses
 
     def label_flips(self, state: VFB2State, epsilon: float, facts: dict[str, Any]) -> Flips | None:
         """(n,) flips of its labels: those of this run, else those of earlier runs, else new ones; None without labels.

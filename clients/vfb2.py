@@ -14,17 +14,17 @@ from flwr.common import log
 from numpy.typing import NDArray
 
 from clients.base import Config, Fitted, PayloadClient
-from clients.parties import NoModel, Party, host_mark, run_folder, sockets
+from clients.parties import NoModel, Party, host_mark, sockets
 from clients.segments import add_segment, check_recipients, find_state, make_plan, make_score_plan
 from clients.vertical.alignment import MOST_IDS, digest, find_rows
 from clients.vertical.holdings import digest_holding
-from clients.vertical.policy import PolicyError, RefusalError
+from clients.vertical.policy import PolicyError, RefusalError, StatedRefusalError
 from clients.vertical.segment.party import run_segment
 from clients.vertical.segment.plan import Injection, Outcome, PartyState, Plan
-from clients.vertical.segment.varying import FEWEST, MASKS_HIDE
+from clients.vertical.segment.varying import FEWEST
 from clients.vertical.transport.addresses import Address, free_port
 from clients.vertical.transport.endpoint import Delays, Endpoint, Limits
-from clients.vertical.transport.frames import PartyError
+from clients.vertical.transport.frames import FinalError, PartyError
 from clients.vertical.transport.identity import Identity, fingerprint
 from payloads.id_forms import measure_ids
 from payloads.record import FloatArray, Payload
@@ -55,6 +55,10 @@ from problems.vertical.blocks import GROUP_LASSO
 from problems.vertical.blocks.network import Architecture, NetworkError, make_network
 
 _BY_COLUMNS = (GROUP_LASSO, "columns")
+
+
+class SegmentError(RuntimeError):
+    """A failure of the parties' common work. The text contains no data of a party whose errors are withheld."""
 
 
 class VFB2Client(PayloadClient[NoModel]):
@@ -103,7 +107,7 @@ class VFB2Client(PayloadClient[NoModel]):
         """Do what a message about a segment asks for; returns the reply's record.
 
         Raises:
-            RuntimeError: a party failed; the text names it.
+            SegmentError: a party failed; the text names it.
             RefusalError: the policy does not allow it, or the data cannot be used.
         """
         talks: dict[str, Callable[[Segment], Payload]] = {DATA_SUMMARY: self.describe, INTERSECTION: self.find_rows}
@@ -113,9 +117,12 @@ class VFB2Client(PayloadClient[NoModel]):
         try:
             self.admit(self.inbox)
             return talks[phase](self.inbox)
+        except FinalError as error:
+            raise StatedRefusalError(str(error)) from None
         except PartyError as error:
-            kind = RefusalError if MASKS_HIDE in error.reason else RuntimeError
-            raise kind(str(error)) from None
+            if not self.party.verbose:
+                log(ERROR, "the server gets the public part of this error only: %s", error)
+            raise SegmentError(str(error if self.party.verbose else error.redact())) from None
         except PolicyError as error:
             raise error.at(f"party {self.party.partition_id}") from None
 
@@ -123,19 +130,19 @@ class VFB2Client(PayloadClient[NoModel]):
         """Say how this party is reached and identified. Its data are not read.
 
         Args:
-            salt: random bytes of this run, from which the name of the folder for the parties' sockets follows.
+            salt: random bytes of this run.
         """
         party, state, identity = self.party, self.state, self.identity()
         self.facts["salt"] = salt.hex()
-        self.state = dataclasses.replace(state, identity=text(identity.to_bytes()))
         certificate, length = join_bytes([identity.certificate], PAGE)
         local = self.settings.transport == "tcp" and not party.advertised
+        port = np.array([free_port() if local else 0])
+        self.state = dataclasses.replace(state, identity=text(identity.to_bytes()), port=port)
         return Credentials(
             certificate=certificate,
             certificate_length=length,
-            folder=text(str(run_folder(salt))),
             advertised=text(party.advertised),
-            port=np.array([free_port() if local else 0]),
+            port=port,
             host=text(host_mark()),
             share=np.array([party.share]),
             serial=state.serial,
@@ -169,13 +176,13 @@ class VFB2Client(PayloadClient[NoModel]):
             k = self.settings.embedding
             if self.settings.alignment == "intersection" and (rows := len(data.ids(None))) > MOST_IDS:
                 key, got, allowed = f"{me}: vfb2.alignment", f"'intersection' of {rows:,} ids", f"{MOST_IDS:,} at most"
-                raise RefusalError(str(InputError(key, got=got, allowed=allowed, hint="bring fewer rows")))
+                raise StatedRefusalError(str(InputError(key, got=got, allowed=allowed, hint="bring fewer rows")))
             if data.block is None and data.classes and len(data.classes) != k:
                 key, allowed = f"{me}: vfb2.embedding", f"{len(data.classes)}, the number of classes"
                 raise RefusalError(str(InputError(key, got=k, allowed=allowed, hint="set it to that")))
             if data.block is None and data.keys and (self.settings.penalty, self.settings.groups) == _BY_COLUMNS:
                 allowed, hint = "'party', since the data set's encoding is not known here", "set it to that"
-                raise RefusalError(str(InputError("vfb2.groups", got="'columns'", allowed=allowed, hint=hint)))
+                raise StatedRefusalError(str(InputError("vfb2.groups", got="'columns'", allowed=allowed, hint=hint)))
             if data.block is None and k:
                 # refused now, before any segment
                 make_network(self.network(), data.columns, k)
@@ -184,17 +191,16 @@ class VFB2Client(PayloadClient[NoModel]):
             return DataSummary(
                 rows=self.counts(),
                 columns=np.array([data.columns]),
-                digest=self.digest(segment),
                 labels=np.array([data.labelled]),
                 id_lengths=id_lengths,
                 id_marks=id_marks,
             )
         except NetworkError as error:
             if self.party.data.keys or self.party.model == self.settings.model:
-                raise RefusalError(str(NetworkError.of(error, me))) from error
+                raise StatedRefusalError(str(NetworkError.of(error, me))) from error
             log(ERROR, "%s: model in the node config: %s", me, error)
-            raise RefusalError(f"{me}: its own network does not fit, its log says why") from error
-        except PolicyError:
+            raise StatedRefusalError(f"{me}: its own network does not fit, its log says why") from error
+        except RefusalError:
             raise
         except (ValueError, OSError) as error:
             raise RefusalError(str(error)) from error
@@ -213,7 +219,7 @@ class VFB2Client(PayloadClient[NoModel]):
         if self.state.data.tobytes() != digest_holding(self.party.data.holding(self.state.aligned)):
             got = "other rows, values, labels or order of rows than the run began with"
             allowed, hint = "the same data", "restore the file, or begin a new run"
-            raise RefusalError(str(InputError(f"resume: {me}", got=got, allowed=allowed, hint=hint)))
+            raise StatedRefusalError(str(InputError(f"resume: {me}", got=got, allowed=allowed, hint=hint)))
 
     def network(self) -> Architecture:
         """The party's network of its kept block, else of its node's config or the run's.
@@ -240,14 +246,21 @@ class VFB2Client(PayloadClient[NoModel]):
         """Compute the digest of the ids of the rows it takes part with.
 
         Args:
-            segment: gives the salt of the (32,) bytes.
+            segment: Gives the salt of the (32,) bytes, which stay at the party.
         """
         return text(digest(self.party.data.ids(self.state.aligned), segment.salt.tobytes()))
 
     def counts(self) -> NDArray[np.int64]:
-        """(2,) numbers of training and test rows it takes part with."""
+        """Return the (2,) numbers of training and test rows that the party takes part with.
+
+        Raises:
+            PolicyError: There are fewer than the owner demands.
+        """
         holding = self.party.data.holding(self.state.aligned)
-        return np.array([holding.features.shape[0], holding.test_rows])
+        rows, test_rows = int(holding.features.shape[0]), holding.test_rows
+        dominators = len(self.inbox.active) if isinstance(self.inbox, Segment) else 0
+        self.party.policy.check_rows(rows, test_rows, max(dominators, self.settings.active_parties))
+        return np.array([rows, test_rows])
 
     def find_rows(self, segment: Segment) -> Report:
         """Find the rows that all parties have, and keep their places.
@@ -259,18 +272,22 @@ class VFB2Client(PayloadClient[NoModel]):
         self.party.policy.check_intersection()
         me, ids, salt = self.party.partition_id, self.party.data.ids(None), segment.salt.tobytes()
         endpoint, serial = self.endpoint(segment), int(segment.serial[0])
-        self.facts["ids"] = {"offered": len(ids)}
+        theirs: dict[int, int] = {}
+        self.facts["ids"] = {"offered": len(ids), "theirs": theirs}
         reporter, fewest = int(segment.active[0]), 1 if self.settings.score_run else 2
         with sockets(endpoint.addresses[me]):
-            aligned, sent = asyncio.run(find_rows(me, reporter, ids, endpoint, serial, salt, fewest=fewest))
+            found = find_rows(me, reporter, ids, endpoint, serial, salt, fewest=fewest, offered=theirs)
+            aligned, sent = asyncio.run(found)
         self.facts["ids"]["common"] = len(aligned)
         self.facts["bytes-to-peers"] = sent
         self.state = dataclasses.replace(self.state, serial=segment.serial, aligned=aligned)
         try:
             rows = self.counts()
+        except PolicyError:
+            raise
         except ValueError as error:
             raise RefusalError(f"party {me}: of the rows that all parties have: {error}") from error
-        return Report(serial=segment.serial, counters=np.zeros(len(COUNTERS)), rows=rows, digest=self.digest(segment))
+        return Report(serial=segment.serial, counters=np.zeros(len(COUNTERS)), rows=rows)
 
     def take_part(self, segment: Segment) -> Report:
         """Run a segment with the other parties and keep the block it ends with.
@@ -284,6 +301,7 @@ class VFB2Client(PayloadClient[NoModel]):
         held, digest = self.counts(), self.digest(segment)
         parties, training, settings = self.party.parties, self.training, self.settings
         plan = make_plan(self.algorithm, segment, parties, held, digest.tobytes(), training, settings)
+        self.party.policy.check_trained(parties, sum(map(plan.moves, range(parties))))
         number = plan.segment
         if not number:
             content = digest_holding(self.party.data.holding(self.state.aligned))
@@ -305,7 +323,6 @@ class VFB2Client(PayloadClient[NoModel]):
             serial=segment.serial,
             counters=_in_order(outcome),
             rows=None if number else held,
-            digest=None if number else digest,
             weights=outcome.weights if share else None,
             **Report.of_metrics(outcome.metrics),  # type: ignore[arg-type]
         )
@@ -405,13 +422,17 @@ class VFB2Client(PayloadClient[NoModel]):
         """Say how the other parties are reached and identified.
 
         Raises:
+            PolicyError: as for `Party.resolve`.
             ValueError: the segment's addresses or certificates cannot be read.
         """
         (certificates, shown), silence = segment.peers(), self.settings.silence_timeout
-        addresses = [*map(Address.parse, shown)]
-        listen = self.party.listen if addresses[self.party.partition_id].kind == "tcp" else None
+        party, port = self.party, 0 if self.state.port is None else int(self.state.port[0])
+        salt, serial = segment.salt.tobytes(), int(segment.serial[0])
+        addresses = party.resolve([*map(Address.parse, shown)], salt, serial, port)
+        listen = party.listen if addresses[party.partition_id].kind == "tcp" else None
         limits = Limits(join=self.settings.join_timeout, silence=silence, beat=min(1.0, silence / 4))
-        return Endpoint(addresses, self.identity(), certificates, self.party.authority, limits, listen)
+        verbose = party.verbose
+        return Endpoint(addresses, self.identity(), certificates, party.authority, limits, listen, verbose=verbose)
 
 
 def _in_order(outcome: Outcome) -> NDArray[np.float64]:

@@ -33,7 +33,7 @@ Array = NDArray[np.float64]
 # The exchanges before round 1: who the parties are, what they hold, which rows they share (if ``alignment`` asks), and
 # whether these agree. No party reads its data before it has seen the certificates of all.
 CREDENTIALS, DATA_SUMMARY, INTERSECTION, ALIGNMENT = "credentials", "data-summary", "intersection", "alignment"
-# scalar in the credentials' messages: the salt of the parties' digests, in hexadecimal
+# scalar in the credentials' messages: the run's random bytes, see `Segment.salt`, in hexadecimal
 SALT = "salt"
 # what a party advertises to which nobody can connect
 UNREACHABLE = "none"
@@ -177,11 +177,10 @@ class Credentials(Payload):
     """Up, before round 1 and when a run is resumed or a segment repeated: how a party is reached and recognised, and
     nothing about its data."""
 
-    # the certificate (DER, padded) and its length; the folder of Unix sockets; host:port for other hosts, "none" if
-    # nobody can reach it, or empty; a free port for parties of the same host, or 0; a mark that all of a host share
+    # the certificate (DER, padded) and its length; host:port for other hosts, "none" if nobody can reach it, or empty;
+    # a free port for parties of the same host, or 0; a mark that all of a host share
     certificate: ByteArray = array("c", kind="bytes")
     certificate_length: IntArray = array(1, kind="int")
-    folder: ByteArray = array("f", kind="bytes")
     advertised: ByteArray = array("a", kind="bytes")
     port: IntArray = array(1, kind="int")
     host: ByteArray = array(32, kind="bytes")
@@ -195,11 +194,10 @@ class Credentials(Payload):
 class DataSummary(Payload):
     """Up, once a party has seen the certificates of all: what it holds."""
 
-    # training and test rows, columns, salted digest of the rows' ids, whether it has labels (of a run that scores rows:
-    # whether it used labels in training)
+    # training and test rows, columns, whether it has labels (of a run that scores rows: whether it used labels in
+    # training). The ids themselves are compared between the parties: the server gets no digest of them.
     rows: IntArray = array(2, kind="int")
     columns: IntArray = array(1, kind="int")
-    digest: ByteArray = array(32, kind="bytes")
     labels: BoolArray = array(1, kind="bool")
     # the form of its ids: lengths of the shortest and the longest, and whether some have each of `MARKS`
     id_lengths: IntArray = array(2, kind="int")
@@ -218,7 +216,7 @@ class Segment(Payload):
     segment: IntArray = array(1, kind="int")
     base: IntArray = array(1, kind="int")
     step: FloatArray = array(1)
-    # for the digests of ids
+    # names the run in the comparisons of ids between the parties, and in the folder of their sockets
     salt: ByteArray = array(16, kind="bytes")
     # training and test rows; absent while the parties still look for those they share
     rows: IntArray | None = array(2, kind="int", optional=True)
@@ -251,9 +249,8 @@ class Report(Payload):
     metric_values: FloatArray | None = array("k", optional=True)
     # in the order of COUNTERS
     counters: FloatArray = array(len(COUNTERS))
-    # before round 1 only: training and test rows, salted digest of their ids
+    # before round 1 only: training and test rows
     rows: IntArray | None = array(2, kind="int", optional=True)
-    digest: ByteArray | None = array(32, kind="bytes", optional=True)
     # the party's block, where the server asked for it
     weights: FloatArray | None = array("w", optional=True)
 
@@ -314,6 +311,8 @@ class VFB2State(Payload):
     aligned: IntArray | None = array("r", kind="int", optional=True)
     # a digest of the data that the run began with, which stays at the party
     data: ByteArray | None = array(16, kind="bytes", optional=True)
+    # the port that it has named for parties of the same host, or 0
+    port: IntArray | None = array(1, kind="int", optional=True)
 
     @classmethod
     def empty(cls) -> Self:

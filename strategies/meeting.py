@@ -13,6 +13,7 @@ from flwr.common import log
 from flwr.serverapp import Grid
 
 from payloads.flower_internals import CLIENT_ACTOR, PULL_INTERVAL, SIMULATION_GRID
+from payloads.id_forms import compare_forms
 from payloads.vfb2 import UNREACHABLE, Credentials, DataSummary, Report, VFB2Settings
 from problems.vertical.analysis import largest_step
 from strategies.rounds.errors import SetupError, StrategyError, reason_of, refusal_of
@@ -116,8 +117,8 @@ def addresses_of(
         got = f"'unix' for {len(credentials)} parties on {len(hosts)} hosts"
         raise SetupError("vfb2.transport", got=got, allowed="auto, tcp", hint="leave it out")
     if transport == "unix" or (transport == "auto" and len(hosts) == 1):
-        folder = credentials[0].folder.tobytes().decode()
-        return [f"unix:{folder}/{serial}-{place}" for place in range(len(credentials))]
+        # each party takes the folder from the salt
+        return [f"unix:/{serial}-{place}" for place in range(len(credentials))]
     advertised = [shown.advertised.tobytes().decode() for shown in credentials]
     if len(hosts) == 1:
         near = [f"127.0.0.1:{int(shown.port[0])}" for shown in credentials]
@@ -176,29 +177,34 @@ def active_parties(summaries: Sequence[DataSummary], wanted: int) -> tuple[int, 
     return tuple(holders[:wanted])
 
 
-def check_rows(held: Sequence[DataSummary | Report], forms: str = "") -> tuple[int, int]:
-    """The numbers of training and test rows that all parties hold.
+def check_rows(held: Sequence[DataSummary | Report], *, forms: bool = False) -> tuple[int, int]:
+    """Return the numbers of training and test rows, which all parties must have. The parties compare the ids.
 
     Args:
-        held: per party, the numbers of its rows and the digest of their ids.
-        forms: How the forms of the parties' ids differ; "": not known, or not at all.
+        held: The numbers of each party's rows.
+        forms: Whether ids of different forms are different rows too; needs the parties' summaries.
 
     Raises:
         StrategyError: rows differ; names the parties whose rows are not the most common ones.
     """
-    marks = []
+    marks, written = list[tuple[int, ...]](), []
     for party in held:
         assert party.rows is not None
-        assert party.digest is not None
-        marks.append((int(party.rows[0]), int(party.rows[1]), party.digest.tobytes()))
+        mark = party.rows.tolist()
+        if forms:
+            assert isinstance(party, DataSummary)
+            written.append((party.id_lengths, party.id_marks))
+            mark += [*party.id_lengths.tolist(), *party.id_marks.tolist()]
+        marks.append(tuple(mark))
     common, agreeing = Counter(marks).most_common(1)[0]
     differing = [place for place, mark in enumerate(marks) if mark != common]
     if differing:
         shown = ", ".join(f"{marks[place][0] + marks[place][1]:,}" for place in differing)
         agreed = f"{agreeing} of {len(marks)} parties, who agree on {common[0] + common[1]:,}"
+        different = compare_forms(written) if forms else ""
         raise SetupError(
             f"party {', '.join(map(str, differing))}",
-            got=f"other rows ({shown}) than {agreed}{forms and f'; {forms}'}",
+            got=f"other rows ({shown}) than {agreed}{different and f'; {different}'}",
             allowed="the same ids everywhere",
             hint='bring these, or set vfb2.alignment="intersection"',
         )

@@ -45,8 +45,8 @@ from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import Reply
 from strategies.vertical import VerticalStrategy
 
-# most bytes of a party's certificate, the folder of its socket, and host:port
-MOST_CREDENTIALS = {"c": 16 * PAGE, "f": 4096, "a": 512}
+# most bytes of a party's certificate, and of host:port
+MOST_CREDENTIALS = {"c": 16 * PAGE, "a": 512}
 # words of a party's error when the parties have too few rows in common
 NONE_IN_COMMON = "rows in common"
 EIGENVALUE = "largest_eigenvalue"
@@ -125,7 +125,7 @@ class VFB2(VerticalStrategy):
             self.rows = self.find_rows(arrays)
         if self.settings.score_run:
             names = ", ".join(map(str, self.active))
-            log(INFO, "%d parties score the %d rows that all hold, for party %s", len(everyone), self.rows[0], names)
+            log(INFO, "%d parties score %d rows each, for party %s", len(everyone), self.rows[0], names)
             return
         replies = self.ask(0, everyone, arrays, self.segment(), ALIGNMENT)
         check_rows([reply.payload for reply in replies])
@@ -164,7 +164,7 @@ class VFB2(VerticalStrategy):
         return rows
 
     def introduce(self, server_round: int, arrays: ArrayRecord) -> None:
-        """Send the parties each other's credentials; learn who holds labels and whether the rows are the same.
+        """Send the parties each other's credentials; learn who holds labels and whether the numbers of rows are equal.
 
         Raises:
             SetupError: too few hold labels, or the rows differ, from each other's or from those the run began with.
@@ -178,7 +178,8 @@ class VFB2(VerticalStrategy):
         self.summaries = [reply.payload for reply in replies]
         self.active = self.choose_active()
         if self.settings.alignment == "digest" or self.rows is not None:
-            rows = check_rows(self.summaries, compare_forms([(one.id_lengths, one.id_marks) for one in self.summaries]))
+            # the forms are of all rows of a party, and not of the common ones
+            rows = check_rows(self.summaries, forms=self.settings.alignment == "digest")
             if self.rows is not None and rows != self.rows:
                 got = f"{rows} training and test rows at the parties"
                 allowed = f"{self.rows}, with which this run began"
@@ -263,7 +264,7 @@ class VFB2(VerticalStrategy):
             return
         if payload.serial[0] != self.serial:
             raise PayloadError(f"report of attempt {payload.serial[0]}, expected {self.serial}")
-        if phase and (payload.rows is None or payload.digest is None):
+        if phase and payload.rows is None:
             raise PayloadError(f"the report of the {phase} phase has no rows")
         if phase != INTERSECTION and place == self.active[0] and self.evaluates() and not payload.metrics():
             raise PayloadError("the reporter's report has no metrics")

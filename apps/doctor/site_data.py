@@ -53,7 +53,9 @@ def _tell_labels(config: RunConfig, party: Held) -> str:
     from problems.vertical.objectives import make_objective
 
     assert isinstance(party, Party)
-    labels = party.data.holding(None).labels
+    held = party.data.holding(None)
+    labels = held.labels
+    party.policy.check_rows(int(held.features.shape[0]), held.test_rows, settings_of(config).active_parties)
     text = f"{0 if labels is None else len(labels):,} rows with labels"
     if labels is None or not make_objective(settings_of(config).problem).classification:
         return text

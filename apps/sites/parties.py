@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,22 +16,29 @@ from flwr.common import log
 from apps.run_config.algorithm import HANDSHAKE, Held, RunConfig, Sites
 from apps.run_config.settings import ConfigError
 from apps.sites.blocks import BLOCK, BlockFile, party_folder, write_block
+from apps.sites.column_use import value_of as _value
 from apps.sites.flip_memory import FlipMemory
 from apps.sites.looks import open_looks
-from apps.sites.party_audit import audit
-from apps.sites.rows import with_dialect
-from apps.sites.score_table import SCORE_PATH, SCORES_PATH, scores_path, write_scores
+from apps.sites.party_audit import audit, describe_columns
+from apps.sites.party_table import PartyTable
+from apps.sites.rows import DATA_PATH, with_dialect
+from apps.sites.score_table import SCORE_PATH, SCORES_PATH, ScoreTable, scores_path, write_scores
 from apps.sites.state_store import state_dir
 from apps.sites.vertical import data_loader, settings_of
+from apps.sites.withheld import is_verbose
 from clients.base import PayloadClient, Trained
 from clients.parties import NoModel, Party
 from clients.vertical.policy import (
     ALLOW_INTERSECTION,
     ALLOW_SCORES,
     ALLOWED_MASKINGS,
+    DEFAULT_FEWEST_ROWS,
+    DEFAULT_FEWEST_TRAINED,
     FEWEST_PARTIES,
+    FEWEST_ROWS,
     LARGEST_EPSILON,
     PEER_CA,
+    PEER_HOSTS,
     PINNED_PEERS,
     SCORES_FOR,
     Policy,
@@ -86,6 +93,7 @@ class PartySites(Sites):
                 vfb2 = settings_of(config)
                 facts.update(strategy=config.run.strategy, alignment=vfb2.alignment, masking=vfb2.masking)
                 facts["label-epsilon"] = vfb2.label_epsilon
+                facts |= {"problem": vfb2.problem, "label-column": config.data.labels_in, "id-column": vfb2.id_column}
                 if vfb2.score_run:
                     facts |= {"score-run": vfb2.score_run, "score-for": vfb2.score_for}
 
@@ -108,6 +116,8 @@ class PartySites(Sites):
         if not isinstance(client.inbox, Segment):  # the party has only introduced itself
             return
         party, node = client.party, context.node_config
+        if isinstance(party.data, PartyTable | ScoreTable):
+            client.facts |= describe_columns(client.settings, party.data.read)
         run = str(config.get(RUN_TOKEN, "")) or client.inbox.salt.tobytes().hex()
         folder = party_folder(node, local, run, party.partition_id)
         if client.scores is not None:
@@ -160,11 +170,13 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
             intersection=vfb2.alignment == "intersection",
             scores_for=vfb2.score_for if vfb2.score_run else "",
         )
+        if not vfb2.update_passive and not vfb2.score_run:
+            policy.check_trained(parties, vfb2.active_parties)
+        for name in (BLOCK, SCORE_PATH, SCORES_PATH):
+            _of(node, name, "")
+        load = data_loader(config, node, place, parties)
     except PolicyError as error:
         raise error.at(f"party {place}") from None
-    for name in (BLOCK, SCORE_PATH, SCORES_PATH):
-        _of(node, name, "")
-    load = data_loader(config, node, place, parties)
     folder = state_dir(node)
     identity, authority = _identity(node)
     advertised, listen = _addresses(node)
@@ -181,6 +193,7 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
         policy=policy,
         flips=None if folder is None else FlipMemory(folder, place, _reading(config, node)),
         looks=open_looks(config, context, place),
+        verbose=is_verbose(config, node),
     )
 
 
@@ -233,10 +246,10 @@ def policy_of(node: Mapping[str, Any]) -> Policy:
     epsilon = _value(
         node, LARGEST_EPSILON, None, "a number > 0", lambda value: type(value) in (int, float) and 0 < value < math.inf
     )
+    fewest = _value(node, FEWEST_PARTIES, 0, "an integer >= 0", lambda value: type(value) is int and value >= 0)
+    own = bool(node.get(DATA_PATH) or node.get(SCORE_PATH))
     return Policy(
-        fewest_parties=_value(
-            node, FEWEST_PARTIES, 0, "an integer >= 0", lambda value: type(value) is int and value >= 0
-        ),
+        fewest_parties=fewest,
         pins=pins,
         authorities=_authorities(Path(str(authority)).expanduser()) if authority else (),
         largest_label_epsilon=None if epsilon is None else float(epsilon),
@@ -245,14 +258,16 @@ def policy_of(node: Mapping[str, Any]) -> Policy:
         ),
         allowed_maskings=parse_maskings(_text(node, ALLOWED_MASKINGS)) if ALLOWED_MASKINGS in node else (),
         scores_for=_value(node, ALLOW_SCORES, "all", ", ".join(SCORES_FOR), lambda value: value in SCORES_FOR),
+        fewest_rows=_value(
+            node,
+            FEWEST_ROWS,
+            DEFAULT_FEWEST_ROWS if own else 0,
+            "an integer >= 1",
+            lambda value: type(value) is int and value >= 1,
+        ),
+        fewest_trained=(fewest or DEFAULT_FEWEST_TRAINED) if own else 0,
+        peer_hosts=tuple(_text(node, PEER_HOSTS).split()),
     )
-
-
-def _value(node: Mapping[str, Any], name: str, default: Any, allowed: str, fits: Callable[[Any], bool]) -> Any:
-    value = node.get(name, default)
-    if value is not default and not fits(value):
-        raise PolicyError(name, got=repr(value), allowed=allowed, hint=_PAGE)
-    return value
 
 
 def _text(node: Mapping[str, Any], name: str) -> str:

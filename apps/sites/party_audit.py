@@ -16,9 +16,11 @@ from flwr.app import ConfigRecord, Context, Message
 
 from apps.run_config.settings import ConfigError
 from apps.sites.files import OWNER_ONLY, make_folder
+from apps.sites.party_table import UsedColumns
 from apps.sites.rows import DATA_PATH
 from apps.sites.state_store import STATE_DIR, state_dir
 from clients.vertical.policy import PolicyError
+from payloads.vfb2 import VFB2Settings
 from payloads.wire import CONFIG, RUN_TOKEN, find
 from problems.errors import InputError
 
@@ -40,6 +42,17 @@ def log_path(node: Mapping[str, Any]) -> Path | None:
             f"node config: {AUDIT_LOG}", got=repr(named), allowed="the path of a file", hint="see docs/vertical.md"
         )
     return Path(named).expanduser()
+
+
+def describe_columns(vfb2: VFB2Settings, read: UsedColumns) -> dict[str, Any]:
+    """Return the entries of a line about the columns of the party's file that a run uses.
+
+    Args:
+        vfb2: The run's settings.
+        read: The names of the columns.
+    """
+    names = {"columns": list(read.features), "label-column": read.label, "id-column": vfb2.id_column}
+    return {"problem": vfb2.problem, **names}
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ import numpy as np
 from flwr.common import log
 from numpy.typing import NDArray
 
+from apps.sites.column_use import ColumnUse
 from clients.parties import KeptBlock
 from clients.vertical.segment.plan import Holding
 from problems.data import DataError, DataSpec
@@ -64,6 +65,18 @@ def read_own(path: Path, key: str, read: Callable[[Path, int], T]) -> T:
         raise DataError.of(error, key, hint=f"{error.hint}; see docs/vertical.md") from error
 
 
+class UsedColumns(NamedTuple):
+    """Names of the columns of a party's file that a run uses, for the owner's log.
+
+    Attributes:
+        features: The columns that are features.
+        label: The column with the labels. "": none.
+    """
+
+    features: Sequence[str]
+    label: str = ""
+
+
 class _Split(NamedTuple):
     """Rows divided into training and test rows."""
 
@@ -86,12 +99,15 @@ class PartyTable:
         names: of these features.
         classes: of the labels, for a problem of several; else ().
         block: None, as the rows are trained on.
+        read: names of the file's columns that are features, and of the column with the labels.
 
     Args:
         objective: whose labels the file may hold.
         intercept: whether a party with labels has a column of ones, the last of its features.
+        use: The owner's demands on the use of the columns.
 
     Raises:
+        PolicyError: the run uses the columns in another way than the owner allows.
         DataError: names a column that is missing, has gaps or cannot be encoded, or two rows with the same id.
     """
 
@@ -99,7 +115,14 @@ class PartyTable:
     block: KeptBlock | None = None
 
     def __init__(
-        self, path: Path, spec: DataSpec, id_column: str, objective: Objective, *, intercept: bool = False
+        self,
+        path: Path,
+        spec: DataSpec,
+        id_column: str,
+        objective: Objective,
+        *,
+        intercept: bool = False,
+        use: ColumnUse,
     ) -> None:
         named = parse_columns(spec.feature_columns)
         words = [column.name for column in named if column.categories]
@@ -107,7 +130,9 @@ class PartyTable:
         ids = read_ids(path, frame, id_column)
         order = np.argsort(ids, kind="stable")
         self._ids: list[str] = ids[order].tolist()
-        frame, counting, hits = clean(frame.drop(columns=id_column), path, spec, site=True)
+        frame = frame.drop(columns=id_column).rename(columns=str)
+        frame = frame.loc[:, frame.columns.isin(use.choose(list(frame.columns), spec))]
+        frame, counting, hits = clean(frame, path, spec, site=True)
         if counting:
             _log.warning("left out column %r of %s, which counts rows and has no name", counting[0], path)
         label_column = spec.labels_in
@@ -146,6 +171,8 @@ class PartyTable:
         for note in (*hit_lines, *describe_text(encoded.preprocessing)):
             log(INFO, "%s: %s", path, note)
         self._preprocessing, self._values = encoded.preprocessing, encoded.values[order]
+        self.read = UsedColumns(tuple(column.name for column in columns), label_column if self.labelled else "")
+        self._use = use
         if self._sides is not None:
             sides = self._sides.astype(np.int8)
             warn_of_rows(Encoded(self._preprocessing, self._values), sides, self._sides, np.arange(len(sides)))
@@ -197,6 +224,7 @@ class PartyTable:
         if constant:
             _log.warning("columns with one number in all training rows, which have no effect: %s", ", ".join(constant))
         features = encode_rows(fitted, self._values[rows], intercept=self._intercept)
+        self._use.check_varying(features[train], self._groups)
         labels = () if self._labels is None else (self._labels[rows[train]], self._labels[rows[test]])
         return _Split(Holding(features[train], features[test], *labels, groups=self._groups), rows[train], fitted)
 

@@ -9,12 +9,15 @@ from typing import Any
 
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError, Scalar
+from apps.sites.column_use import OF_PARTIES
 from apps.sites.ledger import LIMITS, check_limits
 from apps.sites.rows import DATA_PATH, SPLIT_SEED
 from apps.sites.sample_privacy import LARGEST, LARGEST_TOTAL, check_epsilon
+from apps.sites.score_table import SCORE_PATH
 from apps.sites.secure_sums import check_sums
 from apps.sites.staying import STAY, staying_seconds
 from payloads.settings import kebab
+from payloads.vfb2 import VFB2Settings
 from problems.data import OWN, DataSpec
 from problems.errors import NOTHING
 
@@ -50,7 +53,7 @@ def check_demands(node: Mapping[str, Scalar], config: RunConfig) -> None:
     """
     _check_stay(node)
     check_limits(node)
-    _check_strategy(node, config.run.strategy)
+    _check_strategy(node, config)
     _check_fixed(node, config)
     check_epsilon(node, config)
     check_sums(node, config)
@@ -62,8 +65,17 @@ def _check_stay(node: Mapping[str, Scalar]) -> None:
         raise ConfigError(f"node config: {STAY}", got=repr(value), allowed=allowed, hint="change the site's settings")
 
 
-def _check_strategy(node: Mapping[str, Scalar], strategy: str) -> None:
-    """Refuse a strategy that the owner has not named: some send scores of single rows, others one sum of all."""
+def _check_strategy(node: Mapping[str, Scalar], config: RunConfig) -> None:
+    """Refuse a strategy that the owner has not named: some send scores of single rows, others one sum of all.
+
+    A party whose owner names the use of its columns takes part in vertical runs only, unless the owner names others.
+    """
+    strategy = config.run.strategy
+    use = [key for key in OF_PARTIES if key in node]
+    if use and STRATEGIES not in node and not config.algorithm.strategy.vertical:
+        got, allowed = f"{strategy!r}", f"a vertical strategy, since this site's settings have {use[0]}"
+        hint = f"set strategy, or let the owner name it in {STRATEGIES}"
+        raise ConfigError("strategy", got=got, allowed=allowed, hint=hint)
     names = str(node.get(STRATEGIES, "")).split(",")
     if STRATEGIES in node and strategy not in map(str.strip, names):
         allowed = f"{node[STRATEGIES]}, which this site's settings allow"
@@ -73,13 +85,26 @@ def _check_strategy(node: Mapping[str, Scalar], strategy: str) -> None:
 def _check_fixed(node: Mapping[str, Scalar], config: RunConfig) -> None:
     """Refuse another partition than the owner's file, and other values than those that the owner has fixed."""
     data = config.data
-    named = [key for key in (SPLIT_SEED, *FIXED, *LIMITS.values(), LARGEST_TOTAL) if key in node]
+    # a party reads its own file in every vertical run, whatever the partition
+    scores = isinstance(config.family, VFB2Settings) and bool(config.family.score_run)
+    party = config.algorithm.strategy.vertical and (DATA_PATH in node or (scores and SCORE_PATH in node))
+    of_rows, of_data = (*LIMITS.values(), LARGEST_TOTAL), (SPLIT_SEED, *FIXED)
+    named = [key for key in (of_rows if party else (*of_data, *of_rows)) if key in node]
     # a server could name the same file as the run's own data set
-    if DATA_PATH in node and not config.algorithm.strategy.vertical:
+    if DATA_PATH in node and not party:
         named += [key for key in (STRATEGIES, LARGEST) if key in node]
+    if named and party:
+        got, allowed = (
+            f"{config.run.strategy!r}",
+            f"a strategy that is not vertical, since this site's settings have {named[0]}",
+        )
+        raise ConfigError("strategy", got=got, allowed=allowed, hint=f"let the owner remove {named[0]}")
     if named and data.partition != OWN:
         got, allowed = f"a run with partition={data.partition!r}", f"{OWN!r}, since this site's settings have it"
         raise ConfigError(named[0], got=got, allowed=allowed, hint="set partition")
+    if party and data.seed != node.get(SPLIT_SEED, data.seed):
+        allowed = f"{node[SPLIT_SEED]!r}, the {SPLIT_SEED} of this site's settings: all parties hold out the same rows"
+        raise ConfigError("seed", got=f"a run with seed={data.seed}", allowed=allowed, hint="set seed")
     for key, wanted in _agreement(node).items():
         text = isinstance(FIXED[key], str)
         if isinstance(wanted, bool) or isinstance(wanted, str) != text:

@@ -18,8 +18,9 @@ from scipy.special import softmax
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError
 from apps.sites.blocks import BlockFile, read_block
+from apps.sites.column_use import ColumnUse
 from apps.sites.files import make_folder, write_atomic
-from apps.sites.party_table import encode_rows, read_ids, read_own
+from apps.sites.party_table import UsedColumns, encode_rows, read_ids, read_own
 from apps.sites.rows import DATA_PATH, with_dialect
 from clients.parties import KeptBlock, PartyData, Rows
 from clients.vertical.segment.plan import Holding
@@ -71,6 +72,9 @@ class _Rows:
 class ScoreTable(_Rows):
     """The rows of one party's csv or parquet file, in the order of their ids, encoded and scaled as in training.
 
+    Attributes:
+        read: Names of the file's columns that are features.
+
     Columns that training did not have are not used. Numbers may lie outside of those of training; a category that
     training did not have is 0 in all its features, with a warning.
 
@@ -84,6 +88,7 @@ class ScoreTable(_Rows):
         if made_of is None:
             allowed = "that of a run on files, since a file is scored"
             raise DataError(block.path, got="a block of a data set's columns", allowed=allowed, hint="train on files")
+        self.read = UsedColumns(made_of.columns)
         frame = read_table(path, [*made_of.words, id_column], dialect)
         ids = read_ids(path, frame, id_column)
         frame.columns = frame.columns.map(str)
@@ -128,15 +133,19 @@ def _check_kinds(frame: "pd.DataFrame", made_of: Preprocessing, party: int) -> N
         log(WARNING, "party %d: %s", party, unseen.describe(quote=False))
 
 
-def read_score_table(path: Path, config: RunConfig, node: Mapping[str, Any], place: tuple[int, int]) -> ScoreTable:
+def read_score_table(
+    path: Path, config: RunConfig, node: Mapping[str, Any], place: tuple[int, int], use: ColumnUse
+) -> ScoreTable:
     """Return the rows that a party scores.
 
     Args:
         path: of its file.
         node: its node config, which says where its block is.
         place: the party's number, and the number of parties.
+        use: The owner's demands on the use of the columns.
 
     Raises:
+        PolicyError: the block is made of columns that the owner does not allow.
         ConfigError: the party has no such block, or its scores would replace another file.
         DataError: its file does not fit the block; names the party, the file and the column.
     """
@@ -144,6 +153,7 @@ def read_score_table(path: Path, config: RunConfig, node: Mapping[str, Any], pla
     assert isinstance(vfb2, VFB2Settings)
     block = read_block(node, vfb2.score_run, vfb2.problem, place)
     check_scores_path(node, vfb2.id_column, [path, block.path])
+    use.check_block(() if block.preprocessing is None else block.preprocessing.columns)
     dialect = Dialect.of(with_dialect(config.data, node))
     read = partial(_score_table, id_column=vfb2.id_column, block=block, party=place[0], dialect=dialect)
     return read_own(path, f"party {place[0]}: {key}", read)

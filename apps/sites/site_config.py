@@ -15,15 +15,17 @@ from pydantic import Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from apps.run_config.settings import ConfigError, DataSettings, Scalar
+from apps.sites.column_use import DEFAULT_FEWEST_COLUMNS, DEFAULT_LARGEST_EMBEDDING
 from apps.sites.policy import FIXED
 from apps.sites.rows import DIALECT
 from apps.sites.staying import SITE_CONFIG
-from clients.vertical.policy import SCORES_FOR
+from clients.vertical.policy import DEFAULT_FEWEST_ROWS, SCORES_FOR
 from payloads.flower_internals import make_twin
 from payloads.settings import Settings, kebab
 from privacy.secure_sum import FEWEST_MEMBERS
 from problems.errors import did_you_mean
 from problems.toml_files import read_toml, reason_of
+from problems.vertical.blocks.network import NETWORKS
 
 # how alike two keys are, of 1: "fewest-partys" is .89 "fewest-parties", and "dataset-path" .857 "data-path"
 _ALIKE, _ALIKE_SITE_CONFIG = 0.86, 0.75
@@ -100,6 +102,14 @@ class VerticalTable(Settings):
         "all",
         pattern=f"^({'|'.join(SCORES_FOR)})$",
     )
+    labels: str = _key("names with commas", "the columns that may be a label; none: the party is never active")
+    columns: str = _key("names with commas", "the columns that may be features", "all except ids and labels")
+    id_column: str = _key("a name", "fixes vfb2.id-column of the run config", min_length=1)
+    models: str = _key("names with commas", "the values of vfb2.model", ", ".join(NETWORKS))
+    fewest_rows: int = _count("the fewest training rows, and scored rows", DEFAULT_FEWEST_ROWS, 1)
+    fewest_columns: int = _count("the fewest columns that vary over the rows", DEFAULT_FEWEST_COLUMNS, 1)
+    largest_embedding: int = _count("the largest vfb2.embedding", DEFAULT_LARGEST_EMBEDDING, 1)
+    peer_hosts: str = _key("hosts with spaces", "the only hosts to which it connects", min_length=1)
     most_looks: int = _count("numbers of every row that peers may compute in all runs; 0: any; needs state-dir")
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError
 from apps.sites.blocks import read_block
+from apps.sites.column_use import ColumnUse, check_use, read_use
 from apps.sites.party_table import INTERCEPT, PartyTable, read_own
 from apps.sites.rows import DATA_PATH, with_dialect
 from apps.sites.score_table import SCORE_PATH, SimulatedRows, check_scores_path, read_score_table
@@ -154,6 +155,7 @@ def data_loader(config: RunConfig, node: Mapping[str, Any], place: int, parties:
 
     Raises:
         ConfigError: the node config names no table where there must be one, or the run config does not fit it.
+        PolicyError: the owner does not allow the run's use of the columns, or names it wrongly.
     """
     vfb2, dataset = settings_of(config), config.data.dataset
     path = (vfb2.score_run and node.get(SCORE_PATH)) or node.get(DATA_PATH)
@@ -161,11 +163,12 @@ def data_loader(config: RunConfig, node: Mapping[str, Any], place: int, parties:
         if dataset not in TABLES:
             allowed = f"{', '.join(TABLES)}, since a party with a {DATA_PATH} reads a table"
             raise ConfigError("dataset", got=repr(dataset), allowed=allowed, hint="set it to one")
-        file = Path(str(path)).expanduser()
+        file, use = Path(str(path)).expanduser(), read_use(node)
+        check_use(use, config, own_model="model" in node)
         if vfb2.score_run:
-            return partial(read_score_table, file, config, node, (place, parties))
+            return partial(read_score_table, file, config, node, (place, parties), use)
         _check_as_it_is(config.data, vfb2)
-        return partial(_own_table, file, config, with_dialect(config.data, node), place)
+        return partial(_own_table, file, config, with_dialect(config.data, node), place, use)
     if vfb2.alignment == "intersection":
         got = "'intersection' with simulated parties, who hold the same rows"
         allowed = f"that for parties whose node config has a {DATA_PATH}"
@@ -210,15 +213,15 @@ def _simulate_scoring(config: RunConfig, node: Mapping[str, Any], place: tuple[i
 
 @lru_cache(maxsize=4)
 def _read_table(
-    path: Path, changed: int, *, spec: DataSpec, id_column: str, problem: str, intercept: bool
+    path: Path, changed: int, *, spec: DataSpec, id_column: str, problem: str, intercept: bool, use: ColumnUse
 ) -> PartyTable:
-    return PartyTable(path, spec, id_column, make_objective(problem), intercept=intercept)
+    return PartyTable(path, spec, id_column, make_objective(problem), intercept=intercept, use=use)
 
 
-def _own_table(path: Path, config: RunConfig, spec: DataSpec, place: int) -> PartyTable:
+def _own_table(path: Path, config: RunConfig, spec: DataSpec, place: int, use: ColumnUse) -> PartyTable:
     vfb2 = settings_of(config)
     # networks have intercepts of their own
     intercept = not vfb2.embedding if vfb2.intercept == "auto" else vfb2.intercept
-    options = {"id_column": vfb2.id_column, "problem": vfb2.problem, "intercept": intercept}
+    options = {"id_column": vfb2.id_column, "problem": vfb2.problem, "intercept": intercept, "use": use}
     read = partial(_read_table, spec=spec, **options)
     return read_own(path, f"partition {place}: {DATA_PATH}", read)

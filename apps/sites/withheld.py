@@ -1,4 +1,4 @@
-"""What a site with a file of its own says of errors: all in its own log, and in its answer nothing of the rows."""
+"""Errors of a site with its own file: its log has the whole text, and its answer quotes nothing of the rows."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,10 @@ from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError, Scalar
 from apps.sites.files import DiskFullError
 from apps.sites.rows import DATA_PATH, reads_own
+from apps.sites.score_table import SCORE_PATH
 from clients.base import DivergedScoresError
+from clients.vertical.policy import RefusalError, StatedRefusalError
+from clients.vfb2 import SegmentError
 from methods.private import BudgetError
 from payloads.record import PayloadError
 from privacy.secure_sum import SecureSumError
@@ -19,32 +22,51 @@ from problems.models.zoo import ModelError
 
 VERBOSE = "verbose-errors"
 # errors of configs, of messages, of models and of the disk, whose texts say nothing of the rows
-_TOLD = (ConfigError, PayloadError, SecureSumError, BudgetError, ModelError, DiskFullError, DivergedScoresError)
+_TOLD: tuple[type[Exception], ...] = (ConfigError, PayloadError, SecureSumError, BudgetError, ModelError, DiskFullError)
+_TOLD += (DivergedScoresError, StatedRefusalError, SegmentError)
 
 
 class WithheldError(ValueError):
     """An error whose text stays at the site; this one names its kind and, if it has some, its keys."""
 
 
-@contextlib.contextmanager
-def withhold(config: RunConfig, node: Mapping[str, Scalar]) -> Iterator[None]:
-    """Replace errors of the enclosed work that may tell of the site's own file, and log them.
+class WithheldRefusalError(WithheldError, RefusalError):
+    """A party's refusal whose text stays at the party."""
 
-    Those of a vertical run and of nodes without a file of their own stay as they are.
+
+def is_verbose(config: RunConfig, node: Mapping[str, Scalar]) -> bool:
+    """Whether a node's errors leave it in full: it has no file, or its config says so.
 
     Raises:
-        WithheldError: instead of such an error.
         ConfigError: ``verbose-errors`` of the node config is neither true nor false.
     """
     verbose = node.get(VERBOSE, False)
     if not isinstance(verbose, bool):
         raise ConfigError(VERBOSE, got=repr(verbose), allowed="true or false", hint="change the site's settings")
-    own = reads_own(config) or (DATA_PATH in node and not config.algorithm.strategy.vertical)
+    return verbose or not (reads_own(config) or DATA_PATH in node or SCORE_PATH in node)
+
+
+@contextlib.contextmanager
+def withhold(config: RunConfig, node: Mapping[str, Scalar]) -> Iterator[None]:
+    """Replace errors of the enclosed work that may tell of the site's own file, and log them.
+
+    Errors of nodes without their own file stay as they are. For a party of a vertical run even the kind and the keys
+    would answer questions about its columns, so its errors have one form.
+
+    Raises:
+        WithheldError: instead of such an error.
+        ConfigError: ``verbose-errors`` of the node config is neither true nor false.
+    """
+    verbose = is_verbose(config, node)
     try:
         yield
     except Exception as error:
-        if verbose or not own or isinstance(error, _TOLD):
+        if verbose or isinstance(error, _TOLD):
             raise
+        if config.algorithm.strategy.vertical:
+            log(ERROR, "the server learns of this error, but not its text: %s: %s", type(error).__name__, error)
+            kind = WithheldRefusalError if isinstance(error, RefusalError) else WithheldError
+            raise kind(f"party {node.get('partition-id')}: it cannot take part: its own log says why") from error
         log(ERROR, "the server is told the kind of this error only: %s: %s", type(error).__name__, error)
         keys = [one.key for one in (error, *error.also)] if isinstance(error, InputError) else [type(error).__name__]
         raise WithheldError(f"{'; '.join(keys)}: this site's log says what is wrong") from error

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from clients.vertical.intersection import TAG_BYTES, Intersection, IntersectionError, Match, common_rows
 from clients.vertical.transport.endpoint import Endpoint
-from clients.vertical.transport.frames import Frame, Kind, PartyError
+from clients.vertical.transport.frames import WITHHELD, FinalError, Frame, Kind, PartyError
 from clients.vertical.transport.mesh import Mesh
 
 T = TypeVar("T")
@@ -49,7 +49,15 @@ def digest(ids: Sequence[str], salt: bytes) -> bytes:
 
 
 async def find_rows(
-    me: int, reporter: int, ids: Sequence[str], endpoint: Endpoint, serial: int, context: bytes, *, fewest: int = 2
+    me: int,
+    reporter: int,
+    ids: Sequence[str],
+    endpoint: Endpoint,
+    serial: int,
+    context: bytes,
+    *,
+    fewest: int = 2,
+    offered: dict[int, int] | None = None,
 ) -> tuple[NDArray[np.int64], int]:
     """Find the rows that all parties have.
 
@@ -61,20 +69,24 @@ async def find_rows(
         serial: number of the attempt.
         context: bytes that name the run, the same at all parties.
         fewest: least number of common rows that is of use.
+        offered: Receives the number of ids of each party that sends its tags here.
 
     Raises:
-        PartyError: a party failed, or the parties share fewer rows than that.
+        PartyError: a party failed.
+        FinalError: The parties share fewer rows than that. Another attempt would end the same way.
     """
     mesh = Mesh(me, endpoint, serial)
     try:
-        rows = await _Talk(mesh, me, ids, context).rows(reporter)
+        rows = await _Talk(mesh, me, ids, context, {} if offered is None else offered).rows(reporter)
         if len(rows) < fewest:
             needed = f"at least {fewest} {'is' if fewest == 1 else 'are'} needed"
-            mesh.abort(PartyError(None, f"the parties have {len(rows)} rows in common; {needed}"))
+            too_few = FinalError(None, f"the parties have {len(rows)} rows in common; {needed}")
+            mesh.abort(too_few)
+            raise too_few
         if mesh.failed.done():
             mesh.failed.result()
     except (IntersectionError, ValueError) as error:
-        failure = PartyError(me, str(error))
+        failure = PartyError(me, str(error), WITHHELD)
         mesh.abort(failure)
         raise failure from error
     finally:
@@ -86,8 +98,8 @@ async def find_rows(
 class _Talk:
     """One party's side of the protocol. What takes long runs in a thread, so that signs of life go out meanwhile."""
 
-    def __init__(self, mesh: Mesh, me: int, ids: Sequence[str], context: bytes) -> None:
-        self.mesh, self.me, self.ids, self.context = mesh, me, ids, context
+    def __init__(self, mesh: Mesh, me: int, ids: Sequence[str], context: bytes, offered: dict[int, int]) -> None:
+        self.mesh, self.me, self.ids, self.context, self.offered = mesh, me, ids, context, offered
         self.parts: defaultdict[tuple[int, int], list[bytes]] = defaultdict(list)
         self.whole: defaultdict[tuple[int, int], asyncio.Future[bytes]] = defaultdict(
             asyncio.get_running_loop().create_future
@@ -148,7 +160,10 @@ class _Talk:
             raise PartyError(peer, f"piece {frame.update} of step {frame.active}, of {size} bytes, does not fit here")
         parts.append(bytes(frame.body))
         if size < PIECE:
-            self.whole[step].set_result(b"".join(self.parts.pop(step)))
+            whole = b"".join(self.parts.pop(step))
+            if frame.active == TAGS:
+                self.offered[peer] = len(whole) // TAG_BYTES
+            self.whole[step].set_result(whole)
 
     async def hear(self, party: int, step: int) -> bytes:
         return await self.first(self.whole[party, step])

@@ -12,9 +12,14 @@ from clients.vertical.transport.identity import fingerprint
 from problems.errors import NOTHING, InputError
 
 FEWEST_PARTIES, PINNED_PEERS, PEER_CA = "fewest-parties", "pinned-peers", "peer-ca"
-LARGEST_EPSILON = "largest-label-epsilon"
+LARGEST_EPSILON, FEWEST_ROWS = "largest-label-epsilon", "fewest-rows"
+# of a party with its own file
+DEFAULT_FEWEST_ROWS = 100
+# of a party with its own file: with two trained blocks, each of their parties gets the other's partials
+DEFAULT_FEWEST_TRAINED = 3
 ALLOW_INTERSECTION, ALLOWED_MASKINGS = "allow-intersection", "allowed-maskings"
 ALLOW_SCORES = "allow-scores-for"
+PEER_HOSTS = "peer-hosts"
 # what it may be, from the least to the most that others learn; the latter two are also those of ``vfb2.score-for``
 SCORES_FOR = ("nobody", "label-holders", "all")
 _PAGE = "see docs/vertical.md"
@@ -24,7 +29,11 @@ class RefusalError(ValueError):
     """A party's refusal to take part. It ends the run with this text: the party is not asked again."""
 
 
-class PolicyError(InputError, RefusalError):
+class StatedRefusalError(RefusalError):
+    """A refusal whose text contains no data of the party."""
+
+
+class PolicyError(InputError, StatedRefusalError):
     """The policy forbids the run, or the policy cannot be read. The text contains no data."""
 
 
@@ -41,6 +50,9 @@ class Policy:
         allow_intersection: whether parties may look for the ids that all hold.
         allowed_maskings: values of ``vfb2.masking``; empty: any.
         scores_for: one of `SCORES_FOR`: who may learn scores to which this party's columns add.
+        fewest_rows: The fewest training rows, the fewest scored rows, and with several dominators the fewest test rows.
+        fewest_trained: The fewest parties whose blocks are trained, if more than one party's is.
+        peer_hosts: The hosts to which this party connects; empty: any host that the server names.
     """
 
     fewest_parties: int = 0
@@ -50,6 +62,9 @@ class Policy:
     allow_intersection: bool = True
     allowed_maskings: Sequence[str] = ()
     scores_for: str = "all"
+    fewest_rows: int = 0
+    fewest_trained: int = 0
+    peer_hosts: Sequence[str] = ()
 
     def check_run(
         self, parties: int, *, label_epsilon: float, masking: str, intersection: bool, scores_for: str = ""
@@ -87,6 +102,55 @@ class Policy:
                 allowed="vfb2.alignment='digest', since it is false",
                 hint="bring the same ids everywhere and set vfb2.alignment",
             )
+
+    def check_rows(self, rows: int, test_rows: int = 0, dominators: int = 1) -> None:
+        """Refuse sums over few rows, whose cells are easy to guess. A party chooses the rows by its list of ids.
+
+        Args:
+            rows: The number of training rows, or of scored rows.
+            test_rows: The number of test rows.
+            dominators: The number of parties among which the test rows are divided.
+
+        Raises:
+            PolicyError: There are fewer than the owner demands.
+        """
+        few = [f"{rows:,} rows"] if rows < self.fewest_rows else []
+        if dominators > 1 and 0 < test_rows < self.fewest_rows:
+            few.append(f"{test_rows:,} test rows for {dominators} active parties")
+        if few:
+            got, hint = f"a run of {' and '.join(few)}", "bring more common rows, or let the owner lower it"
+            raise PolicyError(FEWEST_ROWS, got=got, allowed=f"{self.fewest_rows:,} or more", hint=hint)
+
+    def check_trained(self, parties: int, trained: int) -> None:
+        """Refuse a run in which the sums consist of the partials of too few parties.
+
+        Args:
+            parties: The number of parties. If two parties are all, `fewest_parties` alone decides.
+            trained: The number of parties whose blocks are trained. The other blocks stay at 0.
+
+        Raises:
+            PolicyError: More than one block is trained, and fewer than the owner demands.
+        """
+        fewest = min(parties, self.fewest_trained)
+        if 1 < trained < fewest:
+            got = f"a run that trains the blocks of {trained} of {parties} parties, vfb2.update-passive=false"
+            hint = "set vfb2.update-passive=true, or vfb2.active-parties to 1"
+            raise PolicyError(FEWEST_PARTIES, got=got, allowed=f"1, or {fewest} or more", hint=hint)
+
+    def check_hosts(self, hosts: Mapping[int, str]) -> None:
+        """Check the hosts that the server names.
+
+        Args:
+            hosts: The host of each peer to which this party may connect.
+
+        Raises:
+            PolicyError: One of them is not in ``peer-hosts``.
+        """
+        for party, host in hosts.items():
+            if self.peer_hosts and host not in self.peer_hosts:
+                allowed = ", ".join(self.peer_hosts)
+                hint = f"add the host of party {party} to {PEER_HOSTS}, or leave the party out"
+                raise PolicyError(PEER_HOSTS, got=f"party {party} at {host!r}", allowed=allowed, hint=hint)
 
     def check_peers(self, certificates: Sequence[bytes], me: int, own: bytes) -> list[str]:
         """The name of each party's pin, or "" where nothing is pinned.

@@ -267,6 +267,14 @@ def test_a_party_s_own_file_and_what_its_owner_forbids(tmp_path: Path) -> None:
     (tmp_path / "party.csv").write_text("id,x,label\n" + "".join(f"{n},{n % 7},{n % 2}\n" for n in range(40)))
     node = f'{NODE} data-path="{tmp_path / "party.csv"}" state-dir="{tmp_path / "state"}" advertise="none"'
     run_config = 'dataset="csv" strategy="vfb2-sgd"'
+    for key, words in (
+        ('labels="label"', "labels: got a run with label-column='label'"),
+        ("fewest-rows=1", "fewest-rows: got a run of 32 rows and 8 test rows for 2 active parties"),
+        ("fewest-columns=1", "fewest-columns: got a run in which 1 of its columns vary"),
+    ):
+        lines = told("site", "--node-config", node, "--run-config", run_config, code=1)
+        assert any(line.startswith(f"wrong  data: {words}") for line in lines)
+        node = f"{node} {key}"
     lines = told("site", "--node-config", node, "--run-config", run_config, code=1)
     (line,) = [line for line in lines if "data:" in line]
     assert line.startswith("ok     data: partition 0 of 3 of csv for vfb2-sgd: 32 rows with labels, ")

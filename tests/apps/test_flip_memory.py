@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from apps.config import ConfigError, Scalar
+from apps.sites.column_use import ColumnUse
 from apps.sites.flip_memory import FlipMemory
 from apps.sites.party_table import PartyTable
 from clients.vertical.policy import PolicyError
@@ -98,7 +99,8 @@ def test_a_mark_is_of_a_row_and_what_its_label_says(tmp_path: Path) -> None:
         frame = pd.DataFrame({"id": list("abcdefgh"), "x": range(8), "label": list(labels)})
         frame.to_csv(tmp_path / "party.csv", index=False)
         spec = DataSpec("csv", positive_label=positive, test_fraction=0.25)
-        told = PartyTable(tmp_path / "party.csv", spec, "id", make_objective("logistic")).training_marks(None)
+        use = ColumnUse(labels=("label",), fewest_columns=1)
+        told = PartyTable(tmp_path / "party.csv", spec, "id", make_objective("logistic"), use=use).training_marks(None)
         return {mark[-1]: mark for mark in told}
 
     two = marks("nynynyny", "y")

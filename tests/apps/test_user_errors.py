@@ -49,7 +49,7 @@ def sites(*paths: str) -> tuple[str, ...]:
 
 
 def parties() -> tuple[str, ...]:
-    nodes = tuple(f'data-path="{{tmp}}/{name}.csv"' for name in "abc")
+    nodes = tuple(f'data-path="{{tmp}}/{name}.csv" labels="label" fewest-rows=1 fewest-columns=1' for name in "abc")
     return run('strategy="vfb2-sgd" dataset="csv" num-server-rounds=1 batch-size=4', nodes=nodes)
 
 

@@ -77,8 +77,6 @@ def test_impossible_lengths_are_refused() -> None:
 
     lengths, marks = np.array([3, 2]), measure_ids(["7"])[1]
     empty = {name: np.zeros(size, dtype) for name, size, dtype in (("rows", 2, int), ("columns", 1, int))}
-    wrong = DataSummary(
-        **empty, digest=np.zeros(32, np.uint8), labels=np.array([True]), id_lengths=lengths, id_marks=marks
-    )
+    wrong = DataSummary(**empty, labels=np.array([True]), id_lengths=lengths, id_marks=marks)
     with pytest.raises(ValueError, match="id_lengths: got 3 and 2"):
         VFB2SGD().check_report(0, wrong, "data-summary")

@@ -250,8 +250,10 @@ def test_what_networks_have_no_place_in_is_refused(config: dict[str, Scalar], to
         (f"{__name__}:frozen", "whose module has bias"),
         (f"{__name__}:Fourier", "another function of the same weights when it is built again"),
         (f"{__name__}:Squeezed", r"returned \(32,\) for 32 rows, where the embedding is 4"),
-        ("builtins:max", "'builtins:max', which returned int"),
-        ("builtins:len", "which failed on 10 columns"),
+        ("heapq:merge", "'heapq:merge', which returned generator"),
+        ("json:dumps", "which failed on 10 columns"),
+        ("os:dup2", "'os:dup2', which does not make a module"),
+        ("torch.nn:RMSNorm", "whose module returned"),
     ],
 )
 def test_a_network_that_does_not_fit_is_refused_before_any_segment(name: str, told: str, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from apps.config import ConfigError, parse_run_config
+from apps.sites.column_use import ColumnUse
 from apps.sites.party_table import PartyTable
 from apps.sites.vertical import data_loader
 from problems.data import DataError, DataSpec
@@ -16,13 +17,14 @@ from problems.data.disturb import split_rows
 from problems.data.formats.tables import from_frames
 from problems.vertical.objectives import make_objective
 
+USE = ColumnUse(labels=("label", "y"), fewest_columns=1)
 SPEC = DataSpec("csv", test_fraction=0.25, seed=3, scale="range")
 
 
 def table(path: Path, columns: dict[str, Any], spec: DataSpec = SPEC, **options: Any) -> PartyTable:
     pd.DataFrame(columns).to_csv(path / "party.csv", index=False)
     problem = make_objective(options.pop("problem", "logistic"))
-    return PartyTable(path / "party.csv", spec, options.pop("id_column", "id"), problem, **options)
+    return PartyTable(path / "party.csv", spec, options.pop("id_column", "id"), problem, use=USE, **options)
 
 
 def rows_of(count: int) -> dict[str, Any]:
@@ -40,7 +42,7 @@ def test_rows_are_in_the_order_of_their_ids_as_the_file_writes_them(tmp_path: Pa
     assert list(party.ids(None)) == ["10", "9", "a", "b"]
     assert list(party.ids(np.array([3, 0]))) == ["b", "10"]
     (tmp_path / "party.csv").write_text("id,x\n007,1\n7,2\n70,3\n")
-    party = PartyTable(tmp_path / "party.csv", SPEC, "id", make_objective("logistic"))
+    party = PartyTable(tmp_path / "party.csv", SPEC, "id", make_objective("logistic"), use=USE)
     assert list(party.ids(None)) == ["007", "7", "70"]
 
 

@@ -55,7 +55,7 @@ def own_files(folder: Path, ids: Sequence[Sequence[str]], labelled: int = 2) -> 
         wanted = ["id", *(f"x{3 * party + column}" for column in range(3)), *(["label"] if party < labelled else [])]
         part = whole[whole["id"].isin(own)][wanted].sample(frac=1, random_state=party)
         part.to_csv(folder / f"party-{party}.csv", index=False)
-        nodes.append({"data-path": str(folder / f"party-{party}.csv")})
+        nodes.append({"data-path": str(folder / f"party-{party}.csv"), "labels": "label", "fewest-rows": 1})
     return nodes, whole
 
 

@@ -45,6 +45,7 @@ class Town:
     identities: tuple[Identity, ...]
     limits: Limits = QUICK
     serial: int = 7
+    verbose: bool = True
 
     @property
     def parties(self) -> int:
@@ -55,7 +56,8 @@ class Town:
         return [identity.certificate for identity in self.identities]
 
     def mesh(self, me: int, **options: Any) -> Mesh:
-        endpoint = Endpoint(self.addresses, self.identities[me], self.certificates, limits=self.limits)
+        own, limits = self.identities[me], self.limits
+        endpoint = Endpoint(self.addresses, own, self.certificates, limits=limits, verbose=self.verbose)
         return Mesh(me, endpoint, self.serial, **{"hello": f"I am {me}".encode(), **options})
 
     def with_limits(self, **limits: float) -> Town:

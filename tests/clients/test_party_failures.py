@@ -19,6 +19,7 @@ from clients.vertical.segment.masked_sums import DirectSums, Gathering
 from clients.vertical.segment.party import run_segment
 from clients.vertical.segment.plan import Holding, Injection, PartyState, Plan
 from clients.vertical.segment.preparation import Hello, agree_keys
+from clients.vertical.segment.same_rows import ABSENT
 from clients.vertical.segment.sum_order import BINS, Agenda
 from clients.vertical.transport.endpoint import Limits
 from clients.vertical.transport.frames import Frame, Kind, PartyError
@@ -236,15 +237,17 @@ def test_a_state_that_does_not_fit() -> None:
     assert (error.party, error.reason) == (3, "weights must be 3 finite numbers, got 2")
 
 
-@pytest.mark.parametrize("change", [{"step": 0.7}, {"ids": "of other rows"}])
-def test_plans_differ(change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("change", "words"), [({"step": 0.7}, "its plan is"), ({"ids": "of other rows"}, "got other rows (41) than 3 of 4")]
+)
+def test_plans_differ(change: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def odd(me: int, plan: Plan, *arguments: Any, **options: Any) -> Any:
         return await run_segment(me, plan if me else replace(plan, **change), *arguments, **options)
 
     monkeypatch.setattr("benchmarks.parties.run_segment", odd)
-    error = failure(make_case(4, (1, 2)))
+    error = failure(make_case(4, (1, 2), ids="of the same rows"))
     assert error.party == 0
-    assert "its plan is" in error.reason
+    assert words in error.reason
 
 
 def test_the_ring_overflows() -> None:
@@ -402,7 +405,7 @@ def test_keys_belong_to_a_pair_and_a_segment() -> None:
     case = make_case(3, (1,))
     privates = [X25519PrivateKey.generate() for _ in range(3)]
     hellos = {
-        party: Hello.of(private, case.plan, holding)
+        party: Hello.of(private, case.plan, ABSENT, holding)
         for party, (private, holding) in enumerate(zip(privates, case.holdings, strict=True))
     }
     keys = [agree_keys(case.plan, party, private, hellos) for party, private in enumerate(privates)]
@@ -412,7 +415,7 @@ def test_keys_belong_to_a_pair_and_a_segment() -> None:
     hellos[1] = hellos[1]._replace(key=bytes(32))
     with pytest.raises(PartyError, match="party 1: its public key"):
         agree_keys(case.plan, 0, privates[0], hellos)
-    with pytest.raises(PartyError, match="party 2: its hello has 3 bytes, not 80"):
+    with pytest.raises(PartyError, match="party 2: its hello has 3 bytes, not 112"):
         Hello.from_bytes(2, b"???")
 
 

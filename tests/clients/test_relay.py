@@ -198,6 +198,51 @@ async def test_the_relay_stays_while_others_talk_through_it(place: Town) -> None
         assert not meshes[3].failed.done()
 
 
+def stop_reading(mesh: Mesh, peer: int) -> None:
+    asyncio.get_running_loop().remove_reader(link(mesh, peer)._socket.fileno())
+
+
+@in_town(4, join=False, silence=30.0)
+async def test_flood_does_not_fill_the_relay(place: Town) -> None:
+    async with joined(hide(place, 0, 2)) as meshes:
+        heard, sent = listen(meshes[2]), 48
+        backlog, own = link(meshes[1], 2)._backlog, link(meshes[0], 1)._backlog
+        stop_reading(meshes[2], 1)
+        most = 0
+        for update in range(sent):
+            meshes[0].send(2, Frame(Kind.THETA, 0, update, bytes(2**20)))
+            for _ in range(40):
+                await asyncio.sleep(0)
+            most = max(most, sum(map(len, backlog)))
+        assert 2**22 <= most < 2**22 + 2**20
+        assert sum(map(len, own)) > 2**24  # the sender has the bytes that the relay does not read
+        asyncio.get_running_loop().add_reader(link(meshes[2], 1)._socket.fileno(), link(meshes[2], 1)._readable)
+        await until(lambda: len(heard) == sent, 20.0)
+        assert not any(mesh.failed.done() for mesh in meshes)
+
+
+@in_town(4, join=False, beat=0.05, silence=0.5, close=0.3)
+async def test_party_that_takes_nothing_from_the_relay_is_named(place: Town) -> None:
+    """It is alive, and sends beats. The party that floods it is not named."""
+    seen = hide(place, 0, 2)
+    meshes = [(seen.with_limits(silence=20.0) if me == 2 else seen).mesh(me) for me in range(4)]
+    await asyncio.gather(*(mesh.join() for mesh in meshes))
+    stop_reading(meshes[2], 1)
+    for update in range(16):
+        meshes[0].send(2, Frame(Kind.THETA, 0, update, bytes(2**20)))
+    errors = await failures(meshes[:2] + meshes[3:])
+    assert {str(error) for error in errors} == {"party 2: it has taken no byte for 0.5 s"}
+    await closed(*meshes)
+
+
+@in_town(4, join=False)
+async def test_relayed_body_that_is_too_long_is_named(place: Town) -> None:
+    async with joined(hide(place, 0, 2)) as meshes:
+        link(meshes[0], 1).queue(pack(SERIAL, Kind.RELAY, 2, 0, bytes(2**20)))
+        link(meshes[0], 1).flush()
+        assert {error.party for error in await failures(meshes)} == {0}
+
+
 def test_somebody_can_be_reached() -> None:
     async def make(place: Town) -> None:
         with pytest.raises(ValueError, match="at least one of 2 parties"):

@@ -53,7 +53,7 @@ def write_tables(folder: Path) -> tuple[list[dict[str, Scalar]], pd.DataFrame]:
         ):
             rows[["client", *columns, *extra]].sample(frac=1, random_state=place).to_csv(path, index=False)
         nodes.append({key: str(path) for key, path in paths.items()})
-        nodes[-1]["scores-path"] = str(folder / f"{name}-scores.csv")
+        nodes[-1] |= {"scores-path": str(folder / f"{name}-scores.csv"), "labels": LABEL}
     missing = [row for row in range(len(table)) if row % 97 in range(len(COLUMNS))]
     return nodes, table.drop(index=missing).loc[TRAINED:].set_index("client")
 

@@ -49,7 +49,6 @@ def credentials(host: int = 0, **changes: Any) -> Credentials:
     fields: dict[str, Any] = {
         "certificate": certificate,
         "certificate_length": length,
-        "folder": text("/tmp/f"),
         "advertised": text(""),
         "port": np.array([0]),
         "host": text(bytes([host]) * 32),
@@ -61,7 +60,7 @@ def credentials(host: int = 0, **changes: Any) -> Credentials:
 
 def summary(**changes: Any) -> DataSummary:
     """That of a party with labels and 4 columns of 10 rows."""
-    fields: dict[str, Any] = {"rows": np.array([8, 2]), "columns": np.array([4]), "digest": text(b"d" * 32)}
+    fields: dict[str, Any] = {"rows": np.array([8, 2]), "columns": np.array([4])}
     fields |= {"labels": np.array([True]), "id_lengths": np.array([1, 1]), "id_marks": np.zeros(6, dtype=bool)}
     return DataSummary(**(fields | changes))
 
@@ -224,7 +223,7 @@ def test_but_not_for_long_once_a_party_has_failed(caplog: pytest.LogCaptureFixtu
 
 def test_where_parties_listen() -> None:
     near, far = credentials(advertised=text("a:1")), credentials(host=1, advertised=text("b:2"))
-    assert addresses_of([credentials(), credentials()], "auto", 7) == ["unix:/tmp/f/7-0", "unix:/tmp/f/7-1"]
+    assert addresses_of([credentials(), credentials()], "auto", 7) == ["unix:/7-0", "unix:/7-1"]
     assert addresses_of([near, far], "auto", 7) == ["tcp:a:1", "tcp:b:2"]
     with pytest.raises(StrategyError, match="party 1: got no address, .* on 2 hosts.*advertise"):
         addresses_of([near, credentials(host=1, port=np.array([9]))], "auto", 7)
@@ -238,35 +237,35 @@ def test_where_parties_listen() -> None:
     # whom nobody can reach meet at one whom all can
     hidden = credentials(host=2, advertised=text("none"))
     assert addresses_of([hidden, near, hidden], "auto", 7) == ["none:0", "tcp:a:1", "none:2"]
-    assert addresses_of([hidden, hidden], "auto", 7) == ["unix:/tmp/f/7-0", "unix:/tmp/f/7-1"]
+    assert addresses_of([hidden, hidden], "auto", 7) == ["unix:/7-0", "unix:/7-1"]
     with pytest.raises(StrategyError, match="advertise: got 'none' at every party, 0, 1, allowed: host:port at one"):
         addresses_of([hidden, hidden], "tcp", 7)
 
 
-def held(digests: str, rows: tuple[int, ...]) -> list[Any]:
-    told = zip(digests, rows, strict=True)
-    return [summary(rows=np.array([n - 1, 1]), digest=text(name.encode() * 32)) for name, n in told]
+def held(lengths: str, rows: tuple[int, ...]) -> list[Any]:
+    pairs = zip(lengths, rows, strict=True)
+    return [summary(rows=np.array([n - 1, 1]), id_lengths=np.array([int(length)] * 2)) for length, n in pairs]
 
 
 # Whether their rows fit.
 
 
 @pytest.mark.parametrize(
-    ("digests", "rows", "agreeing", "named"),
+    ("lengths", "rows", "agreeing", "named"),
     [
-        ("xyxxx", (9, 9, 9, 9, 7), "3 of 5", "party 1, 4: got other rows (9, 7)"),
+        ("23222", (9, 9, 9, 9, 7), "3 of 5", "party 1, 4: got other rows (9, 7)"),
         # the reporter is not right by being first
-        ("yxx", (4, 5, 5), "2 of 3", "party 0: got other rows (4)"),
+        ("322", (4, 5, 5), "2 of 3", "party 0: got other rows (4)"),
         # of groups of one size, the one with the lowest party counts as right
-        ("xyz", (4, 4, 4), "1 of 3", "party 1, 2: got other rows (4, 4)"),
-        # equal digests do not help a party that counts otherwise
-        ("xxx", (4, 4, 3), "2 of 3", "party 2: got other rows (3)"),
+        ("234", (4, 4, 4), "1 of 3", "party 1, 2: got other rows (4, 4)"),
+        # equal forms do not help a party that counts otherwise
+        ("222", (4, 4, 3), "2 of 3", "party 2: got other rows (3)"),
     ],
 )
-def test_parties_whose_rows_differ_are_named(digests: str, rows: tuple[int, ...], agreeing: str, named: str) -> None:
+def test_parties_whose_rows_differ_are_named(lengths: str, rows: tuple[int, ...], agreeing: str, named: str) -> None:
     with pytest.raises(StrategyError, match=re.escape(f"{named} than {agreeing} parties, who agree")):
-        check_rows(held(digests, rows))
-    assert check_rows(held("xxx", (9, 9, 9))) == (8, 1)
+        check_rows(held(lengths, rows), forms=True)
+    assert check_rows(held("222", (9, 9, 9)), forms=True) == check_rows(held("234", (9, 9, 9))) == (8, 1)
 
 
 # How large a step may be.
@@ -375,7 +374,7 @@ def test_blocks_are_asked_for_where_all_agree_and_they_are_kept(
     assert bool(segment.share[0]) == shared
     assert bool(segment.last[0]) == (number == 4)
     assert int(segment.base[0]) == number - 1
-    assert segment.peers() == ([b"certificate"] * 2, ["unix:/tmp/f/1-0", "unix:/tmp/f/1-1"])
+    assert segment.peers() == ([b"certificate"] * 2, ["unix:/1-0", "unix:/1-1"])
     assert segment.certificates.nbytes == PAGE
     assert [int(segment.serial[0]), int(strategy.down(number).serial[0])] == [1, 2]  # every attempt has its own
 

@@ -35,17 +35,15 @@ def files(folder: Path, labelled: int = 1) -> list[dict[str, Scalar]]:
         frame[name] = (frame[name] > 0).astype(int)
     frame["x8"] = (np.arange(len(frame)) == 3).astype(int)
     frame.to_csv(folder / "party-2.csv", index=False)
-    return nodes
+    return [{**node, "fewest-columns": 1} for node in nodes]
 
 
 @pytest.mark.parametrize(
     "keys",
     [
-        {"missing-values": "1", "missing": "median"},  # all that is left of the flags is 0
         {"drop-columns": "x6,x7"},  # one row differs
         {"feature-columns": "x0,x1,x2,x3,x4,x5,x8"},
-        {"vfb2.update-passive": False, "vfb2.active-parties": 2},
-        {"vfb2.update-passive": False, "vfb2.active-parties": 2, "strategy": "vfb2-saga", "vfb2.masking": "two-trees"},
+        {"drop-columns": "x6,x7", "strategy": "vfb2-saga", "vfb2.masking": "two-trees", "vfb2.active-parties": 2},
         {"drop-columns": "x6,x7", "vfb2.embedding": 2},
         {"drop-columns": "x6,x7", "strategy": "vfb2-svrg", "vfb2.problem": "ridge"},
     ],
@@ -69,8 +67,9 @@ def test_a_penalty_that_leaves_one_weight_is_refused(strategy: str, tmp_path: Pa
 def test_owners_may_demand_more_parties_that_vary(tmp_path: Path) -> None:
     nodes, _ = own_files(tmp_path, [IDS] * 4)
     frame = pd.read_csv(tmp_path / "party-3.csv")
-    frame[["x9", "x10", "x11"]] = 1.0
+    frame[["x9", "x10", "x11"]] = (np.arange(len(frame)) < 4).astype(int)[:, np.newaxis]
     frame.to_csv(tmp_path / "party-3.csv", index=False)
+    nodes[3] |= {"fewest-columns": 1}
     config = {**CSV, "num-server-rounds": 1}
     play(tmp_path / "three", config, nodes)
     nodes[1] |= {"fewest-parties": 4}
@@ -90,6 +89,17 @@ def alone(case: Case, **options: Any) -> list[Tape]:
     with pytest.raises(PartiesError, match=SILENT):
         case.run(recorders=tapes, **options)
     return tapes
+
+
+@pytest.mark.parametrize("algorithm", ["sgd", "svrg", "saga"])
+def test_no_partial_is_sent_where_blocks_stay_or_columns_are_constant(algorithm: str) -> None:
+    """With two label holders and ``update_passive=False``; with constants at one of three parties."""
+    frozen = make_case(4, (0, 2), counted=True, update_passive=False, algorithm=algorithm)
+    constant = make_case(3, (0,), counted=True, algorithm=algorithm)
+    constant.features[:, constant.columns[1]] = 2.5
+    for case in (frozen, constant):
+        for tape in alone(case):
+            assert not [frame for _, frame in tape.frames if frame.kind in SUMMED]
 
 
 @pytest.mark.parametrize("masking", ["pairwise", "two-trees"])

@@ -19,6 +19,7 @@ from clients.vertical.segment.full_passes import Evaluation, FullPass
 from clients.vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan, Recorder
 from clients.vertical.segment.preparation import Hello, check_hellos, prepared_block, prepared_head, shared_sums
 from clients.vertical.segment.routing import Exchange
+from clients.vertical.segment.same_rows import RowComparison
 from clients.vertical.segment.scoring import Scoring
 from clients.vertical.segment.shared import Station
 from clients.vertical.segment.sum_order import Agenda
@@ -26,7 +27,7 @@ from clients.vertical.segment.updates import Rounds, Updates
 from clients.vertical.segment.varying import FEWEST, Watch, check_start, flags_of_party
 from clients.vertical.segment.workers import SleepingWorkers, Threads, Workers
 from clients.vertical.transport.endpoint import Endpoint
-from clients.vertical.transport.frames import PartyError
+from clients.vertical.transport.frames import WITHHELD, Kind, PartyError
 from clients.vertical.transport.mesh import Mesh
 from clients.vertical.transport.traffic import Counters
 from problems.vertical.blocks import NO_PENALTY
@@ -92,7 +93,9 @@ class _Party:
         self._agenda = Agenda(plan)
         self._objective = make_objective(plan.problem, plan.weight)
         self._private = X25519PrivateKey.generate()
-        self._hello = Hello.of(self._private, plan, self.holding)
+        rows = int(self.holding.features.shape[0]) + self.holding.test_rows
+        self._comparison = RowComparison(self.me, plan.ids, rows)
+        self._hello = Hello.of(self._private, plan, self._comparison.tag, self.holding)
         self._mesh = self._make_mesh() if plan.parties > 1 else None
         self._exchange = Exchange(plan, self._mesh)
 
@@ -164,8 +167,11 @@ class _Party:
             look = Watch(self.holding, block)
             sums = counted = CountedSums(self.me, self._agenda, sums, look, self.fewest, self._exchange.broadcast)
         self._exchange.open(sums, recorder)
+        if plan.ids:
+            tags = {peer: hello.ids for peer, hello in hellos.items() if peer != self.me}
+            self._comparison.check(await self._exchange.notices(Kind.ALIGN, self._comparison.answer(tags)))
         # whether no party's partials vary before the first update
-        from_zero = plan.counts and check_start(plan, self.fewest, await self._exchange.facts(flags))
+        from_zero = plan.counts and await self._count(flags)
         if counted is not None:
             counted.from_zero = from_zero
         dominator = await self._meet_dominators(head)
@@ -192,7 +198,13 @@ class _Party:
             head = prepared_head(me, plan, objective, state, network)
             return block, head, flags_of_party(me, plan, self.holding, block) if plan.counts else b""
         except ValueError as error:
-            raise PartyError(self.me, str(error)) from error
+            raise PartyError(self.me, str(error), WITHHELD) from error
+
+    async def _count(self, flags: bytes) -> bool:
+        """Count whose partials vary; returns whether no party's do before the first update."""
+        others = {party: flags for party in range(self.plan.parties) if party != self.me}
+        told = await self._exchange.notices(Kind.VARIES, others)
+        return check_start(self.plan, self.fewest, {**told, self.me: flags})
 
     async def _meet_dominators(self, head: Head | None) -> Dominator | None:
         """Agree on labels and flips with the other active parties."""
@@ -203,7 +215,8 @@ class _Party:
         if plan.label_epsilon and self.me == plan.active[0]:
             drawn = draw_flips(plan.rows, plan.label_epsilon) if flips is None else flips
         own = notice(labels, drawn)
-        notices = await self._exchange.notices([party for party in plan.active if party != self.me], own)
+        peers = [party for party in plan.active if party != self.me]
+        notices = await self._exchange.notices(Kind.LABELS, dict.fromkeys(peers, own))
         flips = agreed_flips(plan, self.me, own, notices, flips)
         if flips is not None:
             self.state.flips = flips

@@ -1,6 +1,6 @@
 """Start of a segment: a party's block from its data and state, and the hellos that parties send when they join.
 
-A hello holds a fresh public key, row counts and the digest of the party's plan.
+A hello holds a fresh public key, row counts, the digest of the party's plan and the tag of its rows' ids.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from problems.vertical.blocks.network import Architecture, NetworkBlock, make_ne
 from problems.vertical.head import Head
 from problems.vertical.objectives import Objective
 
-_FORM = struct.Struct("<32s32sQQ")
+_FORM = struct.Struct("<32s32s32sQQ")
 
 
 class Hello(NamedTuple):
@@ -35,19 +35,21 @@ class Hello(NamedTuple):
     Attributes:
         key: its X25519 public key, of this segment only.
         plan: the plan's digest.
+        ids: The tag of its rows' ids, see `clients.vertical.segment.same_rows`.
         rows: training rows it holds.
         test_rows: test rows it holds.
     """
 
     key: bytes
     plan: bytes
+    ids: bytes
     rows: int
     test_rows: int
 
     @classmethod
-    def of(cls, private: X25519PrivateKey, plan: Plan, holding: Holding) -> Hello:
+    def of(cls, private: X25519PrivateKey, plan: Plan, ids: bytes, holding: Holding) -> Hello:
         key = private.public_key().public_bytes_raw()
-        return cls(key, plan.digest(), int(holding.features.shape[0]), holding.test_rows)
+        return cls(key, plan.digest(), ids, int(holding.features.shape[0]), holding.test_rows)
 
     def to_bytes(self) -> bytes:
         return _FORM.pack(*self)
@@ -75,7 +77,7 @@ def check_hellos(plan: Plan, hellos: Mapping[int, Hello]) -> None:
         if hello.plan != common:
             own, others = hello.plan.hex()[:12], common.hex()[:12]
             raise PartyError(
-                party, f"its plan is {own}, that of the others {others} (SHA-256); rows have other ids, or keys differ"
+                party, f"its plan is {own}, that of the others {others} (SHA-256): keys of the run config differ"
             )
     for party, hello in sorted(hellos.items()):
         for name, held, planned in (("training", hello.rows, plan.rows), ("test", hello.test_rows, plan.test_rows)):

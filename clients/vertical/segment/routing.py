@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from clients.vertical.segment.masked_sums import Sums
 from clients.vertical.segment.plan import Plan, Recorder
@@ -27,8 +27,9 @@ class Exchange:
         self._phase: Phase | None = None
         self._phase_done = False
         self._change = asyncio.Event()
-        self._notices: dict[int, bytes] = {}
-        self._facts: dict[int, bytes] = {}
+        self._notices: dict[int, dict[int, bytes]] = defaultdict(dict)
+        self._compares = bool(plan.ids)
+        self._counts = plan.counts
         self._at_barrier: dict[int, set[int]] = defaultdict(set)
         # the failure of any party, as the mesh has it
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future() if mesh is None else mesh.failed
@@ -114,32 +115,23 @@ class Exchange:
         self.broadcast(Frame(Kind.BARRIER, self._me, number))
         await self._until(lambda: len(self._at_barrier[number]) == self._others)
 
-    async def notices(self, parties: list[int], own: bytes) -> dict[int, bytes]:
-        """Exchange a notice of labels with the other active parties; returns theirs, by party.
+    async def notices(self, kind: int, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
+        """Exchange one notice with each of some parties.
+
+        Args:
+            kind: `Kind.LABELS` between active parties, `Kind.ALIGN` or `Kind.VARIES` between all.
+            bodies: The bytes for each of these parties.
+
+        Returns:
+            The bytes that each of them has sent.
 
         Raises:
             PartyError: the segment has failed.
         """
-        for party in parties:
-            self.send(party, Frame(Kind.LABELS, self._me, 0, own))
-        await self._until(lambda: len(self._notices) == len(parties))
-        return self._notices
-
-    async def facts(self, own: bytes) -> dict[int, bytes]:
-        """Exchange the facts about partials at the start with all other parties.
-
-        Args:
-            own: This party's.
-
-        Returns:
-            The facts of all parties, by party.
-
-        Raises:
-            PartyError: The segment has failed.
-        """
-        self.broadcast(Frame(Kind.VARIES, self._me, 0, own))
-        await self._until(lambda: len(self._facts) == self._others)
-        return {**self._facts, self._me: own}
+        for party, body in bodies.items():
+            self.send(party, Frame(kind, self._me, 0, body))
+        await self._until(lambda: len(self._notices[kind]) == len(bodies))
+        return self._notices[kind]
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         while self._failure is None and not holds():
@@ -164,11 +156,12 @@ class Exchange:
         elif kind == Kind.BARRIER:
             self._at_barrier[frame.update].add(peer)
             self._change.set()
-        elif kind == Kind.VARIES and peer not in self._facts:
-            self._facts[peer] = bytes(frame.body)
-            self._change.set()
-        elif kind == Kind.LABELS and peer in self._places and self._me in self._places:
-            self._notices[peer] = bytes(frame.body)
+        elif (
+            (kind == Kind.ALIGN and self._compares)
+            or (kind == Kind.VARIES and self._counts)
+            or (kind == Kind.LABELS and {peer, self._me} <= self._places.keys())
+        ):
+            self._notices[kind][peer] = bytes(frame.body)
             self._change.set()
         else:
             raise PartyError(peer, f"it sent a frame of kind {kind} where none may come")

@@ -25,7 +25,10 @@ class Scoring(Phase):
         beyond = int((~(np.abs(self._partials) < limit)).any(axis=1).sum())
         if beyond:
             reason = f"its columns add more than {limit:g} to the score of {beyond:,} of {len(self._partials):,} rows"
-            raise PartyError(station.me, f"{reason}, which masked sums cannot hold: are they as in training?")
+            words = "which masked sums cannot hold: are they as in training?"
+            raise PartyError(
+                station.me, f"{reason}, {words}", f"its columns add more than {limit:g} to a score, {words}"
+            )
         if station.place >= 0:
             station.scores = station.predict(np.zeros(self._partials.size))
         self._number = -1

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from clients.vertical.segment.dominator import Dominator
 from clients.vertical.segment.shared import Phase, Station
 from clients.vertical.segment.workers import Workers
-from clients.vertical.transport.frames import Kind, PartyError
+from clients.vertical.transport.frames import WITHHELD, Kind, PartyError
 from problems.vertical.objectives import Array
 
 Rows = NDArray[np.int64]
@@ -52,7 +52,9 @@ class UpdatePhase(Phase):
         try:
             self._block.apply(rows, theta)
         except ValueError as error:
-            raise PartyError(self._active[place], f"its theta cannot be applied: {error}") from error
+            raise PartyError(
+                self._active[place], f"its theta cannot be applied: {error}", "its theta cannot be applied"
+            ) from error
 
 
 class Updates(UpdatePhase):
@@ -116,7 +118,7 @@ class Updates(UpdatePhase):
         try:
             self._block.apply(rows, theta)
         except ValueError as error:
-            raise PartyError(self._station.me, f"its own theta cannot be applied: {error}") from error
+            raise PartyError(self._station.me, f"its own theta cannot be applied: {error}", WITHHELD) from error
         return theta
 
     def _partials(self, number: int, rows: Rows) -> Array:

@@ -13,7 +13,7 @@ from jaxtyping import Float64
 from scipy import sparse
 
 from clients.vertical.segment.plan import Holding, Plan
-from clients.vertical.transport.frames import PartyError
+from clients.vertical.transport.frames import FinalError, PartyError
 from problems.vertical.blocks import NO_PENALTY
 from problems.vertical.blocks.base import Block, Features, product
 from problems.vertical.objectives import Array
@@ -42,8 +42,6 @@ class Flags(IntFlag):
     """They differ enough to hide the partials of another party."""
 
 
-MASKS_HIDE = "masks hide them only if they vary at"
-"""Part of every error about silent parties."""
 BOTH = Flags.SHOWN | Flags.HIDES
 
 
@@ -140,7 +138,8 @@ def check_start(plan: Plan, fewest: int, facts: Mapping[int, bytes]) -> bool:
         Whether no party's partials vary now.
 
     Raises:
-        PartyError: A party sent something else, or too few parties hide partials.
+        PartyError: A party sent something else.
+        FinalError: Too few parties hide partials.
     """
     width = plan.width
     for party, body in facts.items():
@@ -197,7 +196,7 @@ def check_flags(plan: Plan, fewest: int, flags: Mapping[int, Flags]) -> None:
         flags: The flags of all parties, by party.
 
     Raises:
-        PartyError: There are fewer; names the first party that hides nothing.
+        FinalError: There are fewer; names the first party that hides nothing.
     """
     viewers = set(plan.active) if plan.score or not plan.update_passive else set(range(plan.parties))
     shown = {party for party, flag in flags.items() if Flags.SHOWN in flag}
@@ -214,7 +213,7 @@ def check_collaborators(plan: Plan, fewest: int, flags: Mapping[int, Flags]) -> 
         flags: The flags of all parties except the dominator.
 
     Raises:
-        PartyError: There are fewer; names the first party that hides nothing.
+        FinalError: There are fewer; names the first party that hides nothing.
     """
     if any(Flags.SHOWN in flag for flag in flags.values()):
         _check_count(plan, fewest - 1, flags)
@@ -234,5 +233,5 @@ def _check_count(plan: Plan, fewest: int, flags: Mapping[int, Flags]) -> None:
     reason = f"its partial sums do not vary over the rows (nor do those of all parties {names})"
     reason = reason if len(silent) > 1 else "its partial sums do not vary over the rows"
     parties = f"{len(flags)} parties" if len(flags) == plan.parties else f"the {len(flags)} parties that send"
-    bare = f"they vary at {count} of {parties}, and {MASKS_HIDE} {fewest} or more"
-    raise PartyError(silent[0] if silent else None, f"{reason}; {bare}: {hint}")
+    bare = f"they vary at {count} of {parties}, and masks hide them only if they vary at {fewest} or more"
+    raise FinalError(silent[0] if silent else None, f"{reason}; {bare}: {hint}")

@@ -55,8 +55,13 @@ class Channel:
         self.tls = context.wrap_bio(self._incoming, self._outgoing, name is None, name)
         # whether the handshake is done on this side, so that the peer's certificate is known
         self.is_open = False
-        # encrypted bytes that the socket has not taken yet
+        # encrypted bytes that the socket has not taken yet, and their number
         self._backlog: deque[bytes | memoryview] = deque()
+        self.waiting = 0
+        # whether the socket has taken bytes of the backlog since the last tick of the mesh
+        self.took = False
+        self.paused = False
+        self._forged = False
         # a write has failed; what the peer sent may still be read
         self._mute = False
         self.closed = False
@@ -96,6 +101,19 @@ class Channel:
             return
         self._push()
 
+    def note_room(self) -> None:
+        """Called when the socket has taken some of the bytes that waited."""
+
+    def pause(self, paused: bool) -> None:
+        """Stop or go on reading from the peer, who can then send no more than the sockets' buffers take."""
+        if self.closed or self._forged or paused == self.paused:
+            return
+        self.paused = paused
+        if paused:
+            self._loop.remove_reader(self._socket.fileno())
+        else:
+            self._loop.add_reader(self._socket.fileno(), self._readable)
+
     def close(self) -> None:
         """End the connection at once; `lost` is not called."""
         if self.closed:
@@ -110,6 +128,7 @@ class Channel:
         data = self._outgoing.read()
         if self._backlog:
             self._backlog.append(data)
+            self.waiting += len(data)
             return
         try:
             sent = self._socket.send(data)
@@ -120,6 +139,7 @@ class Channel:
             return
         if sent < len(data):
             self._backlog.append(memoryview(data)[sent:])
+            self.waiting += len(data) - sent
             self._loop.add_writer(self._socket.fileno(), self._writable)
 
     def _writable(self) -> None:
@@ -127,16 +147,21 @@ class Channel:
             while self._backlog:
                 data = self._backlog[0]
                 sent = self._socket.send(data)
+                self.waiting -= sent
+                self.took = True
                 if sent < len(data):
                     self._backlog[0] = memoryview(data)[sent:]
-                    return
+                    break
                 self._backlog.popleft()
         except (BlockingIOError, InterruptedError):
-            return
+            pass
         except OSError:
             self._mute = True
             self._backlog.clear()
-        self._loop.remove_writer(self._socket.fileno())
+            self.waiting = 0
+        if not self._backlog:
+            self._loop.remove_writer(self._socket.fileno())
+        self.note_room()
 
     def _readable(self) -> None:
         try:
@@ -189,6 +214,7 @@ class Channel:
             return
         if loss.cause is Cause.FORGED:
             # nothing more is read from the forger, but an abort may still be sent to it
+            self._forged = True
             self._loop.remove_reader(self._socket.fileno())
         else:
             self.close()

@@ -50,6 +50,8 @@ class Door(Owner):
         self._where = [str(one) if one.kind != UNREACHABLE else "the relay" for one in endpoint.addresses]
         self._own = endpoint.listen or endpoint.addresses[me]
         self._limits = endpoint.limits
+        # If not, a stranger's certificate ends the joining no sooner than a closed port.
+        self._verbose = endpoint.verbose
         self._serial, self._greeting = serial, greeting
         self._linked, self._refused = linked, refused
         self._index = {certificate: party for party, certificate in enumerate(endpoint.certificates)}
@@ -76,7 +78,8 @@ class Door(Owner):
         try:
             self._listener = await listen(self._own, _BIND_PATIENCE)
         except OSError as error:
-            raise PartyError(self._me, f"cannot listen at {self._own}: {reason_of(error)}") from error
+            words = f"cannot listen at {self._own}: {reason_of(error)}"
+            raise PartyError(self._me, words, "cannot listen at its address") from error
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
     def dial(self, peer: int) -> None:
@@ -154,12 +157,13 @@ class Door(Owner):
                 self._drop(link)
         if loss is None:
             return True
-        if loss.cause is Cause.UNTRUSTED:
+        if loss.cause is Cause.UNTRUSTED and self._verbose:
             self._refused(PartyError(peer, f"{loss.reason} (at {self._where[peer]})"))
             return True
         if loss.cause is Cause.REFUSED and link.is_open:
             # the peer has proved its identity before it refused ours
-            self._refused(PartyError(self._me, f"party {peer} refuses its certificate: {loss.reason}"))
+            words = f"party {peer} refuses its certificate"
+            self._refused(PartyError(self._me, f"{words}: {loss.reason}", words))
             return True
         self.notes.note(peer, f"at {self._where[peer]} {loss.reason}")
         return False

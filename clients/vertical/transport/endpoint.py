@@ -68,6 +68,7 @@ class Endpoint:
         authority: file of the authority (PEM) that must have signed them; None where each certificate is pinned.
         limits: when it gives up on the others.
         listen: where this party listens; None: at its own of the addresses.
+        verbose: Whether failures are sent to the peers in full; else the public part of the reason.
     """
 
     addresses: Sequence[Address]
@@ -76,3 +77,4 @@ class Endpoint:
     authority: str | None = None
     limits: Limits = field(default_factory=Limits)
     listen: Address | None = None
+    verbose: bool = True

@@ -15,6 +15,8 @@ HEADER_BYTES = HEADER.size
 _CULPRIT = struct.Struct("<i")
 # bytes of a reason on the wire
 _LONGEST = 2000
+# the public reason of a failure whose own text may quote a party's data
+WITHHELD = "it failed: its own log says why"
 
 
 class Kind(IntEnum):
@@ -97,12 +99,14 @@ class PartyError(RuntimeError):
     Attributes:
         party: index of the culprit; None where nobody in particular can be named.
         reason: what happened, in words.
+        public: The part of the reason that may leave a party with its own file.
     """
 
-    def __init__(self, party: int | None, reason: str) -> None:
-        super().__init__(party, reason)
+    def __init__(self, party: int | None, reason: str, public: str | None = None) -> None:
+        super().__init__(party, reason, public)
         self.party = party
         self.reason = reason
+        self.public = reason if public is None else public
 
     def __str__(self) -> str:
         return self.reason if self.party is None else f"party {self.party}: {self.reason}"
@@ -116,9 +120,14 @@ class PartyError(RuntimeError):
         """
         if isinstance(error, PartyError):
             return error
-        failure = cls(party, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+        words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        failure = cls(party, words, WITHHELD)
         failure.__cause__ = error
         return failure
+
+    def redact(self) -> PartyError:
+        """Return the error with the public part of its reason alone."""
+        return self if self.public == self.reason else PartyError(self.party, self.public)
 
     def to_bytes(self) -> bytes:
         """Body of an ABORT frame; a reason of more than 2,000 bytes is cut."""
@@ -142,3 +151,7 @@ class PartyError(RuntimeError):
         reason = body[_CULPRIT.size : _CULPRIT.size + _LONGEST].decode(errors="replace")
         spelt = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in reason)
         return cls(None if culprit < 0 else culprit, spelt)
+
+
+class FinalError(PartyError):
+    """A failure that each repetition of the attempt would bring again."""

@@ -51,6 +51,9 @@ class Owner:
             body: not checked, for `PartyError.from_bytes`.
         """
 
+    def note_room(self, link: Link) -> None:
+        """The peer has taken some of the bytes that waited for it."""
+
     def lost(self, link: Link, loss: Loss) -> None:
         """The link has ended, and not by `close`."""
 
@@ -125,6 +128,8 @@ class Link(Channel):
         self.has_aborted = False
         # work is accepted on the link that joins two parties, not on one that only carries an abort
         self.works = False
+        # ticks of the mesh since the peer took a byte, while senders wait for it at the relay
+        self.stuck = 0
         # the injected delay, if any
         self.delayed: Delayed | None = None
         self._longest = longest
@@ -169,6 +174,9 @@ class Link(Channel):
 
     def opened(self) -> None:
         self.owner.opened(self)
+
+    def note_room(self) -> None:
+        self.owner.note_room(self)
 
     def lost(self, loss: Loss) -> None:
         self.owner.lost(self, loss)

@@ -51,6 +51,7 @@ class Mesh(Hub):
         if len(hello) > limits.body:
             raise ValueError(f"a hello has at most {limits.body} bytes, not {len(hello)}")
         super().__init__(me, parties, serial, limits)
+        self._verbose = endpoint.verbose
         self._delays = delays if delays is not None and (delays.one_way or delays.jitter) else None
         self._door = Door(me, endpoint, serial, hello, self._linked, self.abort)
         self._relay = Relay(me, addresses, serial, limits.body, self._links, self._door.meet)
@@ -145,10 +146,12 @@ class Mesh(Hub):
             words = f"no party joined party {self.me} {within}: somebody refused its certificate"
             self.abort(PartyError(self.me, words))
         elif alone and len(missing) > 1:
-            self.abort(PartyError(None, f"no party joined party {self.me} {within}{note}"))
+            words = f"no party joined party {self.me} {within}"
+            self.abort(PartyError(None, f"{words}{note}", words))
         else:
             others = f", nor did {', '.join(map(str, missing[1:]))}" if len(missing) > 1 else ""
-            self.abort(PartyError(missing[0], f"it never joined {within}{others}{note}"))
+            words = f"it never joined {within}{others}"
+            self.abort(PartyError(missing[0], f"{words}{note}", words))
 
     def _peers(self) -> list[int]:
         return [peer for peer in range(self.parties) if peer != self.me]
@@ -157,6 +160,9 @@ class Mesh(Hub):
 
     def relayed(self, link: Link, party: int, body: bytes) -> None:
         self._relay.take(link.peer, party, body)
+
+    def note_room(self, link: Link) -> None:
+        self._relay.release(link.peer)
 
     def done(self, link: Link) -> None:
         self._change.set()
@@ -187,11 +193,12 @@ class Mesh(Hub):
         if self._error is not None or self._ended:
             return
         self._error = error
-        verdict = error.to_bytes()
+        verdict = (error if self._verbose else error.redact()).to_bytes()
         self._door.condemn(verdict)
         for link in self._greeted_links():
             link.say(Kind.ABORT, verdict)
         self._drop_delayed()
+        self._relay.fail()
         if self._ticker is not None:
             for peer in self._peers():
                 if peer != error.party and self._links[peer] is None and self._relay.reaches(peer):
@@ -223,7 +230,14 @@ class Mesh(Hub):
             if (held_up or not link.spoke) and not silent:
                 link.say(Kind.BEAT)
             link.spoke = False
-            link.quiet += 1
+            # nothing is read from a party that waits until another takes its bytes
+            link.quiet = 0 if link.paused else link.quiet + 1
+            link.stuck = link.stuck + 1 if self._relay.holds_up(link.peer) and not link.took else 0
+            link.took = False
+            if (link.stuck - 1) * self._tick >= self._limits.silence:
+                words = f"it has taken no byte for {self._limits.silence:g} s"
+                self.abort(PartyError(link.peer, words))
+                return
             over = (link.quiet - 1) * self._tick >= self._limits.silence
             if over and not silent and (not link.is_done or self._relay.depends_on(link.peer)):
                 self.abort(PartyError(link.peer, f"it has been silent for {self._limits.silence:g} s"))

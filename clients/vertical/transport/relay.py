@@ -19,6 +19,8 @@ _CHUNK = 65536
 # most bytes that the relay keeps from one party for another that has not joined: who connects sends one message of the
 # handshake, and waits for the answer
 _MOST_KEPT = 16384
+# bytes that wait for a party at the relay, above which the relay stops to read from the parties that send them
+_MOST_WAITING = 2**22
 
 
 class Tunnel:
@@ -121,6 +123,9 @@ class Relay:
         self._tunnels: dict[int, Tunnel] = {}
         # frames for parties that have not joined, by source and destination
         self._kept: dict[tuple[int, int], bytes] = {}
+        # the relay reads no more from these sources until the destination has taken bytes
+        self._held_up: set[tuple[int, int]] = set()
+        self._failed = False
 
     def connects(self, peer: int) -> bool:
         """Whether this party connects to a peer, and does not wait for it: the higher index does, or who is hidden."""
@@ -167,6 +172,8 @@ class Relay:
         Raises:
             FrameError: no honest party sends it.
         """
+        if len(body) > self._most:
+            raise FrameError(f"it sends {len(body)} bytes of a connection at once; the most are {self._most}")
         if self._me == self.place and self.relays(peer, other):
             self._pass(peer, other, body)
         elif peer == self.place and self.meets(other):
@@ -186,6 +193,8 @@ class Relay:
             Whether a connection has ended with it on which more was to come.
         """
         if self._me == self.place:
+            self._held_up = {pair for pair in self._held_up if peer not in pair}
+            self._resume()
             for other, link in enumerate(self._links):
                 if link is not None and self.relays(peer, other):
                     self._pass(peer, other, b"")
@@ -197,6 +206,29 @@ class Relay:
             self.close()
             return any(not link.is_done for link in carried)
         return False
+
+    def release(self, peer: int) -> None:
+        """Read again from the parties whose bytes a peer has taken."""
+        link = self._links[peer]
+        if self.holds_up(peer) and link is not None and link.waiting <= _MOST_WAITING // 2:
+            self._held_up = {pair for pair in self._held_up if pair[1] != peer}
+            self._resume()
+
+    def fail(self) -> None:
+        """Read from all parties again, to get their aborts. Bytes for a party that takes none are dropped from now."""
+        self._failed = True
+        self._held_up.clear()
+        self._resume()
+
+    def holds_up(self, peer: int) -> bool:
+        """Whether others wait until a peer takes their bytes."""
+        return any(to == peer for _, to in self._held_up)
+
+    def _resume(self) -> None:
+        waiting = {source for source, _ in self._held_up}
+        for link in self._links:
+            if link is not None and link.peer not in waiting:
+                link.pause(False)
 
     def close(self) -> None:
         """End the connections that the relay carries."""
@@ -215,8 +247,14 @@ class Relay:
 
     def _pass(self, source: int, to: int, body: bytes) -> None:
         data = pack(self._serial, Kind.RELAY, source, 0, body)
-        if self._links[to] is not None:
-            self._forward(to, data)
+        sender, receiver = self._links[source], self._links[to]
+        if receiver is not None:
+            full = receiver.waiting > _MOST_WAITING
+            if not (full and self._failed):
+                self._forward(to, data)
+            if full and sender is not None and not self._failed and not receiver.closed:
+                self._held_up.add((source, to))
+                sender.pause(True)
             return
         kept = self._kept.get((source, to), b"") + data
         if len(kept) > _MOST_KEPT:

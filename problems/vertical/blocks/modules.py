@@ -1,6 +1,8 @@
 """A user's own torch module as a party's network, in float64 on the CPU."""
 
 import threading
+from inspect import isclass
+from types import BuiltinFunctionType
 from typing import Any
 
 import numpy as np
@@ -56,9 +58,12 @@ def make_module(name: str, columns: int, width: int, seed: int) -> Module:
     Raises:
         NetworkError: the factory cannot be imported or fails; or its module does not make (b, d) to (b, k), or makes it
             of chance or of the batch, as dropout and batch norm do: partials and update would be of other functions; or
-            it has more state than the parameters that are trained, which alone are kept, or draws more than these.
+            it has more state than the parameters that are trained, which alone are kept, or draws more than these; or
+            its function does not depend on the seed, and the first sums reveal columns to every party.
     """
     factory = import_named(name, _unfit)
+    if isinstance(factory, BuiltinFunctionType) or (isclass(factory) and not issubclass(factory, nn.Module)):
+        raise _unfit(f"'{name}', which does not make a module")
 
     def build(seed: int) -> Any:
         # Not torch.manual_seed: it would also seed the accelerators' generators, which are not forked here.
@@ -89,12 +94,34 @@ def make_module(name: str, columns: int, width: int, seed: int) -> Module:
     if rest or not trained:
         got = f"'{name}', whose module has {', '.join(rest) or 'no parameters'}"
         raise _unfit(got, hint="take a module whose whole state is parameters that are trained")
+    with torch.no_grad():
+        known = _find_known(first, twin.double().eval()(rows), columns)
+    if known:
+        got = f"'{name}', whose module gives output {known[0]} of the columns without random weights"
+        raise _unfit(got, hint="draw the first weights of every output at random")
     # In each segment the module is built again, and is given the weights it had. Whatever else it draws would be new.
-    twin.double().load_state_dict(module.state_dict())
+    twin.train().load_state_dict(module.state_dict())
     if not torch.allclose(twin(rows), first, rtol=1e-9, atol=1e-9):
         got = f"'{name}', whose module is another function of the same weights when it is built again"
         raise _unfit(got, hint="take a module that draws nothing but its weights at random")
     return Module(module)
+
+
+def _find_known(first: Float64[Tensor, "n k"], second: Float64[Tensor, "n k"], columns: int) -> list[int]:
+    """Return the outputs that are the same function of the rows for two seeds, up to an offset and a factor.
+
+    Args:
+        first: The outputs of the module.
+        second: The outputs of the module with first weights of another seed.
+        columns: The number of columns. Functions of one column may well differ by a factor only.
+    """
+    known = []
+    for place, (one, other) in enumerate(zip((first - first.mean(0)).T, (second - second.mean(0)).T, strict=True)):
+        lengths = one.norm() * other.norm()
+        same = torch.allclose(one, other, rtol=1e-9, atol=1e-9)
+        if same or (columns > 1 and lengths > 0 and abs(one @ other) > (1 - 1e-9) * lengths):
+            known.append(place)
+    return known
 
 
 def _tensor(rows: Features) -> Float64[Tensor, "b d"]:
