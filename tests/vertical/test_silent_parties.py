@@ -67,7 +67,8 @@ def test_a_penalty_that_leaves_one_weight_is_refused(strategy: str, tmp_path: Pa
 def test_owners_may_demand_more_parties_that_vary(tmp_path: Path) -> None:
     nodes, _ = own_files(tmp_path, [IDS] * 4)
     frame = pd.read_csv(tmp_path / "party-3.csv")
-    frame[["x9", "x10", "x11"]] = (np.arange(len(frame)) < 4).astype(int)[:, np.newaxis]
+    for name in ("x9", "x10", "x11"):
+        frame[name] = (np.arange(len(frame)) < 4).astype(int)
     frame.to_csv(tmp_path / "party-3.csv", index=False)
     nodes[3] |= {"fewest-columns": 1}
     config = {**CSV, "num-server-rounds": 1}
