@@ -97,8 +97,7 @@ class LookLedger:
         if self._most and before + looks > self._most:
             got = f"{looks} further looks at every row after {before} in all runs"
             hint = "lower num-server-rounds or vfb2.epochs, or ask the owner of the data"
-            error = PolicyError(MOST_LOOKS, got=got, allowed=f"{self._most} in all", hint=hint)
-            raise error.at(f"party {self._place}")
+            raise PolicyError(MOST_LOOKS, got=got, allowed=f"{self._most} in all", hint=hint)
 
 
 def looks_of(plan: Plan) -> int:

@@ -174,7 +174,7 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
             policy.check_trained(parties, vfb2.active_parties)
         for name in (BLOCK, SCORE_PATH, SCORES_PATH):
             _of(node, name, "")
-        load = data_loader(config, node, place, parties)
+        load, looks = data_loader(config, node, place, parties), open_looks(config, context, place)
     except PolicyError as error:
         raise error.at(f"party {place}") from None
     folder = state_dir(node)
@@ -192,7 +192,7 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
         model=_model_of(node, vfb2),
         policy=policy,
         flips=None if folder is None else FlipMemory(folder, place, _reading(config, node)),
-        looks=open_looks(config, context, place),
+        looks=looks,
         verbose=is_verbose(config, node),
     )
 
