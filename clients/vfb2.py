@@ -207,8 +207,6 @@ class VFB2Client(PayloadClient[NoModel]):
                 id_lengths=id_lengths,
                 id_marks=id_marks,
             )
-        except PolicyError:
-            raise
         except NetworkError as error:
             if self.party.data.keys or self.party.model == self.settings.model:
                 raise StatedRefusalError(str(NetworkError.of(error, me))) from error
@@ -401,7 +399,9 @@ class VFB2Client(PayloadClient[NoModel]):
         plan = dataclasses.replace(plan, counted=not self.party.data.keys)
         fewest = max(FEWEST, self.party.policy.fewest_parties)
         data = self.party.data
-        if self.party.looks is not None:
+        # at weights 0 an evaluation shows nothing of the columns
+        shows = plan.epochs or plan.embedding or start.weights is not None
+        if self.party.looks is not None and shows:
             weights = None if data.block is None else data.block.weights
             self.facts["looks"] = self.party.looks.spend(plan, data.columns, weights)
         me, parties, vfb2, endpoint = self.party.partition_id, self.party.parties, self.settings, self.endpoint(segment)

@@ -171,7 +171,7 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
         )
         for name in (BLOCK, SCORE_PATH, SCORES_PATH):
             _of(node, name, "")
-        load = data_loader(config, node, place, parties)
+        load, looks = data_loader(config, node, place, parties), open_looks(config, context, place)
     except PolicyError as error:
         raise error.at(f"party {place}") from None
     folder = state_dir(node)
@@ -190,7 +190,7 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
         policy=policy,
         flips=None if folder is None else FlipMemory(folder, place, _reading(config, node)),
         verbose=is_verbose(config, node),
-        looks=open_looks(config, context, place),
+        looks=looks,
         run_config=dict(context.run_config),
     )
 
