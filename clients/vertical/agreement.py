@@ -59,7 +59,7 @@ class Agreement:
         greetings = dict(sorted({mesh.me: self.greet(), **greetings}.items()))
         for party, greeting in greetings.items():
             if len(greeting) != GREETING_BYTES or greeting[-1] > 1:
-                raise PartyError(party, f"its greeting has {len(greeting)} bytes, not {GREETING_BYTES}, or is no such")
+                raise PartyError(party, "its greeting cannot be read")
         digests = {party: greeting[:-1] for party, greeting in greetings.items()}
         if len(set(digests.values())) > 1:
             raise _blame(digests, await self._exchange(mesh))

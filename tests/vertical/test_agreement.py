@@ -17,11 +17,12 @@ from apps.client_app import app as client_app
 from apps.config import Scalar
 from apps.server_app import app as server_app
 from clients.agreed_terms import agreed_terms
-from clients.vertical.agreement import Agreement
+from clients.vertical.agreement import Agreement, _blame, _read
 from clients.vertical.masking.pairwise import RING
 from clients.vertical.segment.masked_sums import DirectSums
 from clients.vertical.segment.party import run_segment
 from clients.vertical.segment.plan import Plan
+from clients.vertical.transport.frames import PartyError
 from payloads.flower_internals import make_twin
 from payloads.vfb2 import INTERSECTION, Segment, join_bytes
 from payloads.wire import CONFIG, PAYLOAD, PHASE, ROUND
@@ -227,6 +228,19 @@ def test_a_list_of_other_than_all_parties_is_refused(count: int, tmp_path: Path)
     refused = f"party 0: num-partitions: got {count} parties in the server's list, allowed: 3"
     with pytest.raises(RuntimeError, match=refused):
         lie(tmp_path / "run", ALIGNED, nodes, change)
+
+
+def test_terms_that_are_not_sent_or_not_read_have_an_error() -> None:
+    terms = {f"term {number:02}": "a" for number in range(12)}
+    digests = {0: b"a", 1: b"b", 2: b"a"}
+    few = str(_blame(digests, {0: terms, 1: {**terms, "term 03": "b"}}))
+    many = str(_blame(digests, {0: terms, 1: {}}))
+    assert few == f"party 1: {DIFFERS}term 03"
+    assert many.endswith("term 08, term 09, and 2 more")
+    assert str(_blame(digests, {0: terms, 1: terms})) == f"party 1: {DIFFERS}terms that it does not send"
+    for body in (b"[]", b"{", b'{"a": 1}', b'{"a\\n": "b"}'):
+        with pytest.raises(PartyError, match="party 2: its terms cannot be read"):
+            _read(2, body)
 
 
 def test_sums_of_parties_that_skip_the_comparison_are_noise(monkeypatch: pytest.MonkeyPatch) -> None:
