@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from clients.vertical.policy import Policy, PolicyError
 from clients.vertical.segment.dominator import Flips, draw_flips
-from clients.vertical.segment.plan import Holding
+from clients.vertical.segment.plan import Holding, Plan
 from clients.vertical.transport.addresses import UNREACHABLE, Address, make_private, socket_base
 from clients.vertical.transport.identity import Identity
 from payloads.record import FloatArray
@@ -86,6 +86,13 @@ class PartyData(Protocol):
 class FlipMemory(Protocol):
     """The label flips of all runs, kept so that many runs reveal no more about a label than one."""
 
+    def check(self) -> None:
+        """Check that the rows' ids are read as in earlier runs.
+
+        Raises:
+            PolicyError: They are not.
+        """
+
     def recall(self, marks: Sequence[str], epsilon: float) -> tuple[Flips, int, float]:
         """Return the flips of the labels with these marks; unknown ones are drawn and kept.
 
@@ -99,6 +106,22 @@ class FlipMemory(Protocol):
         Args:
             marks: one for each label, see `PartyData.training_marks`.
             epsilon: with which the flips were drawn.
+        """
+
+
+class Looks(Protocol):
+    """The count of the numbers of every row that the party's peers could have computed in all runs."""
+
+    def spend(self, plan: Plan, columns: int, weights: NDArray[np.float64] | None) -> int:
+        """Count a segment, before anything of it is sent, and return the count.
+
+        Args:
+            plan: The segment's plan.
+            columns: The number of the party's columns.
+            weights: The block that scores rows; None in training.
+
+        Raises:
+            PolicyError: The owner allows fewer.
         """
 
 
@@ -119,6 +142,7 @@ class Party:
         policy: what its owner demands of a run.
         flips: where its label flips are kept from run to run; None: nowhere.
         verbose: Whether its errors leave it in full; else they must not quote its file or its network.
+        looks: The count of its looks. None: they are not counted.
     """
 
     partition_id: int
@@ -133,6 +157,7 @@ class Party:
     policy: Policy = field(default_factory=Policy)
     flips: FlipMemory | None = None
     verbose: bool = True
+    looks: Looks | None = None
 
     @cached_property
     def data(self) -> PartyData:

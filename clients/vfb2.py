@@ -21,6 +21,7 @@ from clients.vertical.holdings import digest_holding
 from clients.vertical.policy import PolicyError, RefusalError, StatedRefusalError
 from clients.vertical.segment.party import run_segment
 from clients.vertical.segment.plan import Injection, Outcome, PartyState, Plan
+from clients.vertical.segment.varying import FEWEST
 from clients.vertical.transport.addresses import Address, free_port
 from clients.vertical.transport.endpoint import Delays, Endpoint, Limits
 from clients.vertical.transport.frames import FinalError, PartyError
@@ -170,6 +171,8 @@ class VFB2Client(PayloadClient[NoModel]):
         me = f"party {self.party.partition_id}"
         try:
             data = self.party.data
+            if self.settings.label_epsilon and self.party.flips is not None and data.training_marks(None) is not None:
+                self.party.flips.check()
             k = self.settings.embedding
             if self.settings.alignment == "intersection" and (rows := len(data.ids(None))) > MOST_IDS:
                 key, got, allowed = f"{me}: vfb2.alignment", f"'intersection' of {rows:,} ids", f"{MOST_IDS:,} at most"
@@ -300,7 +303,6 @@ class VFB2Client(PayloadClient[NoModel]):
         held, digest = self.counts(), self.digest(segment)
         parties, training, settings = self.party.parties, self.training, self.settings
         plan = make_plan(self.algorithm, segment, parties, held, digest.tobytes(), training, settings)
-        self.party.policy.check_trained(parties, sum(map(plan.moves, range(parties))))
         number = plan.segment
         if not number:
             content = digest_holding(self.party.data.holding(self.state.aligned))
@@ -386,6 +388,13 @@ class VFB2Client(PayloadClient[NoModel]):
         return PartyState(flips=self.party.label_flips(self.state, epsilon, self.facts) if draws else None)
 
     def run(self, segment: Segment, plan: Plan, start: PartyState) -> Outcome:
+        # simulated parties share one data set and hide nothing
+        plan = dataclasses.replace(plan, counted=not self.party.data.keys)
+        fewest = max(FEWEST, self.party.policy.fewest_parties)
+        data = self.party.data
+        if self.party.looks is not None:
+            weights = None if data.block is None else data.block.weights
+            self.facts["looks"] = self.party.looks.spend(plan, data.columns, weights)
         me, parties, vfb2, endpoint = self.party.partition_id, self.party.parties, self.settings, self.endpoint(segment)
         compute, one_way, jitter = (vfb2.seconds(name, parties)[me] for name in ("extra_compute", "delay", "jitter"))
         injection = Injection(compute, Delays(one_way, jitter, self.training.seed))
@@ -395,7 +404,17 @@ class VFB2Client(PayloadClient[NoModel]):
                 held = dataclasses.replace(held, groups=np.minimum(held.groups, 0))
             network = self.network() if plan.embedding else None
             return asyncio.run(
-                run_segment(me, plan, held, start, endpoint, network=network, injection=injection, threads=vfb2.threads)
+                run_segment(
+                    me,
+                    plan,
+                    held,
+                    start,
+                    endpoint,
+                    network=network,
+                    injection=injection,
+                    threads=vfb2.threads,
+                    fewest=fewest,
+                )
             )
 
     def endpoint(self, segment: Segment) -> Endpoint:

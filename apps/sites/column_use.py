@@ -116,7 +116,7 @@ class ColumnUse:
             if group >= 0 and len(column) - np.unique(column, return_counts=True)[1].max() >= least:
                 varying.add(group)
         if len(varying) < self.fewest_columns:
-            got, allowed = f"a run in which {len(varying)} of its columns vary", f"{self.fewest_columns} or more"
+            got, allowed = "a run in which fewer of its columns vary", f"{self.fewest_columns} or more"
             hint = "change feature-columns, drop-columns or missing-values, or let the owner lower it"
             raise PolicyError(FEWEST_COLUMNS, got=got, allowed=allowed, hint=hint)
 

@@ -4,10 +4,14 @@ Randomised response protects a label by its epsilon only once: anyone who sees i
 majority. The folder holds a random key and one sealed file per epsilon, with a keyed digest of each row's id and label
 (HMAC-SHA256, cut to 16 bytes) and whether that label is flipped. Flips for several epsilons together spend only the
 largest of them. Parties may share the folder.
+
+A row's id is the text in the id column. With another id column the same label would be drawn again, so the folder also
+keeps how each party's ids were read, and other ways are refused.
 """
 
 import contextlib
 import hmac
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,14 +19,15 @@ from pathlib import Path
 import numpy as np
 
 from apps.run_config.settings import ConfigError
-from apps.sites.files import lock_file, read_sealed, write_sealed
+from apps.sites.files import lock_file, read_sealed, write_atomic, write_sealed
 from apps.sites.state_store import STATE_DIR
+from clients.vertical.policy import PolicyError
 from clients.vertical.segment.dominator import Flips, come_true, flip_rate
 from payloads.record import PayloadError
 
 FORMAT, VERSION = "florilegium-label-flips", "1"
 KEY_BYTES, DIGEST_BYTES = 32, 16
-_KEY, _FILE = "label-flips.key", "label-flips-{}.safetensors"
+_KEY, _FILE, _READINGS = "label-flips.key", "label-flips-{}.safetensors", "label-flips-ids.json"
 
 
 class FlipMemory:
@@ -30,13 +35,21 @@ class FlipMemory:
 
     Args:
         folder: where they are kept; it is made if it is missing.
+        place: The party's index.
+        reading: The keys that select the rows' ids in the party's file, with their values.
 
     Raises (each method):
         ConfigError: the key or a file of flips is damaged.
+        PolicyError: The party has flipped labels of rows whose ids were read in another way.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, place: int = 0, reading: Mapping[str, str] | None = None) -> None:
+        self.folder, self._place, self._reading = folder, str(place), dict(reading or {})
+
+    def check(self) -> None:
+        """Check that the ids are read as in earlier runs; remember how if this is the first."""
+        with self._lock():
+            pass
 
     def recall(self, marks: Sequence[str], epsilon: float) -> tuple[Flips, int, float]:
         """Return the (n,) flips of the labels with these marks; unknown ones are drawn and kept.
@@ -84,7 +97,25 @@ class FlipMemory:
                 os.fsync(file.fileno())
             if len(key) != KEY_BYTES:
                 raise _damage(f"{self.folder / _KEY} with {len(key)} bytes")
+            self._check_reading()
             yield key
+
+    def _check_reading(self) -> None:
+        if not self._reading:
+            return
+        path = self.folder / _READINGS
+        try:
+            kept = json.loads(path.read_text("utf-8")) if path.exists() else {}
+            known = dict(kept.setdefault(self._place, self._reading))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise _damage(f"{path}: {error}") from None
+        for key, value in self._reading.items():
+            if known.get(key) != value:
+                got = f"{value!r}, and labels whose flips are kept by {key}={known.get(key)!r}"
+                allowed = f"{known.get(key)!r}: with other ids the same labels would be flipped again"
+                raise PolicyError(key, got=got, allowed=allowed, hint=f"set {key} to that")
+        if kept[self._place] is self._reading:
+            write_atomic(path, json.dumps(kept).encode(), private=True)
 
     def _read(self, path: Path) -> dict[bytes, bool]:
         try:

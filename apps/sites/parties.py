@@ -18,9 +18,10 @@ from apps.run_config.settings import ConfigError
 from apps.sites.blocks import BLOCK, BlockFile, party_folder, write_block
 from apps.sites.column_use import value_of as _value
 from apps.sites.flip_memory import FlipMemory
+from apps.sites.looks import open_looks
 from apps.sites.party_audit import audit, describe_columns
 from apps.sites.party_table import PartyTable
-from apps.sites.rows import DATA_PATH
+from apps.sites.rows import DATA_PATH, with_dialect
 from apps.sites.score_table import SCORE_PATH, SCORES_PATH, ScoreTable, scores_path, write_scores
 from apps.sites.state_store import state_dir
 from apps.sites.vertical import data_loader, settings_of
@@ -32,7 +33,6 @@ from clients.vertical.policy import (
     ALLOW_SCORES,
     ALLOWED_MASKINGS,
     DEFAULT_FEWEST_ROWS,
-    DEFAULT_FEWEST_TRAINED,
     FEWEST_PARTIES,
     FEWEST_ROWS,
     LARGEST_EPSILON,
@@ -169,8 +169,6 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
             intersection=vfb2.alignment == "intersection",
             scores_for=vfb2.score_for if vfb2.score_run else "",
         )
-        if not vfb2.update_passive and not vfb2.score_run:
-            policy.check_trained(parties, vfb2.max_active)
         for name in (BLOCK, SCORE_PATH, SCORES_PATH):
             _of(node, name, "")
         load = data_loader(config, node, place, parties)
@@ -190,9 +188,17 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
         share=_of(node, "share-block", True),
         model=_model_of(node, vfb2),
         policy=policy,
-        flips=None if folder is None else FlipMemory(folder),
+        flips=None if folder is None else FlipMemory(folder, place, _reading(config, node)),
         verbose=is_verbose(config, node),
+        looks=open_looks(config, context, place),
     )
+
+
+def _reading(config: RunConfig, node: Mapping[str, Any]) -> dict[str, str]:
+    """The keys that select the rows' ids in a node's file."""
+    spec = with_dialect(config.data, node)
+    id_column = settings_of(config).id_column
+    return {"vfb2.id-column": id_column, "separator": spec.separator, "encoding": spec.encoding}
 
 
 def _addresses(node: Mapping[str, Any]) -> tuple[str, Address | None]:
@@ -237,10 +243,11 @@ def policy_of(node: Mapping[str, Any]) -> Policy:
     epsilon = _value(
         node, LARGEST_EPSILON, None, "a number > 0", lambda value: type(value) in (int, float) and 0 < value < math.inf
     )
-    fewest = _value(node, FEWEST_PARTIES, 0, "an integer >= 0", lambda value: type(value) is int and value >= 0)
     own = bool(node.get(DATA_PATH) or node.get(SCORE_PATH))
     return Policy(
-        fewest_parties=fewest,
+        fewest_parties=_value(
+            node, FEWEST_PARTIES, 0, "an integer >= 0", lambda value: type(value) is int and value >= 0
+        ),
         pins=pins,
         authorities=_authorities(Path(str(authority)).expanduser()) if authority else (),
         largest_label_epsilon=None if epsilon is None else float(epsilon),
@@ -256,7 +263,6 @@ def policy_of(node: Mapping[str, Any]) -> Policy:
             "an integer >= 1",
             lambda value: type(value) is int and value >= 1,
         ),
-        fewest_trained=(fewest or DEFAULT_FEWEST_TRAINED) if own else 0,
         peer_hosts=tuple(_text(node, PEER_HOSTS).split()),
     )
 

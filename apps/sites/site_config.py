@@ -110,6 +110,7 @@ class VerticalTable(Settings):
     fewest_columns: int = _count("the fewest columns that vary over the rows", DEFAULT_FEWEST_COLUMNS, 1)
     largest_embedding: int = _count("the largest vfb2.embedding", DEFAULT_LARGEST_EMBEDDING, 1)
     peer_hosts: str = _key("hosts with spaces", "the only hosts to which it connects", min_length=1)
+    most_looks: int = _count("numbers of every row that peers may compute in all runs; 0: any; needs state-dir")
 
 
 class ProcessTable(Settings):

@@ -15,8 +15,6 @@ FEWEST_PARTIES, PINNED_PEERS, PEER_CA = "fewest-parties", "pinned-peers", "peer-
 LARGEST_EPSILON, FEWEST_ROWS = "largest-label-epsilon", "fewest-rows"
 # of a party with its own file
 DEFAULT_FEWEST_ROWS = 100
-# of a party with its own file: with two trained blocks, each of their parties gets the other's partials
-DEFAULT_FEWEST_TRAINED = 3
 ALLOW_INTERSECTION, ALLOWED_MASKINGS = "allow-intersection", "allowed-maskings"
 ALLOW_SCORES = "allow-scores-for"
 PEER_HOSTS = "peer-hosts"
@@ -51,7 +49,6 @@ class Policy:
         allowed_maskings: values of ``vfb2.masking``; empty: any.
         scores_for: one of `SCORES_FOR`: who may learn scores to which this party's columns add.
         fewest_rows: The fewest training rows, the fewest scored rows, and with several dominators the fewest test rows.
-        fewest_trained: The fewest parties whose blocks are trained, if more than one party's is.
         peer_hosts: The hosts to which this party connects; empty: any host that the server names.
     """
 
@@ -63,7 +60,6 @@ class Policy:
     allowed_maskings: Sequence[str] = ()
     scores_for: str = "all"
     fewest_rows: int = 0
-    fewest_trained: int = 0
     peer_hosts: Sequence[str] = ()
 
     def check_run(
@@ -120,22 +116,6 @@ class Policy:
         if few:
             got, hint = f"a run of {' and '.join(few)}", "bring more common rows, or let the owner lower it"
             raise PolicyError(FEWEST_ROWS, got=got, allowed=f"{self.fewest_rows:,} or more", hint=hint)
-
-    def check_trained(self, parties: int, trained: int) -> None:
-        """Refuse a run in which the sums consist of the partials of too few parties.
-
-        Args:
-            parties: The number of parties. If two parties are all, `fewest_parties` alone decides.
-            trained: The number of parties whose blocks are trained. The other blocks stay at 0.
-
-        Raises:
-            PolicyError: More than one block is trained, and fewer than the owner demands.
-        """
-        fewest = min(parties, self.fewest_trained)
-        if 1 < trained < fewest:
-            got = f"a run that trains the blocks of {trained} of {parties} parties, vfb2.update-passive=false"
-            hint = "set vfb2.update-passive=true, or vfb2.active-parties to 1"
-            raise PolicyError(FEWEST_PARTIES, got=got, allowed=f"1, or {fewest} or more", hint=hint)
 
     def check_hosts(self, hosts: Mapping[int, str]) -> None:
         """Check the hosts that the server names.

@@ -13,6 +13,7 @@ from apps.config import ConfigError, Scalar
 from apps.sites.column_use import ColumnUse
 from apps.sites.flip_memory import FlipMemory
 from apps.sites.party_table import PartyTable
+from clients.vertical.policy import PolicyError
 from clients.vertical.segment.dominator import draw_flips
 from problems.data import DataSpec
 from problems.vertical.objectives import make_objective
@@ -132,3 +133,33 @@ def test_a_party_flips_the_same_labels_in_every_run(tmp_path: Path, caplog: pyte
         other = held_flips(play(tmp_path / "bare", config, nodes)[1])[0]
     assert caplog.text.count("party 0: the flips of its labels are drawn anew, since its node config has no state") == 1
     assert not np.array_equal(other, first)
+
+
+@pytest.mark.parametrize("party", [0, 1])
+def test_another_id_column_does_not_draw_the_flips_again(party: int, tmp_path: Path) -> None:
+    """Neither of the party that draws them nor of another label holder."""
+    nodes, _ = own_files(tmp_path, [EVERYBODY] * 3)
+    for node in nodes:
+        frame = pd.read_csv(str(node["data-path"]))
+        frame.insert(0, "number", frame["id"].str.removeprefix("row-").astype(int))
+        frame.to_csv(str(node["data-path"]), index=False)
+    nodes[party] |= {"state-dir": str(tmp_path / "state")}
+    config: dict[str, Scalar] = {**CSV, "vfb2.active-parties": 2, "vfb2.label-epsilon": 1.0, "num-server-rounds": 1}
+    first = held_flips(play(tmp_path / "one", {**config, "drop-columns": "number"}, nodes)[1])[party]
+    with pytest.raises(RuntimeError, match=f"party {party}: vfb2.id-column: got 'number'.*allowed: 'id'"):
+        play(tmp_path / "two", {**config, "vfb2.id-column": "number", "drop-columns": "id"}, nodes)
+    if not party:
+        again = held_flips(play(tmp_path / "three", {**config, "drop-columns": "number", "seed": 0}, nodes)[1])[0]
+        np.testing.assert_array_equal(again, first)
+
+
+def test_flips_keep_how_each_party_reads_ids(tmp_path: Path) -> None:
+    reading = {"vfb2.id-column": "id", "encoding": "utf-8"}
+    own = FlipMemory(tmp_path, 0, reading).recall(MARKS[:10], 1.0)[0]
+    FlipMemory(tmp_path, 1, {**reading, "encoding": "latin-1"}).keep(MARKS[:10], 1.0, own)
+    for memory in (FlipMemory(tmp_path, 0, {**reading, "encoding": "latin-1"}), FlipMemory(tmp_path, 1, reading)):
+        with pytest.raises(PolicyError, match="encoding: got .*would be flipped again"):
+            memory.recall(MARKS[:10], 1.0)
+    (tmp_path / "label-flips-ids.json").write_text("[")
+    with pytest.raises(ConfigError, match="state-dir: got unusable label flips"):
+        FlipMemory(tmp_path, 0, reading).check()

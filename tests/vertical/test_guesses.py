@@ -133,7 +133,7 @@ QUESTIONS: dict[str, dict[str, Scalar]] = {
     "a column": {"vfb2.id-column": "age"},
     "another column": {"vfb2.id-column": "nothing"},
     "a cell": {"feature-columns": "x3 x4:1,2 x6 x0"},
-    "a label of two classes": {"label-column": "x3", "vfb2.problem": "logistic"},
+    "a label of two classes": {"vfb2.problem": "logistic"},
     "classes": {"vfb2.problem": "softmax", "vfb2.embedding": 7, "vfb2.assemble": False},
 }
 

@@ -9,9 +9,11 @@ import time
 from contextlib import closing
 from dataclasses import asdict, dataclass
 
+import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from scipy import sparse
 
+from clients.vertical.segment.counted_sums import CountedSums
 from clients.vertical.segment.dominator import Dominator, agreed_flips, draw_flips, notice
 from clients.vertical.segment.full_passes import Evaluation, FullPass
 from clients.vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan, Recorder
@@ -22,6 +24,7 @@ from clients.vertical.segment.scoring import Scoring
 from clients.vertical.segment.shared import Station
 from clients.vertical.segment.sum_order import Agenda
 from clients.vertical.segment.updates import Rounds, Updates
+from clients.vertical.segment.varying import FEWEST, Watch, check_start, flags_of_party
 from clients.vertical.segment.workers import SleepingWorkers, Threads, Workers
 from clients.vertical.transport.endpoint import Endpoint
 from clients.vertical.transport.frames import WITHHELD, Kind, PartyError
@@ -46,6 +49,7 @@ async def run_segment(
     recorder: Recorder | None = None,
     threads: int = 1,
     events: bool = False,
+    fewest: int = FEWEST,
 ) -> Outcome:
     """Take part in one segment.
 
@@ -57,6 +61,7 @@ async def run_segment(
         network: of this party, in a plan with an embedding.
         threads: how many compute asynchronous updates; with an injected computing time, how many workers sleep.
         events: whether the outcome has a log; with threads it is in the order in which results came in.
+        fewest: The number of parties whose partials must vary over the rows, in a plan that counts them.
 
     Raises:
         ValueError: the plan cannot be carried out, or is not for this party.
@@ -67,7 +72,7 @@ async def run_segment(
         raise ValueError(f"party {me} of a plan for {plan.parties} parties")
     if threads < 1:
         raise ValueError(f"threads must be 1 or more, got {threads}")
-    party = _Party(me, plan, holding, start, endpoint, network, injection or Injection(), threads)
+    party = _Party(me, plan, holding, start, endpoint, network, injection or Injection(), threads, fewest)
     return await party.run(recorder, events)
 
 
@@ -81,6 +86,7 @@ class _Party:
     network: Architecture | None
     injection: Injection
     threads: int
+    fewest: int
 
     def __post_init__(self) -> None:
         plan = self.plan
@@ -154,12 +160,24 @@ class _Party:
             joined = await self._mesh.join()
             hellos |= {peer: Hello.from_bytes(peer, body) for peer, body in joined.items()}
         check_hellos(plan, hellos)
-        block, head = await prepared
+        block, head, flags = await prepared
         sums = shared_sums(self.me, self._agenda, self._private, hellos, self._exchange.send, recorder)
+        counted = None
+        if plan.counts and plan.penalty != NO_PENALTY:  # which may make a block zero during the segment
+            look = Watch(self.holding, block)
+            sums = counted = CountedSums(self.me, self._agenda, sums, look, self.fewest, self._exchange.broadcast)
         self._exchange.open(sums, recorder)
+        others = [peer for peer in hellos if peer != self.me]
         if plan.ids:
-            tags = {peer: hello.ids for peer, hello in hellos.items() if peer != self.me}
+            tags = {peer: hellos[peer].ids for peer in others}
             self._comparison.check(await self._exchange.notices(Kind.ALIGN, self._comparison.answer(tags)))
+        # whether no party's partials vary before the first update
+        from_zero = False
+        if plan.counts:
+            facts = await self._exchange.notices(Kind.VARIES, dict.fromkeys(others, flags))
+            from_zero = check_start(plan, self.fewest, {**facts, self.me: flags})
+        if counted is not None:
+            counted.from_zero = from_zero
         dominator = await self._meet_dominators(head)
         return Station(
             self.me,
@@ -174,13 +192,15 @@ class _Party:
             later=self._exchange.later,
             done=self._exchange.done,
             log=[] if events else None,
+            constant=block.partials(np.zeros(1, np.int64)) if from_zero else None,
         )
 
-    def _prepare(self) -> tuple[Block, Head | None]:
+    def _prepare(self) -> tuple[Block, Head | None, bytes]:
         me, plan, objective, state, network = self.me, self.plan, self._objective, self.state, self.network
         try:
             block = prepared_block(me, plan, self.holding, objective, state, network)
-            return block, prepared_head(me, plan, objective, state, network)
+            head = prepared_head(me, plan, objective, state, network)
+            return block, head, flags_of_party(me, plan, self.holding, block) if plan.counts else b""
         except ValueError as error:
             raise PartyError(self.me, str(error), WITHHELD) from error
 
@@ -228,7 +248,9 @@ class _Party:
     def _make_workers(self) -> Workers:
         if self.injection.compute:
             return SleepingWorkers(self.injection.compute, self.threads, self._exchange.fail)
-        if self.threads > 1 and not self.plan.synchronous:
+        # with a penalty threads take turns, and a party that counts reads the weights between updates
+        counted = self.plan.counts and self.plan.penalty != NO_PENALTY
+        if self.threads > 1 and not self.plan.synchronous and not counted:
             plan = self.plan
             in_turn = plan.embedding > 0 or plan.penalty != NO_PENALTY or sparse.issparse(self.holding.features)
             # a change that two threads lose of SAGA's mean would be missing until the segment ends

@@ -58,6 +58,7 @@ class Plan:
         ids: the digest of the rows' ids at this party, "" if they are not compared. It is not part of the plan's
             digest, by which a peer could test guesses: see `clients.vertical.segment.same_rows`. By sums to which a
             party gives shifted rows, a server and a recipient could tell partials apart.
+        counted: Whether the parties count whose partials vary over the rows. False for simulated parties.
     """
 
     serial: int
@@ -89,6 +90,12 @@ class Plan:
     penalty: str = NO_PENALTY
     penalty_weight: float = 0.0
     ids: str = ""
+    counted: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether parties count whose partials vary, which masks of three or more parties need."""
+        return self.counted and self.parties > 2 and self.masking != BARE
 
     @property
     def width(self) -> int:

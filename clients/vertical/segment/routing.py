@@ -11,7 +11,7 @@ from clients.vertical.segment.sum_order import SUMS
 from clients.vertical.transport.frames import Frame, Kind, PartyError
 from clients.vertical.transport.mesh import Mesh
 
-_SUMS = frozenset((*SUMS, Kind.VALUE_TREE, Kind.MASK_TREE))
+_SUMS = frozenset((*SUMS, Kind.VALUE_TREE, Kind.MASK_TREE, Kind.COUNT))
 
 
 class Exchange:
@@ -28,7 +28,7 @@ class Exchange:
         self._phase_done = False
         self._change = asyncio.Event()
         self._notices: dict[int, dict[int, bytes]] = defaultdict(dict)
-        self._compares = bool(plan.ids)
+        self._everybody: dict[int, bool] = {Kind.ALIGN: bool(plan.ids), Kind.VARIES: plan.counts}
         self._at_barrier: dict[int, set[int]] = defaultdict(set)
         # the failure of any party, as the mesh has it
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future() if mesh is None else mesh.failed
@@ -118,7 +118,7 @@ class Exchange:
         """Exchange one notice with each of some parties.
 
         Args:
-            kind: `Kind.LABELS` between active parties, or `Kind.ALIGN` between all.
+            kind: `Kind.LABELS` between active parties; `Kind.ALIGN` or `Kind.VARIES` between all.
             bodies: The bytes for each of these parties.
 
         Returns:
@@ -139,6 +139,12 @@ class Exchange:
         if self._failure is not None:
             raise self._failure
 
+    def _awaits(self, kind: int, peer: int) -> bool:
+        """Whether a peer sends a notice of some kind."""
+        if kind == Kind.LABELS:
+            return {peer, self._me} <= self._places.keys()
+        return self._everybody.get(kind, False)
+
     def _receive(self, peer: int, frame: Frame) -> None:
         """Route a frame; if this raises an exception, the mesh fails the segment with it."""
         if self._recorder is not None:
@@ -155,9 +161,7 @@ class Exchange:
         elif kind == Kind.BARRIER:
             self._at_barrier[frame.update].add(peer)
             self._change.set()
-        elif (kind == Kind.ALIGN and self._compares) or (
-            kind == Kind.LABELS and {peer, self._me} <= self._places.keys()
-        ):
+        elif self._awaits(kind, peer) and peer not in self._notices[kind]:
             self._notices[kind][peer] = bytes(frame.body)
             self._change.set()
         else:

@@ -56,6 +56,9 @@ class Station:
         place: its place in `plan.active`; -1 at a passive party.
         learns: whether its block is updated.
         scores: (n,) of all rows, (n, k) of softmax, of an active party in a segment that scores them.
+        constant: The party's (k,) partial of every row, if parties that count start with partials that do not vary.
+            The sum of a dominator's first update then has only such partials, and later sums wait until all blocks have
+            had an update. Otherwise None.
     """
 
     me: int
@@ -73,6 +76,7 @@ class Station:
     tally: Tally = field(default_factory=Tally)
     metrics: dict[str, float] = field(default_factory=dict)
     scores: Array | None = None
+    constant: Array | None = None
 
     def __post_init__(self) -> None:
         self.place = self.plan.active.index(self.me) if self.me in self.plan.active else -1

@@ -100,7 +100,7 @@ class Updates(UpdatePhase):
         while self._sent[mine] < self._ends[mine] and (others := self._sums.take(Kind.PARTIAL)) is not None:
             number = self._sent[mine]
             self._sent[mine] = number + 1
-            dominate = partial(self._dominate, dominator, next(self._batches[mine]), others)
+            dominate = partial(self._dominate, dominator, next(self._batches[mine]), others, number)
             self._workers.submit(mine, dominate, partial(self._finish_own, dominator, number))
 
     def answer(self, place: int, number: int, body: bytes | memoryview) -> None:
@@ -111,9 +111,12 @@ class Updates(UpdatePhase):
         apply = partial(self._apply_theta, place, rows, theta)
         self._workers.submit(place, apply, lambda _: self._finish(place, applied, applied_of_all))
 
-    def _dominate(self, dominator: Dominator, rows: Rows, others: Array) -> Array:
+    def _dominate(self, dominator: Dominator, rows: Rows, others: Array, number: int) -> Array:
         """Compute theta (b * k,) and apply it to the own block."""
-        others += self._block.partials(rows)
+        if number or self._station.constant is None:
+            others += self._block.partials(rows)
+        else:  # as the other parties' partials, since another dominator's theta may have come first
+            others += np.tile(self._station.constant, len(rows))
         theta = dominator.theta(others, rows)
         try:
             self._block.apply(rows, theta)
@@ -155,6 +158,8 @@ class Updates(UpdatePhase):
         if self._skew:
             end = min(end, self._starts[place] + self._least + self._skew + 1)
         end = min(end, self._ends[place])
+        if self._station.constant is not None and not self._applied[place]:
+            end = min(end, 1)
         first = self._sent[place]
         if first >= end:
             return

@@ -35,6 +35,8 @@ class Kind(IntEnum):
     BARRIER = 12
     TOTALS = 13
     SCORES = 14
+    VARIES = 20
+    COUNT = 21
     # the mesh's own
     HELLO = 240
     BEAT = 241
@@ -123,7 +125,7 @@ class PartyError(RuntimeError):
         failure.__cause__ = error
         return failure
 
-    def redacted(self) -> PartyError:
+    def redact(self) -> PartyError:
         """Return the error with the public part of its reason alone."""
         return self if self.public == self.reason else PartyError(self.party, self.public)
 
