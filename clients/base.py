@@ -16,7 +16,7 @@ from torch import Tensor
 from methods.method import Method, Task
 from methods.private import Guard, PrivateSite, protect, refuse_phase
 from payloads.held_out import BINS, SCORE_COUNTS, TEST_SCORE_COUNTS, ScoreCounts, ScoreEdges
-from payloads.record import FloatArray, Payload
+from payloads.record import FloatArray, Payload, not_finite
 from payloads.settings import Settings, TrainingSettings, refuse_other
 from payloads.wire import PHASE, ROUND, ready_to_send
 from problems.binned_scores import codes, first_edges, places
@@ -196,12 +196,19 @@ def score(
     site: Site,
     asked: ScoreEdges | None,
     phase: str = SCORE_COUNTS,
-) -> ScoreCounts:
+    *,
+    tame: bool = False,
+) -> tuple[ScoreCounts, bool]:
     """Count a site's held-out rows by class and by bin of their score under a model, for any algorithm.
 
     Args:
         asked: edges of the bins; None: `first_edges`.
         phase: which rows; `TEST_SCORE_COUNTS` for the test rows of a run that evaluates on validation rows.
+        tame: Whether to replace scores that are not finite by 0, or by the largest numbers, instead of an error. An
+            error would reveal something of one site to the server that chose the model.
+
+    Returns:
+        The counts, and whether scores were replaced.
 
     Raises:
         DivergedScoresError: a score is not finite as float32.
@@ -212,10 +219,14 @@ def score(
         kind = "has no test rows" if phase == TEST_SCORE_COUNTS else "holds out no rows"
         raise ValueError(f"partition {site.partition_id} {kind}: the server evaluates on its own")
     model.load(parameters)
+    found = model.predict(rows.features).cpu().numpy()
+    with np.errstate(over="ignore"):
+        found = found.astype(np.float32)
+    replaced = tame and not_finite(found) > 0
     try:
-        scores = codes(model.predict(rows.features).cpu().numpy())
+        scores = codes(np.nan_to_num(found) if tame else found)
     except ValueError as error:
         text = "the global model's scores are not finite: the run has diverged, its steps are too large"
         raise DivergedScoresError(text) from error
     bins = places(scores, first_edges(BINS) if asked is None else asked.edges)
-    return ScoreCounts.of(bins, rows.labels.cpu().numpy() > 0.5)
+    return ScoreCounts.of(bins, rows.labels.cpu().numpy() > 0.5), replaced
