@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 # keeps the chances below that one client is unmasked, or that the sum cannot be unmasked.
 CORRUPT, SILENT = 0.2, 0.2
 _SECRECY, _SUCCESS = 2.0**-40, 2.0**-20
-# The order of the ring follows from all keys. A lying server knows the other keys when its clients choose theirs, and it
-# chooses who takes part: without 10 of 1,000 clients there are 2^78 orders, even if all keys were committed to before.
+# The order of the ring follows from all keys. A lying server knows the other keys when its clients choose theirs, and
+# chooses who takes part: without any 10 of 1,000 clients there are 2^78 orders, even if all keys were committed to.
 # So a number of colluding clients has to be safe in each order that the server can try.
 _TRIES = 2.0**64
 

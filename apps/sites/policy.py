@@ -11,7 +11,7 @@ from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError, Scalar
 from apps.sites.ledger import LIMITS, check_limits
 from apps.sites.rows import DATA_PATH, SPLIT_SEED
-from apps.sites.sample_privacy import LARGEST, LARGEST_TOTAL, check_epsilon
+from apps.sites.sample_privacy import LARGEST, LARGEST_DELTA, LARGEST_TOTAL, check_epsilon
 from apps.sites.secure_sums import check_sums
 from apps.sites.staying import STAY, staying_seconds
 from payloads.settings import kebab
@@ -76,7 +76,7 @@ def _check_fixed(node: Mapping[str, Scalar], config: RunConfig) -> None:
     named = [key for key in (SPLIT_SEED, *FIXED, *LIMITS.values(), LARGEST_TOTAL) if key in node]
     # a server could name the same file as the run's own data set
     if DATA_PATH in node and not config.algorithm.strategy.vertical:
-        named += [key for key in (STRATEGIES, LARGEST) if key in node]
+        named += [key for key in (STRATEGIES, LARGEST, LARGEST_DELTA) if key in node]
     if named and data.partition != OWN:
         got, allowed = f"a run with partition={data.partition!r}", f"{OWN!r}, since this site's settings have it"
         raise ConfigError(named[0], got=got, allowed=allowed, hint="set partition")
