@@ -77,6 +77,7 @@ class PrivacyTable(Settings):
     sum_peers: str = _path("the public keys of the sites that may take part in a secure sum")
     least_cell: int = _count("the least number of rows in a count that leaves the site; 1: any", LEAST_CELL, 1)
     verbose_errors: bool = _key("true or false", "true: errors that leave the site quote its log", False)
+    largest_delta: float = _key("a number in (0, 1)", "the largest delta of a run's budgets", gt=0, lt=1)
 
 
 class VerticalTable(Settings):
