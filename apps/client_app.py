@@ -4,6 +4,7 @@ import platform
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import is_
 from typing import Any, Self
 
 import numpy as np
@@ -19,6 +20,7 @@ from apps.sites.ledger import EVALUATIONS, HANDSHAKES, count_answer, one_at_a_ti
 from apps.sites.policy import check_demands
 from apps.sites.sample_privacy import count_pools, guard_samples, keep_ledger
 from apps.sites.secure_sums import answer_question, mask_reply
+from apps.sites.shared_disk import read_paths
 from apps.sites.site_config import at_site
 from apps.sites.state_store import StateStore
 from apps.sites.withheld import withhold
@@ -33,7 +35,6 @@ from payloads.settings import NORM_BOUND
 from payloads.wire import (
     ARRAYS,
     CONFIG,
-    LOCAL,
     METRICS,
     NUM_EXAMPLES,
     PAYLOAD,
@@ -63,6 +64,10 @@ MADE = "client-state-made"
 app = ClientApp()
 
 
+# the newest run config, and what it was parsed to
+_newest: list[tuple[dict[str, Scalar], RunConfig]] = []
+
+
 @lru_cache(maxsize=16)
 def _parse(items: tuple[tuple[str, Scalar], ...], types: tuple[type, ...]) -> RunConfig:
     return parse_run_config(dict(items))
@@ -70,8 +75,15 @@ def _parse(items: tuple[tuple[str, Scalar], ...], types: tuple[type, ...]) -> Ru
 
 def run_config(context: Context) -> RunConfig:
     """The context's run config, parsed once per process and configuration."""
+    flat = context.run_config
+    newest = _newest[0] if _newest else None
+    # copies of a run config share its values, and comparing those is several times as fast as hashing all
+    if newest is not None and [*newest[0]] == [*flat] and all(map(is_, newest[0].values(), flat.values())):
+        return newest[1]
     # The types are part of the cache key: True equals 1, but only one of the two is valid for a run-config key.
-    return _parse(tuple(context.run_config.items()), tuple(map(type, context.run_config.values())))
+    config = _parse(tuple(flat.items()), tuple(map(type, flat.values())))
+    _newest[:] = [(dict(flat), config)]
+    return config
 
 
 def node_place(context: Context) -> tuple[int, int]:
@@ -138,8 +150,8 @@ def query(message: Message, context: Context) -> Message:
             withhold(config, context.node_config),
             config.algorithm.sites.audit(config, HANDSHAKE, context, message),
         ):
-            local = dict(find(message.content, LOCAL, ConfigRecord) or {})
-            report = add_fingerprint(report_of(context, config), config, context.node_config, local)
+            report = report_of(context, config)
+            report = add_fingerprint(report, config, context.node_config, read_paths(message.content))
         device = resources.device_of(config.training).type
     except (ValueError, OSError) as error:
         return _refusal(error, message)
@@ -223,7 +235,7 @@ class Request:
             dict(find(records, CONFIG, ConfigRecord) or {}),
             model_arrays(need(records, ARRAYS, ArrayRecord)),
             None if extras is None else tuple(extras.items()),
-            dict(find(records, LOCAL, ConfigRecord) or {}),
+            read_paths(records),
             None if scaling is None else Scaling.from_record(scaling),
             None if present is None else Present.from_record(present),
             b"" if present is None else digest(records, kind),
@@ -282,12 +294,8 @@ def answer(work: Work, fitted: Fitted, context: Context) -> RecordDict:
     scalars: dict[str, Any] = {NUM_EXAMPLES: num_examples, ROUND: server_round, **metrics}
     if client.memory is not None and client.state is not None:
         scalars[STATE_ROUND] = work.made
-        # The server refuses a reply that is not finite, and the next round must not start from such a memory.
-        if client.state is not work.recalled and _finite(client.state, arrays):
-            made = fill(ConfigRecord, {ROUND: server_round})
-            values_of(context.state).update({STATE: client.state.to_record(), MADE: made})
-            if work.store is not None:
-                work.store.save(server_round, client.state)
+        if client.state is not work.recalled:
+            _keep_memory(work, arrays, context, server_round)
     if work.run.privacy.secure_sum:
         steps = [new - old for new, old in zip(arrays, work.request.parameters, strict=False)]
         if steps and client.training.aggregation == NORM_BOUND:  # the server sees no single step
@@ -301,13 +309,36 @@ def answer(work: Work, fitted: Fitted, context: Context) -> RecordDict:
     )
 
 
+def _keep_memory(work: Work, arrays: list[FloatArray], context: Context, server_round: int) -> None:
+    """Keep a client's new memory, unless the memory or the reply is not finite.
+
+    The server refuses such a reply, and the next round must not start from such a memory. In a secure sum the client
+    then keeps the former memory as one of this round: the round of its memory must not reveal that it diverged.
+    """
+    finite, kept = _finite(work.client.state, arrays), values_of(context.state)
+    if finite:
+        kept[STATE] = work.client.state.to_record()
+        if work.store is not None:
+            work.store.save(server_round, work.client.state)
+    elif work.run.privacy.secure_sum:
+        kept.pop(STATE, None)
+        kept.update({} if work.recalled is None else {STATE: work.recalled.to_record()})
+    if finite or work.run.privacy.secure_sum:
+        kept[MADE] = fill(ConfigRecord, {ROUND: server_round})
+
+
 def _mask(
-    steps: list[Any], payload: Payload | None, samples: int, request: Request, context: Context, config: RunConfig
+    steps: list[Any],
+    payload: Payload | None,
+    samples: int,
+    request: Request,
+    context: Context,
+    config: RunConfig,
+    *,
+    altered: bool = False,
 ) -> ConfigRecord:
-    place = node_place(context)[0]
-    return mask_reply(
-        steps, payload, samples, request.config, request.present, request.question, context, config, place
-    )
+    asked, place = (request.config, request.present, request.question), node_place(context)[0]
+    return mask_reply(steps, payload, samples, *asked, context, config, place, altered=altered)
 
 
 def _finite(state: Payload, arrays: list[FloatArray]) -> bool:
@@ -359,9 +390,10 @@ def _scores(context: Context, request: Request) -> RecordDict:
     if asked is not None and config.privacy.secure_sum:
         raise SecureSumError("the server chose the bins of the scores, allowed: the fixed bins in a secure sum")
     model = resources.skeleton(config, tuple(site.features.shape[1:]))
-    counts = score(model, request.parameters, site, asked, request.config[PHASE])
+    summed = bool(config.privacy.secure_sum)
+    counts, diverged = score(model, request.parameters, site, asked, request.config[PHASE], summed=summed)
     metrics = {NUM_EXAMPLES: int(counts.negatives.sum() + counts.positives.sum()), ROUND: request.config[ROUND]}
-    payload = _mask([], counts, 0, request, context, config) if config.privacy.secure_sum else counts.to_record()
+    payload = _mask([], counts, 0, request, context, config, altered=diverged) if summed else counts.to_record()
     return content(payload=payload, metrics=metrics)
 
 
@@ -381,8 +413,8 @@ def recall(
     """
     assert client.memory is not None
     kept, made = find(context.state, STATE, ConfigRecord), find(context.state, MADE, ConfigRecord)
-    if kept is not None and made is not None and since <= int(made[ROUND]) <= server_round:  # type: ignore[arg-type]
-        return client.memory.from_record(kept), int(made[ROUND])  # type: ignore[arg-type]
+    if made is not None and since <= (number := int(made[ROUND])) <= server_round:  # type: ignore[arg-type]
+        return None if kept is None else client.memory.from_record(kept), number
     if store is not None:
         try:
             return store.load(client.memory, since, server_round)

@@ -16,6 +16,7 @@ from apps.evaluation.metric_names import add_suffix
 from apps.evaluation.models import RowEvaluation, ScoreEvaluator
 from apps.evaluation.selection import Choice, check_test_rows, measure
 from apps.evaluation.site_figures import ROUND_FIGURES, describe, describe_round
+from apps.evaluation.small_cells import SmallCells, left_out, warn_of_withheld
 from apps.evaluation.starting import starting_point
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
@@ -80,6 +81,7 @@ class Training:
         log(INFO, "%s on %s: %d sites, engine %s", config.run.strategy, config.data.dataset, len(roster), self.engine)
         if config.evaluation.tests:
             check_test_rows(roster.reports)
+        warn_of_withheld(config, roster.reports)
         evaluator = self.evaluator(len(roster))
         log(INFO, "%s; results in %s", evaluator.summary, self.directory.path)
         lines = describe_labels(config.data, evaluator.sample_format, roster.class_counts)
@@ -252,7 +254,7 @@ class Training:
             if warning := self.bounds.take(*evaluator.score_range):
                 self.history.warn(server_round, warning)
         if self.config.evaluation.has_figures(server_round, self.config.training) and evaluator.tally is not None:
-            figures = describe_round(evaluator.tally, self.config, len(self.strategy.roster))
+            figures = describe_round(evaluator.tally, self.config, self.strategy.roster.reports)
             self.strategy.report.extras[ROUND_FIGURES] = figures
         return metrics
 
@@ -280,9 +282,11 @@ class Training:
             measure(evaluator, models)
         if self.made < config.training.num_server_rounds:
             found["stopped"] = {"round": self.made, "patience": evaluation.patience}
+        reports = self.strategy.roster.reports
         if not evaluation.counts or evaluator.tally is None:
-            return found, None
-        return found | describe(evaluator.tally, config, num_clients, self.choice.threshold), evaluator.tally
+            return found | left_out(SmallCells.of(config, reports).withheld), None
+        figures = describe(evaluator.tally, config, reports, self.choice.threshold)
+        return found | figures, evaluator.tally
 
     @property
     def place(self) -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,6 +25,8 @@ from payloads.record import FloatArray
 from payloads.vfb2 import VFB2State
 from problems.data import Preprocessing
 from problems.models.vectors import Copy
+from problems.randomness import seed_sequence
+from problems.vertical.blocks.network import Architecture
 
 Rows = NDArray[np.int64]
 
@@ -143,6 +146,7 @@ class Party:
         flips: where its label flips are kept from run to run; None: nowhere.
         verbose: Whether its errors leave it in full; else they must not quote its file or its network.
         looks: The count of its looks. None: they are not counted.
+        run_config: The flat run config, on which all parties must agree.
     """
 
     partition_id: int
@@ -158,6 +162,7 @@ class Party:
     flips: FlipMemory | None = None
     verbose: bool = True
     looks: Looks | None = None
+    run_config: Mapping[str, bool | int | float | str] = field(default_factory=dict)
 
     @cached_property
     def data(self) -> PartyData:
@@ -255,6 +260,23 @@ class NoModel:
     def arrays(self, copy: Copy) -> list[FloatArray]:
         """The model without entries."""
         return [copy(self.parameters.numpy())]
+
+
+def find_network(party: Party, seed: int) -> Architecture:
+    """Return the network of a party's kept block, else of its node's config or the run's.
+
+    First weights that others could draw too would let them read its columns off the first sums, so a party with
+    rows of its own draws them from the system's randomness.
+
+    Args:
+        seed: The run's seed, from which simulated parties draw.
+    """
+    if party.data.block is not None:
+        return Architecture(party.data.block.model, 0)
+    if not party.data.keys:
+        return Architecture(party.model, secrets.randbits(128))
+    drawn = seed_sequence(seed, "vertical network", party.partition_id).generate_state(1, np.uint64)
+    return Architecture(party.model, int(drawn[0]))
 
 
 def run_folder(salt: bytes) -> Path:

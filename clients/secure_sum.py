@@ -131,15 +131,19 @@ class SumMemory:
             SecureSumError: it is damaged; names the field.
         """
         values = values_of(record)
-        for one in dataclasses.fields(cls):
-            value = values.get(one.name)
-            if type(value) is not one.type or (isinstance(value, bytes) and len(value) % one.metadata["width"]):
-                raise SecureSumError(f"what this node remembers of its secure sums is damaged: {one.name}")
+        for name, kind, width in _LAYOUT:
+            value = values.get(name)
+            if type(value) is not kind or (isinstance(value, bytes) and len(value) % width):
+                raise SecureSumError(f"what this node remembers of its secure sums is damaged: {name}")
         return cls(**values)
 
     def by_key(self) -> dict[bytes, bytes]:
         """Return the public key of another -> the secret agreed on."""
         return dict(zip(_rows(self.peers), _rows(self.agreed), strict=True))
+
+
+# each field of a memory: its name, its type, and the bytes of a row
+_LAYOUT = [(one.name, one.type, one.metadata.get("width", 0)) for one in dataclasses.fields(SumMemory)]
 
 
 class SumClient:
@@ -299,8 +303,8 @@ class SumClient:
         return memory
 
     def _keep(self, memory: SumMemory, answered: str, **changes: Any) -> None:
-        memory = dataclasses.replace(memory, answered=STAGES.index(answered) + 1, **changes)
-        self._records[MEMORY] = fill(ConfigRecord, vars(memory))
+        values = vars(memory) | changes | {"answered": STAGES.index(answered) + 1}
+        self._records[MEMORY] = fill(ConfigRecord, values)
 
 
 def _pack(places: IntArray | list[int]) -> bytes:

@@ -9,7 +9,7 @@ from clients.parties import KeptBlock
 from clients.vertical.policy import PolicyError
 from clients.vertical.segment.plan import Outcome, PartyState, Plan
 from payloads.settings import TrainingSettings
-from payloads.vfb2 import Segment, VFB2Settings, VFB2State
+from payloads.vfb2 import COUNTERS, Segment, VFB2Settings, VFB2State, text
 from problems.vertical.blocks import NO_PENALTY
 from problems.vertical.blocks.base import SGD
 from problems.vertical.objectives import SOFTMAX, make_objective
@@ -112,6 +112,22 @@ def check_recipients(segment: Segment, block: KeptBlock, parties: int, vfb2: VFB
         raise PolicyError("vfb2.score-for", got=got, allowed=f"{allowed}, by {vfb2.score_for!r}", hint=hint)
 
 
+def check_number(got: int, parties: int) -> None:
+    """Check the length of the server's list of parties, since a party that is left out cannot object.
+
+    Args:
+        got: The number of parties in the server's list.
+        parties: The party's own ``num-partitions``.
+
+    Raises:
+        PolicyError: The numbers differ.
+    """
+    if got != parties:
+        listed, allowed = f"{got} parties in the server's list", f"{parties}, by this party's node config"
+        hint = "start every SuperNode with the same num-partitions"
+        raise PolicyError("num-partitions", got=listed, allowed=allowed, hint=hint)
+
+
 def find_state(segment: Segment, kept: VFB2State) -> PartyState:
     """Return what the segment starts from: the state after an earlier one.
 
@@ -120,9 +136,9 @@ def find_state(segment: Segment, kept: VFB2State) -> PartyState:
     """
     base, (older, newer) = int(segment.base[0]), kept.segments.tolist()
     if base == newer:
-        return PartyState(kept.newer, kept.newer_table, kept.flips, kept.newer_head)
+        return PartyState(kept.newer, kept.newer_table, kept.flips, kept.newer_head, _hex(kept.newer_history))
     if base == older:
-        return PartyState(kept.older, kept.older_table, kept.flips, kept.older_head)
+        return PartyState(kept.older, kept.older_table, kept.flips, kept.older_head, _hex(kept.older_history))
     held = " and ".join(str(number) for number in (older, newer) if number >= 0) or "none"
     raise ValueError(
         f"segment {int(segment.segment[0])} starts from the weights after segment {base}, but this party has those "
@@ -130,11 +146,16 @@ def find_state(segment: Segment, kept: VFB2State) -> PartyState:
     )
 
 
-def add_segment(kept: VFB2State, segment: Segment, start: PartyState, outcome: Outcome) -> VFB2State:
+def _hex(digest: NDArray[np.uint8] | None) -> str:
+    return "" if digest is None else digest.tobytes().hex()
+
+
+def add_segment(kept: VFB2State, segment: Segment, start: PartyState, outcome: Outcome, digest: bytes) -> VFB2State:
     """Return a party's memory after a segment: what it left and, for its repetition, what it started from.
 
     Args:
         kept: the memory before. Its identity and the places of shared rows stay as they are.
+        digest: The digest of the segment's plan.
     """
     number = int(segment.segment[0])
     return replace(
@@ -144,8 +165,15 @@ def add_segment(kept: VFB2State, segment: Segment, start: PartyState, outcome: O
         older=start.weights if number else None,
         older_head=start.head,
         older_table=start.table,
+        older_history=text(bytes.fromhex(start.history)) if start.history else None,
         newer=outcome.weights,
         newer_head=outcome.head,
         newer_table=outcome.table,
+        newer_history=text(digest),
         flips=outcome.flips,
     )
+
+
+def in_order(outcome: Outcome) -> NDArray[np.float64]:
+    """Return (c,) numbers that a party counted, in the order of `COUNTERS`."""
+    return np.array([float(outcome.counters.get(name, 0.0)) for name in COUNTERS])

@@ -4,7 +4,6 @@ it ends with. The segment itself runs in `clients.vertical.segment`; `payloads.v
 
 import asyncio
 import dataclasses
-import secrets
 from collections.abc import Callable, Sequence
 from logging import ERROR
 from typing import Any, ClassVar
@@ -13,9 +12,19 @@ import numpy as np
 from flwr.common import log
 from numpy.typing import NDArray
 
+from clients.agreed_terms import bind, make_agreement
 from clients.base import Config, Fitted, PayloadClient
-from clients.parties import NoModel, Party, host_mark, sockets
-from clients.segments import add_segment, check_recipients, find_state, make_plan, make_score_plan
+from clients.parties import NoModel, Party, find_network, host_mark, sockets
+from clients.segments import (
+    add_segment,
+    check_number,
+    check_recipients,
+    find_state,
+    in_order,
+    make_plan,
+    make_score_plan,
+)
+from clients.vertical.agreement import Agreement
 from clients.vertical.alignment import MOST_IDS, digest, find_rows
 from clients.vertical.holdings import digest_holding
 from clients.vertical.policy import PolicyError, RefusalError, StatedRefusalError
@@ -50,9 +59,8 @@ from payloads.vfb2 import (
 )
 from payloads.wire import PHASE
 from problems.errors import InputError
-from problems.randomness import seed_sequence
 from problems.vertical.blocks import GROUP_LASSO
-from problems.vertical.blocks.network import Architecture, NetworkError, make_network
+from problems.vertical.blocks.network import NetworkError, make_network
 
 _BY_COLUMNS = (GROUP_LASSO, "columns")
 
@@ -91,9 +99,11 @@ class VFB2Client(PayloadClient[NoModel]):
         self.epochs = 0
         self.scores: tuple[Sequence[str], NDArray[np.float64]] | None = None
         self.facts: dict[str, Any] = {}
+        self.scalars: Config = {}
 
     def fit(self, parameters: list[FloatArray], config: Config) -> Fitted:
         self.begin(parameters, config)
+        self.scalars = config
         if self.state is None:
             self.state = VFB2State.empty()
         phase = str(config.get(PHASE, ""))
@@ -152,9 +162,11 @@ class VFB2Client(PayloadClient[NoModel]):
         """Check the parties against the policy, at every message, since the server chooses which it names.
 
         Raises:
-            PolicyError: they are too few, or one of them is under no pin or under another's.
+            PolicyError: they are too few, other than ``num-partitions``, or one of them is under no pin or under
+                another's.
         """
         me, certificates = self.party.partition_id, segment.peers()[0]
+        check_number(len(certificates), self.party.parties)
         names = self.party.policy.check_peers(certificates, me, self.identity().certificate)
         self.facts["peers"] = [
             {"party": party, "name": name, "certificate": fingerprint(certificates[party])}
@@ -185,7 +197,7 @@ class VFB2Client(PayloadClient[NoModel]):
                 raise StatedRefusalError(str(InputError("vfb2.groups", got="'columns'", allowed=allowed, hint=hint)))
             if data.block is None and k:
                 # refused now, before any segment
-                make_network(self.network(), data.columns, k)
+                make_network(find_network(self.party, self.training.seed), data.columns, k)
             self.check_data(me)
             id_lengths, id_marks = measure_ids(data.ids(None))
             return DataSummary(
@@ -195,8 +207,6 @@ class VFB2Client(PayloadClient[NoModel]):
                 id_lengths=id_lengths,
                 id_marks=id_marks,
             )
-        except PolicyError:
-            raise
         except NetworkError as error:
             if self.party.data.keys or self.party.model == self.settings.model:
                 raise StatedRefusalError(str(NetworkError.of(error, me))) from error
@@ -222,20 +232,6 @@ class VFB2Client(PayloadClient[NoModel]):
             got = "other rows, values, labels or order of rows than the run began with"
             allowed, hint = "the same data", "restore the file, or begin a new run"
             raise StatedRefusalError(str(InputError(f"resume: {me}", got=got, allowed=allowed, hint=hint)))
-
-    def network(self) -> Architecture:
-        """The party's network of its kept block, else of its node's config or the run's.
-
-        First weights that others could draw too would let them read its columns off the first sums, so a party with
-        rows of its own draws them from the system's randomness.
-        """
-        party, kept = self.party, self.party.data.block
-        if kept is not None:
-            return Architecture(kept.model, 0)
-        if not party.data.keys:
-            return Architecture(party.model, secrets.randbits(128))
-        drawn = seed_sequence(self.training.seed, "vertical network", party.partition_id).generate_state(1, np.uint64)
-        return Architecture(party.model, int(drawn[0]))
 
     def identity(self) -> Identity:
         """The party's own identity, else the one kept since the run began, else a new one."""
@@ -277,8 +273,13 @@ class VFB2Client(PayloadClient[NoModel]):
         theirs: dict[int, int] = {}
         self.facts["ids"] = {"offered": len(ids), "theirs": theirs}
         reporter, fewest = int(segment.active[0]), 1 if self.settings.score_run else 2
+        if self.party.data.block is not None:
+            check_recipients(segment, self.party.data.block, self.party.parties, self.settings)
+        agreement = self.agreement(segment)
         with sockets(endpoint.addresses[me]):
-            found = find_rows(me, reporter, ids, endpoint, serial, salt, fewest=fewest, offered=theirs)
+            found = find_rows(
+                me, reporter, ids, endpoint, serial, salt, fewest=fewest, offered=theirs, agreement=agreement
+            )
             aligned, sent = asyncio.run(found)
         self.facts["ids"]["common"] = len(aligned)
         self.facts["bytes-to-peers"] = sent
@@ -290,6 +291,10 @@ class VFB2Client(PayloadClient[NoModel]):
         except ValueError as error:
             raise RefusalError(f"party {me}: of the rows that all parties have: {error}") from error
         return Report(serial=segment.serial, counters=np.zeros(len(COUNTERS)), rows=rows)
+
+    def agreement(self, segment: Segment) -> Agreement:
+        """Return everything that this party compares with its peers about a segment."""
+        return make_agreement(self.party, self.settings, self.scalars, segment)
 
     def take_part(self, segment: Segment) -> Report:
         """Run a segment with the other parties and keep the block it ends with.
@@ -309,10 +314,11 @@ class VFB2Client(PayloadClient[NoModel]):
             self.state = dataclasses.replace(self.state, data=text(content))
         self.note(plan, held)
         start = self.start(segment)
+        plan = bind(plan, self.agreement(segment), start.history)
         outcome = self.run(segment, plan, start)
         self.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))
         self.party.keep_flips(self.state.aligned, self.settings.label_epsilon, outcome.flips)
-        self.state = add_segment(self.state, segment, start, outcome)
+        self.state = add_segment(self.state, segment, start, outcome, plan.digest())
         if plan.embedding:
             self.state = dataclasses.replace(self.state, network=text(self.party.model))
         if segment.last[0]:
@@ -322,7 +328,7 @@ class VFB2Client(PayloadClient[NoModel]):
         share = bool(segment.share[0]) and self.settings.assemble and self.party.share
         return Report(
             serial=segment.serial,
-            counters=_in_order(outcome),
+            counters=in_order(outcome),
             rows=None if number else held,
             weights=outcome.weights if share else None,
             **Report.of_metrics(outcome.metrics),  # type: ignore[arg-type]
@@ -343,6 +349,7 @@ class VFB2Client(PayloadClient[NoModel]):
         check_recipients(segment, data.block, parties, self.settings)
         training, settings, ids = self.training, self.settings, self.digest(segment).tobytes()
         plan = make_score_plan(segment, parties, held, ids, training, settings, data.block)
+        plan = bind(plan, self.agreement(segment))
         self.note(plan, held)
         self.facts["score-run"] = self.settings.score_run
         outcome = self.run(segment, plan, PartyState(data.block.weights, head=data.block.head))
@@ -350,7 +357,7 @@ class VFB2Client(PayloadClient[NoModel]):
         self.state = dataclasses.replace(self.state, serial=segment.serial)
         if outcome.scores is not None:
             self.scores = data.ids(self.state.aligned), outcome.scores
-        return Report(serial=segment.serial, counters=_in_order(outcome))
+        return Report(serial=segment.serial, counters=in_order(outcome))
 
     def note(self, plan: Plan, held: NDArray[np.int64]) -> None:
         """Note for the owner's log what a segment does.
@@ -392,7 +399,9 @@ class VFB2Client(PayloadClient[NoModel]):
         plan = dataclasses.replace(plan, counted=not self.party.data.keys)
         fewest = max(FEWEST, self.party.policy.fewest_parties)
         data = self.party.data
-        if self.party.looks is not None:
+        # at weights 0 an evaluation shows nothing of the columns
+        shows = plan.epochs or plan.embedding or start.weights is not None
+        if self.party.looks is not None and shows:
             weights = None if data.block is None else data.block.weights
             self.facts["looks"] = self.party.looks.spend(plan, data.columns, weights)
         me, parties, vfb2, endpoint = self.party.partition_id, self.party.parties, self.settings, self.endpoint(segment)
@@ -402,7 +411,7 @@ class VFB2Client(PayloadClient[NoModel]):
             held = self.party.data.holding(self.state.aligned)
             if vfb2.groups == "party" and held.groups is not None:
                 held = dataclasses.replace(held, groups=np.minimum(held.groups, 0))
-            network = self.network() if plan.embedding else None
+            network = find_network(self.party, self.training.seed) if plan.embedding else None
             return asyncio.run(
                 run_segment(
                     me,
@@ -432,11 +441,6 @@ class VFB2Client(PayloadClient[NoModel]):
         limits = Limits(join=self.settings.join_timeout, silence=silence, beat=min(1.0, silence / 4))
         verbose = party.verbose
         return Endpoint(addresses, self.identity(), certificates, party.authority, limits, listen, verbose=verbose)
-
-
-def _in_order(outcome: Outcome) -> NDArray[np.float64]:
-    """(c,) what a party counted, in the order of `COUNTERS`."""
-    return np.array([float(outcome.counters.get(name, 0.0)) for name in COUNTERS])
 
 
 class VFB2SGDClient(VFB2Client):

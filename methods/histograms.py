@@ -12,6 +12,7 @@ Site j's samples count |S_j| times, so that the shares are those of the union an
 """
 
 from dataclasses import replace
+from logging import getLogger
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from methods.pairwise import FedXSettings, PairwiseTask
 from methods.predictions import FedXPool, FedXPredictions, FedXState, Predictions
 from payloads.settings import TrainingSettings
 from privacy.budget import noise_for
+from problems.least_cell import Groups
 from problems.randomness import secret_normal
 
 
@@ -38,17 +40,27 @@ def count_scores(x: Float[Tensor, "d"], task: PairwiseTask) -> FedXPredictions:
         The counts, and no score.
 
     Raises:
-        ValueError: a score is not finite.
+        ValueError: a score is not finite, in a run without secure sums and without a budget.
     """
     model, site, (low, high) = task.f.model, task.site, bounds_of(task)
     if x.data_ptr() != model.parameters.data_ptr():
         model.parameters.copy_(x)
     scores = task.f.score.value(model.predict(site.features).double()).cpu().numpy()
     if not np.isfinite(scores).all():
-        raise ValueError("a score is not finite: the run has diverged")
+        # an error would reveal something of one site, or of one row beyond the budget
+        if task.summed == 1 and not task.settings.pool_epsilon:
+            raise ValueError("a score is not finite: the run has diverged")
+        getLogger("flwr").warning(
+            "%d scores of this site are not finite: the run has diverged", (~np.isfinite(scores)).sum()
+        )
+        scores = np.nan_to_num(scores, nan=low, posinf=high, neginf=low)
     bins, none = task.settings.bins, np.zeros(0, task.training.dtype)
-    places = np.clip(((scores - low) / (high - low) * bins).astype(np.int64), 0, bins - 1)
     positive = site.labels.cpu().numpy() > 0.5
+    if site.least_cell > 1 and not task.settings.pool_epsilon:  # no row counts by itself
+        for one in (positive, ~positive):
+            groups = Groups.of(scores[one], site.least_cell)
+            scores[one] = np.repeat(groups.centres, groups.sizes)
+    places = np.clip(((scores - low) / (high - low) * bins).astype(np.int64), 0, bins - 1)
     counts = [np.bincount(places[one], minlength=bins).astype(np.int64) for one in (positive, ~positive)]
     if deviation := deviation_of(task.settings, task.training):
         share = max(deviation / np.sqrt(task.summed), 1.0)  # rounding would take away what is much smaller

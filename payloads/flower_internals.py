@@ -22,6 +22,8 @@ Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
 SIMULATION_GRID = "InMemoryGrid"
 DEPLOYMENT_GRID = "HttpGrid"
 CLIENT_ACTOR = "ClientAppActor"
+# the module of the actor, which a deployed site never imports
+CLIENT_ACTOR_MODULE = "flwr.simulation.ray_transport.ray_actor"
 # the simulation grid's attribute: seconds between two checks for replies
 PULL_INTERVAL = "pull_interval"
 # A ClientApp's exception in the error of a reply. A deployed site names the exception's own class; a simulation names

@@ -46,6 +46,8 @@ class SiteReport(Payload):
     quantiles: FloatArray | None = array("s", optional=True)
     # two digests of 16 bytes each under a key that the site keeps: of nothing, and of the site's rows in their order
     fingerprint: NDArray[np.uint8] | None = array(32, kind="bytes", optional=True)
+    # the site's least cell: held-out rows of a smaller class are not counted, and all counts of them are 0
+    least_cell: IntArray | None = array(1, kind="int", optional=True)
 
     def check_numbers(self) -> Self:
         """Check the site's identity and its numbers of rows.

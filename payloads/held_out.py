@@ -1,6 +1,7 @@
 """Evaluation on rows that sites hold out: exchanges after which the server knows all scores up to a bin.
 
-In each exchange a site counts its rows of each class in each bin. The first bins are known to everybody; edges of finer
+In each exchange a site counts its rows of each class in each bin. A site with a least cell counts groups of rows
+instead, each in the bin of its mean score. The first bins are known to everybody; edges of finer
 ones, which follow from the counts of all sites, travel with the next question. No score leaves a site.
 """
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from payloads.handshake import SiteReport
-from payloads.record import IntArray, Payload, PayloadError, array
+from payloads.record import FloatArray, IntArray, Payload, PayloadError, array
 
 # The exchanges: about the rows that a site holds out for evaluation and, at the end of a run that evaluates on
 # validation rows, about its test rows.
@@ -68,6 +69,32 @@ class ScoreCounts(Payload):
             PayloadError: a count is below 0, or those of a class do not add up to its rows.
         """
         held = (0, 0) if held_out is None else held_out.tolist()
-        for (name, counts), rows in zip(self.arrays().items(), held, strict=True):
+        for name, rows in zip(("negatives", "positives"), held, strict=True):
+            counts = getattr(self, name)
             if (counts < 0).any() or counts.sum(dtype=np.int64) != rows:
                 raise PayloadError(f"ScoreCounts.{name}: counts of {counts.sum()} rows, but the site holds out {rows}")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GroupCounts(ScoreCounts):
+    """How many rows are in groups whose mean scores are in each bin, and the deviation of the scores in these groups.
+
+    Without deviations the counts are of single rows.
+    """
+
+    negative_spreads: FloatArray | None = array(BINS, optional=True)
+    positive_spreads: FloatArray | None = array(BINS, optional=True)
+
+    def check_rows(self, held_out: IntArray | None) -> None:
+        """Check the counts as in `ScoreCounts.check_rows`, and that no deviation is negative.
+
+        Args:
+            held_out: As in `ScoreCounts.check_rows`.
+
+        Raises:
+            PayloadError: As in `ScoreCounts.check_rows`, or a deviation is negative.
+        """
+        super().check_rows(held_out)
+        for spreads in (self.negative_spreads, self.positive_spreads):
+            if spreads is not None and (spreads < 0).any():
+                raise PayloadError("GroupCounts: got a negative deviation, allowed: numbers >= 0")

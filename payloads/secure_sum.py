@@ -1,23 +1,18 @@
-"""What travels in a secure sum (`privacy.secure_sum`), and how a reply becomes one vector of ring elements and back.
-
-A client sends its model as the difference from the server's, which is small. A "mean" is a sum of values times the
-client's weight in (0, 1], divided by the sum of the weights; where a client has no value of an optional field, it adds
-zeros, and its weight does not count. A "total" is a sum of integers.
-"""
+"""The messages of a secure sum (`privacy.secure_sum`)."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from payloads.record import FloatArray, IntArray, Payload, array, specs_of
+from payloads.record import IntArray, Payload, array, specs_of
 from privacy.keys import KEY_BYTES
 from privacy.ring import Ring
-from privacy.secure_sum import CODE_BYTES, SEALED_BYTES, Member, SecureSumError
+from privacy.secure_sum import CODE_BYTES, SEALED_BYTES, Member
 from privacy.shamir import SHARE_BYTES
 
 ByteArray = NDArray[np.uint8]
@@ -25,8 +20,6 @@ ByteArray = NDArray[np.uint8]
 KEYS, BOXES, VALUES, VIEWS, SHARES = STAGES = ("keys", "boxes", "values", "views", "shares")
 # the exchange of a round that has no phase
 OWN_EXCHANGE = "its own exchange"
-# values encoded at once: their half a dozen copies then fit into the processor's cache
-_PIECE = 2**13
 
 
 def purpose_of(server_round: int, phase: str, number: int, settings: bytes) -> bytes:
@@ -110,7 +103,7 @@ class Present(Payload):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MaskedValues(Payload):
-    """Up, stage 3: the elements of all parts one after another, and each part's length; 0 for one that is absent."""
+    """Up, stage 3: the elements of all parts one after another, and each part's length; 0 for an absent part."""
 
     elements: IntArray = array("v", kind="int")
     lengths: IntArray = array("f", kind="int")
@@ -177,82 +170,3 @@ def make_ring(dtype: str, limit: float, terms: int) -> Ring:
     bits: Literal[32, 64] = 64 if dtype == "float64" else 32
     # a term may be rounded up to the limit
     return Ring.fitting(bits, np.nextafter(limit, np.inf), terms)
-
-
-def pack(model: Sequence[FloatArray], payload: Payload | None, ring: Ring, limit: float, weight: float) -> MaskedValues:
-    """Return what a client adds to the sum, not yet masked.
-
-    Args:
-        model: the differences from the server's model; [] if the reply has none.
-        weight: of the client in a mean.
-
-    Raises:
-        SecureSumError: a value is outside of +-limit, or not finite. The error, which the server reads, has no value.
-    """
-    parts: list[NDArray[Any]] = []
-    lengths: list[int] = []
-    above = float(np.nextafter(limit, np.inf))
-
-    def add(values: NDArray[Any]) -> None:
-        flat = values.ravel()
-        try:
-            for begin in range(0, values.size, _PIECE):
-                parts.append(ring.encode(flat[begin : begin + _PIECE], above, weight=weight))
-        except ValueError:
-            text = f"a value is not within +-{limit:g}: raise privacy.secure-range, or lower the steps"
-            raise SecureSumError(text) from None
-        lengths.append(values.size)
-
-    for values in model:
-        add(values)
-    dim = sum(values.size for values in model[:1])
-    for name, spec in () if payload is None else specs_of(type(payload)).items():
-        value = getattr(payload, name)
-        if spec.combined == "total":
-            parts.append(value.ravel().astype(np.int64).view(np.uint64).astype(ring.dtype))
-            lengths.append(value.size)
-            continue
-        if spec.optional:
-            add(np.ones(1) if value is not None else np.zeros(1))
-        add(np.zeros(_length(spec.dims, dim)) if value is None else value)
-    elements = np.concatenate(parts) if parts else np.zeros(0, ring.dtype)
-    return MaskedValues(elements=elements.view(f"int{ring.bits}"), lengths=np.array(lengths))
-
-
-def unpack(
-    elements: NDArray[Any],
-    lengths: IntArray,
-    model: int,
-    record: type[Payload] | None,
-    ring: Ring,
-    weights: float,
-) -> tuple[list[NDArray[np.float64]], dict[str, NDArray[Any]]]:
-    """Return the means of the model's differences and of the payload's fields, and the totals of its integers.
-
-    Args:
-        elements: the unmasked sum.
-        lengths: of its parts, as in `MaskedValues`.
-        model: how many of them are the model's.
-        record: the type of the payload.
-        weights: the sum of the clients' weights.
-    """
-    ends = np.cumsum(lengths)
-    parts = iter(np.split(elements, ends[:-1]))
-    means = [ring.decode(next(parts)) / weights for _ in range(model)]
-    fields: dict[str, NDArray[Any]] = {}
-    for name, spec in () if record is None else specs_of(record).items():
-        if spec.combined == "total":
-            fields[name] = next(parts).view(f"int{ring.bits}")
-            continue
-        present = float(ring.decode(next(parts))[0]) if spec.optional else weights
-        part = next(parts)
-        if present > 0 and (len(part) or not spec.optional):
-            fields[name] = ring.decode(part) / present
-    return means, fields
-
-
-def _length(dims: Sequence[str | int], dim: int) -> int:
-    """The length of a field that is absent: known if it is that of the model, or fixed; else 0."""
-    if any(isinstance(one, str) and one != "d" for one in dims):
-        return 0
-    return int(np.prod([dim if isinstance(one, str) else one for one in dims], dtype=np.int64))

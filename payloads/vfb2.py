@@ -325,6 +325,9 @@ class VFB2State(Payload):
     # SAGA's scalars, one per training row
     older_table: Array | None = array("n", optional=True)
     newer_table: Array | None = array("n", optional=True)
+    # digests of what the parties had agreed on for the two segments
+    older_history: ByteArray | None = array(32, kind="bytes", optional=True)
+    newer_history: ByteArray | None = array(32, kind="bytes", optional=True)
     # which training labels were flipped, drawn once
     flips: BoolArray | None = array("n", kind="bool", optional=True)
     # certificate and key, for this run only; the places of the rows that all parties share, in their common order

@@ -214,21 +214,28 @@ def digest(records: RecordDict, kind: str) -> bytes:
         values = values_of(record)
         parts += [type(record).__name__.encode(), name.encode(), len(values).to_bytes(8, "big")]
         for key, value in sorted(values.items()):
-            parts += [type(value).__name__.encode(), key.encode()]
-            if isinstance(value, Array):
-                parts += [f"{value.dtype} {tuple(value.shape)} {value.stype}".encode(), value.data]
-            else:
-                parts.append(value if isinstance(value, bytes) else repr(value).encode())
+            parts += parts_of(key, value)
     return _hash(tuple(parts))
 
 
-@lru_cache(maxsize=1)  # all clients of a process get the same message
-def _hash(parts: tuple[bytes, ...]) -> bytes:
+def parts_of(key: str, value: object) -> list[bytes]:
+    """Return what `hash_parts` hashes of an entry of a record: its type, its key and its value."""
+    parts = [type(value).__name__.encode(), key.encode()]
+    if isinstance(value, Array):
+        return [*parts, f"{value.dtype} {tuple(value.shape)} {value.stype}".encode(), value.data]
+    return [*parts, value if isinstance(value, bytes) else repr(value).encode()]
+
+
+def hash_parts(parts: Sequence[bytes]) -> bytes:
+    """Return a SHA-256 hash of some parts, each with its length: 32 bytes."""
     state = sha256()
     for part in parts:
         state.update(len(part).to_bytes(8, "big"))
         state.update(part)
     return state.digest()
+
+
+_hash = lru_cache(maxsize=1)(hash_parts)  # all clients of a process get the same message
 
 
 def check_records(records: RecordDict) -> None:

@@ -10,11 +10,16 @@ from functools import lru_cache
 from math import ceil
 
 import numpy as np
+from numpy.typing import NDArray
 
 # The shares of clients that may work with the server, and that may fall silent in an exchange, for which the degree
 # keeps the chances below that one client is unmasked, or that the sum cannot be unmasked.
 CORRUPT, SILENT = 0.2, 0.2
 _SECRECY, _SUCCESS = 2.0**-40, 2.0**-20
+# The order of the ring follows from all keys. A lying server knows the other keys when its clients choose theirs, and
+# chooses who takes part: without any 10 of 1,000 clients there are 2^78 orders, even if all keys were committed to.
+# So a number of colluding clients has to be safe in each order that the server can try.
+_TRIES = 2.0**64
 
 
 def neighbours(clients: Sequence[int], degree: int, seed: bytes) -> dict[int, list[int]]:
@@ -29,12 +34,22 @@ def neighbours(clients: Sequence[int], degree: int, seed: bytes) -> dict[int, li
         return {client: [other for other in clients if other != client] for client in clients}
     if degree % 2:
         raise ValueError(f"{degree} neighbours; in a ring they are an even number")
-    order = np.random.default_rng(np.frombuffer(seed, np.uint8)).permutation(count)
+    order = order_ring(count, seed)
     steps = [step for step in range(-degree // 2, degree // 2 + 1) if step]
     return {
         clients[order[place]]: sorted(clients[order[(place + step) % count]] for step in steps)
         for place in range(count)
     }
+
+
+def order_ring(count: int, seed: bytes) -> NDArray[np.int64]:
+    """Return the numbers of (count,) clients in the order of the ring.
+
+    Args:
+        count: The number of clients.
+        seed: As in `neighbours`.
+    """
+    return np.random.default_rng(np.frombuffer(seed, np.uint8)).permutation(count)
 
 
 def threshold_of(share: float, degree: int) -> int:
@@ -82,8 +97,8 @@ def count_tolerated(clients: int, share: float) -> tuple[int, int]:
         share: The share of a client's neighbours that must be left to unmask it.
 
     Returns:
-        The number wherever they are in the ring, and the number for a random order of the ring, with a chance below
-        2^-40 that it does not suffice.
+        The number wherever they are in the ring, and the number for a server that tries 2^64 orders of the ring, with
+        a chance below 2^-40 that one of them unmasks a client.
     """
     degree = smallest_degree(clients, share)
     near = max(2 * threshold_of(share, degree) - degree - 1, 0)  # among the neighbours of each client
@@ -93,4 +108,4 @@ def count_tolerated(clients: int, share: float) -> tuple[int, int]:
 
     numbers = np.arange(near, clients)
     chances = clients * hypergeom.sf(near, clients - 1, numbers, degree)
-    return near, int(numbers[np.flatnonzero(chances < _SECRECY)[-1]])
+    return near, int(numbers[np.flatnonzero(chances < _SECRECY / _TRIES)[-1]])

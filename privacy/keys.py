@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 from numpy.typing import NDArray
 
@@ -50,6 +50,16 @@ def agree(private: X25519PrivateKey, peer_public: bytes, *, info: bytes, own_pub
 def derive(secret: bytes, info: bytes) -> bytes:
     """Return 32 bytes of HKDF-SHA256 for one purpose, which ``info`` names."""
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(secret)
+
+
+def expand(key: bytes, info: bytes) -> bytes:
+    """Return 32 bytes for one purpose of a key that is uniform already: the second half of HKDF-SHA256.
+
+    Args:
+        key: Random bytes, or bytes from `agree`.
+        info: The purpose.
+    """
+    return HKDFExpand(algorithm=SHA256(), length=KEY_BYTES, info=info).derive(key)
 
 
 def stream(key: bytes, count: int, bits: int, *, into: NDArray[Any] | None = None) -> NDArray[Any]:

@@ -72,11 +72,11 @@ class Ring:
             ValueError: a value is NaN.
         """
         unit, below = 2.0**self.fraction_bits, self.capacity / 2 if limit is None else limit
-        with np.errstate(over="ignore"):  # what overflows is refused
+        with np.errstate(over="ignore", invalid="ignore"):  # such values are refused
             scaled = np.multiply(values, weight * unit, dtype=np.float64)
         # NaN fails every comparison, so one test finds every bad value
         if not (np.maximum.reduce(np.abs(scaled), axis=None, initial=0.0) < below * unit <= self.capacity * unit):
-            self._refuse(np.asarray(values, np.float64) * weight, below)
+            self._refuse(scaled / unit, below)
         return np.rint(scaled, out=scaled).astype(f"int{self.bits}").view(self.dtype)
 
     def decode(self, elements: NDArray[Any]) -> NDArray[np.float64]:

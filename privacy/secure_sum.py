@@ -38,7 +38,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from privacy.graph import neighbours, smallest_degree, threshold_of
-from privacy.keys import BOX_BYTES, KEY_BYTES, agree, derive, seal, stream, unseal
+from privacy.keys import BOX_BYTES, KEY_BYTES, agree, expand, seal, stream, unseal
 from privacy.shamir import SHARE_BYTES, join, split
 
 # bytes of a box with two shares
@@ -358,7 +358,7 @@ def _public(private: bytes) -> bytes:
 
 
 def _own_stream(seed: bytes, group: Group, question: bytes, count: int, bits: int) -> NDArray[Any]:
-    return stream(derive(seed, b"own mask" + group.digest + question), count, bits)
+    return stream(expand(seed, b"own mask" + group.digest + question), count, bits)
 
 
 def _pair_key(private: X25519PrivateKey, owner: int, peer: int, group: Group, question: bytes) -> bytes:
@@ -375,4 +375,4 @@ def _code(agreed: bytes, sender: int, receiver: int, view: bytes) -> bytes:
 def _box(agreed: bytes, sender: int, receiver: int, group: Group) -> tuple[bytes, bytes]:
     """The key of a box, and what it is about: its sender and its receiver."""
     about = group.digest + sender.to_bytes(4, "big") + receiver.to_bytes(4, "big")
-    return derive(agreed, about), about
+    return expand(agreed, about), about

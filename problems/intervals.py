@@ -21,6 +21,7 @@ from jaxtyping import Float64, Int64
 from scipy.special import expit
 
 from problems.delong import auc_interval, few_rows
+from problems.least_cell import is_small
 from problems.metrics import ranking_metrics
 from problems.tallies import Tally
 
@@ -68,8 +69,7 @@ def measure(
     squares = negatives * probabilities**2 + positives * (1 - probabilities) ** 2
     inside = (reliability_bin(probabilities)[:, None] == np.arange(RELIABILITY_BINS)).astype(np.float64)
     gaps = (positives - rows * probabilities) @ inside / count[..., None]
-    with np.errstate(invalid="ignore"):
-        observed = (positives @ inside) / (rows @ inside)
+    observed = _shares(negatives, positives, inside)
     figures = {name: ranking[name] for name in RANKING}
     figures |= {BRIER: np.asarray(squares.sum(axis=-1) / count), ECE: np.asarray(np.abs(gaps).sum(axis=-1))}
     return figures, gaps, observed
@@ -93,13 +93,15 @@ def point_figures(tally: Tally) -> dict[str, float | None]:
     return {name: None if np.isnan(value[name]) else float(value[name]) for name in FIGURES}
 
 
-def describe(tally: Tally, rng: np.random.Generator, draws: int = DRAWS) -> dict[str, Any]:
+def describe(tally: Tally, rng: np.random.Generator, draws: int = DRAWS, least: int = 1) -> dict[str, Any]:
     """Return the figures of all rows of a tally, each with its interval.
 
     Args:
         tally: of logits, one row at least.
         rng: draws the samples.
         draws: their number.
+        least: The least number of rows of a class in a bin of ``reliability``, if it has any. Neighbouring bins with
+            fewer become one bin.
 
     Returns:
         `FIGURES` as [value, low, high], None where a class is missing; and ``reliability``, for each bin of the
@@ -108,30 +110,63 @@ def describe(tally: Tally, rng: np.random.Generator, draws: int = DRAWS) -> dict
     """
     probabilities, negatives, positives = _counts(tally)
     counts = np.concatenate((negatives, positives))
-    value, gaps, observed = measure(probabilities, negatives, positives)
+    value, gaps, _ = measure(probabilities, negatives, positives)
+    bins = reliability_bin(probabilities)
+    joined = _join_bins(bins, negatives, positives, least)
+    inside = (joined[bins][:, None] == np.arange(RELIABILITY_BINS)).astype(np.float64)
+    observed, shares = _shares(negatives, positives, inside), []
     samples = []
     for size in _chunks(draws, max(_CELLS // len(counts), 1)):
         drawn = rng.multinomial(counts.sum(), counts / counts.sum(), size=size)
-        samples.append(measure(probabilities, *np.split(drawn, 2, axis=1)))
+        parts = np.split(drawn, 2, axis=1)
+        samples.append(measure(probabilities, *parts))
+        shares.append(samples[-1][2] if least == 1 else _shares(parts[0], parts[1], inside))
     found: dict[str, Any] = {}
     for name in (*RANKING, BRIER):
         found[name] = _interval(float(value[name]), np.concatenate([figures[name] for figures, _, _ in samples]))
     if few_rows(int(negatives.sum()), int(positives.sum())):
         found[AUC] = [float(value[AUC]), *auc_interval(negatives, positives)]
     found[ECE] = _interval_of_error(gaps, np.concatenate([each for _, each, _ in samples]) - gaps)
-    bins, shares = reliability_bin(probabilities), np.concatenate([each for _, _, each in samples])
+    drawn_shares = np.concatenate(shares)
     found["reliability"] = [
         {
             "from": number / RELIABILITY_BINS,
-            "to": (number + 1) / RELIABILITY_BINS,
+            "to": (number + int(np.count_nonzero(joined == number))) / RELIABILITY_BINS,
             "rows": int(weights.sum()),
             "predicted": float(weights @ probabilities / weights.sum()),
-            "observed": _interval(float(observed[number]), shares[:, number]),
+            "observed": _interval(float(observed[number]), drawn_shares[:, number]),
         }
         for number in range(RELIABILITY_BINS)
-        if (weights := np.where(bins == number, negatives + positives, 0)).any()
+        if (weights := np.where(joined[bins] == number, negatives + positives, 0)).any()
     ]
     return found
+
+
+def _join_bins(
+    bins: Int64[np.ndarray, "bins"],
+    negatives: Int64[np.ndarray, "bins"],
+    positives: Int64[np.ndarray, "bins"],
+    least: int,
+) -> Int64[np.ndarray, "10"]:
+    """The first bin of the joint bin of each reliability bin; each class has no row or enough rows in a joint bin."""
+    rows = np.stack([np.bincount(bins, weights=side, minlength=RELIABILITY_BINS) for side in (negatives, positives)])
+    joined, first = np.arange(RELIABILITY_BINS), 0
+    for number in range(RELIABILITY_BINS):
+        joined[number] = first
+        here, beyond = rows[:, first : number + 1].sum(axis=1), rows[:, number + 1 :].sum(axis=1)
+        if not is_small([*here, *beyond], least):
+            first = number + 1
+    return joined
+
+
+def _shares(
+    negatives: Int64[np.ndarray, "*draws bins"],
+    positives: Int64[np.ndarray, "*draws bins"],
+    inside: Float64[np.ndarray, "bins 10"],
+) -> Float64[np.ndarray, "*draws 10"]:
+    with np.errstate(invalid="ignore"):
+        shares: np.ndarray = (positives @ inside) / ((negatives + positives) @ inside)
+    return shares
 
 
 def _counts(

@@ -27,6 +27,7 @@ class Site:
         positives, negatives: the indices of the rows of each class.
         held_out: rows that a client with a file of its own keeps out of training to evaluate on, if any.
         test: its test rows, where the rows above are validation rows.
+        least_cell: The least number of rows in a count that leaves a client with a file of its own.
     """
 
     partition_id: int
@@ -36,6 +37,7 @@ class Site:
     negatives: Int64[np.ndarray, "negatives"]
     held_out: "Site | None" = None
     test: "Site | None" = None
+    least_cell: int = 1
     _samplers: dict[Purpose, tuple[Indices, int, int, EpochSampler]] = field(
         default_factory=dict, init=False, repr=False
     )

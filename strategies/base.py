@@ -13,7 +13,7 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from payloads.held_out import EVALUATIONS, ScoreCounts
+from payloads.held_out import EVALUATIONS, GroupCounts, ScoreCounts
 from payloads.record import Payload
 from payloads.settings import MEAN, NORM_BOUND, Settings, TrainingSettings
 from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, STATE_SINCE, content, digest, model_arrays, model_record
@@ -106,7 +106,8 @@ class PayloadStrategy(Family, Strategy):
             config: scalars for the messages' config.
             phase: name of the exchange, "" for the round's own.
         """
-        up = {**self.phases, **dict.fromkeys(EVALUATIONS, ScoreCounts)}[phase] if phase else self.up_type
+        counts = ScoreCounts if self.privacy.secure_sum else GroupCounts
+        up = {**self.phases, **dict.fromkeys(EVALUATIONS, counts)}[phase] if phase else self.up_type
         scalars = {**(config or {}), **self.extra_config, ROUND: server_round, **({PHASE: phase} if phase else {})}
         self.secure = None
         if self.privacy.secure_sum:

@@ -11,11 +11,13 @@ from flwr.serverapp import Grid
 
 from methods.method import Method, Plan, Replies
 from methods.private import releases_of
-from payloads.held_out import BINS, SCORE_COUNTS, ScoreEdges
-from payloads.record import FloatArray, Payload
+from payloads.held_out import BINS, SCORE_COUNTS, ScoreCounts, ScoreEdges
+from payloads.record import FloatArray, IntArray, Payload
 from payloads.wire import model_arrays, model_record
 from privacy.budget import epsilon_of_batches, noise_of_batches
-from problems.binned_scores import TOLERANCES, bounds, first_edges, refine
+from problems.binned_scores import TOLERANCES, bounds, centres, codes, first_edges, refine
+from problems.binned_scores import places as bins_of
+from problems.least_cell import Groups
 from problems.models.vectors import mean
 from problems.tallies import Tally
 from strategies.base import PayloadStrategy
@@ -131,8 +133,8 @@ class MethodStrategy(PayloadStrategy):
         for exchange in range(exchanges):
             replies = self.ask(server_round, places, record, question, phase)
             places = [reply.place for reply in replies]
-            of_sites = [np.array([reply.payload.negatives for reply in replies], np.int64)]
-            of_sites += [np.array([reply.payload.positives for reply in replies], np.int64)]
+            counted = [count_rows(edges, reply.payload) for reply in replies]
+            of_sites = [np.array(side, np.int64) for side in zip(*counted, strict=True)]
             negatives, positives = (counts.sum(axis=0) for counts in of_sites)
             unknown = bounds(edges, negatives, positives)
             if (np.array(unknown) <= TOLERANCES).all():
@@ -147,6 +149,24 @@ class MethodStrategy(PayloadStrategy):
         check_both_classes(key, int(negatives.sum()), int(positives.sum()), "metrics need both")
         tally = Tally.of_bins(edges, of_sites[0], of_sites[1], tuple(places))
         return tally.total() if self.privacy.secure_sum else tally
+
+
+def count_rows(edges: IntArray, counts: ScoreCounts) -> tuple[IntArray, IntArray]:
+    """Return a site's numbers of negatives and of positives in each bin.
+
+    Args:
+        edges: The edges of the bins.
+        counts: The site's counts. If they are of groups of rows, the scores of each group are spread evenly.
+    """
+    found = []
+    for name in ("negative", "positive"):
+        rows, spreads = getattr(counts, f"{name}s"), getattr(counts, f"{name}_spreads", None)
+        if spreads is not None:
+            filled = np.flatnonzero(rows)
+            groups = Groups(rows[filled].astype(np.int64), centres(edges)[filled], spreads[filled].astype(np.float64))
+            rows = np.bincount(bins_of(codes(groups.spread()), edges), minlength=len(rows))
+        found.append(rows)
+    return found[0], found[1]
 
 
 def strategy_of(

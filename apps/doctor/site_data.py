@@ -32,7 +32,10 @@ def data(context: Context) -> str:
         return f"{text}: {_tell_labels(config, site_of(context, config))}"
     negatives, positives = report.class_counts
     text = f"{text}: {negatives + positives:,} rows with labels, {positives:,} of them positive"
-    text = f"{text}, {held_out:,} more held out" if held_out else text
+    if held_out:
+        text = f"{text}, {held_out:,} more held out"
+    elif report.held_out_counts is not None and not config.data.data_dir:
+        text = f"{text}, and no held-out rows that are counted (least-cell)"
     if report.negative_labels is None:
         return text
     negative, positive = (", ".join(map(repr, values)) or "none" for values in report.label_values)

@@ -1,11 +1,14 @@
 """What result.json says of a run's model: figures with intervals, each site's and all together, and a threshold."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from apps.evaluation.small_cells import SmallCells, describe_left_out, left_out
 from apps.run_config.algorithm import RunConfig
+from payloads.handshake import SiteReport
 from problems import intervals
 from problems.intervals import AUC, BRIER, point_figures
+from problems.least_cell import is_small
 from problems.randomness import stream
 from problems.tallies import Tally
 
@@ -32,42 +35,52 @@ def choose_threshold(tally: Tally, config: RunConfig) -> dict[str, Any]:
     return {"score": score, "at": at, "sensitivity": sensitivity, "specificity": specificity}
 
 
-def describe(tally: Tally, config: RunConfig, clients: int, threshold: dict[str, Any] | None) -> dict[str, Any]:
+def describe(
+    tally: Tally, config: RunConfig, reports: Sequence[SiteReport], threshold: dict[str, Any] | None
+) -> dict[str, Any]:
     """Return the figures of all rows and of each site's.
 
     Args:
         tally: of the rows.
-        clients: only sites below this number are listed.
+        reports: The sites' reports. Only these sites are listed.
         threshold: from `choose_threshold`, if there is one.
 
     Returns:
         ``threshold``, if there is one; ``figures_on``: which rows these are; ``all``; and ``sites``, empty where the
-        server does not know which rows are whose, or with secure sums.
+        server does not know which rows are whose, or with secure sums. ``left_out``: the number of sites without
+        figures since they have too few rows, if there are any.
     """
     tested = config.evaluation.tests or not config.data.validation_fraction
+
+    cells = SmallCells.of(config, reports)
 
     def entry(rows: Tally) -> dict[str, Any]:
         negatives, positives = rows.count()
         found: dict[str, Any] = {"rows": negatives + positives, "positives": positives}
         if config.evaluation.site_metrics:
-            found |= intervals.describe(rows, stream(config.training.seed, "bootstrap", rows.places[0] + 1))
+            rng = stream(config.training.seed, "bootstrap", rows.places[0] + 1)
+            found |= intervals.describe(rows, rng, least=cells.of_counts(rows.places[0]))
         if threshold is not None:
-            found["confusion"] = rows.confusion(threshold["score"])
+            found["confusion"] = cells.hide(rows.places[0], rows.confusion(threshold["score"]))
         return found
 
-    return ({} if threshold is None else {"threshold": threshold}) | {
-        "figures_on": "test rows" if tested else "validation rows",
-        "all": entry(tally.total()),
-        "sites": [{"partition": site.places[0], **entry(site)} for site in _sites(tally, config, clients)],
-    }
+    sites, few = _sites(tally, config, cells)
+    everyone, listed = entry(tally.total()), [{"partition": site.places[0], **entry(site)} for site in sites]
+    if threshold is not None and [site["confusion"] for site in listed].count(None) == 1:
+        everyone["confusion"] = None  # the difference would be the counts that the site hides
+    return (
+        ({} if threshold is None else {"threshold": threshold})
+        | {"figures_on": "test rows" if tested else "validation rows", "all": everyone, "sites": listed}
+        | left_out(few + cells.withheld)
+    )
 
 
-def describe_round(tally: Tally, config: RunConfig, clients: int) -> dict[str, Any]:
+def describe_round(tally: Tally, config: RunConfig, reports: Sequence[SiteReport]) -> dict[str, Any]:
     """Return the figures of all rows and of each site's after a round, without intervals.
 
     Args:
         tally: of the rows that the round was evaluated on.
-        clients: as in `describe`.
+        reports: as in `describe`.
 
     Returns:
         ``all`` and ``sites``, as in `describe`.
@@ -77,14 +90,22 @@ def describe_round(tally: Tally, config: RunConfig, clients: int) -> dict[str, A
         negatives, positives = rows.count()
         return {"rows": negatives + positives, "positives": positives, **point_figures(rows)}
 
-    sites = [{"partition": site.places[0], **entry(site)} for site in _sites(tally, config, clients)]
+    sites = [
+        {"partition": site.places[0], **entry(site)}
+        for site in _sites(tally, config, SmallCells.of(config, reports))[0]
+    ]
     return {"all": entry(tally.total()), "sites": sites}
 
 
-def _sites(tally: Tally, config: RunConfig, clients: int) -> list[Tally]:
-    """The rows of each site that is told apart and has any; with secure sums the sums are all that is told."""
-    listed = [] if config.privacy.secure_sum else [site for site in tally.sites() if site.places[0] < clients]
-    return [site for site in listed if sum(site.count())]
+def _sites(tally: Tally, config: RunConfig, cells: SmallCells) -> tuple[list[Tally], int]:
+    """The rows of each site that is known and has enough; and the number of sites with fewer rows.
+
+    With secure sums the server knows the sums alone.
+    """
+    known = [] if config.privacy.secure_sum else [site for site in tally.sites() if site.places[0] < cells.sites]
+    listed = [site for site in known if sum(site.count())]
+    enough = [site for site in listed if not is_small([sum(site.count())], cells.of_site(site.places[0]))]
+    return enough, len(listed) - len(enough)
 
 
 def describe_in_words(result: Mapping[str, Any], config: RunConfig) -> Iterator[str]:
@@ -96,8 +117,17 @@ def describe_in_words(result: Mapping[str, Any], config: RunConfig) -> Iterator[
     if (everyone := result.get("all")) is None:
         return
     rows = result["figures_on"]
-    if chosen := result.get("threshold"):
-        counts = everyone["confusion"]
+    if left_out := result.get("left_out"):
+        yield f"{describe_left_out(left_out)}: figures on {rows} would be of single rows"
+    chosen = result.get("threshold")
+    if chosen and (counts := everyone["confusion"]) is None:
+        sensitivity, specificity = (
+            f"sensitivity {chosen['sensitivity']:.4f}",
+            f"specificity {chosen['specificity']:.4f}",
+        )
+        rates = f"{sensitivity}, {specificity} on validation rows"
+        yield f"threshold {chosen['score']:.6g} by {chosen['at']}: {rates}; on {rows} some counts are too small to tell"
+    elif chosen:
         positives, negatives = everyone["positives"], everyone["rows"] - everyone["positives"]
         found = counts["true_positives"] / positives, counts["true_negatives"] / negatives
         yield (

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from apps.run_config.settings import ConfigError
 from apps.sites.files import make_folder, read_sealed, write_sealed
+from apps.sites.shared_disk import shares_disk
 from apps.sites.state_store import STATE_DIR, base_folder, client_folder, is_token, state_dir
 from clients.parties import KeptBlock
 from payloads.record import PayloadError
@@ -72,7 +73,7 @@ def read_block(node: Mapping[str, Any], score_run: str, problem: str, place: tup
 
     Args:
         node: its node config.
-        score_run: the run's token or, on the run's own machine, the path of its directory.
+        score_run: the run's token or, in a simulation, the path of its directory.
         problem: of the run that scores.
         place: the party's number, and the number of parties.
 
@@ -81,10 +82,10 @@ def read_block(node: Mapping[str, Any], score_run: str, problem: str, place: tup
     """
     party, parties = place
     directory, token = Path(score_run).expanduser(), score_run
-    if (directory / "run-token").is_file():
+    if shares_disk() and (directory / "run-token").is_file():
         token = (directory / "run-token").read_text("utf-8", errors="replace")
     if not is_token(token):
-        allowed = "the 32 hexadecimal digits of a run's token, or a run directory on the machine of all parties"
+        allowed = "the 32 hexadecimal digits of a run's token, or in a simulation a run directory"
         raise ConfigError(f"party {party}: vfb2.score-run", got=repr(score_run), allowed=allowed, hint=_PAGE)
     named, base = str(node.get(BLOCK, "")), state_dir(node) or directory / "client-state"
     path = Path(named).expanduser() if named else client_folder(base, token, party) / _NAME

@@ -15,12 +15,16 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError
 from apps.sites.files import lock_file, read_sealed, write_atomic, write_sealed
+from apps.sites.rows import with_dialect
 from apps.sites.state_store import STATE_DIR
+from apps.sites.vertical import settings_of
 from clients.vertical.policy import PolicyError
 from clients.vertical.segment.dominator import Flips, come_true, flip_rate
 from payloads.record import PayloadError
@@ -130,6 +134,18 @@ class FlipMemory:
         arrays = {"digests": digests, "flips": np.array(list(known.values()), dtype=np.bool_)}
         path = self.folder / _FILE.format(repr(float(epsilon)))
         write_sealed(path, FORMAT, VERSION, arrays, {}, private=True)
+
+
+def id_keys(config: RunConfig, node: Mapping[str, Any]) -> dict[str, str]:
+    """The keys that select the rows' ids in a party's file, with their values.
+
+    Args:
+        config: The run's config.
+        node: The node config, which may replace the run's values.
+    """
+    spec = with_dialect(config.data, node)
+    id_column = settings_of(config).id_column
+    return {"vfb2.id-column": id_column, "separator": spec.separator, "encoding": spec.encoding}
 
 
 def _digests(key: bytes, marks: Sequence[str]) -> list[bytes]:

@@ -80,11 +80,12 @@ class LookLedger:
             before: int = sum(own[_RUNS].values())
             looks = 0 if block in own[_BLOCKS] else looks_of(plan)
             self._compare(before, looks)
+            began = self._run in own[_RUNS]
             own[_RUNS][self._run] = own[_RUNS].get(self._run, 0) + looks
             if block and looks:
                 own[_BLOCKS].append(block)
         after = before + looks
-        if after >= columns and (before < columns or not plan.segment):
+        if after >= columns and not (began and before >= columns):
             words = (
                 "party %s: its peers could have computed %d numbers of every row over all runs, and it has %d columns: "
                 "%d such numbers determine the values in them; see docs/vertical.md and most-looks"
@@ -96,14 +97,11 @@ class LookLedger:
         if self._most and before + looks > self._most:
             got = f"{looks} further looks at every row after {before} in all runs"
             hint = "lower num-server-rounds or vfb2.epochs, or ask the owner of the data"
-            error = PolicyError(MOST_LOOKS, got=got, allowed=f"{self._most} in all", hint=hint)
-            raise error.at(f"party {self._place}")
+            raise PolicyError(MOST_LOOKS, got=got, allowed=f"{self._most} in all", hint=hint)
 
 
 def looks_of(plan: Plan) -> int:
-    """Return how many numbers of each row a segment shows at most; none at weights 0."""
-    if plan.segment == 0 and not plan.embedding and not plan.score:
-        return 0
+    """Return how many numbers of each row a segment shows at most."""
     passes = plan.epochs if plan.algorithm == SVRG else int(plan.algorithm == SAGA and plan.start and plan.epochs > 0)
     return plan.width * (plan.epochs + passes + plan.evaluate + plan.score)
 

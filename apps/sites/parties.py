@@ -17,11 +17,11 @@ from apps.run_config.algorithm import HANDSHAKE, Held, RunConfig, Sites
 from apps.run_config.settings import ConfigError
 from apps.sites.blocks import BLOCK, BlockFile, party_folder, write_block
 from apps.sites.column_use import value_of as _value
-from apps.sites.flip_memory import FlipMemory
+from apps.sites.flip_memory import FlipMemory, id_keys
 from apps.sites.looks import open_looks
 from apps.sites.party_audit import audit, describe_columns
 from apps.sites.party_table import PartyTable
-from apps.sites.rows import DATA_PATH, with_dialect
+from apps.sites.rows import DATA_PATH
 from apps.sites.score_table import SCORE_PATH, SCORES_PATH, ScoreTable, scores_path, write_scores
 from apps.sites.state_store import state_dir
 from apps.sites.vertical import data_loader, settings_of
@@ -171,7 +171,7 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
         )
         for name in (BLOCK, SCORE_PATH, SCORES_PATH):
             _of(node, name, "")
-        load = data_loader(config, node, place, parties)
+        load, looks = data_loader(config, node, place, parties), open_looks(config, context, place)
     except PolicyError as error:
         raise error.at(f"party {place}") from None
     folder = state_dir(node)
@@ -188,17 +188,11 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
         share=_of(node, "share-block", True),
         model=_model_of(node, vfb2),
         policy=policy,
-        flips=None if folder is None else FlipMemory(folder, place, _reading(config, node)),
+        flips=None if folder is None else FlipMemory(folder, place, id_keys(config, node)),
         verbose=is_verbose(config, node),
-        looks=open_looks(config, context, place),
+        looks=looks,
+        run_config=dict(context.run_config),
     )
-
-
-def _reading(config: RunConfig, node: Mapping[str, Any]) -> dict[str, str]:
-    """The keys that select the rows' ids in a node's file."""
-    spec = with_dialect(config.data, node)
-    id_column = settings_of(config).id_column
-    return {"vfb2.id-column": id_column, "separator": spec.separator, "encoding": spec.encoding}
 
 
 def _addresses(node: Mapping[str, Any]) -> tuple[str, Address | None]:

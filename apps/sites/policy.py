@@ -9,10 +9,11 @@ from typing import Any
 
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError, Scalar
+from apps.sites.cells import LEAST, least_cell
 from apps.sites.column_use import OF_PARTIES
 from apps.sites.ledger import LIMITS, check_limits
 from apps.sites.rows import DATA_PATH, SPLIT_SEED
-from apps.sites.sample_privacy import LARGEST, LARGEST_TOTAL, check_epsilon
+from apps.sites.sample_privacy import LARGEST, LARGEST_DELTA, LARGEST_TOTAL, check_epsilon
 from apps.sites.score_table import SCORE_PATH
 from apps.sites.secure_sums import check_sums
 from apps.sites.staying import STAY, staying_seconds
@@ -53,6 +54,7 @@ def check_demands(node: Mapping[str, Scalar], config: RunConfig) -> None:
     """
     _check_stay(node)
     check_limits(node)
+    least_cell(node)
     _check_strategy(node, config)
     _check_fixed(node, config)
     check_epsilon(node, config)
@@ -92,7 +94,8 @@ def _check_fixed(node: Mapping[str, Scalar], config: RunConfig) -> None:
     named = [key for key in (of_rows if party else (*of_data, *of_rows)) if key in node]
     # a server could name the same file as the run's own data set
     if DATA_PATH in node and not party:
-        named += [key for key in (STRATEGIES, LARGEST) if key in node]
+        named += [key for key in (STRATEGIES, LARGEST, LARGEST_DELTA) if key in node]
+        named += [LEAST] * (LEAST in node and least_cell(node) > 1)
     if named and party:
         got, allowed = (
             f"{config.run.strategy!r}",

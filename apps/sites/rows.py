@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from apps.run_config.algorithm import Held, RunConfig, Sites
 from apps.run_config.settings import ConfigError
+from apps.sites.cells import check_classes, common_labels, describe_left_out, held_out_counts, least_cell
 from apps.sites.resources import device_of, dtype_of, federated_data, get_trainee, site
 from clients.base import Site, Trained
 from payloads.handshake import LONGEST_LABEL, MOST_LABELS, Scaling, SiteReport, encode_names
@@ -48,7 +49,7 @@ def own_rows(config: RunConfig, node: Mapping[str, Any], partition_id: int) -> S
 
     Raises:
         ConfigError: the node config names no file.
-        DataError: the file cannot be used; names the partition.
+        DataError: the file cannot be used, or has too few rows of a class; names the partition.
     """
     path = node.get(DATA_PATH, "")
     if not path or not isinstance(path, str):
@@ -62,9 +63,11 @@ def own_rows(config: RunConfig, node: Mapping[str, Any], partition_id: int) -> S
     if SPLIT_SEED in node:  # held out even where the server tests on a file of its own
         spec = replace(spec, seed=node[SPLIT_SEED], data_dir="")
     try:
-        return _read(path, spec, partition_id)
+        rows = _read(path, spec, partition_id)
+        check_classes(rows, least_cell(node))
     except DataError as error:
         raise error.at(f"partition {partition_id}") from error
+    return rows
 
 
 def with_dialect(spec: DataSpec, node: Mapping[str, Any]) -> DataSpec:
@@ -93,15 +96,22 @@ def with_dialect(spec: DataSpec, node: Mapping[str, Any]) -> DataSpec:
     return spec
 
 
-def own_report(rows: SiteRows, partition_id: int, num_partitions: int) -> SiteReport:
+def own_report(rows: SiteRows, partition_id: int, num_partitions: int, least: int = 1) -> SiteReport:
     """Return a site's report of its rows.
+
+    Args:
+        rows: The site's rows.
+        partition_id: The site's number.
+        num_partitions: The number of sites.
+        least: The site's least cell.
 
     Raises:
         DataError: there are too few rows to reveal means, or unfit labels (`_check_labels`); names the partition.
     """
     try:
-        statistics = rows.statistics()
+        statistics = rows.statistics(least)
         _check_labels(rows)
+        negative, positive = common_labels(rows, least)
     except DataError as error:
         raise error.at(f"partition {partition_id}") from error
     names = ("counts", "means", "variances", "quantiles")
@@ -109,13 +119,14 @@ def own_report(rows: SiteRows, partition_id: int, num_partitions: int) -> SiteRe
     return SiteReport(
         identity=np.array([partition_id, num_partitions]),
         class_counts=np.array(rows.class_counts(rows.train_rows)),
-        held_out_counts=np.array(rows.class_counts(rows.evaluated_rows)),
-        test_counts=None if rows.validation_rows is None else np.array(rows.class_counts(rows.test_rows)),
+        held_out_counts=held_out_counts(rows, rows.evaluated_rows, least),
+        test_counts=None if rows.validation_rows is None else held_out_counts(rows, rows.test_rows, least),
         shape=np.array(rows.shape, dtype=np.int64),
         pixel_max=None if rows.pixel_max is None else np.array([rows.pixel_max]),
         columns=None if rows.preprocessing is None else encode_columns(rows.preprocessing),
-        negative_labels=encode_names(rows.label_values[0]),
-        positive_labels=encode_names(rows.label_values[1]),
+        negative_labels=encode_names(negative),
+        positive_labels=encode_names(positive),
+        least_cell=np.array([least]),
         **told,
     )
 
@@ -230,6 +241,11 @@ def _site(rows: SiteRows, partition_id: int, same: _Same, dtype: torch.dtype, de
     return replace(part(rows.train_rows), held_out=kept_out(rows.evaluated_rows), test=test)
 
 
+@lru_cache(maxsize=64)
+def _with_least_cell(site: Site, least: int) -> Site:
+    return replace(site, least_cell=least)
+
+
 class RowSites(Sites):
     """Clients that hold rows, all with the same features. A node's process caches its rows."""
 
@@ -241,7 +257,8 @@ class RowSites(Sites):
         arrays = {} if scaling is None else scaling.arrays()
         same = _Same(agreed, tuple((name, array.tobytes()) for name, array in arrays.items()))
         with _load_lock:
-            return _site(rows, partition_id, same, dtype_of(config.training), device_of(config.training))
+            found = _site(rows, partition_id, same, dtype_of(config.training), device_of(config.training))
+            return _with_least_cell(found, least_cell(context.node_config))
 
     def report(self, config: RunConfig, context: Context, place: tuple[int, int]) -> SiteReport:
         """Return how many rows of each class a node holds; for a file of its own, `own_report`.
@@ -250,7 +267,10 @@ class RowSites(Sites):
             ConfigError, DataError: as for `own_rows`, or the data set cannot be loaded.
         """
         if reads_own(config):
-            return own_report(own_rows(config, context.node_config, place[0]), *place)
+            rows, least = own_rows(config, context.node_config, place[0]), least_cell(context.node_config)
+            for line in describe_left_out(rows, least):
+                log(INFO, "partition %d: %s", place[0], line)
+            return own_report(rows, *place, least)
         samples = federated_data(config.data, place[1]).client(place[0])  # no tensors before a site trains
         counts = np.array([len(samples.negatives), len(samples.positives)])
         return SiteReport(identity=np.array(place), class_counts=counts)

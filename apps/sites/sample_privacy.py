@@ -1,8 +1,8 @@
 """What a node does for `privacy.epsilon`: it puts a guard before its client's samples, and keeps the guard's ledger.
 
 The ledger stands in the node's context and, with a ``state-dir``, on its disk, so that a server that asks for a round
-twice is refused. The keys ``largest-epsilon`` and ``largest-total-epsilon`` of the node config say what the owner
-demands of a run, and of all runs on the site's file together.
+twice is refused. The owner bounds budgets by keys of the site's settings: ``largest-epsilon`` and ``largest-delta`` the
+budget of a run, ``largest-total-epsilon`` the budgets of all runs on the site's file together.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from methods.private import BudgetError, Guard, Ledger, releases_of
 from privacy.budget import noise_of_batches
 
 SPENT, POOLS = "samples-spent", "pools-released"
-LARGEST, LARGEST_TOTAL = "largest-epsilon", "largest-total-epsilon"
+LARGEST, LARGEST_TOTAL, LARGEST_DELTA = "largest-epsilon", "largest-total-epsilon", "largest-delta"
 
 
 def check_epsilon(node: Mapping[str, Scalar], config: RunConfig) -> None:
@@ -40,6 +40,30 @@ def check_epsilon(node: Mapping[str, Scalar], config: RunConfig) -> None:
             raise ConfigError(key, got=got, allowed=allowed, hint="set privacy.epsilon")
     if LARGEST_TOTAL in node:
         check_folder(node, LARGEST_TOTAL)
+    if (largest := node.get(LARGEST_DELTA)) is None:
+        return
+    if isinstance(largest, bool) or not isinstance(largest, int | float) or not 0 < largest < 1:
+        allowed = "a number in (0, 1)"
+        raise ConfigError(LARGEST_DELTA, got=repr(largest), allowed=allowed, hint="change the site's settings")
+    for key, delta in _deltas_of(config).items():
+        if delta > largest:
+            got, allowed = f"a run with {key}={delta:g}", f"at most {largest:g}, which this site's settings demand"
+            raise ConfigError(LARGEST_DELTA, got=got, allowed=allowed, hint=f"set {key} to {largest:g} or less")
+
+
+def _deltas_of(config: RunConfig) -> dict[str, float]:
+    """The deltas of the budgets that a run has, by their keys."""
+    deltas = {"privacy.delta": config.privacy.delta} if config.privacy.epsilon else {}
+    if getattr(config.family, "pool_epsilon", 0.0):
+        deltas["fedx.pool-delta"] = config.family.pool_delta  # type: ignore[attr-defined]
+    return deltas
+
+
+def _check_delta(key: str, delta: float, samples: int) -> None:
+    """Refuse a delta with which a site could reveal one of its samples as it is, and still keep its budget."""
+    if delta * samples > 1:
+        got, allowed = f"{delta:g}", f"at most 1 / {samples}, one over this site's number of training rows"
+        raise ConfigError(key, got=got, allowed=allowed, hint=f"set {key} to a smaller number")
 
 
 def guard_samples(client: PayloadClient[Any], config: RunConfig, context: Context) -> None:
@@ -56,9 +80,7 @@ def guard_samples(client: PayloadClient[Any], config: RunConfig, context: Contex
     assert isinstance(client, MethodClient)
     assert client.method.taken is not None
     taken, samples = client.method.taken, len(client.site)
-    if privacy.delta * samples > 1:
-        got, allowed = f"{privacy.delta:g}", f"at most 1 / {samples}, one over this site's number of training rows"
-        raise ConfigError("privacy.delta", got=got, allowed=allowed, hint="set a smaller one")
+    _check_delta("privacy.delta", privacy.delta, samples)
     most = releases_of(taken, training, samples, training.num_server_rounds)
     if (most_of_all := context.node_config.get(LARGEST_TOTAL)) is not None:
         pledge_epsilon(context, privacy.epsilon, float(most_of_all))
@@ -91,10 +113,12 @@ def count_pools(client: PayloadClient[Any], config: RunConfig, context: Context)
 
     Raises:
         BudgetError: The run has as many histograms as its noise was computed for, or it began with another budget.
+        ConfigError: As for `guard_samples`.
     """
     epsilon, delta = (getattr(config.family, f"pool_{name}", 0.0) for name in ("epsilon", "delta"))
     if not epsilon:
         return
+    _check_delta("fedx.pool-delta", delta, len(client.site))
     most = config.training.num_server_rounds + 1  # one before round 1
     agreed = {"epsilon": epsilon, "delta": delta, "most": most}
     with open_record(context, client.site.partition_id, POOLS) as released:

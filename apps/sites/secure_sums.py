@@ -6,10 +6,12 @@ take part; and ``sum-key``, a file with the site's own private key, which others
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from logging import WARNING
 from pathlib import Path
 from typing import TypeVar
 
 from flwr.app import ConfigRecord, Context, RecordDict
+from flwr.common import log
 
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError, Scalar
@@ -17,7 +19,8 @@ from apps.sites.ledger import open_record
 from clients.secure_sum import QUESTIONS, Demands, SumClient
 from payloads.held_out import EVALUATIONS
 from payloads.record import FloatArray, Payload
-from payloads.secure_sum import KEYS, OWN_EXCHANGE, Present, hash_settings, make_ring, pack, purpose_of
+from payloads.secure_sum import KEYS, OWN_EXCHANGE, Present, hash_settings, make_ring, purpose_of
+from payloads.summed_values import pack
 from payloads.wire import (
     CONFIG,
     LARGEST_SITE,
@@ -128,6 +131,8 @@ def mask_reply(
     context: Context,
     config: RunConfig,
     place: int,
+    *,
+    altered: bool = False,
 ) -> ConfigRecord:
     """Return the record that a client sends instead of its model and its payload.
 
@@ -138,9 +143,10 @@ def mask_reply(
         present: who takes part in the sum; None: the server asks for the values as they are.
         question: a hash of the message.
         place: the node's partition id.
+        altered: Whether the client has altered values of its reply before.
 
     Raises:
-        SecureSumError: as for `answer_question`; or a value is larger than ``privacy.secure-range``.
+        SecureSumError: as for `answer_question`.
     """
     if present is None:
         raise SecureSumError("the server asked for values outside of a secure sum")
@@ -151,7 +157,10 @@ def mask_reply(
         raise SecureSumError(
             f"the server says that no site has more than {asked[LARGEST_SITE]} samples, but this one has"
         )
-    values = pack(steps, payload, ring, limit, weight)
+    values, changed = pack(steps, payload, ring, limit, weight, altered=altered)
+    if changed:
+        text = "%d values of this site's reply were clipped to +-%g, or are not finite: %s"
+        log(WARNING, text, changed, limit, "the server learns the number of such sites, and not which they are")
     client = _client(asked, context, config, place, demands_of(context.node_config))
     return client.mask(values, ring, present, question).to_record()
 

@@ -24,6 +24,7 @@ from payloads.flower_internals import make_twin
 from payloads.settings import Settings, kebab
 from privacy.secure_sum import FEWEST_MEMBERS
 from problems.errors import did_you_mean
+from problems.least_cell import LEAST_CELL
 from problems.toml_files import read_toml, reason_of
 from problems.vertical.blocks.network import NETWORKS
 
@@ -74,7 +75,9 @@ class PrivacyTable(Settings):
     fewest_summed: int = _count("the fewest clients in a secure sum", FEWEST_MEMBERS, FEWEST_MEMBERS)
     sum_key: str = _path("the site's private key for secure sums")
     sum_peers: str = _path("the public keys of the sites that may take part in a secure sum")
+    least_cell: int = _count("the least number of rows in a count that leaves the site; 1: any", LEAST_CELL, 1)
     verbose_errors: bool = _key("true or false", "true: errors that leave the site quote its log", False)
+    largest_delta: float = _key("a number in (0, 1)", "the largest delta of a run's budgets", gt=0, lt=1)
 
 
 class VerticalTable(Settings):

@@ -12,7 +12,7 @@ import numpy as np
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError
 from apps.sites.blocks import read_block
-from apps.sites.column_use import ColumnUse, check_use, read_use
+from apps.sites.column_use import LARGEST_EMBEDDING, MODELS, ColumnUse, check_use, read_use
 from apps.sites.party_table import INTERCEPT, PartyTable, read_own
 from apps.sites.rows import DATA_PATH, with_dialect
 from apps.sites.score_table import SCORE_PATH, SimulatedRows, check_scores_path, read_score_table
@@ -158,12 +158,14 @@ def data_loader(config: RunConfig, node: Mapping[str, Any], place: int, parties:
     """
     vfb2, dataset = settings_of(config), config.data.dataset
     path = (vfb2.score_run and node.get(SCORE_PATH)) or node.get(DATA_PATH)
+    use = read_use(node)
+    if path is not None or MODELS in node or LARGEST_EMBEDDING in node:
+        check_use(use, config, own_model="model" in node)
     if path is not None:
         if dataset not in TABLES:
             allowed = f"{', '.join(TABLES)}, since a party with a {DATA_PATH} reads a table"
             raise ConfigError("dataset", got=repr(dataset), allowed=allowed, hint="set it to one")
-        file, use = Path(str(path)).expanduser(), read_use(node)
-        check_use(use, config, own_model="model" in node)
+        file = Path(str(path)).expanduser()
         if vfb2.score_run:
             return partial(read_score_table, file, config, node, (place, parties), use)
         _check_as_it_is(config.data, vfb2)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.vertical.agreement import Agreement
 from clients.vertical.intersection import TAG_BYTES, Intersection, IntersectionError, Match, common_rows
 from clients.vertical.transport.endpoint import Endpoint
 from clients.vertical.transport.frames import WITHHELD, FinalError, Frame, Kind, PartyError
@@ -58,6 +59,7 @@ async def find_rows(
     *,
     fewest: int = 2,
     offered: dict[int, int] | None = None,
+    agreement: Agreement | None = None,
 ) -> tuple[NDArray[np.int64], int]:
     """Find the rows that all parties have.
 
@@ -70,21 +72,24 @@ async def find_rows(
         context: bytes that name the run, the same at all parties.
         fewest: least number of common rows that is of use.
         offered: Receives the number of ids of each party that sends its tags here.
+        agreement: The terms that all parties must agree on; None: none.
 
     Raises:
-        PartyError: a party failed.
+        PartyError: A party failed, or the parties do not agree.
         FinalError: The parties share fewer rows than that. Another attempt would end the same way.
     """
-    mesh = Mesh(me, endpoint, serial)
+    agreement = agreement or Agreement()
+    mesh = Mesh(me, endpoint, serial, hello=agreement.greet())
     try:
-        rows = await _Talk(mesh, me, ids, context, {} if offered is None else offered).rows(reporter)
+        rows = await _Talk(mesh, me, ids, context, {} if offered is None else offered, agreement).rows(reporter)
         if len(rows) < fewest:
             needed = f"at least {fewest} {'is' if fewest == 1 else 'are'} needed"
-            too_few = FinalError(None, f"the parties have {len(rows)} rows in common; {needed}")
-            mesh.abort(too_few)
-            raise too_few
+            raise FinalError(None, f"the parties have {len(rows)} rows in common; {needed}")
         if mesh.failed.done():
             mesh.failed.result()
+    except PartyError as error:
+        mesh.abort(error)
+        raise
     except (IntersectionError, ValueError) as error:
         failure = PartyError(me, str(error), WITHHELD)
         mesh.abort(failure)
@@ -98,16 +103,26 @@ async def find_rows(
 class _Talk:
     """One party's side of the protocol. What takes long runs in a thread, so that signs of life go out meanwhile."""
 
-    def __init__(self, mesh: Mesh, me: int, ids: Sequence[str], context: bytes, offered: dict[int, int]) -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        me: int,
+        ids: Sequence[str],
+        context: bytes,
+        offered: dict[int, int],
+        agreement: Agreement,
+    ) -> None:
         self.mesh, self.me, self.ids, self.context, self.offered = mesh, me, ids, context, offered
+        self.agreement = agreement
         self.parts: defaultdict[tuple[int, int], list[bytes]] = defaultdict(list)
         self.whole: defaultdict[tuple[int, int], asyncio.Future[bytes]] = defaultdict(
             asyncio.get_running_loop().create_future
         )
 
     async def rows(self, reporter: int) -> NDArray[np.int64]:
+        greetings = await self.mesh.join()
+        await self.agreement.confirm(self.mesh, greetings)
         self.mesh.on_frame = self.take
-        await self.mesh.join()
         own = await self.work(partial(Intersection, self.ids, context=self.context, check=self.check))
         tags = await self.work(own.blind)
         if self.me != reporter:

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float32, Float64, Int64
 from problems.data.preprocessing import MARKS, Feature, Preprocessing, Transform, shape
 from problems.data.quantiles import FEWEST_ROWS, GROUPS, LEVELS, choose_borders, cuts, merge, sketch
 from problems.data.spec import DataError
+from problems.least_cell import hide_rare, widen_gaps
 
 _FARTHEST_FILL = 10
 """Deviations that a fill may be away from the mean."""
@@ -109,7 +110,7 @@ class Encoded:
 
 
 def measure(
-    preprocessing: Preprocessing, values: Float64[np.ndarray, "n c"], fewest: int = FEWEST_ROWS
+    preprocessing: Preprocessing, values: Float64[np.ndarray, "n c"], fewest: int = FEWEST_ROWS, least: int = 1
 ) -> Statistics | None:
     """Return what a site tells of its training rows; None if nothing is needed.
 
@@ -117,6 +118,8 @@ def measure(
         preprocessing: not yet fitted; says how columns are scaled and missing cells are filled.
         values: the rows, encoded.
         fewest: cells of a column to tell of.
+        least: The site's least cell. A column of which fewer cells differ from the commonest value counts as constant,
+            and fewer missing cells count as that many.
 
     Raises:
         DataError: names a column whose variance overflows.
@@ -125,13 +128,14 @@ def measure(
     if not (means or quantiles):
         return None
     features, log = preprocessing.inputs, _transform(preprocessing) == "log"
-    counts = (~np.isnan(values)).sum(axis=0)
-    counts = np.where(counts < fewest, 0, counts)
+    counts = widen_gaps((~np.isnan(values)).sum(axis=0), len(values), least)
+    counts = np.where(counts < max(fewest, 2 * least if least > 1 else 0), 0, counts)
     marks = np.array([feature.kind in MARKS for feature in features])
     moments, sketches = np.where(marks, [[0.0], [1.0]], 0.0), [np.empty(0)]
     for place in np.flatnonzero(~marks & (counts > 0)).tolist():
         cells = values[:, place][~np.isnan(values[:, place])]
-        sketches.append(sketch(cells))
+        cells = hide_rare(cells, least)
+        sketches.append(sketch(cells, int(counts[place]), least))
         moments[:, place] = _moments(shape(cells, "log") if log else cells)
         if not np.isfinite(moments[:, place]).all():
             got, column = "numbers so large that their variance is not finite", f"column {features[place].column!r}"

@@ -11,12 +11,13 @@ from problems.data.disturb import hold_out, validation_split
 from problems.data.doubts import warn_of_rows
 from problems.data.formats.readers import read_site
 from problems.data.groups import warn_of_shared
-from problems.data.preprocessing import Preprocessing
+from problems.data.preprocessing import MARKS, Preprocessing
 from problems.data.quantiles import FEWEST_ROWS
 from problems.data.quoting import quote
 from problems.data.samples import Samples, as_float32, check_finite, positive_classes, take_float32
 from problems.data.spec import TABLES, DataError, DataSpec, in_data_set, parse_names
 from problems.data.validation import validate
+from problems.least_cell import hide_rare
 
 _UNSCALED = 'set scale="none" with columns that are scaled already'
 
@@ -33,6 +34,7 @@ class SiteRows:
         notes: Lines for the site's log about the reading of the rows.
         pixel_max: The number in the files that became 1, for images of more than 8 bits.
         label_values: the file's negative and its positive label values.
+        label_rows: The number of rows of each of these values.
         preprocessing: of a table, not yet fitted, else None.
     """
 
@@ -45,6 +47,7 @@ class SiteRows:
     validation_rows: Int64[np.ndarray, "validation"] | None = None
     notes: tuple[str, ...] = ()
     pixel_max: float | None = None
+    label_rows: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
     @property
     def evaluated_rows(self) -> Int64[np.ndarray, "evaluated"]:
@@ -61,18 +64,37 @@ class SiteRows:
         positives = int(self.labels[rows].sum())
         return len(rows) - positives, positives
 
-    def statistics(self) -> Statistics | None:
+    def statistics(self, least: int = 1) -> Statistics | None:
         """What the site tells of its training rows; None where nothing is scaled or filled.
+
+        Args:
+            least: The site's least cell.
 
         Raises:
             DataError: the rows are so few that their means would reveal single rows.
         """
         if self.preprocessing is None:
             return None
-        found = measure(self.preprocessing, self.features[self.train_rows])
-        if found is not None and found.rows < FEWEST_ROWS:
-            allowed = f"{FEWEST_ROWS} or more, since the means of fewer would tell of single ones"
+        found = measure(self.preprocessing, self.features[self.train_rows], least=least)
+        fewest = max(FEWEST_ROWS, 2 * least if least > 1 else 0)
+        if found is not None and found.rows < fewest:
+            allowed = f"{fewest} or more, since the means of fewer would tell of single ones"
             raise DataError("training rows", got=found.rows, allowed=allowed, hint=f"bring more rows, or {_UNSCALED}")
+        return found
+
+    def nearly_constant(self, least: int) -> list[str]:
+        """Return the columns of numbers of which some training cells, but too few, differ from the commonest value.
+
+        Args:
+            least: The site's least cell.
+        """
+        if self.preprocessing is None or not any(needs(self.preprocessing)):
+            return []
+        values, found = self.features[self.train_rows], []
+        for place, feature in enumerate(self.preprocessing.inputs):
+            cells = values[~np.isnan(values[:, place]), place]
+            if feature.kind not in MARKS and len(cells) and hide_rare(cells, least) is not cells:
+                found.append(feature.column)
         return found
 
     def samples(self, rows: Int64[np.ndarray, "some"], agreed: Agreed | None) -> Samples:
@@ -156,6 +178,8 @@ def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
         )
     negative, positive = (tuple(np.array(source.classes)[marked == side].tolist()) for side in (False, True))
     values = (negative, positive)
+    each = np.bincount(source.codes, minlength=len(marked))
+    numbers = [tuple(each[marked == side].tolist()) for side in (False, True)]
     return SiteRows(
         features,
         labels,
@@ -166,4 +190,5 @@ def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
         validation_rows,
         source.notes,
         source.pixel_max,
+        (numbers[0], numbers[1]),
     )

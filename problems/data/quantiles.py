@@ -13,7 +13,7 @@ LEVELS = np.arange(1, GROUPS) / GROUPS
 """Of the agreed quantiles."""
 
 
-def sketch(cells: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "m"]:
+def sketch(cells: Float64[np.ndarray, "n"], count: int | None = None, least: int = 1) -> Float64[np.ndarray, "m"]:
     """Return the quantiles of a column that a site tells, ascending: the borders between groups of nearly equal size.
 
     Each group has 10 cells or more, so that no quantile is nearer than 10 rows to either end or to another one, and
@@ -21,8 +21,16 @@ def sketch(cells: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "m"]:
 
     Args:
         cells: those that are there; with fewer than 20 there is no border.
+        count: The number of cells that the site reports, which sets the number of borders. None: all of them.
+        least: The least number of cells in a group. Above 10, borders too near to another one become equal to it.
     """
-    ordered, below = np.sort(cells), cuts(len(cells))
+    ordered, rows = np.sort(cells), len(cells)
+    reported = rows if count is None else count
+    below = cuts(reported) * rows // max(reported, 1)
+    if least > FEWEST_ROWS and len(below):
+        groups = rows // least
+        apart = np.arange(1, groups) * rows // groups
+        below = apart[np.abs(below[:, None] - apart).argmin(axis=1)]
     middle: np.ndarray = ordered[below - 1] / 2 + ordered[below] / 2
     return middle
 

@@ -15,6 +15,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
+from apps.sites.shared_disk import share_disk
 from apps.sites.staying import look_up
 from apps.sites.withheld import VERBOSE
 from payloads.flower_internals import make_twin
@@ -54,6 +55,7 @@ class InProcessGrid(AnsweringGrid):
         run_id: int | None = None,
     ) -> None:
         super().__init__()
+        share_disk()
         if node_configs and len(node_configs) != num_clients:
             raise ValueError(f"{len(node_configs)} node configs for {num_clients} clients")
         self._app, self._together = client_app, together

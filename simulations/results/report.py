@@ -11,6 +11,7 @@ from typing import Any
 
 from apps.config import ConfigError
 from apps.evaluation.metric_names import better
+from apps.evaluation.small_cells import describe_left_out
 from apps.run_directory.curves import RANKING
 from problems.errors import require
 from problems.intervals import FIGURES
@@ -133,12 +134,15 @@ def _sites(run: RunRecord) -> Table:
     counts = ["true_positives", "false_positives", "true_negatives", "false_negatives"]
     rows = []
     for one in found:
-        confusion = [one["confusion"][name] for name in counts] if "confusion" in one else []
+        # None: a count is too small to be shown
+        confusion = [(one["confusion"] or {}).get(name) for name in counts] if "confusion" in one else []
         place = number_cell(str(one["partition"]), one["partition"]) if "partition" in one else Cell("all")
         values = [value_cell(value) for value in (one["rows"], one["positives"], *confusion)]
         rows.append([place, *values, *(_figure(one[name]) for name in figures)])
     words = [name.replace("_", " ") for name in counts] if found and "confusion" in found[0] else []
     caption = f"figures on {run.result.get('figures_on')}, with 95 % intervals" if figures else "at the threshold"
+    if left_out := run.result.get("left_out"):
+        caption += f"; {describe_left_out(left_out)}"
     return Table(caption, ["partition", "rows", "positives", *words, *figures], rows)
 
 

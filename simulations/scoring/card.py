@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from apps.evaluation.metric_names import add_suffix
+from apps.evaluation.small_cells import describe_left_out
 from apps.run_directory.curves import rows_in_words
 from problems.data.spec import DATASETS, GENERIC, PARTITIONS
 from problems.models import MODELS
@@ -202,6 +203,8 @@ def _figures(result: Mapping[str, Any]) -> list[str]:
         where = result.get("figures_on", "their rows")
         parts.append(f"Each site on {where}, with 95 % intervals where there are three numbers:")
         parts.append(_table(["", *(f"`{name}`" for name in names)], cells))
+    if left_out := result.get("left_out"):
+        parts.append(f"{describe_left_out(left_out).capitalize()}.")
     if chosen := result.get("threshold"):
         by = f", chosen by `{chosen['at']}` on validation rows" if "at" in chosen else ""
         parts.append(f"Scores from {chosen['score']:.6g} on count as positive{by}.")

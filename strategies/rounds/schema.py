@@ -77,6 +77,7 @@ def agree(reports: Sequence[SiteReport]) -> Schema | None:
         except DataError as error:
             raise SetupError.of(error, "handshake") from None
         _warn_of_units(table, reports, told)
+        _warn_of_constants(table, agreed.deviations.tolist())
         table, scaling = fit(table, agreed), Scaling(**vars(agreed))
     return Schema((len(table.outputs),), table.with_labels(positive), scaling, negative, positive)
 
@@ -86,6 +87,14 @@ def _warn_of_units(table: Preprocessing, reports: Sequence[SiteReport], told: Se
     partitions = [report.partition_id for report in reports if report.counts is not None]
     if found := find_strange_sites(table, told):
         log(WARNING, OTHER_UNITS, join_doubts(f"partition {partitions[place]}: {text}" for place, text in found))
+
+
+def _warn_of_constants(table: Preprocessing, deviations: Sequence[float]) -> None:
+    """Warn of columns that have no effect, since no site reports that they vary."""
+    constant = [one.column for one, deviation in zip(table.inputs, deviations, strict=True) if deviation == 0]
+    if constant:
+        text = "columns without effect (%d): %s; at each site fewer cells than its least-cell differ from the commonest"
+        log(WARNING, text, len(constant), _join_names(constant))
 
 
 def _warn_of_names(table: Preprocessing) -> None:

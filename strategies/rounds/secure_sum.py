@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from logging import INFO
+from logging import INFO, WARNING
 from typing import Any
 
 import numpy as np
@@ -37,8 +37,8 @@ from payloads.secure_sum import (
     make_ring,
     purpose_of,
     rows_of,
-    unpack,
 )
+from payloads.summed_values import unpack
 from payloads.wire import LARGEST_SITE, PAYLOAD, PHASE, ROUND, STAGE, SUM_NUMBER, content, count_bytes, need
 from privacy.keys import agree
 from privacy.ring import Ring
@@ -159,7 +159,7 @@ class SecureSum:
         self.number = number
         self.family, self.server_round, self.phase, self.up, self.parts = family, server_round, phase, up, parts
         # each field is at most as long as the model or the counts of scores
-        fields = 1 if up is None else 1 + len(specs_of(up))
+        fields = 2 if up is None else 2 + len(specs_of(up))
         self.longest = fields * (1 + sum(part.size for part in family.model) + BINS + sum(family.limits(0).values()))
         self.group: Group | None = None
         self.wanted = 0
@@ -251,7 +251,9 @@ class SecureSum:
         largest = self._largest()
         sizes = family.roster.class_counts.sum(axis=1)[arrived]
         weights = float(len(arrived) if largest is None else (sizes / largest).sum())
-        steps, values = unpack(total, lengths, self.parts, self.up, ring, weights)
+        steps, values, altered = unpack(total, lengths, self.parts, self.up, ring, weights)
+        if altered:
+            self._warn_of_altered(altered, len(arrived))
         model = [(old + step).astype(old.dtype) for old, step in zip(family.model, steps, strict=False)]
         payload = rest = None
         if self.up is not None:
@@ -260,6 +262,11 @@ class SecureSum:
         return [
             replace(reply, model=model, payload=payload if place == 0 else rest) for place, reply in enumerate(replies)
         ]
+
+    def _warn_of_altered(self, altered: int, clients: int) -> None:
+        what, most = self.phase or "the models", self.family.privacy.secure_range
+        text = "round %d, %s: %d of %d clients clipped values to +-%g, or sent zeros for values that are not finite: %s"
+        log(WARNING, text, self.server_round, what, altered, clients, most, "lower the steps, or raise secure-range")
 
     def _keep_alike(self, replies: list[Reply]) -> tuple[list[Reply], IntArray]:
         """The replies whose parts are as long as most are, and these lengths. The others are dropped."""

@@ -145,6 +145,29 @@ def test_the_image_has_the_whole_project_and_the_flower_it_needs() -> None:
     assert distribution.startswith("ubuntu")  # PyTorch has no wheels for Alpine
 
 
+def test_the_image_s_packages_are_locked_by_hashes() -> None:
+    """Both files pin all that the project, its build and the image's Flower need, as constraints.txt does."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))
+    locked: dict[str, Requirement] = {}
+    for name in ("requirements.lock", "torch.lock"):
+        entries = re.split(r"\n(?=\S)", (DEPLOY / name).read_text("utf-8").strip())
+        for entry in entries:
+            text, *hashes = re.split(r" \\\n    --hash=", entry)
+            assert hashes, entry
+            assert all(re.fullmatch("sha256:[0-9a-f]{64}", one) for one in hashes)
+            requirement = Requirement(text)
+            assert requirement.name not in locked
+            locked[requirement.name] = requirement
+    needed = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    pinned = (PROJECT / "constraints.txt").read_text("utf-8"), (DEPLOY / "image.in").read_text("utf-8")
+    needed += [line for text in pinned for line in text.splitlines() if line and not line.startswith("#")]
+    for requirement in map(Requirement, needed):
+        (version,) = [one.version for one in locked[requirement.name].specifier]
+        assert version in requirement.specifier, requirement
+    (tag,) = re.findall(r"ARG FLOWER=([\d.]+)-py3.13", (DEPLOY / "Dockerfile").read_text("utf-8"))
+    assert locked["flwr"].specifier == Requirement(f"flwr=={tag}").specifier
+
+
 @pytest.mark.parametrize("name", UNITS)
 def test_a_unit_s_command_is_flower_s(name: str, flags: dict[str, set[str]], made: set[str]) -> None:
     program, *words = command(name)

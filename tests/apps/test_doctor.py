@@ -243,7 +243,7 @@ def test_a_sites_own_file(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     ages = ",".join(["age", "label"]) + "\n" + "\n".join(f"{age},{age % 2}" for age in rng.integers(20, 80, 50))
     (tmp_path / "site.csv").write_text(ages)
-    node = f'{NODE} data-path="{tmp_path / "site.csv"}"'
+    node = f'{NODE} data-path="{tmp_path / "site.csv"}" least-cell=1'
     run_config = 'dataset="csv" partition="own"'
     lines = told("site", "--node-config", node, "--run-config", run_config)
     (line,) = [line for line in lines if "data:" in line]

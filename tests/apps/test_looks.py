@@ -58,7 +58,7 @@ def test_a_segment_is_refused_even_if_the_server_leaves_out_the_handshake(tmp_pa
     plan = replace(make_case().plan, segment=1)
     for run in range(2):  # of another number, or a resumed one
         LookLedger(tmp_path, 0, run, 7).spend(plan, 10, None)
-    with pytest.raises(PolicyError, match="party 0: most-looks: got 3 further looks at every row after 6"):
+    with pytest.raises(PolicyError, match="^most-looks: got 3 further looks at every row after 6"):
         LookLedger(tmp_path, 0, 0, 7).spend(plan, 10, None)
     assert LookLedger(tmp_path, 1, 0, 7).spend(plan, 10, None) == 3  # another party in the folder
 
@@ -69,17 +69,22 @@ def test_a_block_that_scores_counts_once(tmp_path: Path) -> None:
     assert [ledger.spend(plan, 10, np.full(3, value)) for value in (1.0, 1.0, 2.0, 1.0)] == [1, 1, 2, 2]
 
 
-@pytest.mark.parametrize("keys", [{}, {"evaluate-every": 3, "vfb2.epochs": 4}, {"vfb2.embedding": 3}], ids=str)
-@pytest.mark.parametrize("strategy", ["vfb2-sgd", "vfb2-svrg", "vfb2-saga"])
+@pytest.mark.parametrize(
+    ("strategy", "keys"),
+    [
+        ("vfb2-sgd", {}),
+        ("vfb2-sgd", {"vfb2.embedding": 3}),
+        ("vfb2-svrg", {"evaluate-every": 3, "vfb2.epochs": 4}),
+        ("vfb2-saga", {"evaluate-every": 3, "vfb2.epochs": 4}),
+    ],
+)
 def test_the_plan_of_a_run_is_the_sum_of_its_segments(strategy: str, keys: dict[str, Scalar], tmp_path: Path) -> None:
-    if keys.get("vfb2.embedding") and strategy != "vfb2-sgd":
-        pytest.skip("networks are trained by sgd")
     fields: dict[str, Scalar] = {**CSV, "vfb2.assemble": False, "strategy": strategy, "num-server-rounds": 7, **keys}
     config = parse_run_config(flat_config(tmp_path, fields))
     every, epochs = int(keys.get("evaluate-every", 1)), int(keys.get("vfb2.epochs", 1))
     plan = make_case(algorithm=strategy.removeprefix("vfb2-"), embedding=int(keys.get("vfb2.embedding", 0))).plan
     segments = [
         replace(plan, segment=n, epochs=epochs * (n > 0), start=n == 1, evaluate=n in (0, 7) or n % every == 0)
-        for n in range(8)
+        for n in range(0 if plan.embedding else 1, 8)  # at first a linear block is zero
     ]
     assert planned_looks(config) == sum(map(looks_of, segments))

@@ -30,11 +30,11 @@ COLUMNS = "weight,sex[f|m],age"
 
 
 def files(folder: Path, tables: Sequence[pd.DataFrame]) -> list[dict[str, Scalar]]:
-    """The node configs of sites that hold some tables."""
+    """The node configs of sites that hold some tables, too small for the default least cell."""
     paths = [folder / f"site-{place}.csv" for place in range(len(tables))]
     for path, table in zip(paths, tables, strict=True):
         table.to_csv(path, index=False)
-    return [{"data-path": str(path)} for path in paths]
+    return [{"data-path": str(path), "least-cell": 1} for path in paths]
 
 
 ROUGH: dict[str, Scalar] = {"missing": "indicator", "missing-values": "-9"}

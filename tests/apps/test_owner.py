@@ -108,6 +108,7 @@ def test_without_a_seed_of_its_own_a_site_tells_of_other_rows(tmp_path: Path) ->
             {"partition": "iid", "data-dir": "/a"},
             "largest-epsilon: got a run",
         ),
+        ({"largest-delta": 1}, {}, "largest-delta: got 1, allowed: a number in"),
         ({"most-handshakes": -1}, {}, "most-handshakes: got -1, allowed: an integer >= 0"),
         ({"largest-total-epsilon": 1.0}, {}, "largest-total-epsilon: got a run with privacy.epsilon=0"),
         ({"largest-total-epsilon": 1.0}, {"privacy.epsilon": 1.0}, "largest-total-epsilon: got no state-dir"),

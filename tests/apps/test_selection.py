@@ -207,7 +207,9 @@ def test_a_site_without_an_answer_on_test_rows_is_told(tmp_path: Path) -> None:
 
 
 def test_test_rows_of_one_class_end_the_run_before_its_first_round(tmp_path: Path) -> None:
-    nodes: list[dict[str, Scalar]] = [{"data-path": str(tmp_path / f"{place}.npz")} for place in range(2)]
+    nodes: list[dict[str, Scalar]] = [
+        {"data-path": str(tmp_path / f"{place}.npz"), "least-cell": 1} for place in range(2)
+    ]
     for node in nodes:
         tested: dict[str, Any] = {"X_test": np.eye(4, 3), "y_test": np.zeros(4)}
         np.savez(str(node["data-path"]), X=np.eye(20, 3), y=np.arange(20) % 2, **tested)

@@ -105,7 +105,8 @@ def sites(folder: Path, text: str = "", **keys: Scalar) -> list[dict[str, Scalar
     nodes = files(folder, [patients(60, place) for place in range(3)])
     for place, node in enumerate(nodes):
         path = folder / f"site-{place}.toml"
-        path.write_text(tomli_w.dumps({"data": node, "privacy": keys}) + text * (place == 0))
+        least = {"least-cell": node.pop("least-cell")}
+        path.write_text(tomli_w.dumps({"data": node, "privacy": {**least, **keys}}) + text * (place == 0))
         nodes[place] = {"site-config": str(path)}
     return nodes
 

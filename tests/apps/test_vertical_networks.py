@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from apps.config import ConfigError, Scalar, parse_run_config
 from apps.sites.blocks import BlockFile, read_block
-from clients.parties import Party
+from clients.parties import Party, find_network
 from clients.vfb2 import VFB2Client
 from problems.data import DataSpec
 from problems.vertical.blocks.network import Architecture, make_network
@@ -211,7 +211,7 @@ def test_first_weights_of_a_party_with_its_own_rows_are_its_secret(tmp_path: Pat
     for place in (0, 1, 1):
         rows = type("Rows", (), {"block": None, "keys": {"seed": 0}, "columns": data.party(place)[0].shape[1]})()
         client: VFB2Client = client_of(tmp_path, Party(place, 3, lambda rows=rows: rows), KEYS)  # type: ignore[misc]
-        seeds.append(client.network().seed)
+        seeds.append(find_network(client.party, client.training.seed).seed)
     assert seeds[0] != seeds[1] == seeds[2]
 
 

@@ -15,7 +15,7 @@ from apps.registry import ALGORITHMS
 from apps.server_app import app as server_app
 from apps.sites.rows import own_rows
 from payloads.handshake import SiteReport
-from payloads.held_out import ScoreCounts
+from payloads.held_out import GroupCounts
 from payloads.record import specs_of
 from payloads.wire import ARRAYS, CONFIG, METRICS, PAYLOAD, model_record
 from simulations.engines.in_process import InProcessGrid
@@ -148,7 +148,7 @@ def test_no_message_holds_a_row_and_each_what_the_page_lists(
     declared = {field for kind in kinds for field in specs_of(kind)}
     assert declared - listed <= UNUSED.get(strategy, set())
     assert listed <= declared
-    everywhere = {field for kind in (SiteReport, ScoreCounts) for field in specs_of(kind)}
+    everywhere = {field for kind in (SiteReport, GroupCounts) for field in specs_of(kind)}
     for message in replies:
         records = message.content
         assert set(records) <= {ARRAYS, PAYLOAD, CONFIG, METRICS}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from apps.client_app import app as client_app
-from apps.config import ConfigError, parse_run_config, taken_of
+from apps.config import ConfigError, Scalar, parse_run_config, taken_of
 from apps.registry import ALGORITHMS
 from apps.server_app import RunFailedError
 from apps.sites.sample_privacy import SPENT, check_epsilon
@@ -94,6 +94,29 @@ def test_a_site_tells_nothing_beside_its_gradients(tmp_path: Path) -> None:
 def test_a_delta_that_lets_a_site_tell_a_sample_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFailedError, match="privacy.delta: got 0.1, allowed: at most 1 / "):
         federate(tmp_path / "run", {"strategy": "local-sgd", **BUDGET, "privacy.delta": 0.1})
+
+
+def test_a_delta_above_the_owner_s_is_refused(tmp_path: Path) -> None:
+    """A server could choose the delta with which a site may publish a row of a hundred."""
+    config = {"strategy": "local-sgd", **BUDGET, "privacy.delta": 1e-3}
+    nodes: list[dict[str, Scalar]] = [{}, {}, {"largest-delta": 1e-4}]
+    with pytest.raises(RunFailedError, match="largest-delta: got a run with privacy.delta=0.001, allowed: at most 0.0"):
+        federate(tmp_path / "run", config, nodes=nodes)
+    federate(tmp_path / "less", {**config, "privacy.delta": 1e-4, "num-server-rounds": 1}, nodes=nodes)
+
+
+@pytest.mark.parametrize(
+    ("delta", "owner", "said"),
+    [
+        (0.1, 0.0, "fedx.pool-delta: got 0.1, allowed: at most 1 / "),
+        (1e-3, 1e-4, "largest-delta: got a run with fedx.pool-delta"),
+    ],
+)
+def test_the_delta_of_histograms_is_bounded_too(delta: float, owner: float, said: str, tmp_path: Path) -> None:
+    config = {"strategy": "fedx1", "dataset": "breast-cancer", "score": "sigmoid", "fedx.pool": "histogram"}
+    nodes: list[dict[str, Scalar]] = [{"largest-delta": owner} if owner else {}] * 3
+    with pytest.raises(RunFailedError, match=said):
+        federate(tmp_path / "run", {**config, "fedx.pool-epsilon": 1.0, "fedx.pool-delta": delta}, nodes=nodes)
 
 
 def test_a_network_that_mixes_samples_is_named(tmp_path: Path) -> None:

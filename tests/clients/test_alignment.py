@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from clients.vertical import alignment
+from clients.vertical.agreement import Agreement
 from clients.vertical.alignment import PIECE, PLACES, TAGS, find_rows
 from clients.vertical.intersection import TAG_BYTES, Intersection
 from clients.vertical.transport.endpoint import Endpoint
@@ -60,7 +61,7 @@ def test_a_piece_out_of_turn_ends_the_search(frames: list[Frame], monkeypatch: p
 
     async def forge() -> None:
         one, other = endpoints(folder, 2)
-        mesh = Mesh(0, one, 1)
+        mesh = Mesh(0, one, 1, hello=Agreement().greet())
         honest = asyncio.create_task(find_rows(1, 1, ["a", "b"], other, 1, b"run"))
         await mesh.join()
         for frame in frames:

@@ -238,7 +238,11 @@ def test_a_state_that_does_not_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"), [({"step": 0.7}, "its plan is"), ({"ids": "of other rows"}, "got other rows (41) than 3 of 4")]
+    ("change", "words"),
+    [
+        ({"step": 0.7}, "it does not agree with the other parties on: plan field step"),
+        ({"ids": "of other rows"}, "got other rows (41) than 3 of 4"),
+    ],
 )
 def test_plans_differ(change: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def odd(me: int, plan: Plan, *arguments: Any, **options: Any) -> Any:
@@ -415,7 +419,7 @@ def test_keys_belong_to_a_pair_and_a_segment() -> None:
     hellos[1] = hellos[1]._replace(key=bytes(32))
     with pytest.raises(PartyError, match="party 1: its public key"):
         agree_keys(case.plan, 0, privates[0], hellos)
-    with pytest.raises(PartyError, match="party 2: its hello has 3 bytes, not 112"):
+    with pytest.raises(PartyError, match="party 2: its hello has 3 bytes, not 113"):
         Hello.from_bytes(2, b"???")
 
 

@@ -149,7 +149,7 @@ class Deployment:
         """A site's own table, written once: runs with ``partition=own`` read it."""
         path = self.folder / f"rows-{site}.csv"
         if not path.exists():
-            patients(50 + 10 * site, site).to_csv(path, index=False)
+            patients(80 + 10 * site, site).to_csv(path, index=False)
         return path
 
     def start(self, name: str, *command: str, environment: Mapping[str, str] | None = None) -> None:

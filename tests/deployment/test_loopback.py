@@ -72,7 +72,7 @@ def test_what_is_wrong_with_a_site_s_file_stays_in_its_log(deployment_with_table
     columns = "column 'ill'; column 'weight'; column 'sex'; column 'age'"
     assert reason == f"partition 1: dataset 'csv': {columns}: this site's log says what is wrong"
     logs = {name: (deployment_with_tables.folder / f"{name}.log").read_text() for name in ("site-1", "superlink")}
-    assert "of 60 cells missing" not in logs["superlink"]
+    assert "of 90 cells missing" not in logs["superlink"]
     assert "the first in row 8" in logs["site-1"]
 
 

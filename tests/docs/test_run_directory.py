@@ -72,8 +72,8 @@ def test_the_keys_of_what_a_run_chooses_and_of_its_figures(tmp_path: Path) -> No
     result, figures = Run(tmp_path / "a").result, section(PAGE, "Figures of sites and a threshold")
     top, entry = (text.split("The figures are those")[0] for text in (figures, figures.partition("An entry of")[2]))
     told = [*documented("A selected model"), *(codes(row[0])[0] for row in rows(top))]
-    others = [*documented("result.json"), "stopped"]
-    assert {*result, "stopped"} == {*told, *others}
+    others = [*documented("result.json"), "stopped", "left_out"]
+    assert {*result, "stopped", "left_out"} == {*told, *others}
     keys = [name for row in rows(entry) for name in codes(row[0])]
     assert keys[0] == "partition"
     assert list(result["sites"][0]) == keys

@@ -218,6 +218,21 @@ def test_the_page_states_how_many_clients_may_collude() -> None:
         assert row in page, row
 
 
+@pytest.mark.parametrize(("colluding", "found"), [(graph.count_tolerated(1000, 2 / 3)[1], False), (260, True)])
+def test_a_late_key_that_is_chosen_last_unmasks_nobody(colluding: int, found: bool) -> None:
+    """A server tries orders of a ring of 1,000, by the key of its last client, until enough of its clients are near one
+    victim. Beyond the number that the page states a search succeeds."""
+    degree, bad = graph.smallest_degree(1000, 2 / 3), np.arange(1000) < colluding
+    needed = 2 * graph.threshold_of(2 / 3, degree) - degree
+    most = 0
+    for tried in range(200):
+        ring = np.tile(bad[graph.order_ring(1000, tried.to_bytes(32, "big"))], 2).cumsum()
+        near = ring[degree : degree + 1000] - np.append(0, ring[:999])
+        most = max(most, int(near.max()))
+    assert (most >= needed) == found
+    assert found or most < needed - 20
+
+
 def test_wrong_shares_are_found_and_named() -> None:
     clients, values, everyone = Clients(5), draw(5), list(range(5))
     uploads, revealed = clients.mask(values, everyone), clients.reveal(everyone, everyone, everyone)

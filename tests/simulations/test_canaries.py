@@ -1,10 +1,10 @@
-"""The audit of `privacy.epsilon` by canaries finds a run that breaks its budget, and none that keeps it."""
+"""The audits of `privacy.epsilon` by canaries find a run that breaks its budget, and no run that keeps it."""
 
 import numpy as np
 import pytest
 from scipy.stats import binom
 
-from simulations.attacks.canaries import CANARIES, DELTA, GUESSES, audit, proven_epsilon
+from simulations.attacks.canaries import DELTA, audit, proven_epsilon
 
 
 def test_right_guesses_prove_what_the_binomial_distribution_says() -> None:
@@ -19,14 +19,13 @@ def test_right_guesses_prove_what_the_binomial_distribution_says() -> None:
 
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
 def test_a_run_that_keeps_its_budget_is_found_innocent(epsilon: float) -> None:
-    """By theory each of three audits exceeds epsilon in one of 20 runs at most; measured in 60: 0 to .45 of it."""
-    found = [audit(epsilon, seed=seed) for seed in range(3)]
-    assert max(found) <= epsilon
-    assert max(found) > 0.05 * epsilon  # the canaries can be told apart
+    proven, measured = audit(epsilon)
+    assert 0.3 * epsilon < proven < epsilon  # the canaries can be told apart
+    assert 0.97 < measured < 1.03  # 20,000 weights: six standard errors
 
 
-def test_a_run_with_a_fifth_of_the_noise_is_caught() -> None:
-    """Measured in 60: 1.36 to 2.12."""
-    assert audit(1.0, share=0.2) > 1.0
-    assert CANARIES == 1000
-    assert GUESSES < CANARIES
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+def test_a_run_with_half_of_the_noise_is_caught(epsilon: float) -> None:
+    proven, measured = audit(epsilon, share=0.5)
+    assert proven > epsilon
+    assert 0.485 < measured < 0.515

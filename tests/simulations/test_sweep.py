@@ -260,9 +260,9 @@ def stepped(path: Path) -> SteppedRun:
 @pytest.mark.parametrize("own_files", [False, True])
 def test_a_stepped_run_is_the_plain_run(own_files: bool, tmp_path: Path) -> None:
     config: dict[str, Any] = dict(SMALL)
-    nodes = [{"data-path": str(tmp_path / f"{site}.csv")} for site in range(3)] if own_files else []
+    nodes = [{"data-path": f"{tmp_path}/{site}.csv", "least-cell": 1} for site in range(3)] if own_files else []
     for site, node in enumerate(nodes):
-        patients(40, site).drop(columns=["name", "sex"]).to_csv(node["data-path"], index=False)
+        patients(40, site).drop(columns=["name", "sex"]).to_csv(str(node["data-path"]), index=False)
         config |= {"dataset": "csv", "partition": "own", "label-column": "ill", "positive-label": "yes"}
     plain, _ = federate(tmp_path / "plain", config | DEFAULTS, nodes=nodes)
     run = SteppedRun(3, add_directory(config, tmp_path / "stepped"), 3, nodes)

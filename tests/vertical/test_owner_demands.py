@@ -128,6 +128,9 @@ def test_an_embedding_has_a_largest_length(tmp_path: Path, nodes: Nodes) -> None
     """Each number of the embedding is a look at each row."""
     told = "^party 0: largest-embedding: got a run with vfb2.embedding=17, allowed: at most 16"
     refused(tmp_path, {**NETWORKS, "vfb2.embedding": 17}, nodes, told)
+    shared: Nodes = [{}, {"largest-embedding": 4}, {}]  # of parties that share out one data set
+    attack = {**NETWORKS, "dataset": "breast-cancer", "vfb2.embedding": 5}
+    refused(tmp_path, attack, shared, "^party 1: largest-embedding: got a run with vfb2.embedding=5")
 
 
 def shorten(node: dict[str, Scalar], rows: int) -> None:

@@ -43,8 +43,7 @@ def files(folder: Path, labelled: int = 1) -> list[dict[str, Scalar]]:
     [
         {"drop-columns": "x6,x7"},  # one row differs
         {"feature-columns": "x0,x1,x2,x3,x4,x5,x8"},
-        {"vfb2.update-passive": False, "vfb2.active-parties": 2},
-        {"vfb2.update-passive": False, "vfb2.active-parties": 2, "strategy": "vfb2-saga", "vfb2.masking": "two-trees"},
+        {"drop-columns": "x6,x7", "strategy": "vfb2-saga", "vfb2.masking": "two-trees", "vfb2.active-parties": 2},
         {"drop-columns": "x6,x7", "vfb2.embedding": 2},
         {"drop-columns": "x6,x7", "strategy": "vfb2-svrg", "vfb2.problem": "ridge"},
     ],
@@ -69,8 +68,9 @@ def test_owners_may_demand_more_parties_that_vary(tmp_path: Path) -> None:
     nodes, _ = own_files(tmp_path, [IDS] * 4)
     frame = pd.read_csv(tmp_path / "party-3.csv")
     for name in ("x9", "x10", "x11"):
-        frame[name] = (np.arange(len(frame)) % 40 == 3).astype(float)
+        frame[name] = (np.arange(len(frame)) < 4).astype(int)
     frame.to_csv(tmp_path / "party-3.csv", index=False)
+    nodes[3] |= {"fewest-columns": 1}
     config = {**CSV, "num-server-rounds": 1}
     play(tmp_path / "three", config, nodes)
     nodes[1] |= {"fewest-parties": 4}
@@ -90,6 +90,17 @@ def alone(case: Case, **options: Any) -> list[Tape]:
     with pytest.raises(PartiesError, match=SILENT):
         case.run(recorders=tapes, **options)
     return tapes
+
+
+@pytest.mark.parametrize("algorithm", ["sgd", "svrg", "saga"])
+def test_no_partial_is_sent_where_blocks_stay_or_columns_are_constant(algorithm: str) -> None:
+    """With two label holders and ``update_passive=False``; with constants at one of three parties."""
+    frozen = make_case(4, (0, 2), counted=True, update_passive=False, algorithm=algorithm)
+    constant = make_case(3, (0,), counted=True, algorithm=algorithm)
+    constant.features[:, constant.columns[1]] = 2.5
+    for case in (frozen, constant):
+        for tape in alone(case):
+            assert not [frame for _, frame in tape.frames if frame.kind in SUMMED]
 
 
 @pytest.mark.parametrize("masking", ["pairwise", "two-trees"])
@@ -136,12 +147,15 @@ def test_counted_sums_of_a_penalty_keep_their_order(window: int) -> None:
     assert outcomes[0].counters["updates"] == 3 * 8
 
 
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("active", [(0,), (0, 2)])
-def test_a_wide_window_does_not_leave_a_dominator_alone_in_its_first_sums(active: tuple[int, ...]) -> None:
+def test_a_wide_window_does_not_leave_a_dominator_alone_in_its_first_sums(
+    active: tuple[int, ...], threads: int
+) -> None:
     """Partials of blocks that are still zero, as many as the window allows, hide nothing of the dominator's."""
     case = make_case(4, active, counted=True, window=100, batch_size=2, epochs=1)
     tapes = [Tape() for _ in range(4)]
-    case.run(recorders=tapes)
+    case.run(recorders=tapes, threads=threads)
     for tape in tapes:
         for dominator in active:
             given = [values for kind, to, values in tape.partials if (kind, to) == (Kind.PARTIAL, dominator)]

@@ -159,6 +159,8 @@ class _Party:
         if self._mesh is not None:
             joined = await self._mesh.join()
             hellos |= {peer: Hello.from_bytes(peer, body) for peer, body in joined.items()}
+            agreement = plan.agreement(labelled=self.holding.labels is not None)
+            await agreement.confirm(self._mesh, {party: hello.greeting for party, hello in hellos.items()})
         check_hellos(plan, hellos)
         block, head, flags = await prepared
         sums = shared_sums(self.me, self._agenda, self._private, hellos, self._exchange.send, recorder)
@@ -167,15 +169,11 @@ class _Party:
             look = Watch(self.holding, block)
             sums = counted = CountedSums(self.me, self._agenda, sums, look, self.fewest, self._exchange.broadcast)
         self._exchange.open(sums, recorder)
-        others = [peer for peer in hellos if peer != self.me]
         if plan.ids:
-            tags = {peer: hellos[peer].ids for peer in others}
+            tags = {peer: hello.ids for peer, hello in hellos.items() if peer != self.me}
             self._comparison.check(await self._exchange.notices(Kind.ALIGN, self._comparison.answer(tags)))
         # whether no party's partials vary before the first update
-        from_zero = False
-        if plan.counts:
-            facts = await self._exchange.notices(Kind.VARIES, dict.fromkeys(others, flags))
-            from_zero = check_start(plan, self.fewest, {**facts, self.me: flags})
+        from_zero = plan.counts and await self._count(flags)
         if counted is not None:
             counted.from_zero = from_zero
         dominator = await self._meet_dominators(head)
@@ -203,6 +201,12 @@ class _Party:
             return block, head, flags_of_party(me, plan, self.holding, block) if plan.counts else b""
         except ValueError as error:
             raise PartyError(self.me, str(error), WITHHELD) from error
+
+    async def _count(self, flags: bytes) -> bool:
+        """Return whether no party's partials vary before the first update; ends the run if too few hide others."""
+        others = {party: flags for party in range(self.plan.parties) if party != self.me}
+        received = await self._exchange.notices(Kind.VARIES, others)
+        return check_start(self.plan, self.fewest, {**received, self.me: flags})
 
     async def _meet_dominators(self, head: Head | None) -> Dominator | None:
         """Agree on labels and flips with the other active parties."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.vertical.agreement import DERIVED, Agreement
 from clients.vertical.transport.endpoint import Delays
 from clients.vertical.transport.frames import Frame
 from problems.vertical.blocks import NO_PENALTY, PENALTIES
@@ -59,6 +60,9 @@ class Plan:
             digest, by which a peer could test guesses: see `clients.vertical.segment.same_rows`. By sums to which a
             party gives shifted rows, a server and a recipient could tell partials apart.
         counted: Whether the parties count whose partials vary over the rows. False for simulated parties.
+        history: The digest of the segment that left the weights it starts from; "": weights 0.
+        wanted: The number of label holders that are active: the first of all; 0: not checked.
+        terms: Names and digests of everything that the server sends all parties alike.
     """
 
     serial: int
@@ -91,6 +95,9 @@ class Plan:
     penalty_weight: float = 0.0
     ids: str = ""
     counted: bool = False
+    history: str = ""
+    wanted: int = 0
+    terms: tuple[tuple[str, str], ...] = ()
 
     @property
     def counts(self) -> bool:
@@ -113,7 +120,18 @@ class Plan:
 
     def digest(self) -> bytes:
         """32 bytes that two plans share only if they are equal, except for `ids`."""
-        return hashlib.sha256(json.dumps({**asdict(self), "ids": ""}, sort_keys=True).encode()).digest()
+        return self.agreement().greet()[:-1]
+
+    def agreement(self, *, labelled: bool = False) -> Agreement:
+        """Return what this party compares with its peers.
+
+        Args:
+            labelled: Whether the party holds labels.
+        """
+        names = [part.name for part in fields(self) if part.name not in ("terms", "ids")]
+        own = {name: json.dumps(getattr(self, name)) for name in names}
+        derived = {f"{DERIVED}{name}": hashlib.sha256(value.encode()).hexdigest() for name, value in own.items()}
+        return Agreement({**dict(self.terms), **derived}, self.active, self.wanted, labelled)
 
     def check(self) -> None:
         """Raise ValueError, with the reason, if the plan cannot be carried out."""
@@ -197,12 +215,14 @@ class PartyState:
         table: (n,) SAGA's alpha.
         flips: (n,) which labels are flipped, of an active party under label privacy.
         head: (k + 1,) its head, of the active party where there is one; None is its first weights.
+        history: The digest of the segment that left it; "": none did.
     """
 
     weights: Array | None = None
     table: Array | None = None
     flips: NDArray[np.bool_] | None = None
     head: Array | None = None
+    history: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """Start of a segment: a party's block from its data and state, and the hellos that parties send when they join.
 
-A hello holds a fresh public key, row counts, the digest of the party's plan and the tag of its rows' ids.
+A hello contains a fresh public key, row counts, the party's greeting (`clients.vertical.agreement`) and the tag of its
+rows' ids.
 """
 
 from __future__ import annotations
 
 import struct
-from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from scipy import sparse
 
+from clients.vertical.agreement import GREETING_BYTES
 from clients.vertical.masking.pairwise import PairwiseMasks, pair_info
 from clients.vertical.segment.masked_sums import DirectSums, Send, Sums, TreeSums
 from clients.vertical.segment.plan import PAIRWISE, TWO_TREES, Holding, PartyState, Plan, Recorder
@@ -26,7 +27,7 @@ from problems.vertical.blocks.network import Architecture, NetworkBlock, make_ne
 from problems.vertical.head import Head
 from problems.vertical.objectives import Objective
 
-_FORM = struct.Struct("<32s32s32sQQ")
+_FORM = struct.Struct(f"<32s{GREETING_BYTES}s32sQQ")
 
 
 class Hello(NamedTuple):
@@ -34,14 +35,14 @@ class Hello(NamedTuple):
 
     Attributes:
         key: its X25519 public key, of this segment only.
-        plan: the plan's digest.
+        greeting: The digest of the plan, and whether the party holds labels.
         ids: The tag of its rows' ids, see `clients.vertical.segment.same_rows`.
         rows: training rows it holds.
         test_rows: test rows it holds.
     """
 
     key: bytes
-    plan: bytes
+    greeting: bytes
     ids: bytes
     rows: int
     test_rows: int
@@ -49,7 +50,8 @@ class Hello(NamedTuple):
     @classmethod
     def of(cls, private: X25519PrivateKey, plan: Plan, ids: bytes, holding: Holding) -> Hello:
         key = private.public_key().public_bytes_raw()
-        return cls(key, plan.digest(), ids, int(holding.features.shape[0]), holding.test_rows)
+        greeting = plan.agreement(labelled=holding.labels is not None).greet()
+        return cls(key, greeting, ids, int(holding.features.shape[0]), holding.test_rows)
 
     def to_bytes(self) -> bytes:
         return _FORM.pack(*self)
@@ -67,18 +69,11 @@ class Hello(NamedTuple):
 
 
 def check_hellos(plan: Plan, hellos: Mapping[int, Hello]) -> None:
-    """Check that all parties carry out the same plan on the same numbers of rows.
+    """Check that all parties hold as many rows as planned.
 
     Raises:
-        PartyError: names the first party with another plan than most, or with other row counts than planned.
+        PartyError: Names the first party with other row counts.
     """
-    common, _ = Counter(hello.plan for hello in hellos.values()).most_common(1)[0]
-    for party, hello in sorted(hellos.items()):
-        if hello.plan != common:
-            own, others = hello.plan.hex()[:12], common.hex()[:12]
-            raise PartyError(
-                party, f"its plan is {own}, that of the others {others} (SHA-256): keys of the run config differ"
-            )
     for party, hello in sorted(hellos.items()):
         for name, held, planned in (("training", hello.rows, plan.rows), ("test", hello.test_rows, plan.test_rows)):
             if held != planned:
@@ -86,16 +81,18 @@ def check_hellos(plan: Plan, hellos: Mapping[int, Hello]) -> None:
 
 
 def agree_keys(plan: Plan, me: int, private: X25519PrivateKey, hellos: Mapping[int, Hello]) -> dict[int, bytes]:
-    """The 32-byte secret shared with each other party, for this segment.
+    """Return the 32-byte secret shared with each other party, for this segment.
+
+    Masks under it cancel only between parties with the same plan and terms.
 
     Raises:
         PartyError: a party's public key makes no secret.
     """
-    keys = {}
+    keys, digest = {}, plan.digest()
     for party, hello in hellos.items():
         if party != me:
             try:
-                keys[party] = agree(private, hello.key, info=pair_info(plan.serial, me, party))
+                keys[party] = agree(private, hello.key, info=pair_info(plan.serial, me, party) + digest)
             except ValueError as error:
                 raise PartyError(party, f"its public key: {error}") from error
     return keys

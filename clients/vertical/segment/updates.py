@@ -113,16 +113,22 @@ class Updates(UpdatePhase):
 
     def _dominate(self, dominator: Dominator, rows: Rows, others: Array, number: int) -> Array:
         """Compute theta (b * k,) and apply it to the own block."""
-        if number or self._station.constant is None:
-            others += self._block.partials(rows)
-        else:  # as the other parties' partials, since another dominator's theta may have come first
-            others += np.tile(self._station.constant, len(rows))
+        others += self._partials(number, rows)
         theta = dominator.theta(others, rows)
         try:
             self._block.apply(rows, theta)
         except ValueError as error:
             raise PartyError(self._station.me, f"its own theta cannot be applied: {error}", WITHHELD) from error
         return theta
+
+    def _partials(self, number: int, rows: Rows) -> Array:
+        """Compute this party's partials of an update's rows.
+
+        The first sum of a dominator is of constants if `Station.constant` is set, even if the theta of another
+        dominator has already been applied: at other parties it may not have been.
+        """
+        constant = self._station.constant
+        return self._block.partials(rows) if number or constant is None else np.tile(constant, len(rows))
 
     def _finish_own(self, dominator: Dominator, number: int, theta: Array) -> None:
         dominator.announce(Kind.THETA, number, theta)
@@ -170,7 +176,7 @@ class Updates(UpdatePhase):
                 self._due.append((place, number, rows))
             else:
                 give = partial(self._give, [(place, number, rows)])
-                self._workers.submit(place, partial(self._block.partials, rows), give)
+                self._workers.submit(place, partial(self._partials, number, rows), give)
 
     def _compute(self) -> None:
         """Compute the partials that are due, and send them."""

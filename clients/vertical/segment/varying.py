@@ -224,7 +224,7 @@ def _check_count(plan: Plan, fewest: int, flags: Mapping[int, Flags]) -> None:
     if (count := len(flags) - len(silent)) >= fewest:
         return
     if plan.penalty != NO_PENALTY:
-        hint = "lower vfb2.penalty-weight"
+        hint = "lower vfb2.penalty-weight, or take more parties"
     elif not plan.update_passive:
         hint = "leave out vfb2.update-passive, or lower vfb2.active-parties to 1"
     else:
@@ -232,5 +232,6 @@ def _check_count(plan: Plan, fewest: int, flags: Mapping[int, Flags]) -> None:
     names = ", ".join(map(str, silent))
     reason = f"its partial sums do not vary over the rows (nor do those of all parties {names})"
     reason = reason if len(silent) > 1 else "its partial sums do not vary over the rows"
-    bare = f"they vary at {count} of {len(flags)} parties, and masks hide them only if they vary at {fewest} or more"
+    parties = f"{len(flags)} parties" if len(flags) == plan.parties else f"the {len(flags)} parties that send"
+    bare = f"they vary at {count} of {parties}, and masks hide them only if they vary at {fewest} or more"
     raise FinalError(silent[0] if silent else None, f"{reason}; {bare}: {hint}")

@@ -35,6 +35,7 @@ class Kind(IntEnum):
     BARRIER = 12
     TOTALS = 13
     SCORES = 14
+    TERMS = 15
     VARIES = 20
     COUNT = 21
     # the mesh's own

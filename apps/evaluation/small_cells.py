@@ -1,0 +1,130 @@
+"""The least cells of a run's sites: which figures are left out of result.json, the card and the report.
+
+A site with a file of its own counts no row of a cell that is too small. The server checks once more. Where it has all
+rows itself, it leaves out the figures of single sites with fewer rows than `LEAST_CELL`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from logging import WARNING
+from typing import Any
+
+from flwr.common import log
+
+from apps.run_config.algorithm import RunConfig
+from payloads.handshake import SiteReport
+from payloads.held_out import SCORE_COUNTS, TEST_SCORE_COUNTS, held_counts
+from problems.data import OWN
+from problems.least_cell import LEAST_CELL, is_small
+from strategies.rounds.errors import SetupError
+
+
+@dataclass(frozen=True)
+class SmallCells:
+    """The least cells of a run's sites.
+
+    Attributes:
+        sites: The number of sites.
+        least: The least cell of each site, by partition id. Empty where the server has all rows.
+        withheld: The number of sites that count none of the evaluated rows.
+    """
+
+    sites: int
+    least: Mapping[int, int]
+    withheld: int
+
+    @classmethod
+    def of(cls, config: RunConfig, reports: Sequence[SiteReport]) -> SmallCells:
+        """Return the least cells that sites report; `LEAST_CELL` for a site that reports none.
+
+        Args:
+            config: The run config.
+            reports: The sites' reports.
+        """
+        if config.data.partition != OWN or config.data.data_dir:
+            return cls(len(reports), {}, 0)
+        least = {
+            report.partition_id: LEAST_CELL if report.least_cell is None else int(report.least_cell[0])
+            for report in reports
+        }
+        phase = TEST_SCORE_COUNTS if config.evaluation.tests else SCORE_COUNTS
+        return cls(len(reports), least, _count_withheld(reports, phase))
+
+    def of_site(self, place: int) -> int:
+        """Return the fewest rows of a site with figures.
+
+        Args:
+            place: The site's partition id.
+        """
+        return self.least.get(place, LEAST_CELL)
+
+    def of_counts(self, place: int) -> int:
+        """Return the least count in the figures of a site, or of all; 1 where the server has all rows.
+
+        Args:
+            place: The site's partition id. Another number: all sites.
+        """
+        return self.least.get(place, max(self.least.values(), default=1))
+
+    def hide(self, place: int, confusion: dict[str, int]) -> dict[str, int] | None:
+        """Return the numbers of right and wrong answers; None if one is too small.
+
+        Args:
+            place: As in `of_counts`.
+            confusion: The numbers, by name.
+        """
+        return None if is_small(list(confusion.values()), self.of_counts(place)) else confusion
+
+
+def _count_withheld(reports: Sequence[SiteReport], phase: str) -> int:
+    """The number of sites that have a least cell and count none of their held-out rows."""
+    counts = [held_counts(report, phase) for report in reports if report.least_cell is not None]
+    return sum(count is not None and not count.any() for count in counts)
+
+
+def warn_of_withheld(config: RunConfig, reports: Sequence[SiteReport]) -> None:
+    """Warn before round 1 of sites whose held-out rows are too few to be counted.
+
+    Args:
+        config: The run config.
+        reports: The sites' reports.
+
+    Raises:
+        SetupError: No site has enough rows.
+    """
+    phases = {SCORE_COUNTS: "validation" if config.data.validation_fraction else "held-out"}
+    if config.evaluation.tests:
+        phases[TEST_SCORE_COUNTS] = "test"
+    for phase, rows in {} if config.data.data_dir else phases.items():
+        sites = _count_withheld(reports, phase)
+        if sites and sites == len(reports):
+            raise SetupError(
+                f"{rows} rows",
+                got="fewer rows of a class than its least-cell at each site",
+                allowed=f"more at one site, such as {LEAST_CELL} of each class",
+                hint="raise test-fraction or validation-fraction, or set data-dir to a test file of the server",
+            )
+        if sites:
+            text = "left out of the metrics on %s rows: %d of %d sites, each with fewer rows of a class than its"
+            log(WARNING, f"{text} least-cell", rows, sites, len(reports))
+
+
+def left_out(sites: int) -> dict[str, Any]:
+    """Return the entry of result.json about sites without figures; {} without such sites.
+
+    Args:
+        sites: The number of these sites.
+    """
+    return {"left_out": {"sites": sites, "fewer_than": LEAST_CELL}} if sites else {}
+
+
+def describe_left_out(entry: Mapping[str, int]) -> str:
+    """Return words for the sites without figures.
+
+    Args:
+        entry: The entry of result.json.
+    """
+    sites = "1 site" if entry["sites"] == 1 else f"{entry['sites']} sites"
+    return f"left out: {sites} with fewer than {entry['fewer_than']} rows, or than least-cell of a class"

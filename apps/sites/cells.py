@@ -1,0 +1,111 @@
+"""The least cell of a site with a file of its own: which counts of its rows it reveals.
+
+The owner sets `least-cell` in the site's settings. No key of a run config can lower it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apps.run_config.settings import ConfigError, Scalar
+from problems.data import DataError, SiteRows
+from problems.least_cell import LEAST_CELL, is_small
+
+LEAST = "least-cell"
+_ALLOWED = "an integer >= 1, where 1 switches the rule off"
+
+
+def least_cell(node: Mapping[str, Scalar]) -> int:
+    """Return the least cell of a site.
+
+    Args:
+        node: The site's effective node config.
+
+    Raises:
+        ConfigError: The key has a wrong value.
+    """
+    value = node.get(LEAST, LEAST_CELL)
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"node config: {LEAST}", got=repr(value), allowed=_ALLOWED, hint=f"set {LEAST} to a number")
+    return value
+
+
+def check_classes(rows: SiteRows, least: int) -> None:
+    """Refuse to train with a class of too few rows, since the training weights reveal the number of rows of each class.
+
+    Args:
+        rows: The site's rows.
+        least: The least cell.
+
+    Raises:
+        DataError: A class has fewer training rows than the least cell, but some.
+    """
+    if is_small(rows.class_counts(rows.train_rows), least):
+        raise DataError(
+            "training rows",
+            got=f"a class with fewer than {least} rows",
+            allowed=f"no row of a class, or {least} or more ({LEAST} of the site's settings)",
+            hint=f"add rows, or let the site's owner set {LEAST} to 1",
+        )
+
+
+def held_out_counts(rows: SiteRows, places: NDArray[np.int64], least: int) -> NDArray[np.int64]:
+    """Return the numbers of held-out negatives and positives that a site reports.
+
+    Args:
+        rows: The site's rows.
+        places: The indices of the held-out rows.
+        least: The least cell.
+
+    Returns:
+        (2,) numbers; zeros if a class has fewer rows than the least cell, but some. Its site then counts no scores.
+    """
+    counts = np.array(rows.class_counts(places))
+    return np.zeros_like(counts) if is_small(counts, least) else counts
+
+
+def common_labels(rows: SiteRows, least: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the negative and the positive label values that enough of a site's rows have.
+
+    Args:
+        rows: The site's rows.
+        least: The least cell.
+
+    Raises:
+        DataError: A class has rows, but none of its values has enough.
+    """
+    told = []
+    for values, counts in zip(rows.label_values, rows.label_rows, strict=True):
+        common = tuple(value for value, count in zip(values, counts, strict=True) if count >= least)
+        if values and not common:
+            allowed = f"a value of {least} rows or more in each class ({LEAST} of the site's settings)"
+            hint = f"join rare labels, or let the site's owner set {LEAST} to 1"
+            raise DataError("labels", got="only rarer values in a class", allowed=allowed, hint=hint)
+        told.append(common)
+    return told[0], told[1]
+
+
+def describe_left_out(rows: SiteRows, least: int) -> list[str]:
+    """Return lines for the site's log about the figures that the site does not reveal.
+
+    Args:
+        rows: The site's rows.
+        least: The least cell.
+    """
+    parts: dict[str, Any] = {"evaluation": rows.evaluated_rows}
+    if rows.validation_rows is not None:
+        parts = {"validation": rows.validation_rows, "test": rows.test_rows}
+    lines = []
+    for name, places in parts.items():
+        if is_small(rows.class_counts(places), least):
+            text = f"a class has fewer than {least} rows ({LEAST})"
+            lines.append(f"left out of the {name} of models: all {len(places)} held-out rows, since {text}")
+    if constant := rows.nearly_constant(least):
+        names = ", ".join(map(repr, constant))
+        lines.append(f"reported as constant: {len(constant)} columns with fewer than {least} other cells: {names}")
+    rare = sum(0 < count < least for counts in rows.label_rows for count in counts)
+    if rare:
+        lines.append(f"left out of the report to the server: {rare} label values of fewer than {least} rows ({LEAST})")
+    return lines

@@ -1,0 +1,144 @@
+"""The terms of a secure sum: a reply as one vector of ring elements, and the means behind the sum of such vectors.
+
+A client sends its model as the difference from the server's, which is small. A "mean" is a sum of values times the
+client's weight in (0, 1], divided by the sum of the weights. If a client has no value of an optional field, it adds
+zeros, and its weight does not count. A "total" is a sum of integers.
+
+The last element counts the clients that could not send their values as they are. Only its sum is revealed. An error
+instead would tell the server, in every round, something about the values of one client.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from payloads.record import FloatArray, IntArray, Payload, not_finite, specs_of
+from payloads.secure_sum import MaskedValues
+from privacy.ring import Ring
+
+# values encoded at once: their half a dozen copies then fit into the processor's cache
+_PIECE = 2**13
+_MEAN, _WEIGHT, _TOTAL = "mean", "weight", "total"
+
+
+def pack(
+    model: Sequence[FloatArray],
+    payload: Payload | None,
+    ring: Ring,
+    limit: float,
+    weight: float,
+    *,
+    altered: bool = False,
+) -> tuple[MaskedValues, int]:
+    """Return a client's term of the sum, not yet masked.
+
+    Values beyond the limit are clipped to it. If a value is not finite, all values become zeros.
+
+    Args:
+        model: The differences from the server's model; [] if the reply has none.
+        payload: The client's payload, if the reply has one.
+        ring: The ring of the sum.
+        limit: The largest absolute value of a term.
+        weight: The client's weight in a mean.
+        altered: Whether the client has altered values of its reply before.
+
+    Returns:
+        The term, and the number of values that were altered here.
+    """
+    parts, above = list(_parts_of(model, payload)), float(np.nextafter(limit, np.inf))
+    changed = 0
+    try:
+        encoded = [_encode(kind, values, ring, above, weight) for kind, values in parts]
+    except ValueError:
+        parts, changed = clip(parts, limit, weight)
+        encoded = [_encode(kind, values, ring, above, weight) for kind, values in parts]
+    pieces = [piece for part in encoded for piece in part]
+    elements = np.concatenate([*pieces, np.array([altered or changed > 0], ring.dtype)])
+    lengths = np.array([*(values.size for _, values in parts), 1])
+    return MaskedValues(elements=elements.view(f"int{ring.bits}"), lengths=lengths), changed
+
+
+def clip(
+    parts: Sequence[tuple[str, NDArray[Any]]], limit: float, weight: float
+) -> tuple[list[tuple[str, NDArray[Any]]], int]:
+    """Return parts whose products with a weight lie within +-limit, and the number of values that were altered.
+
+    Args:
+        parts: Arrays with their kinds. If a value of a mean is not finite, all values of means are replaced by zeros.
+        limit: The largest absolute value of a product.
+        weight: The weight, from 0 to 1.
+    """
+    means = [values for kind, values in parts if kind == _MEAN]
+    finite = not any(map(not_finite, means))
+    bound = limit / weight * (1 - 2.0**-50) if weight else np.inf  # rounding must not exceed the limit
+    tame = {
+        place: np.clip(values, -bound, bound, dtype=np.float64) if finite else np.zeros_like(values)
+        for place, (kind, values) in enumerate(parts)
+        if kind == _MEAN
+    }
+    changed = sum(int((abs(values) > bound).sum()) if finite else values.size for values in means)
+    return [(kind, tame.get(place, values)) for place, (kind, values) in enumerate(parts)], changed
+
+
+def _parts_of(model: Sequence[FloatArray], payload: Payload | None) -> Iterator[tuple[str, NDArray[Any]]]:
+    """The parts of a term with their kinds. Before an optional field there is a weight of 1, or 0 for an absent one."""
+    for values in model:
+        yield _MEAN, values
+    dim = sum(values.size for values in model[:1])
+    for name, spec in () if payload is None else specs_of(type(payload)).items():
+        value = getattr(payload, name)
+        if spec.combined == "total":
+            yield _TOTAL, value
+            continue
+        if spec.optional:
+            yield _WEIGHT, np.zeros(1) if value is None else np.ones(1)
+        yield _MEAN, np.zeros(_length(spec.dims, dim)) if value is None else value
+
+
+def _encode(kind: str, values: NDArray[Any], ring: Ring, above: float, weight: float) -> list[NDArray[Any]]:
+    flat = values.ravel()
+    if kind == _TOTAL:
+        return [flat.astype(np.int64).view(np.uint64).astype(ring.dtype)]
+    return [ring.encode(flat[begin : begin + _PIECE], above, weight=weight) for begin in range(0, flat.size, _PIECE)]
+
+
+def unpack(
+    elements: NDArray[Any],
+    lengths: IntArray,
+    model: int,
+    record: type[Payload] | None,
+    ring: Ring,
+    weights: float,
+) -> tuple[list[NDArray[np.float64]], dict[str, NDArray[Any]], int]:
+    """Return the means of the model's differences, the means and totals of the payload's fields, and how many clients
+    altered their values.
+
+    Args:
+        elements: the unmasked sum.
+        lengths: of its parts, as in `MaskedValues`.
+        model: how many of them are the model's.
+        record: the type of the payload.
+        weights: the sum of the clients' weights.
+    """
+    ends = np.cumsum(lengths)
+    parts = iter(np.split(elements, ends[:-1]))
+    means = [ring.decode(next(parts)) / weights for _ in range(model)]
+    fields: dict[str, NDArray[Any]] = {}
+    for name, spec in () if record is None else specs_of(record).items():
+        if spec.combined == "total":
+            fields[name] = next(parts).view(f"int{ring.bits}")
+            continue
+        present = float(ring.decode(next(parts))[0]) if spec.optional else weights
+        part = next(parts)
+        if present > 0 and (len(part) or not spec.optional):
+            fields[name] = ring.decode(part) / present
+    return means, fields, int(next(parts)[0])
+
+
+def _length(dims: Sequence[str | int], dim: int) -> int:
+    """The length of a field that is absent: known if it is that of the model, or fixed; else 0."""
+    if any(isinstance(one, str) and one != "d" for one in dims):
+        return 0
+    return int(np.prod([dim if isinstance(one, str) else one for one in dims], dtype=np.int64))

@@ -1,0 +1,132 @@
+"""Rules for small cells: which counts of rows are too small to leave a site, and figures that stand for several rows.
+
+A cell is a number of rows. It may leave a site if it is 0 or at least the site's least cell. A 0 is allowed: it
+describes no row, and a site with rows of one class only could not take part otherwise.
+
+Scores are put into groups of neighbours, each with at least as many rows as the least cell (J. Domingo-Ferrer and
+J. M. Mateo-Sanz, "Practical data-oriented microaggregation for statistical disclosure control", IEEE TKDE 14, 2002).
+The groups depend on the scores alone. A server that asks again with other bins therefore learns nothing new.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float32, Float64, Int32, Int64
+from numpy.typing import ArrayLike
+from scipy.special import ndtri
+
+LEAST_CELL = 5
+"""The least cell of a site whose owner has chosen none, and of the figures of single sites in result.json."""
+
+
+def is_small(counts: ArrayLike, least: int) -> bool:
+    """Return whether any count is above 0 and below the least cell.
+
+    Args:
+        counts: Numbers of rows.
+        least: The least cell.
+    """
+    count = np.asarray(counts)
+    return bool(((count > 0) & (count < least)).any())
+
+
+def widen_gaps(present: Int64[np.ndarray, "c"], rows: int, least: int) -> Int64[np.ndarray, "c"]:
+    """Return counts of cells in which the missing cells of a column are none or at least the least cell.
+
+    Args:
+        present: The numbers of cells that are there.
+        rows: The number of rows.
+        least: The least cell.
+    """
+    missing = rows - present
+    return rows - np.where(missing > 0, np.maximum(missing, least), 0)
+
+
+def hide_rare(cells: Float64[np.ndarray, "n"], least: int) -> Float64[np.ndarray, "n"]:
+    """Return a column's cells; if fewer than the least cell differ from the commonest value, that value for all.
+
+    Without this the mean of a column of zeros and a single 1 would reveal the number of ones.
+
+    Args:
+        cells: The column, without missing cells.
+        least: The least cell.
+    """
+    values, counts = np.unique(cells, return_counts=True)
+    rare = len(cells) - int(counts.max())
+    return np.full_like(cells, values[counts.argmax()]) if is_small([rare], least) else cells
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Groups of rows with neighbouring scores.
+
+    Attributes:
+        sizes: The number of rows of each group.
+        centres: The mean score of each group, or the score that half of its rows have.
+        spreads: The standard deviation of each group's scores. 0 if half of the rows have one score.
+    """
+
+    sizes: Int64[np.ndarray, "g"]
+    centres: Float64[np.ndarray, "g"]
+    spreads: Float64[np.ndarray, "g"]
+
+    @classmethod
+    def of(cls, scores: Float64[np.ndarray, "n"], least: int) -> "Groups":
+        """Group scores.
+
+        Args:
+            scores: The scores of rows of one class. None, or at least as many as the least cell.
+            least: The least cell.
+        """
+        ordered, count = np.sort(scores), len(scores) // least
+        if not count:
+            assert not len(scores)
+            return cls(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
+        ends = np.arange(count + 1) * len(ordered) // count
+        starts, sizes = ends[:-1], np.diff(ends)
+        centres = np.add.reduceat(ordered, starts) / sizes
+        spreads = np.sqrt(np.add.reduceat((ordered - np.repeat(centres, sizes)) ** 2, starts) / sizes)
+        # A group of two scores would reveal by its mean how many rows have each.
+        for median in (starts + sizes // 2, starts + (sizes - 1) // 2):
+            first = np.maximum(np.searchsorted(ordered, ordered[median], "left"), starts)
+            last = np.minimum(np.searchsorted(ordered, ordered[median], "right"), ends[1:])
+            common = 2 * (last - first) >= sizes
+            centres, spreads = np.where(common, ordered[median], centres), np.where(common, 0.0, spreads)
+        return cls(sizes, centres, spreads)
+
+    def at(
+        self, places: Int64[np.ndarray, "g"], bins: int
+    ) -> tuple[Int32[np.ndarray, "bins"], Float32[np.ndarray, "bins"]]:
+        """Return the number of rows of the groups in each bin, and the deviation of their scores.
+
+        Args:
+            places: The bin of each group.
+            bins: The number of bins.
+        """
+
+        def total(values: Float64[np.ndarray, "g"]) -> Float64[np.ndarray, "bins"]:
+            return np.bincount(places, weights=values, minlength=bins)
+
+        rows = total(self.sizes.astype(np.float64))
+        means = total(self.sizes * self.centres) / np.maximum(rows, 1)
+        between = (self.centres - means[places]) ** 2
+        variances = total(self.sizes * (self.spreads**2 + between)) / np.maximum(rows, 1)
+        return rows.astype(np.int32), np.sqrt(variances).astype(np.float32)
+
+    def spread(self) -> Float64[np.ndarray, "n"]:
+        """Return scores with the groups' sizes, means and deviations: evenly apart, as of a normal law if there is one.
+
+        With one score for each group the scores of a class would vary too little, and the AUC would be too large.
+        """
+        starts = np.cumsum(self.sizes) - self.sizes
+        levels = (np.arange(self.sizes.sum()) - np.repeat(starts, self.sizes) + 0.5) / np.repeat(self.sizes, self.sizes)
+        if len(self.sizes) == 1 and len(levels) > 1:
+            places = ndtri(levels)
+            places /= places.std()
+        else:
+            deviations = np.sqrt(np.maximum(self.sizes.astype(np.float64) ** 2 - 1, 1) / 12) / self.sizes
+            places = (levels - 0.5) / np.repeat(deviations, self.sizes)
+        scores = np.repeat(self.centres, self.sizes) + places * np.repeat(self.spreads, self.sizes)
+        largest = float(np.finfo(np.float32).max)
+        clipped: np.ndarray = scores.clip(-largest, largest)
+        return clipped
