@@ -175,7 +175,7 @@ def active_parties(summaries: Sequence[DataSummary], vfb2: VFB2Settings) -> tupl
         raise SetupError("label-column", got="labels at no party", allowed="labels at one party or more", hint=hint)
     if vfb2.active_parties == "auto":
         active = holders[: vfb2.max_active]
-        log(INFO, "vfb2.active-parties: auto is %d, of %d parties with labels", len(active), len(holders))
+        log(INFO, "vfb2.active-parties=auto: %d of %d parties with labels", len(active), len(holders))
     elif len(holders) < vfb2.active_parties:
         got = f"{vfb2.active_parties}, but labels are held by party {', '.join(map(str, holders))} only"
         hint = "lower it, or set label-column"
