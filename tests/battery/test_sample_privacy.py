@@ -111,6 +111,7 @@ def test_a_delta_above_the_owner_s_is_refused(tmp_path: Path) -> None:
         (0.1, 0.0, "fedx.pool-delta: got 0.1, allowed: at most 1 / "),
         (1e-3, 1e-4, "largest-delta: got a run with fedx.pool-delta"),
     ],
+    ids=["rows", "owner"],
 )
 def test_the_delta_of_histograms_is_bounded_too(delta: float, owner: float, said: str, tmp_path: Path) -> None:
     config = {"strategy": "fedx1", "dataset": "breast-cancer", "score": "sigmoid", "fedx.pool": "histogram"}
