@@ -155,6 +155,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "vfb2.weight": st.one_of(st.just("auto"), st.floats(0, 1e6)),
         "min-train-nodes": st.one_of(st.integers(1, 10**6), st.floats(0, 1, exclude_min=True)),
         "vfb2.skew": st.one_of(st.just("auto"), st.integers(1, 10**6)),
+        "vfb2.active-parties": st.one_of(st.just("auto"), st.integers(1, 10**6)),
         **dict.fromkeys(("vfb2.extra-compute", "vfb2.delay", "vfb2.jitter"), st.sampled_from(["", "0.5", "0, 1e-3,2"])),
         "composite.anchor-weight": st.one_of(st.just("auto"), st.floats(0, 1e6, exclude_min=True)),
     }
