@@ -218,7 +218,7 @@ class VFB2Client(PayloadClient[NoModel]):
             raise RefusalError(str(error)) from error
 
     def check_data(self, me: str) -> None:
-        """Compare the party's rows with the rows that the run began with.
+        """Compare the party's network and rows with those that the run began with.
 
         Args:
             me: The party, for errors.
@@ -226,12 +226,20 @@ class VFB2Client(PayloadClient[NoModel]):
         Raises:
             RefusalError: They differ.
         """
+        self.check_network()
         if self.state.data is None:
             return
         if self.state.data.tobytes() != digest_holding(self.party.data.holding(self.state.aligned)):
             got = "other rows, values, labels or order of rows than the run began with"
             allowed, hint = "the same data", "restore the file, or begin a new run"
             raise StatedRefusalError(str(InputError(f"resume: {me}", got=got, allowed=allowed, hint=hint)))
+
+    def check_network(self) -> None:
+        """Compare the party's network with the network of its weights; raises a RefusalError if they differ."""
+        network = self.state.network
+        if network is not None and network.tobytes().decode() != self.party.model:
+            text = "its weights are those of another network: take the model that it began with"
+            raise StatedRefusalError(f"party {self.party.partition_id}: {text}")
 
     def identity(self) -> Identity:
         """The party's own identity, else the one kept since the run began, else a new one."""
@@ -386,10 +394,8 @@ class VFB2Client(PayloadClient[NoModel]):
             ValueError: this party no longer has what that one left.
         """
         if segment.base[0] >= 0:
-            kept, network = find_state(segment, self.state), self.state.network
-            if network is not None and network.tobytes().decode() != self.party.model:
-                raise ValueError("its weights are those of another network: take the model that it began with")
-            return kept
+            self.check_network()
+            return find_state(segment, self.state)
         epsilon = self.settings.label_epsilon
         draws = epsilon and self.party.partition_id == segment.active[0]
         return PartyState(flips=self.party.label_flips(self.state, epsilon, self.facts) if draws else None)
