@@ -127,8 +127,11 @@ class Deployment:
             **({"data-path": str(self.own_file(site))} if self.own_tables else {}),
             **{key.replace("_", "-"): value for key, value in config.items()},
         }
-        self.site_config(site).write_text(tomli_w.dumps({key: value for key, value in settings.items() if value != ""}))
-        node = {"partition-id": site, "num-partitions": self.sites, "site-config": str(self.site_config(site))}
+        settings = {key: value for key, value in settings.items() if value != ""}
+        node: dict[str, Scalar] = {"partition-id": site, "num-partitions": self.sites}
+        if settings:  # a file without a key is an error
+            self.site_config(site).write_text(tomli_w.dumps(settings))
+            node["site-config"] = str(self.site_config(site))
         self.start(
             name,
             "flower-supernode",
