@@ -1,5 +1,6 @@
 """No row, no label of a row and no name leaves a site; what does is what docs/disclosure.md lists."""
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,8 @@ def disclosed(message: Message, hidden: set[bytes], labels: list[np.ndarray]) ->
     for place, value in contents(message):
         blob = value if isinstance(value, bytes) else str(value).encode()
         kept = hidden - {ILL.encode(), WELL.encode()} if place in OF_LABELS else hidden
-        if any(secret in blob for secret in kept):
+        short = re.sub(rb"\0{64,}", bytes(64), blob)  # no secret has as many zeros
+        if any(secret in short for secret in kept):
             found.append(f"{place}: a number or a text of a row")
         if isinstance(value, int | float) and not isinstance(value, bool):
             blob = np.float64(value).tobytes()
