@@ -64,7 +64,7 @@ MADE = "client-state-made"
 app = ClientApp()
 
 
-# the newest run config, and what it was parsed to
+# the newest run config and its parsed form
 _newest: list[tuple[dict[str, Scalar], RunConfig]] = []
 
 

@@ -76,15 +76,15 @@ def common_labels(rows: SiteRows, least: int) -> tuple[tuple[str, ...], tuple[st
     Raises:
         DataError: A class has rows, but none of its values has enough.
     """
-    told = []
+    named = []
     for values, counts in zip(rows.label_values, rows.label_rows, strict=True):
         common = tuple(value for value, count in zip(values, counts, strict=True) if count >= least)
         if values and not common:
             allowed = f"a value of {least} rows or more in each class ({LEAST} of the site's settings)"
             hint = f"join rare labels, or let the site's owner set {LEAST} to 1"
             raise DataError("labels", got="only rarer values in a class", allowed=allowed, hint=hint)
-        told.append(common)
-    return told[0], told[1]
+        named.append(common)
+    return named[0], named[1]
 
 
 def describe_left_out(rows: SiteRows, least: int) -> list[str]:

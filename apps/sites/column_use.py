@@ -166,20 +166,15 @@ def read_use(node: Mapping[str, Any]) -> ColumnUse:
     Raises:
         PolicyError: A value has the wrong type or is out of range.
     """
-
-    def count(key: str, default: int) -> int:
-        found = value_of(node, key, default, "an integer >= 1", lambda one: type(one) is int and one >= 1)
-        return int(found)
-
     id_column = value_of(node, ID_COLUMN, "", "text", lambda one: isinstance(one, str))
     return ColumnUse(
         labels=() if node.get(LABELS) == "" else _names(node, LABELS) or (),
         columns=_names(node, COLUMNS),
         id_column=id_column,
         models=_names(node, MODELS) or NETWORKS,
-        fewest_columns=count(FEWEST_COLUMNS, DEFAULT_FEWEST_COLUMNS),
-        largest_embedding=count(LARGEST_EMBEDDING, DEFAULT_LARGEST_EMBEDDING),
-        fewest_rows=count(FEWEST_ROWS, DEFAULT_FEWEST_ROWS),
+        fewest_columns=count_of(node, FEWEST_COLUMNS, DEFAULT_FEWEST_COLUMNS),
+        largest_embedding=count_of(node, LARGEST_EMBEDDING, DEFAULT_LARGEST_EMBEDDING),
+        fewest_rows=count_of(node, FEWEST_ROWS, DEFAULT_FEWEST_ROWS),
     )
 
 
@@ -225,6 +220,21 @@ def value_of(node: Mapping[str, Any], name: str, default: Any, allowed: str, fit
     if value is not default and not fits(value):
         raise PolicyError(name, got=repr(value), allowed=allowed, hint=_PAGE)
     return value
+
+
+def count_of(node: Mapping[str, Any], name: str, default: int) -> int:
+    """Return the value of a key of a node config that is a count of at least 1.
+
+    Args:
+        node: The node config.
+        name: The key.
+        default: The value of a key that the node config lacks.
+
+    Raises:
+        PolicyError: The value is not such a count.
+    """
+    value = value_of(node, name, default, "an integer >= 1", lambda found: type(found) is int and found >= 1)
+    return int(value)
 
 
 def _names(node: Mapping[str, Any], key: str) -> tuple[str, ...] | None:

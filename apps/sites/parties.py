@@ -16,6 +16,7 @@ from flwr.common import log
 from apps.run_config.algorithm import HANDSHAKE, Held, RunConfig, Sites
 from apps.run_config.settings import ConfigError
 from apps.sites.blocks import BLOCK, BlockFile, party_folder, write_block
+from apps.sites.column_use import count_of
 from apps.sites.column_use import value_of as _value
 from apps.sites.flip_memory import FlipMemory, id_keys
 from apps.sites.looks import open_looks
@@ -250,13 +251,7 @@ def policy_of(node: Mapping[str, Any]) -> Policy:
         ),
         allowed_maskings=parse_maskings(_text(node, ALLOWED_MASKINGS)) if ALLOWED_MASKINGS in node else (),
         scores_for=_value(node, ALLOW_SCORES, "all", ", ".join(SCORES_FOR), lambda value: value in SCORES_FOR),
-        fewest_rows=_value(
-            node,
-            FEWEST_ROWS,
-            DEFAULT_FEWEST_ROWS if own else 0,
-            "an integer >= 1",
-            lambda value: type(value) is int and value >= 1,
-        ),
+        fewest_rows=count_of(node, FEWEST_ROWS, DEFAULT_FEWEST_ROWS if own else 0),
         peer_hosts=tuple(_text(node, PEER_HOSTS).split()),
     )
 

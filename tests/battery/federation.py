@@ -195,6 +195,16 @@ def save_npz(path: Path, features: Any, labels: Any) -> dict[str, Scalar]:
     return {"dataset": "npz", "data-dir": str(path), "partition": "consecutive"}
 
 
+# the keys of a run on the tables of `patients`
+PATIENTS: dict[str, Scalar] = {
+    "dataset": "csv",
+    "partition": "own",
+    "label-column": "ill",
+    "positive-label": "yes",
+    "feature-columns": "age,sex[f|m],weight",
+}
+
+
 def patients(rows: int, seed: int, shift: float = 0.0) -> pd.DataFrame:
     """A site's table: names, of which nothing may be learnt, two numbers, a text and a label."""
     rng = np.random.default_rng(seed)

@@ -12,7 +12,7 @@ from apps.config import Scalar
 from payloads.secure_sum import make_ring
 from payloads.summed_values import pack, unpack
 from payloads.wire import METRICS, NUM_EXAMPLES
-from tests.battery.federation import Wiretap, federate, patients
+from tests.battery.federation import PATIENTS, Wiretap, federate, patients
 from tests.battery.test_secure_sums import UNEQUAL
 
 HISTOGRAM: dict[str, Scalar] = {"strategy": "fedx2", "fedx.pool": "histogram", "score": "sigmoid"}
@@ -47,11 +47,7 @@ def test_a_site_whose_values_overflow_answers_like_the_others(
         table["weight"] = table["weight"] * (1e36 if site == 2 else 1.0)
         table.to_csv(tmp_path / f"{site}.csv", index=False)
     config: dict[str, Scalar] = {
-        "dataset": "csv",
-        "partition": "own",
-        "label-column": "ill",
-        "positive-label": "yes",
-        "feature-columns": "age,sex[f|m],weight",
+        **PATIENTS,
         "scale": "none",
         "learning-rate": 1e12,
         "privacy.secure-sum": True,

@@ -24,7 +24,7 @@ from payloads.wire import ARRAYS, CONFIG, LARGEST_SITE, PAYLOAD, PRESENT, STAGE
 from privacy.secure_sum import SecureSumError
 from simulations.engines.flower_internals import own_records
 from simulations.engines.grid import FIRST_NODE_ID, task_identity
-from tests.battery.federation import Exchange, Run, Wiretap, federate, flat_config, patients, serve
+from tests.battery.federation import PATIENTS, Exchange, Run, Wiretap, federate, flat_config, patients, serve
 from tests.battery.test_resume import assert_same_run
 
 SUMMED = [
@@ -311,11 +311,7 @@ def test_sites_that_evaluate_send_the_sum_of_their_counts(tmp_path: Path) -> Non
         {"data-path": str(tmp_path / f"{site}.csv"), "least-cell": 1} for site in range(4)
     ]
     config: dict[str, Scalar] = {
-        "dataset": "csv",
-        "partition": "own",
-        "label-column": "ill",
-        "positive-label": "yes",
-        "feature-columns": "age,sex[f|m],weight",
+        **PATIENTS,
         "strategy": "local-sgd",
         "dtype": "float64",
     }
