@@ -9,10 +9,10 @@ from typing import Any
 from apps.evaluation.composite import CompositeEvaluation, check_penalty
 from apps.evaluation.models import RowEvaluation
 from apps.evaluation.vertical import VerticalEvaluator
+from apps.parties.data import check_columns
+from apps.parties.sites import PartySites
 from apps.run_config.algorithm import Algorithm
-from apps.sites.parties import PartySites
 from apps.sites.rows import RowSites
-from apps.sites.vertical import check_columns
 from clients.base import client_of
 from clients.scoring import (
     CodaClient,
@@ -38,7 +38,6 @@ from clients.scoring import (
 )
 from clients.vfb2 import VFB2SAGAClient, VFB2SGDClient, VFB2SVRGClient
 from methods.method import Method
-from payloads.vfb2 import VERTICAL
 from problems.minimax import AUC_MINIMAX, COMPOSITIONAL_AUC
 from problems.objectives.classification import CROSS_ENTROPY, RATIO_LOSS, SAMPLE_LOSSES
 from problems.objectives.pairwise import LINEAR, PAIRWISE_LOSSES
@@ -57,6 +56,7 @@ from strategies.minimax import (
     LocalSGDAM,
 )
 from strategies.vfb2 import VFB2SAGA, VFB2SGD, VFB2SVRG
+from vertical.records import VERTICAL
 
 __all__ = ["ALGORITHMS", "Algorithm", "adapt", "pair"]
 

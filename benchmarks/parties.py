@@ -19,17 +19,17 @@ from multiprocessing.process import BaseProcess
 
 from threadpoolctl import threadpool_limits
 
-from clients.vertical.segment.party import run_segment
-from clients.vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan, Recorder
-from clients.vertical.transport.addresses import Address
-from clients.vertical.transport.endpoint import Endpoint, Limits
-from clients.vertical.transport.identity import Identity
-from problems.vertical.blocks.network import Architecture
 from simulations.engines.addresses import local_addresses, socket_folder
+from vertical.problem.blocks.network import Architecture
+from vertical.segment.party import run_segment
+from vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan, Recorder
+from vertical.transport.addresses import Address
+from vertical.transport.endpoint import Endpoint, Limits
+from vertical.transport.identity import Identity
 
 TRANSPORTS = ("unix", "tcp")
 # modules that the fork server has imported; the first can be found wherever a benchmark is started
-PRELOADED = ["clients.vertical.segment.party", __name__]
+PRELOADED = ["vertical.segment.party", __name__]
 # seconds that the other parties get to fail once one has
 _GRACE = 10.0
 

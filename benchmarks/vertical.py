@@ -59,17 +59,17 @@ from joblib.externals.loky import get_reusable_executor
 from numpy.typing import NDArray
 from parties import run_parties
 
-from clients.vertical.alignment import find_rows
-from clients.vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan
-from clients.vertical.transport.endpoint import Delays, Endpoint
-from clients.vertical.transport.identity import Identity
 from problems.data import DataSpec
 from problems.randomness import stream
-from problems.vertical.analysis import largest_step, minimum, value
-from problems.vertical.data import load_vertical
-from problems.vertical.objectives import Array, make_objective
 from simulations.engines.addresses import local_addresses
 from simulations.references.vertical import smoothness, train
+from vertical.alignment import find_rows
+from vertical.problem.analysis import largest_step, minimum, value
+from vertical.problem.data import load_vertical
+from vertical.problem.objectives import Array, make_objective
+from vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan
+from vertical.transport.endpoint import Delays, Endpoint
+from vertical.transport.identity import Identity
 
 # The harness is imported where it is used: every party's process imports this file, and it needs PyTorch and Flower.
 

@@ -1,5 +1,5 @@
 """VFB2's client half: a party introduces itself, loads the block that a segment starts from, and keeps the block that
-it ends with. The segment itself runs in `clients.vertical.segment`; `payloads.vfb2` gives the paper and its symbols.
+it ends with. The segment itself runs in `vertical.segment`; `vertical.records` gives the paper and its symbols.
 """
 
 import asyncio
@@ -12,33 +12,21 @@ import numpy as np
 from flwr.common import log
 from numpy.typing import NDArray
 
-from clients.agreed_terms import bind, make_agreement
 from clients.base import Config, Fitted, PayloadClient
-from clients.parties import NoModel, Party, find_network, host_mark, sockets
-from clients.segments import (
-    add_segment,
-    check_number,
-    check_recipients,
-    find_state,
-    in_order,
-    make_plan,
-    make_score_plan,
-)
-from clients.vertical.agreement import Agreement
-from clients.vertical.alignment import MOST_IDS, digest, find_rows
-from clients.vertical.holdings import digest_holding
-from clients.vertical.policy import PolicyError, RefusalError, StatedRefusalError
-from clients.vertical.segment.party import run_segment
-from clients.vertical.segment.plan import Injection, Outcome, PartyState, Plan
-from clients.vertical.segment.varying import FEWEST
-from clients.vertical.transport.addresses import Address, free_port
-from clients.vertical.transport.endpoint import Delays, Endpoint, Limits
-from clients.vertical.transport.frames import FinalError, PartyError
-from clients.vertical.transport.identity import Identity, fingerprint
 from payloads.id_forms import measure_ids
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
-from payloads.vfb2 import (
+from payloads.wire import PHASE
+from problems.errors import InputError
+from vertical.agreed_terms import bind, make_agreement
+from vertical.agreement import Agreement
+from vertical.alignment import MOST_IDS, digest, find_rows
+from vertical.holdings import digest_holding
+from vertical.parties import NoModel, Party, find_network, host_mark, sockets
+from vertical.policy import PolicyError, RefusalError, StatedRefusalError
+from vertical.problem.blocks import GROUP_LASSO
+from vertical.problem.blocks.network import NetworkError, make_network
+from vertical.records import (
     ALIGNMENT,
     COUNTERS,
     CREDENTIALS,
@@ -57,10 +45,22 @@ from payloads.vfb2 import (
     join_bytes,
     text,
 )
-from payloads.wire import PHASE
-from problems.errors import InputError
-from problems.vertical.blocks import GROUP_LASSO
-from problems.vertical.blocks.network import NetworkError, make_network
+from vertical.segment.party import run_segment
+from vertical.segment.plan import Injection, Outcome, PartyState, Plan
+from vertical.segment.varying import FEWEST
+from vertical.segments import (
+    add_segment,
+    check_number,
+    check_recipients,
+    find_state,
+    in_order,
+    make_plan,
+    make_score_plan,
+)
+from vertical.transport.addresses import Address, free_port
+from vertical.transport.endpoint import Delays, Endpoint, Limits
+from vertical.transport.frames import FinalError, PartyError
+from vertical.transport.identity import Identity, fingerprint
 
 _BY_COLUMNS = (GROUP_LASSO, "columns")
 

@@ -25,7 +25,7 @@ from mkdocs.structure.pages import Page
 
 PROJECT = Path(__file__).resolve().parents[1]
 # from the lowest floor up
-PACKAGES = ("payloads", "privacy", "problems", "methods", "strategies", "clients", "apps", "simulations")
+PACKAGES = ("payloads", "privacy", "problems", "methods", "vertical", "strategies", "clients", "apps", "simulations")
 NOTEBOOKS = sorted((PROJECT / "examples" / "notebooks").glob("*.ipynb"))
 OTHER_PAGES = {  # Markdown files and notebooks that are not in docs/
     "README.md": "readme.md",

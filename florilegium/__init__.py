@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from payloads.held_out import ScoreCounts, ScoreEdges
     from payloads.record import Payload, PayloadError
     from payloads.settings import Settings, TrainingSettings
-    from payloads.vfb2 import Credentials, DataSummary, Report, Segment, VFB2Progress, VFB2Settings, VFB2State
     from simulations.engines.launch import run
     from simulations.results.records import RunRecord
     from simulations.scoring.model import TrainedModel, load
@@ -88,6 +87,7 @@ if TYPE_CHECKING:
     )
     from strategies.rounds.errors import StrategyError
     from strategies.vfb2 import VFB2, VFB2SAGA, VFB2SGD, VFB2SVRG
+    from vertical.records import Credentials, DataSummary, Report, Segment, VFB2Progress, VFB2Settings, VFB2State
 
 __all__ = [
     "VFB2",

@@ -1,7 +1,7 @@
 """VFB2's server half: introduces the parties to each other, defines each segment, and repeats one that failed.
 
 The server takes no part in an update. It gets the metrics of the reporter (the first active party) and, at checkpoints
-and the end, the blocks if ``vfb2.assemble`` is set and every party agrees. `payloads.vfb2` has the paper's title and
+and the end, the blocks if ``vfb2.assemble`` is set and every party agrees. `vertical.records` has the paper's title and
 symbols.
 """
 
@@ -18,7 +18,13 @@ from flwr.serverapp import Grid
 from payloads.id_forms import check_lengths, compare_forms
 from payloads.record import FloatArray, Payload, PayloadError
 from payloads.settings import Settings, TrainingSettings, kebab
-from payloads.vfb2 import (
+from payloads.wire import RUN_TOKEN
+from strategies.rounds.errors import SetupError, StrategyError
+from strategies.rounds.handshake import Roster
+from strategies.rounds.replies import Reply
+from strategies.vertical.meeting import active_parties, addresses_of, check_rows, check_step, warn_of_looks
+from strategies.vertical.strategy import VerticalStrategy
+from vertical.records import (
     ALIGNMENT,
     COUNTERS,
     CREDENTIALS,
@@ -38,12 +44,6 @@ from payloads.vfb2 import (
     join_bytes,
     text,
 )
-from payloads.wire import RUN_TOKEN
-from strategies.meeting import active_parties, addresses_of, check_rows, check_step, warn_of_looks
-from strategies.rounds.errors import SetupError, StrategyError
-from strategies.rounds.handshake import Roster
-from strategies.rounds.replies import Reply
-from strategies.vertical import VerticalStrategy
 
 # most bytes of a party's certificate, and of host:port
 MOST_CREDENTIALS = {"c": 16 * PAGE, "a": 512}

@@ -1,7 +1,7 @@
 """Checks, while the tests run, that arrays have the shapes and the types of numbers that annotations state.
 
 `.pytest.ini` gives `check` to jaxtyping, which applies it to the functions of our mathematics as they are imported,
-except those of ``problems.vertical.blocks``, which numba compiles.
+except those of ``vertical.problem.blocks``, which numba compiles.
 """
 
 from collections.abc import Callable

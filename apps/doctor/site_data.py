@@ -51,9 +51,9 @@ def data(context: Context) -> str:
 
 def _tell_labels(config: RunConfig, party: Held) -> str:
     """The number of a party's labels, of which its report says nothing; reads its data."""
-    from apps.sites.vertical import settings_of
-    from clients.parties import Party
-    from problems.vertical.objectives import make_objective
+    from apps.parties.data import settings_of
+    from vertical.parties import Party
+    from vertical.problem.objectives import make_objective
 
     assert isinstance(party, Party)
     held = party.data.holding(None)
@@ -87,7 +87,7 @@ def audit_log(context: Context) -> str:
         ConfigError: the key is no path.
         WrongError: the file or its folder cannot be written to.
     """
-    from apps.sites.party_audit import log_path
+    from apps.parties.audit import log_path
 
     path = log_path(context.node_config)
     assert path is not None

@@ -9,14 +9,14 @@ import numpy as np
 from flwr.common import log
 
 from apps.evaluation.labels import describe_labels
+from apps.parties.data import settings_of, vertical_data
 from apps.run_config.algorithm import Evaluator, RunConfig
-from apps.sites.vertical import settings_of, vertical_data
 from payloads.record import FloatArray
 from problems.data.spec import GENERIC
-from problems.vertical.analysis import minimum
-from problems.vertical.blocks import NO_PENALTY
-from problems.vertical.data import VerticalData
-from problems.vertical.objectives import make_objective
+from vertical.problem.analysis import minimum
+from vertical.problem.blocks import NO_PENALTY
+from vertical.problem.data import VerticalData
+from vertical.problem.objectives import make_objective
 
 SUBOPTIMALITY = "suboptimality"
 # (data, number of the column of ones, objective) -> its minimum, found once per process

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from apps.run_config.settings import DataSettings, EvaluationSettings, RunSettings, SyntheticSettings
 from clients.base import PayloadClient, Site, Trained
-from clients.parties import Party
 from payloads.handshake import Scaling, SiteReport
 from payloads.record import FloatArray
 from payloads.settings import PrivacySettings, Settings, TrainingSettings, kebab
 from problems.data import SPARSE_LOGISTIC, DataSpec, Preprocessing, SampleFormat
 from problems.tallies import Tally
 from strategies.base import PayloadStrategy
+from vertical.parties import Party
 
 # the run-config table with the parameters of `SPARSE_LOGISTIC`
 SYNTHETIC = "synthetic"

@@ -10,19 +10,20 @@ from typing import Any
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError, Scalar
 from apps.sites.cells import LEAST, least_cell
-from apps.sites.column_use import OF_PARTIES
 from apps.sites.ledger import LIMITS, check_limits
-from apps.sites.rows import DATA_PATH, SPLIT_SEED
+from apps.sites.rows import DATA_PATH, SCORE_PATH, SPLIT_SEED
 from apps.sites.sample_privacy import LARGEST, LARGEST_DELTA, LARGEST_TOTAL, check_epsilon
-from apps.sites.score_table import SCORE_PATH
 from apps.sites.secure_sums import check_sums
 from apps.sites.staying import STAY, staying_seconds
 from payloads.settings import kebab
-from payloads.vfb2 import VFB2Settings
 from problems.data import OWN, DataSpec
 from problems.errors import NOTHING
+from vertical.policy import FEWEST_PARTIES, PINNED_PEERS
+from vertical.records import VFB2Settings
 
 DATASET, STRATEGIES = "dataset", "allowed-strategies"
+# A site with one of these keys is a party.
+OF_PARTIES = ("labels", "columns", "id-column", "fewest-columns", FEWEST_PARTIES, PINNED_PEERS)
 # run-config key -> its default, by which split-seed fixes it where the node config does not name it
 FIXED: dict[str, Any] = {
     kebab(name): getattr(DataSpec, name)

@@ -30,7 +30,7 @@ from problems.data.preprocessing import describe_text
 from problems.data.spec import AUTO, PAGE
 from strategies.rounds.schema import Schema, describe_pixels
 
-DATA_PATH = "data-path"
+DATA_PATH, SCORE_PATH = "data-path", "score-path"
 # of a node config: by this seed, whatever the run's, the site draws the rows that it holds out
 SPLIT_SEED = "split-seed"
 # of a node config: the form of the site's own file, whatever form the run config sets for other sites' files

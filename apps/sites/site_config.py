@@ -15,21 +15,24 @@ from pydantic import Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from apps.run_config.settings import ConfigError, DataSettings, Scalar
-from apps.sites.column_use import DEFAULT_FEWEST_COLUMNS, DEFAULT_LARGEST_EMBEDDING
 from apps.sites.policy import FIXED
 from apps.sites.rows import DIALECT
 from apps.sites.staying import SITE_CONFIG
-from clients.vertical.policy import DEFAULT_FEWEST_ROWS, SCORES_FOR
 from payloads.flower_internals import make_twin
 from payloads.settings import Settings, kebab
 from privacy.secure_sum import FEWEST_MEMBERS
 from problems.errors import did_you_mean
 from problems.least_cell import LEAST_CELL
 from problems.toml_files import read_toml, reason_of
-from problems.vertical.blocks.network import NETWORKS
+from vertical.policy import DEFAULT_FEWEST_ROWS, SCORES_FOR
+from vertical.problem.blocks.network import NETWORKS
 
 # how alike two keys are, of 1: "fewest-partys" is .89 "fewest-parties", and "dataset-path" .857 "data-path"
 _ALIKE, _ALIKE_SITE_CONFIG = 0.86, 0.75
+# For a party with its own file. One varying column follows from the first sums, up to its scale; two columns take two
+# looks at each row.
+DEFAULT_FEWEST_COLUMNS = 2
+DEFAULT_LARGEST_EMBEDDING = 16
 _CHANGE = "change the site's settings"
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from flwr.app import Context, Message
 
-from clients.vertical.transport.addresses import make_private, socket_base
 from payloads.flower_internals import own_identity
 from problems.toml_files import read_toml
+from vertical.transport.addresses import make_private, socket_base
 
 STAY, SITE_CONFIG = "stay", "site-config"
 

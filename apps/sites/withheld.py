@@ -9,16 +9,15 @@ from flwr.common import log
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError, Scalar
 from apps.sites.files import DiskFullError
-from apps.sites.rows import DATA_PATH, reads_own
-from apps.sites.score_table import SCORE_PATH
+from apps.sites.rows import DATA_PATH, SCORE_PATH, reads_own
 from clients.base import DivergedScoresError
-from clients.vertical.policy import RefusalError, StatedRefusalError
 from clients.vfb2 import SegmentError
 from methods.private import BudgetError
 from payloads.record import PayloadError
 from privacy.secure_sum import SecureSumError
 from problems.errors import InputError
 from problems.models.zoo import ModelError
+from vertical.policy import RefusalError, StatedRefusalError
 
 VERBOSE = "verbose-errors"
 # errors of configs, of messages, of models and of the disk, whose texts say nothing of the rows

@@ -18,18 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import null_space
 
-from apps.sites.flip_memory import FlipMemory
-from clients.vertical.masking.pairwise import RING
-from clients.vertical.segment.dominator import draw_flips
-from clients.vertical.segment.party import run_segment
-from clients.vertical.segment.plan import Holding, Outcome, PartyState, Plan
-from clients.vertical.transport.endpoint import Endpoint
-from clients.vertical.transport.frames import Frame, Kind
-from clients.vertical.transport.identity import Identity
+from apps.parties.flip_memory import FlipMemory
 from problems.randomness import stream
-from problems.vertical.objectives import make_objective
 from simulations.attacks.watched import Array, Numbers, updates
 from simulations.engines.addresses import local_addresses, socket_folder
+from vertical.masking.pairwise import RING
+from vertical.problem.objectives import make_objective
+from vertical.segment.dominator import draw_flips
+from vertical.segment.party import run_segment
+from vertical.segment.plan import Holding, Outcome, PartyState, Plan
+from vertical.transport.endpoint import Endpoint
+from vertical.transport.frames import Frame, Kind
+from vertical.transport.identity import Identity
 
 Values = NDArray[np.int64]
 

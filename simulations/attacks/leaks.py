@@ -21,17 +21,17 @@ from numpy.typing import NDArray
 from scipy.linalg import orthogonal_procrustes
 from scipy.special import expit, logit
 
-from clients.vertical.intersection import TAG_BYTES, Intersection, common_rows
-from clients.vertical.masking.pairwise import RING, PairwiseMasks, random_elements
-from clients.vertical.masking.trees import Tree, make_pair
 from problems.data import DataSpec
 from problems.randomness import stream
-from problems.vertical.blocks.base import product
-from problems.vertical.data import load_vertical
-from problems.vertical.objectives import Objective, correct_for_flips, make_objective
 from simulations.attacks.trees import exposes, significantly_different
 from simulations.attacks.watched import KIND, Array, Numbers, pairwise_keys, pairwise_masks, patients, updates
 from simulations.references.vertical import train
+from vertical.intersection import TAG_BYTES, Intersection, common_rows
+from vertical.masking.pairwise import RING, PairwiseMasks, random_elements
+from vertical.masking.trees import Tree, make_pair
+from vertical.problem.blocks.base import product
+from vertical.problem.data import load_vertical
+from vertical.problem.objectives import Objective, correct_for_flips, make_objective
 
 STEP, BATCH = 0.5, 4
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from problems.vertical.blocks.network import Architecture, Network, NetworkBlock, make_network
-from problems.vertical.head import Head
-from problems.vertical.objectives import make_objective
-from problems.vertical.schedule import Schedule
 from simulations.attacks.watched import Array, Numbers, patients
+from vertical.problem.blocks.network import Architecture, Network, NetworkBlock, make_network
+from vertical.problem.head import Head
+from vertical.problem.objectives import make_objective
+from vertical.problem.schedule import Schedule
 
 STEP, BATCH, EPOCHS = 0.1, 32, 20
 

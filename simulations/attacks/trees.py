@@ -11,7 +11,7 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.vertical.masking.trees import Tree, TreeError
+from vertical.masking.trees import Tree, TreeError
 
 # elimination modulo this prime is exact (`exposes`); the product of two residues fits an int64
 _PRIME = 2**31 - 1

@@ -10,14 +10,14 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from clients.vertical.masking.pairwise import RING, PairwiseMasks, pair_info
 from privacy.keys import agree
 from problems.data import DataSpec
 from problems.randomness import stream
-from problems.vertical.blocks import make_block
-from problems.vertical.data import load_vertical
-from problems.vertical.objectives import Objective
-from problems.vertical.schedule import Schedule
+from vertical.masking.pairwise import RING, PairwiseMasks, pair_info
+from vertical.problem.blocks import make_block
+from vertical.problem.data import load_vertical
+from vertical.problem.objectives import Objective
+from vertical.problem.schedule import Schedule
 
 Array = NDArray[np.float64]
 Ring = NDArray[np.uint64]

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from clients.vertical.transport.addresses import Address, free_port, socket_base
+from vertical.transport.addresses import Address, free_port, socket_base
 
 
 @contextlib.contextmanager

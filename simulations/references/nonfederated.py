@@ -6,15 +6,15 @@ import numpy as np
 
 from apps.config import ConfigError, RunConfig
 from apps.evaluation.vertical import VerticalEvaluator
+from apps.parties.data import settings_of, vertical_data
 from apps.registry import ALGORITHMS
-from apps.sites.vertical import settings_of, vertical_data
 from problems.metrics import accuracy, binary_metrics
-from problems.vertical.blocks import GROUP_LASSO, L1_NORM, NO_PENALTY, make_block, make_nonsmooth
-from problems.vertical.blocks.base import SAGA, SVRG
-from problems.vertical.objectives import Array, Objective, make_objective
-from problems.vertical.schedule import Schedule
 from simulations.references.centralized import RoundHook
 from strategies.vfb2 import step_of
+from vertical.problem.blocks import GROUP_LASSO, L1_NORM, NO_PENALTY, make_block, make_nonsmooth
+from vertical.problem.blocks.base import SAGA, SVRG
+from vertical.problem.objectives import Array, Objective, make_objective
+from vertical.problem.schedule import Schedule
 
 
 def check_vertical(config: RunConfig) -> None:

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from problems.penalties import Penalty
-from problems.vertical.analysis import second_moment
-from problems.vertical.blocks import make_block
-from problems.vertical.blocks.base import SAGA, SVRG, Features, Rows, product
-from problems.vertical.objectives import Array, Objective
-from problems.vertical.schedule import Schedule
+from vertical.problem.analysis import second_moment
+from vertical.problem.blocks import make_block
+from vertical.problem.blocks.base import SAGA, SVRG, Features, Rows, product
+from vertical.problem.objectives import Array, Objective
+from vertical.problem.schedule import Schedule
 
 
 def train(

@@ -12,7 +12,7 @@ from flwr.cli.build import build_fab_from_disk
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
 
 PROJECT = Path(__file__).resolve().parents[2]
-PACKAGES = ("apps", "clients", "methods", "payloads", "privacy", "problems", "strategies")
+PACKAGES = ("apps", "clients", "methods", "payloads", "privacy", "problems", "strategies", "vertical")
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from payloads.settings import PrivacySettings, Settings, TrainingSettings, kebab
 from problems.data import DATASETS, GIVEN, OWN, PARTITIONS, DataSpec
 from problems.models import MODELS
 from problems.penalties import PENALTIES, Box, make_penalty
-from problems.vertical.objectives import PROBLEMS
+from vertical.problem.objectives import PROBLEMS
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 

@@ -10,14 +10,14 @@ import pandas as pd
 import pytest
 
 from apps.config import ConfigError, Scalar
-from apps.sites.column_use import ColumnUse
-from apps.sites.flip_memory import FlipMemory
-from apps.sites.party_table import PartyTable
-from clients.vertical.policy import PolicyError
-from clients.vertical.segment.dominator import draw_flips
+from apps.parties.column_use import ColumnUse
+from apps.parties.flip_memory import FlipMemory
+from apps.parties.table import PartyTable
 from problems.data import DataSpec
-from problems.vertical.objectives import make_objective
 from tests.apps.vertical_runs import CSV, EVERYBODY, own_files, play, states_of
+from vertical.policy import PolicyError
+from vertical.problem.objectives import make_objective
+from vertical.segment.dominator import draw_flips
 
 ROWS, RUNS = 4000, 25
 MARKS = [f"row {number}" for number in range(ROWS)]

@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 
 from apps.config import ConfigError, Scalar, parse_run_config
-from apps.sites.looks import LookLedger, looks_of, planned_looks
-from clients.vertical.policy import PolicyError
+from apps.parties.looks import LookLedger, looks_of, planned_looks
 from tests.apps.vertical_runs import CSV, own_files, play
 from tests.battery.federation import flat_config
 from tests.clients.party_problems import make_case
+from vertical.policy import PolicyError
 
 IDS = [f"row-{number:03}" for number in range(60)]
 # two looks: at an epoch, and at its evaluation

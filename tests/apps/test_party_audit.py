@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from apps.config import Scalar
-from clients.vertical.transport.identity import Identity, fingerprint
 from tests.apps.vertical_runs import CSV, EVERYBODY, identified, own_files, play
 from tests.battery.federation import payloads_of
+from vertical.transport.identity import Identity, fingerprint
 
 IDS = [f"patient-{number:03}" for number in range(60)]
 INTERSECTION: dict[str, Scalar] = {**CSV, "vfb2.alignment": "intersection", "num-server-rounds": 2}

@@ -11,14 +11,14 @@ from apps.client_app import app as client_app
 from apps.config import Scalar
 from apps.server_app import app as server_app
 from apps.sites import party_table
-from clients.parties import Party
-from clients.vertical.policy import Policy, PolicyError
-from clients.vertical.transport.identity import Identity, fingerprint
-from payloads.vfb2 import ALIGNMENT, DATA_SUMMARY, INTERSECTION
 from payloads.wire import PHASE, ROUND
 from simulations.engines.grid import FIRST_NODE_ID
 from tests.apps.vertical_runs import CSV, EVERYBODY, KEYS, client_of, identified, own_files, play, segment_of
 from tests.battery.federation import Wiretap, flat_config, serve
+from vertical.parties import Party
+from vertical.policy import Policy, PolicyError
+from vertical.records import ALIGNMENT, DATA_SUMMARY, INTERSECTION
+from vertical.transport.identity import Identity, fingerprint
 
 
 @pytest.fixture

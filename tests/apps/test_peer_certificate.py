@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from apps.sites.parties import policy_of
+from apps.parties.sites import policy_of
 from apps.sites.site_config import read_site
-from clients.vertical.policy import Policy, PolicyError
-from clients.vertical.transport.endpoint import Endpoint
-from clients.vertical.transport.identity import Identity, client_context, server_context
-from clients.vertical.transport.mesh import Mesh
 from tests.battery.ports import addresses_for
 from tests.clients.meshes import QUICK, closed
 from tests.clients.test_identity import handshake
+from vertical.policy import Policy, PolicyError
+from vertical.transport.endpoint import Endpoint
+from vertical.transport.identity import Identity, client_context, server_context
+from vertical.transport.mesh import Mesh
 
 SCRIPT = Path(__file__).resolve().parents[2] / "deploy" / "peer-certificate.sh"
 COMPANIES = ("bank", "retailer", "phone")

@@ -7,8 +7,8 @@ from flwr.app import ConfigRecord
 
 from apps.client_app import app as client_app
 from apps.config import ConfigError, Scalar
+from apps.parties.blocks import read_block
 from apps.sites import shared_disk
-from apps.sites.blocks import read_block
 from apps.sites.state_store import STATE_DIR
 from payloads.handshake import REFUSAL
 from payloads.wire import CONFIG, LOCAL

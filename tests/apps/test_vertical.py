@@ -9,16 +9,16 @@ from sklearn.metrics import roc_auc_score
 
 from apps.config import ConfigError, Scalar, parse_run_config
 from apps.evaluation.vertical import VerticalEvaluator
-from payloads.vfb2 import Segment
 from problems.data import DataSpec
-from problems.vertical.analysis import minimum, value
-from problems.vertical.data import load_vertical
-from problems.vertical.objectives import make_objective
 from simulations.engines.launch import run_nonfederated
 from simulations.references.vertical import train
 from tests.apps.vertical_runs import KEYS, PARTIES, play
 from tests.battery.federation import Run, flat_config, payloads_of
 from tests.programs import Line
+from vertical.problem.analysis import minimum, value
+from vertical.problem.data import load_vertical
+from vertical.problem.objectives import make_objective
+from vertical.records import Segment
 
 
 @pytest.mark.parametrize("algorithm", ["sgd", "svrg", "saga"])

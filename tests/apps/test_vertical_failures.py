@@ -70,7 +70,7 @@ def test_a_party_that_hangs_ends_the_run(tmp_path: Path, monkeypatch: pytest.Mon
 
     flat = flat_config(tmp_path / "run", KEYS)
     grid = Deaf(client_app, PARTIES, flat, tamper=tamper)
-    monkeypatch.setattr("strategies.vertical.PATIENCE", 0.05)
+    monkeypatch.setattr("strategies.vertical.strategy.PATIENCE", 0.05)
     with pytest.raises(RuntimeError, match="round 2: partition 1 .*no answer; the others say: it is silent"):
         serve(grid, server_app, flat)
     grid.close()

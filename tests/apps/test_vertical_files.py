@@ -12,11 +12,11 @@ from sklearn.metrics import roc_auc_score
 
 from problems.data import Preprocessing
 from problems.data.disturb import split_rows
-from problems.vertical.analysis import value
-from problems.vertical.objectives import make_objective
 from simulations.references.vertical import train
 from tests.apps.vertical_runs import CSV, EVERYBODY, own_files, play, states_of
 from tests.battery.federation import Run
+from vertical.problem.analysis import value
+from vertical.problem.objectives import make_objective
 
 
 def scaled(whole: pd.DataFrame, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from apps.config import Scalar
 from payloads.id_forms import compare_forms, measure_ids
-from payloads.vfb2 import DataSummary
 from tests.apps.vertical_runs import CSV, own_files, play
+from vertical.records import DataSummary
 
 IDS = [f"{number:03}" for number in range(40, 160)]
 CONFIG: dict[str, Scalar] = {**CSV, "vfb2.alignment": "intersection"}

@@ -13,17 +13,17 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from apps.config import ConfigError, Scalar, parse_run_config
-from apps.sites.blocks import BlockFile, read_block
-from clients.parties import Party, find_network
+from apps.parties.blocks import BlockFile, read_block
 from clients.vfb2 import VFB2Client
 from problems.data import DataSpec
-from problems.vertical.blocks.network import Architecture, make_network
-from problems.vertical.data import load_vertical
-from problems.vertical.head import Head
-from problems.vertical.objectives import make_objective
 from simulations.engines.launch import run_nonfederated
 from tests.apps.vertical_runs import CSV, EVERYBODY, client_of, own_files, play
 from tests.battery.federation import Run, flat_config
+from vertical.parties import Party, find_network
+from vertical.problem.blocks.network import Architecture, make_network
+from vertical.problem.data import load_vertical
+from vertical.problem.head import Head
+from vertical.problem.objectives import make_objective
 
 KEYS: dict[str, Scalar] = {"vfb2.embedding": 4, "vfb2.active-parties": 1, "vfb2.assemble": False, "vfb2.window": 1}
 OWN = f"{__name__}:tower"

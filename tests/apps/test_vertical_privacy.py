@@ -16,13 +16,13 @@ from safetensors.numpy import load_file
 
 from apps.config import Scalar
 from apps.training import Training
-from clients.parties import Party, sockets
-from clients.vertical.segment.plan import Holding, Outcome
-from clients.vertical.transport.addresses import Address
-from payloads.vfb2 import CREDENTIALS, Credentials, DataSummary, Segment, VFB2Settings, VFB2State
 from tests.apps.vertical_runs import PARTIES, client_of, play, segment_of
 from tests.battery.federation import payloads_of
 from tests.battery.ports import free_ports
+from vertical.parties import Party, sockets
+from vertical.records import CREDENTIALS, Credentials, DataSummary, Segment, VFB2Settings, VFB2State
+from vertical.segment.plan import Holding, Outcome
+from vertical.transport.addresses import Address
 
 
 def test_no_model_travels_and_only_active_parties_hold_labels(tmp_path: Path) -> None:

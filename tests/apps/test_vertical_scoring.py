@@ -16,19 +16,19 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import roc_auc_score
 
 from apps.config import ConfigError, Scalar, parse_run_config
-from apps.sites.blocks import BLOCK_FORMAT, BLOCK_VERSION, read_block, write_block
+from apps.parties.blocks import BLOCK_FORMAT, BLOCK_VERSION, read_block, write_block
+from apps.parties.score_table import check_scores_path
 from apps.sites.files import FORMAT, VERSION, read_sealed
-from apps.sites.score_table import check_scores_path
-from clients.parties import KeptBlock, Party
-from clients.vertical.policy import PolicyError
-from clients.vertical.segment.plan import Holding, Outcome, Plan
-from payloads.vfb2 import ALIGNMENT, VFB2State
 from problems.data import DataSpec
 from problems.data.disturb import split_rows
-from problems.vertical.data import load_vertical
 from tests.apps.vertical_runs import CSV, EVERYBODY, KEYS, client_of, identified, own_files, play, segment_of
 from tests.battery.federation import Run, Wiretap, flat_config
 from tests.clients.test_party_secrecy import MASKINGS
+from vertical.parties import KeptBlock, Party
+from vertical.policy import PolicyError
+from vertical.problem.data import load_vertical
+from vertical.records import ALIGNMENT, VFB2State
+from vertical.segment.plan import Holding, Outcome, Plan
 
 NEW = [f"new-{number:03}" for number in range(30)]
 INTERSECTION: dict[str, Scalar] = {"vfb2.alignment": "intersection"}

@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 
 from apps.config import ConfigError, parse_run_config
-from apps.sites.column_use import ColumnUse
-from apps.sites.party_table import PartyTable
-from apps.sites.vertical import data_loader
+from apps.parties.column_use import ColumnUse
+from apps.parties.data import data_loader
+from apps.parties.table import PartyTable
 from problems.data import DataError, DataSpec
 from problems.data.disturb import split_rows
 from problems.data.formats.tables import from_frames
-from problems.vertical.objectives import make_objective
+from vertical.problem.objectives import make_objective
 
 USE = ColumnUse(labels=("label", "y"), fewest_columns=1)
 SPEC = DataSpec("csv", test_fraction=0.25, seed=3, scale="range")

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from apps.client_app import app as client_app
 from apps.config import Scalar, parse_run_config
+from apps.parties.blocks import read_block
 from apps.server_app import app as server_app
-from apps.sites.blocks import read_block
-from clients.parties import NoModel, Party
-from clients.vertical.transport.identity import fingerprint
-from payloads.vfb2 import Segment, VFB2State, join_bytes
 from tests.battery.federation import Run, Wiretap, flat_config, serve
 from tests.clients.test_identity import Authority
+from vertical.parties import NoModel, Party
+from vertical.records import Segment, VFB2State, join_bytes
+from vertical.transport.identity import fingerprint
 
 PARTIES = 4
 KEYS: dict[str, Scalar] = {"strategy": "vfb2-sgd", "dataset": "breast-cancer", "learning-rate": 0.02}

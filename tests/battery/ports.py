@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-from clients.vertical.transport.addresses import Address
 from simulations.engines.addresses import local_addresses
+from vertical.transport.addresses import Address
 
 # below the ports that the system gives to whoever asks for any
 PORTS = range(20_000, 32_000)

@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from clients.vertical.transport.addresses import Address
-from clients.vertical.transport.endpoint import Endpoint, Limits
-from clients.vertical.transport.frames import Frame, Kind, PartyError
-from clients.vertical.transport.identity import Identity
-from clients.vertical.transport.links import Link
-from clients.vertical.transport.mesh import Mesh
 from simulations.engines.addresses import socket_folder
 from tests.battery.ports import addresses_for
+from vertical.transport.addresses import Address
+from vertical.transport.endpoint import Endpoint, Limits
+from vertical.transport.frames import Frame, Kind, PartyError
+from vertical.transport.identity import Identity
+from vertical.transport.links import Link
+from vertical.transport.mesh import Mesh
 
 T = TypeVar("T")
 Said = list[tuple[int, int, bytes]]

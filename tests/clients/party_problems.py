@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from benchmarks.parties import run_parties
-from clients.vertical.segment.plan import Array, Holding, Outcome, Plan
-from clients.vertical.transport.frames import Frame
 from tests.reference import vfb2 as reference
+from vertical.segment.plan import Array, Holding, Outcome, Plan
+from vertical.transport.frames import Frame
 
 PROBLEMS = ("logistic", "nonconvex-logistic", "ridge", "robust")
 ALGORITHMS = ("sgd", "svrg", "saga")
@@ -92,7 +92,7 @@ def make_case(
     parties: int = 4, active: tuple[int, ...] = (0,), *, rows: int = 30, columns: int = 13, data: int = 0, **fields: Any
 ) -> Case:
     """A case of random data; `fields` are the plan's."""
-    import_module("problems.vertical.blocks.dense")  # which may take seconds, before anything is timed
+    import_module("vertical.problem.blocks.dense")  # which may take seconds, before anything is timed
     rng = np.random.default_rng(data)
     features, test_features = rng.standard_normal((rows, columns)), rng.standard_normal((11, columns))
     truth = rng.standard_normal(columns)

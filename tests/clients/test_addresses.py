@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from clients.vertical.transport.addresses import Address, connect, listen, stop_listening
 from simulations.engines.addresses import local_addresses, socket_folder
+from vertical.transport.addresses import Address, connect, listen, stop_listening
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clients.vertical import alignment
-from clients.vertical.agreement import Agreement
-from clients.vertical.alignment import PIECE, PLACES, TAGS, find_rows
-from clients.vertical.intersection import TAG_BYTES, Intersection
-from clients.vertical.transport.endpoint import Endpoint
-from clients.vertical.transport.frames import Frame, Kind, PartyError
-from clients.vertical.transport.identity import Identity
-from clients.vertical.transport.mesh import Mesh
 from simulations.engines.addresses import local_addresses, socket_folder
+from vertical import alignment
+from vertical.agreement import Agreement
+from vertical.alignment import PIECE, PLACES, TAGS, find_rows
+from vertical.intersection import TAG_BYTES, Intersection
+from vertical.transport.endpoint import Endpoint
+from vertical.transport.frames import Frame, Kind, PartyError
+from vertical.transport.identity import Identity
+from vertical.transport.mesh import Mesh
 
 
 def endpoints(folder: Path, parties: int) -> list[Endpoint]:

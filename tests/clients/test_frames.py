@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients.vertical.transport.frames import HEADER, HEADER_BYTES, FrameError, Kind, PartyError, pack
-from clients.vertical.transport.links import ReplayGuard
+from vertical.transport.frames import HEADER, HEADER_BYTES, FrameError, Kind, PartyError, pack
+from vertical.transport.links import ReplayGuard
 
 
 def test_the_header_is_fifteen_bytes_in_the_documented_order() -> None:

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from clients.vertical.transport.identity import Identity, client_context, fingerprint, server_context
+from vertical.transport.identity import Identity, client_context, fingerprint, server_context
 
 ALICE, BOB, EVE = (Identity.create(name) for name in ("alice", "bob", "eve"))
 

@@ -9,9 +9,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clients.vertical import intersection
-from clients.vertical.alignment import digest
-from clients.vertical.intersection import TAG_BYTES, Intersection, IntersectionError, common_rows
+from vertical import intersection
+from vertical.alignment import digest
+from vertical.intersection import TAG_BYTES, Intersection, IntersectionError, common_rows
 
 PRIME, A = 2**255 - 19, 486662
 

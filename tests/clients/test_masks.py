@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from clients.vertical.masking.pairwise import PairwiseMasks, pair_info, random_elements
 from privacy.keys import agree
+from vertical.masking.pairwise import PairwiseMasks, pair_info, random_elements
 
 PARTIAL, SNAPSHOT, EVALUATION = 1, 2, 3
 

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from clients.vertical.transport.endpoint import Delays
-from clients.vertical.transport.frames import HEADER_BYTES, Frame, Kind, PartyError
-from clients.vertical.transport.mesh import Mesh
 from tests.clients.meshes import Town, closed, in_town, joined, listen, outcome, until
+from vertical.transport.endpoint import Delays
+from vertical.transport.frames import HEADER_BYTES, Frame, Kind, PartyError
+from vertical.transport.mesh import Mesh
 
 
 @in_town(2, "unix", "tcp")

@@ -3,9 +3,9 @@
 import asyncio
 import time
 
-from clients.vertical.transport.frames import Frame, Kind, PartyError
-from clients.vertical.transport.mesh import Mesh
 from tests.clients.meshes import Town, as_threads, closed, in_town, listen, outcome, town, until
+from vertical.transport.frames import Frame, Kind, PartyError
+from vertical.transport.mesh import Mesh
 
 
 @in_town(4, close=0.2)

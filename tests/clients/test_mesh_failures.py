@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from clients.vertical.transport.frames import HEADER, Frame, Kind, PartyError, pack
-from clients.vertical.transport.mesh import Mesh
 from tests.clients.meshes import closed, failures, in_town, link, listen, until
+from vertical.transport.frames import HEADER, Frame, Kind, PartyError, pack
+from vertical.transport.mesh import Mesh
 
 SERIAL = 7
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from clients.vertical.transport.addresses import connect
-from clients.vertical.transport.frames import PartyError
-from clients.vertical.transport.identity import client_context
-from clients.vertical.transport.mesh import Mesh
 from tests.clients.meshes import Town, closed, in_town, outcome, until
+from vertical.transport.addresses import connect
+from vertical.transport.frames import PartyError
+from vertical.transport.identity import client_context
+from vertical.transport.mesh import Mesh
 
 
 @in_town(4, join=False)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from clients.vertical.transport.frames import PartyError
-from clients.vertical.transport.mesh import Mesh
 from tests.clients.meshes import Town, closed, failures, in_town, occupy, outcome, town
+from vertical.transport.frames import PartyError
+from vertical.transport.mesh import Mesh
 
 
 async def fates(place: Town, present: dict[int, Town], never_joining: tuple[int, ...] = ()) -> dict[int, PartyError]:

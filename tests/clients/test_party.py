@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from benchmarks.parties import PartiesError, run_parties
-from clients.vertical.segment.plan import Holding, PartyState
-from clients.vertical.segment.sum_order import BINS
 from problems.binned_scores import centres, codes, first_edges, places
 from problems.metrics import binary_metrics
-from problems.vertical.objectives import make_objective
 from simulations.references.vertical import train
 from tests.clients.party_problems import ALGORITHMS, PROBLEMS, Case, make_case
+from vertical.problem.objectives import make_objective
+from vertical.segment.plan import Holding, PartyState
+from vertical.segment.sum_order import BINS
 
 MASKINGS = ("pairwise", "two-trees")
 # parties, batch size: one row, one that does not divide the rows, and the whole slice

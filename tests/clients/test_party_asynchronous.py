@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 
 from benchmarks.parties import run_parties
-from clients.vertical.segment.masked_sums import Elements, Sums
-from clients.vertical.segment.plan import Array, Holding, Injection, Outcome
-from clients.vertical.segment.shared import Station
-from clients.vertical.segment.sum_order import Agenda
-from clients.vertical.segment.updates import Updates
-from clients.vertical.segment.workers import Workers
-from clients.vertical.transport.endpoint import Delays
-from clients.vertical.transport.frames import Frame, PartyError
-from problems.vertical.analysis import gradient, minimum, value
-from problems.vertical.blocks import make_block
-from problems.vertical.blocks.base import Block
-from problems.vertical.blocks.dense import DenseBlock
-from problems.vertical.blocks.sparse import SparseBlock
-from problems.vertical.objectives import make_objective
 from tests.clients.party_problems import ALGORITHMS, Case, make_case
 from tests.reference import vfb2 as reference
+from vertical.problem.analysis import gradient, minimum, value
+from vertical.problem.blocks import make_block
+from vertical.problem.blocks.base import Block
+from vertical.problem.blocks.dense import DenseBlock
+from vertical.problem.blocks.sparse import SparseBlock
+from vertical.problem.objectives import make_objective
+from vertical.segment.masked_sums import Elements, Sums
+from vertical.segment.plan import Array, Holding, Injection, Outcome
+from vertical.segment.shared import Station
+from vertical.segment.sum_order import Agenda
+from vertical.segment.updates import Updates
+from vertical.segment.workers import Workers
+from vertical.transport.endpoint import Delays
+from vertical.transport.frames import Frame, PartyError
 
 FAR = 10**6  # a skew without effect
 SHAKEN = [Injection(delays=Delays(one_way=0.0003 * (party % 3), jitter=0.002, seed=party)) for party in range(8)]

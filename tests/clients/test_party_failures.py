@@ -14,17 +14,17 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from benchmarks.parties import PartiesError, run_parties
-from clients.vertical.segment.dominator import Dominator, agreed_flips, draw_flips, notice
-from clients.vertical.segment.masked_sums import DirectSums, Gathering
-from clients.vertical.segment.party import run_segment
-from clients.vertical.segment.plan import Holding, Injection, PartyState, Plan
-from clients.vertical.segment.preparation import Hello, agree_keys
-from clients.vertical.segment.same_rows import ABSENT
-from clients.vertical.segment.sum_order import BINS, Agenda
-from clients.vertical.transport.endpoint import Limits
-from clients.vertical.transport.frames import Frame, Kind, PartyError
-from clients.vertical.transport.mesh import Mesh
 from tests.clients.party_problems import Case, make_case
+from vertical.segment.dominator import Dominator, agreed_flips, draw_flips, notice
+from vertical.segment.masked_sums import DirectSums, Gathering
+from vertical.segment.party import run_segment
+from vertical.segment.plan import Holding, Injection, PartyState, Plan
+from vertical.segment.preparation import Hello, agree_keys
+from vertical.segment.same_rows import ABSENT
+from vertical.segment.sum_order import BINS, Agenda
+from vertical.transport.endpoint import Limits
+from vertical.transport.frames import Frame, Kind, PartyError
+from vertical.transport.mesh import Mesh
 
 LIMITS = Limits(join=5.0, beat=0.3, silence=2.0, close=1.0)
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from benchmarks.parties import PartiesError, run_parties
-from clients.vertical.segment.plan import Outcome, PartyState
-from clients.vertical.transport.frames import Kind
 from problems.metrics import binary_metrics
-from problems.vertical.blocks.network import HIDDEN, Architecture, make_network
-from problems.vertical.head import Head
-from problems.vertical.objectives import make_objective
 from tests.clients.party_problems import Case, Tape, make_case
 from tests.clients.test_party_secrecy import MASKINGS, SUM_KINDS, elements, exposed
 from tests.reference import split_network, vfb2
+from vertical.problem.blocks.network import HIDDEN, Architecture, make_network
+from vertical.problem.head import Head
+from vertical.problem.objectives import make_objective
+from vertical.segment.plan import Outcome, PartyState
+from vertical.transport.frames import Kind
 
 # each party has its own: two are linear, one has a hidden layer
 MODELS = ("linear", "mlp", "linear", "mlp", "linear")

@@ -9,12 +9,12 @@ import pytest
 from sklearn.linear_model import Lasso
 
 from benchmarks.parties import run_parties
-from clients.vertical.segment.plan import Holding
-from clients.vertical.transport.frames import Kind
-from problems.vertical.blocks import make_block
-from problems.vertical.objectives import make_objective
 from tests.clients.party_problems import ALGORITHMS, Array, Case, Tape, make_case
 from tests.reference.vfb2 import Nonsmooth, centralised
+from vertical.problem.blocks import make_block
+from vertical.problem.objectives import make_objective
+from vertical.segment.plan import Holding
+from vertical.transport.frames import Kind
 
 # a column that is not penalised, groups of one, two and three, one of which lies apart
 GROUPS = np.array([-1, 4, 2, 2, 7, 4, 9, 9, 9, 1, 7, 4, 3])

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks.parties import run_parties
-from clients.vertical.transport.endpoint import Limits
 from tests.clients.party_problems import make_case
+from vertical.transport.endpoint import Limits
 
 pytestmark = pytest.mark.slow
 

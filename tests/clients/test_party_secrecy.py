@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from benchmarks.parties import PartiesError, run_parties
-from clients.vertical.masking.pairwise import RING
-from clients.vertical.segment.plan import Outcome, PartyState, Plan
-from clients.vertical.transport.frames import Kind
 from tests.clients.party_problems import Case, Tape, make_case
 from tests.reference import vfb2 as reference
+from vertical.masking.pairwise import RING
+from vertical.segment.plan import Outcome, PartyState, Plan
+from vertical.transport.frames import Kind
 
 SUM_KINDS = {Kind.PARTIAL, Kind.SNAPSHOT_PARTIAL, Kind.EVALUATION, Kind.TOTALS, Kind.VALUE_TREE, Kind.MASK_TREE}
 MASKINGS = ("pairwise", "two-trees")

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from clients.vertical.policy import Policy, PolicyError, parse_maskings, parse_pins
-from clients.vertical.transport.identity import Identity, fingerprint
 from tests.clients.test_identity import Authority
+from vertical.policy import Policy, PolicyError, parse_maskings, parse_pins
+from vertical.transport.identity import Identity, fingerprint
 
 ME, BOB, CAROL, EVE = (Identity.create(name).certificate for name in ("me", "bob", "carol", "eve"))
 PINS = {fingerprint(BOB): "bob", fingerprint(CAROL): "carol"}

@@ -9,10 +9,6 @@ from typing import Any
 
 import pytest
 
-from clients.vertical.transport.addresses import Address
-from clients.vertical.transport.frames import Frame, Kind, PartyError, pack
-from clients.vertical.transport.links import Link
-from clients.vertical.transport.mesh import Mesh
 from tests.clients.meshes import (
     Town,
     all_heard,
@@ -30,6 +26,10 @@ from tests.clients.meshes import (
 )
 from tests.clients.test_mesh_failures import cut
 from tests.clients.test_mesh_unjoined import all_fail
+from vertical.transport.addresses import Address
+from vertical.transport.frames import Frame, Kind, PartyError, pack
+from vertical.transport.links import Link
+from vertical.transport.mesh import Mesh
 
 SERIAL = 7
 

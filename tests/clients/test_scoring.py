@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from benchmarks.parties import PartiesError, run_parties
-from clients.vertical.segment import sum_order
-from clients.vertical.segment.plan import Array, Outcome, PartyState
-from clients.vertical.transport.frames import Kind
 from tests.clients.party_problems import Case, Tape, make_case
 from tests.clients.test_party_processes import LIMITS
 from tests.clients.test_party_secrecy import MASKINGS, elements, exposed
+from vertical.segment import sum_order
+from vertical.segment.plan import Array, Outcome, PartyState
+from vertical.transport.frames import Kind
 
 SCORING = {"epochs": 0, "evaluate": False, "test_rows": 0, "score": True, "start": False}
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from apps.registry import ALGORITHMS
-from payloads.vfb2 import COUNTERS
 from simulations.arguments import add_directory, overrides_of
 from simulations.engines.launch import run_federation
 from simulations.experiments.expansion import expand
@@ -17,6 +16,7 @@ from simulations.experiments.experiment import find_experiment
 from tests.battery.federation import Run, federate, payloads_of
 from tests.docs.markdown import PROJECT, anchors, blocks, codes, links, prose, rows, section
 from tests.docs.test_tables import DOCUMENTED
+from vertical.records import COUNTERS
 
 FOLDER = PROJECT / "docs" / "algorithms"
 INDEX = FOLDER / "index.md"

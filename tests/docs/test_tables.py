@@ -129,7 +129,7 @@ def test_the_row_is_what_the_code_does(strategy: str) -> None:
 
 # docs/symbols.md
 
-PACKAGES = ("apps", "clients", "methods", "payloads", "privacy", "problems", "strategies")
+PACKAGES = ("apps", "clients", "methods", "payloads", "privacy", "problems", "strategies", "vertical")
 
 
 def exists(module: str, name: str) -> bool:

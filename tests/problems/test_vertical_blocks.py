@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import sparse
 
-from problems.vertical.blocks import make_block
-from problems.vertical.blocks.base import ALGORITHMS, Block
-from problems.vertical.objectives import PROBLEMS, Objective, make_objective
 from tests.reference import vfb2
+from vertical.problem.blocks import make_block
+from vertical.problem.blocks.base import ALGORITHMS, Block
+from vertical.problem.objectives import PROBLEMS, Objective, make_objective
 
 Array = NDArray[np.float64]
 

@@ -12,9 +12,9 @@ from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
 
 from problems.data import DataError, DataSpec, load
-from problems.vertical.blocks.base import Features
-from problems.vertical.data import VerticalData, load_vertical
 from tests.programs import REAL, needs_real
+from vertical.problem.blocks.base import Features
+from vertical.problem.data import VerticalData, load_vertical
 
 Array = NDArray[np.float64]
 

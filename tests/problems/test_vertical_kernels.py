@@ -7,10 +7,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from problems.vertical.blocks import make_block
-from problems.vertical.blocks.base import ALGORITHMS
-from problems.vertical.blocks.sparse import SparseBlock, settle
-from problems.vertical.objectives import make_objective
+from vertical.problem.blocks import make_block
+from vertical.problem.blocks.base import ALGORITHMS
+from vertical.problem.blocks.sparse import SparseBlock, settle
+from vertical.problem.objectives import make_objective
 
 
 @given(

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from problems.vertical.blocks.network import HIDDEN, Architecture, NetworkBlock, make_network
-from problems.vertical.head import Head
-from problems.vertical.objectives import make_objective
 from tests.reference import split_network
+from vertical.problem.blocks.network import HIDDEN, Architecture, NetworkBlock, make_network
+from vertical.problem.head import Head
+from vertical.problem.objectives import make_objective
 
 OBJECTIVE = make_objective("nonconvex-logistic", 0.3)
 

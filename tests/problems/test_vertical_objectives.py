@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from problems.vertical.objectives import PROBLEMS, correct_for_flips, make_objective
 from tests.reference.vfb2 import Problem
+from vertical.problem.objectives import PROBLEMS, correct_for_flips, make_objective
 
 Array = NDArray[np.float64]
 

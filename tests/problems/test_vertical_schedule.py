@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from problems.randomness import stream
-from problems.vertical.schedule import Schedule
+from vertical.problem.schedule import Schedule
 
 
 @given(

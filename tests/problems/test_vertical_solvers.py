@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from scipy import optimize, sparse
 
 from problems.randomness import stream
-from problems.vertical.analysis import gradient, largest_step, minimum, second_moment, value
-from problems.vertical.blocks.base import ALGORITHMS
-from problems.vertical.objectives import PROBLEMS, make_objective
 from simulations.references.vertical import smoothness, train
 from tests.reference import vfb2
+from vertical.problem.analysis import gradient, largest_step, minimum, second_moment, value
+from vertical.problem.blocks.base import ALGORITHMS
+from vertical.problem.objectives import PROBLEMS, make_objective
 
 Array = NDArray[np.float64]
 

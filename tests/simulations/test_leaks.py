@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import typer
 
-from clients.vertical.masking.pairwise import RING, PairwiseMasks
-from problems.vertical.blocks import make_block
-from problems.vertical.objectives import make_objective
 from simulations.attacks import decoding, leaks
 from simulations.attacks.__main__ import DEMONSTRATIONS, main
 from simulations.attacks.leaks import Equations
 from simulations.attacks.watched import pairwise_keys, patients, updates
+from vertical.masking.pairwise import RING, PairwiseMasks
+from vertical.problem.blocks import make_block
+from vertical.problem.objectives import make_objective
 
 
 def test_what_is_watched_is_sgd_on_all_columns() -> None:

@@ -12,11 +12,24 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from clients.vertical.transport.frames import PartyError
 from payloads.handshake import SiteReport
 from payloads.record import PayloadError
 from payloads.settings import TrainingSettings
-from payloads.vfb2 import (
+from strategies.rounds.errors import StrategyError
+from strategies.rounds.handshake import Roster
+from strategies.vertical.meeting import (
+    active_parties,
+    addresses_of,
+    check_capacity,
+    check_rows,
+    check_simulation,
+    check_step,
+    meet_on,
+    warn_of_looks,
+)
+from strategies.vertical.strategy import find_blamed, find_culprits
+from strategies.vfb2 import VFB2SGD, step_of
+from vertical.records import (
     COUNTERS,
     PAGE,
     Credentials,
@@ -28,20 +41,7 @@ from payloads.vfb2 import (
     join_bytes,
     text,
 )
-from strategies.meeting import (
-    active_parties,
-    addresses_of,
-    check_capacity,
-    check_rows,
-    check_simulation,
-    check_step,
-    meet_on,
-    warn_of_looks,
-)
-from strategies.rounds.errors import StrategyError
-from strategies.rounds.handshake import Roster
-from strategies.vertical import find_blamed, find_culprits
-from strategies.vfb2 import VFB2SGD, step_of
+from vertical.transport.frames import PartyError
 
 
 def credentials(host: int = 0, **changes: Any) -> Credentials:

@@ -15,14 +15,14 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 from benchmarks.parties import PRELOADED
-from clients.vertical.segment.party import run_segment
-from clients.vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan
-from clients.vertical.transport.endpoint import Endpoint, Limits
-from clients.vertical.transport.frames import Frame, Kind, PartyError
-from clients.vertical.transport.identity import Identity
-from problems.vertical.objectives import Array
 from simulations.engines.addresses import socket_folder
 from tests.battery.ports import addresses_for
+from vertical.problem.objectives import Array
+from vertical.segment.party import run_segment
+from vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan
+from vertical.transport.endpoint import Endpoint, Limits
+from vertical.transport.frames import Frame, Kind, PartyError
+from vertical.transport.identity import Identity
 
 # long enough for a busy machine, short enough for 15 seconds
 LIMITS = Limits(join=6.0, beat=0.3, silence=3.0, close=1.5)
@@ -167,7 +167,7 @@ def posts(
 def _live(pipe: Connection) -> None:
     post: Post = pipe.recv()
     with contextlib.suppress(BrokenPipeError):
-        import_module("problems.vertical.blocks.dense")  # before anything is timed
+        import_module("vertical.problem.blocks.dense")  # before anything is timed
         if post.act is not None:
             post.act()
         pipe.send("ready")

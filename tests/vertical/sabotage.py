@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-import clients.vertical.segment.party
-from clients.vertical.segment.plan import PartyState, Plan
-from clients.vertical.transport.frames import Frame
-from problems.vertical.objectives import Array
+import vertical.segment.party
+from vertical.problem.objectives import Array
+from vertical.segment.plan import PartyState, Plan
+from vertical.transport.frames import Frame
 
 FULL = "its disk is full"
 
@@ -46,7 +46,7 @@ class Saboteur:
     serials: list[int] = field(default_factory=list)
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        real = clients.vertical.segment.party.run_segment
+        real = vertical.segment.party.run_segment
 
         async def run_segment(me: int, plan: Plan, holding: Any, start: PartyState, *rest: Any, **options: Any) -> Any:
             if plan.segment != self.segment or me != self.party:

@@ -6,8 +6,8 @@ import numpy as np
 from scipy import sparse
 
 from problems.randomness import stream
-from problems.vertical.blocks.base import SparseRows, product
-from problems.vertical.objectives import Array
+from vertical.problem.blocks.base import SparseRows, product
+from vertical.problem.objectives import Array
 
 _CHUNK = 1000
 

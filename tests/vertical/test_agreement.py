@@ -16,19 +16,19 @@ from flwr.app import ConfigRecord, Context, Message
 from apps.client_app import app as client_app
 from apps.config import Scalar
 from apps.server_app import app as server_app
-from clients.agreed_terms import agreed_terms
-from clients.vertical.agreement import Agreement, _blame, _read
-from clients.vertical.masking.pairwise import RING
-from clients.vertical.segment.masked_sums import DirectSums
-from clients.vertical.segment.party import run_segment
-from clients.vertical.segment.plan import Plan
-from clients.vertical.transport.frames import PartyError
 from payloads.flower_internals import make_twin
-from payloads.vfb2 import INTERSECTION, Segment, join_bytes
 from payloads.wire import CONFIG, PAYLOAD, PHASE, ROUND
 from tests.apps.vertical_runs import CSV, EVERYBODY, KEYS, identified, own_files, play, segment_of
 from tests.battery.federation import Run, Wiretap, flat_config, serve
 from tests.clients.party_problems import make_case
+from vertical.agreed_terms import agreed_terms
+from vertical.agreement import Agreement, _blame, _read
+from vertical.masking.pairwise import RING
+from vertical.records import INTERSECTION, Segment, join_bytes
+from vertical.segment.masked_sums import DirectSums
+from vertical.segment.party import run_segment
+from vertical.segment.plan import Plan
+from vertical.transport.frames import PartyError
 
 QUICK: dict[str, Scalar] = {"max-retries": 0, "retry-wait": 0.0, "vfb2.join-timeout": 2.0}
 ALIGNED: dict[str, Scalar] = {**CSV, "vfb2.alignment": "intersection"}

@@ -18,13 +18,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from clients.vertical.segment.plan import Injection
-from problems.vertical.blocks.base import Rows
-from problems.vertical.blocks.dense import DenseBlock
-from problems.vertical.objectives import Array
 from tests.apps.vertical_runs import CSV, EVERYBODY, own_files, play
 from tests.clients.party_problems import Case, make_case
 from tests.vertical.company import LIMITS, Company, Post, posts
+from vertical.problem.blocks.base import Rows
+from vertical.problem.blocks.dense import DenseBlock
+from vertical.problem.objectives import Array
+from vertical.segment.plan import Injection
 
 
 @dataclass(frozen=True)

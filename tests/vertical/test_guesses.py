@@ -17,17 +17,17 @@ from hypothesis import strategies as st
 from apps.client_app import app as client_app
 from apps.config import Scalar
 from apps.server_app import app as server_app
-from clients.vertical.alignment import digest
-from clients.vertical.segment.same_rows import RowComparison
-from clients.vertical.transport.addresses import free_port
-from clients.vertical.transport.frames import FinalError, PartyError
-from payloads.vfb2 import INTERSECTION, Segment, join_bytes
 from payloads.wire import PAYLOAD
 from strategies.rounds.errors import reason_of
 from tests.apps.vertical_runs import CSV, EVERYBODY, KEYS, own_files, play
 from tests.battery.federation import Wiretap, flat_config, payloads_of, serve
 from tests.clients.meshes import Town, closed, failures, in_town, town
 from tests.clients.test_mesh_unjoined import all_fail
+from vertical.alignment import digest
+from vertical.records import INTERSECTION, Segment, join_bytes
+from vertical.segment.same_rows import RowComparison
+from vertical.transport.addresses import free_port
+from vertical.transport.frames import FinalError, PartyError
 
 SECRET = [*EVERYBODY[:-1], "row-777"]
 Nodes = Sequence[dict[str, Scalar]]

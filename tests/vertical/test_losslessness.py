@@ -10,15 +10,15 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks.parties import run_parties
-from clients.vertical.segment.plan import Holding
 from problems.data import DataSpec
 from problems.data.formats.uci import AMOUNTS, CREDIT_CODES
-from problems.vertical.analysis import minimum, value
-from problems.vertical.data import VerticalData, load_vertical
-from problems.vertical.objectives import make_objective
 from simulations.references.vertical import train
 from tests.clients.party_problems import make_case
 from tests.programs import REAL, needs_real
+from vertical.problem.analysis import minimum, value
+from vertical.problem.data import VerticalData, load_vertical
+from vertical.problem.objectives import make_objective
+from vertical.segment.plan import Holding
 
 pytestmark = [pytest.mark.slow, needs_real]
 

@@ -10,9 +10,9 @@ import pytest
 from torch import nn
 
 from apps.config import Scalar
-from apps.sites.blocks import read_block
-from clients.vertical.policy import Policy, PolicyError
+from apps.parties.blocks import read_block
 from tests.apps.vertical_runs import CSV, own_files, play
+from vertical.policy import Policy, PolicyError
 
 Nodes = list[dict[str, Scalar]]
 IDS = [f"row-{number:03}" for number in range(160)]
@@ -107,7 +107,7 @@ def test_a_network_that_the_owner_has_not_named_is_not_imported(
 ) -> None:
     called: list[Any] = []
     monkeypatch.setattr(os, "dup2", lambda *args: called.append(args))
-    monkeypatch.setattr("problems.vertical.blocks.modules.import_named", lambda *args: called.append(args))
+    monkeypatch.setattr("vertical.problem.blocks.modules.import_named", lambda *args: called.append(args))
     told = (
         f"^party 0: models: got a run with vfb2.model='{name}', allowed: linear, mlp; set vfb2.model, or let the owner"
     )

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from benchmarks.parties import PartiesError, run_parties
-from clients.vertical.segment.plan import Outcome, PartyState, Plan
-from clients.vertical.transport.endpoint import Limits
-from problems.vertical.blocks.dense import DenseBlock
 from tests.clients.party_problems import ALGORITHMS, Case, make_case
 from tests.vertical.sabotage import FULL
+from vertical.problem.blocks.dense import DenseBlock
+from vertical.segment.plan import Outcome, PartyState, Plan
+from vertical.transport.endpoint import Limits
 
 LIMITS = Limits(join=5.0, beat=0.3, silence=3.0, close=1.0)
 SEGMENTS = 4

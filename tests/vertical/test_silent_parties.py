@@ -15,11 +15,11 @@ from scipy import sparse
 
 from apps.config import Scalar
 from benchmarks.parties import PartiesError, run_parties
-from clients.vertical.segment.plan import PartyState
-from clients.vertical.segment.varying import BOTH, Flags, flags_of_columns, flags_of_values
-from clients.vertical.transport.frames import Kind
 from tests.apps.vertical_runs import CSV, own_files, play
 from tests.clients.party_problems import Case, Tape, make_case
+from vertical.segment.plan import PartyState
+from vertical.segment.varying import BOTH, Flags, flags_of_columns, flags_of_values
+from vertical.transport.frames import Kind
 
 IDS = [f"row-{number:03}" for number in range(120)]
 SILENT = r"party \d: its partial sums do not vary over the rows.*masks hide them only if they vary at \d or more"

@@ -10,16 +10,16 @@ import pytest
 from scipy import sparse
 
 from benchmarks.parties import run_parties
-from clients.vertical.segment.plan import Holding, Outcome, Plan
-from clients.vertical.transport.endpoint import Limits
-from problems.vertical.analysis import value
-from problems.vertical.blocks.base import Features
-from problems.vertical.blocks.sparse import canonical
-from problems.vertical.objectives import Array, make_objective
 from simulations.references.vertical import train
 from tests.clients.party_problems import make_case
 from tests.vertical.company import Company, posts
 from tests.vertical.synthetic import sparse_like_news20
+from vertical.problem.analysis import value
+from vertical.problem.blocks.base import Features
+from vertical.problem.blocks.sparse import canonical
+from vertical.problem.objectives import Array, make_objective
+from vertical.segment.plan import Holding, Outcome, Plan
+from vertical.transport.endpoint import Limits
 
 WEIGHT = 1e-6
 OBJECTIVE = make_objective("logistic", WEIGHT)

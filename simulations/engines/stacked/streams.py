@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from problems.randomness import Purpose, stream
 from problems.sampling import EpochSampler, Indices
-from problems.vertical.blocks.base import jit
+from vertical.problem.blocks.base import jit
 
 Words = NDArray[np.uint32]
 _SHIFT = np.uint32(16)

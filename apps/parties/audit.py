@@ -1,0 +1,129 @@
+"""A party's log of what it was asked for and what left it: one JSON line per event, readable by its owner alone.
+
+The lines hold no value, label or id of a row, but counts, digests as they were sent, names and certificates of peers,
+and numbers of bytes. docs/vertical.md says what they mean.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message
+
+from apps.parties.table import UsedColumns
+from apps.run_config.settings import ConfigError
+from apps.sites.files import OWNER_ONLY, make_folder
+from apps.sites.rows import DATA_PATH
+from apps.sites.state_store import STATE_DIR, state_dir
+from payloads.wire import CONFIG, RUN_TOKEN, find
+from problems.errors import InputError
+from vertical.policy import PolicyError
+from vertical.records import VFB2Settings
+
+AUDIT_LOG = "audit-log"
+_NAME = "audit.jsonl"
+
+
+def log_path(node: Mapping[str, Any]) -> Path | None:
+    """The path of a node's log: `audit-log`, else in its `state-dir`, else None.
+
+    Raises:
+        ConfigError: `audit-log` is not text, or empty.
+    """
+    named, folder = node.get(AUDIT_LOG), state_dir(node)
+    if named is None:
+        return None if folder is None else folder / _NAME
+    if not isinstance(named, str) or not named:
+        raise ConfigError(
+            f"node config: {AUDIT_LOG}", got=repr(named), allowed="the path of a file", hint="see docs/vertical.md"
+        )
+    return Path(named).expanduser()
+
+
+def describe_columns(vfb2: VFB2Settings, read: UsedColumns) -> dict[str, Any]:
+    """Return the entries of a line about the columns of the party's file that a run uses.
+
+    Args:
+        vfb2: The run's settings.
+        read: The names of the columns.
+    """
+    names = {"columns": list(read.features), "label-column": read.label, "id-column": vfb2.id_column}
+    return {"problem": vfb2.problem, **names}
+
+
+@contextlib.contextmanager
+def audit(event: str, context: Context, message: Message) -> Iterator[dict[str, Any]]:
+    """Append a line about the enclosed work to the node's log, if it keeps one.
+
+    For a refusal by the policy it holds the key, what was got and what is allowed; for other failures only the
+    exception's type, and its key if any, since the message may name a row.
+
+    Args:
+        event: what the party was asked for.
+
+    Yields:
+        The facts of the line, to be filled.
+
+    Raises:
+        ConfigError: the log cannot be written; names the party and the key.
+    """
+    path, facts = log_path(context.node_config), dict[str, Any]()
+    try:
+        yield facts
+    except PolicyError as error:
+        entry = {"asked": event, "key": error.key, "got": error.got, "allowed": error.allowed}
+        _append(path, "refused", context, message, {**entry, **facts})
+        raise
+    except Exception as error:
+        cause = error.__cause__ or error
+        entry = {"key": cause.key} if isinstance(cause, InputError) else {}
+        _append(path, "failed", context, message, {"asked": event, "error": type(cause).__name__, **entry, **facts})
+        raise
+    _append(path, event, context, message, facts)
+
+
+def _append(path: Path | None, event: str, context: Context, message: Message, facts: dict[str, Any]) -> None:
+    if path is None:
+        return
+    config, node = find(message.content, CONFIG, ConfigRecord), context.node_config
+    flips = facts.get("flips")
+    if flips and flips["drawn"] and "epsilon-spent" not in flips:
+        flips["data"] = str(node.get(DATA_PATH, ""))
+        flips["epsilon-spent"] = _sum_epsilons(path, flips["data"]) + facts["label-epsilon"]
+    line = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "event": event,
+        "party": node.get("partition-id"),
+        "run": context.run_id,
+        "token": "" if config is None else config.get(RUN_TOKEN, ""),
+        "server": message.metadata.src_node_id,
+        **facts,
+    }
+    try:
+        make_folder(path.parent, private=True)
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, OWNER_ONLY)
+        try:
+            os.write(opened, (json.dumps(line) + "\n").encode())
+        finally:
+            os.close(opened)
+    except OSError as error:
+        key = f"party {node.get('partition-id')}: {AUDIT_LOG if AUDIT_LOG in node else STATE_DIR}"
+        got, hint = f"{str(path)!r}: {os.strerror(error.errno or 0)}", "change the site's settings, or make room for it"
+        raise ConfigError(key, got=got, allowed="a file that can be written", hint=hint) from error
+
+
+def _sum_epsilons(path: Path, data: str) -> float:
+    """The sum of the epsilons of all runs in the log that flipped the labels of a data file anew."""
+    if not path.exists():
+        return 0.0
+    total = 0.0
+    for text in path.read_text("utf-8").splitlines():
+        with contextlib.suppress(ValueError):  # a line that was cut when a disk was full
+            line = json.loads(text)
+            flips = line.get("flips", {})
+            total += line["label-epsilon"] if flips.get("drawn") and flips.get("data") == data else 0.0
+    return total

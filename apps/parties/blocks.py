@@ -1,0 +1,128 @@
+"""The file of a party's own block: written when a run ends, and read when a later run scores rows with it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from apps.run_config.settings import ConfigError
+from apps.sites.files import make_folder, read_sealed, write_sealed
+from apps.sites.shared_disk import shares_disk
+from apps.sites.state_store import STATE_DIR, base_folder, client_folder, is_token, state_dir
+from payloads.record import PayloadError
+from problems.data import Preprocessing
+from vertical.parties import KeptBlock
+
+BLOCK = "block"
+BLOCK_FORMAT, BLOCK_VERSION = "florilegium-block", "2"
+_NAME = "block.safetensors"
+_PAGE = "see docs/vertical.md"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BlockFile(KeptBlock):
+    """A party's block with all that scoring its own file needs.
+
+    Attributes:
+        path: of the file.
+        data: run-config keys of the data set that parties shared out; {} for a file of the party's own.
+        names: of its columns after the encoding.
+        preprocessing: how they are made of the party's file, but for an intercept, which is the last of them; None for
+            columns of a data set that parties shared out.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    preprocessing: Preprocessing | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def party_folder(node: Mapping[str, Any], local: Mapping[str, Any], token: str, party: int) -> Path | None:
+    """Return a party's folder of a run, or None: in its ``state-dir``, else in the run directory of a server beside it.
+
+    Args:
+        local: the paths that a message brings. One that is on this disk is used if the party has no ``state-dir`` and
+            does not keep its block from the server.
+        token: the run's.
+    """
+    base = base_folder(node, local if node.get("share-block", True) else {})
+    return None if base is None else client_folder(base, token, party)
+
+
+def write_block(folder: Path, arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> Path:
+    """Write a party's block, readable by its owner only; returns the path.
+
+    Args:
+        arrays: ``weights`` and, where there is one, ``head``.
+        header: by name, what JSON can hold; `read_block` needs ``run``, ``problem``, ``party``, ``parties``,
+            ``active``, ``epochs``, ``columns`` and ``preprocessing``, of a network ``embedding``, ``model`` and
+            ``classes``, and of a data set that parties shared out ``data``.
+    """
+    make_folder(folder, private=True)
+    texts = {name: json.dumps(value) for name, value in header.items()}
+    write_sealed(folder / _NAME, BLOCK_FORMAT, BLOCK_VERSION, arrays, texts, private=True)
+    return folder / _NAME
+
+
+def read_block(node: Mapping[str, Any], score_run: str, problem: str, place: tuple[int, int]) -> BlockFile:
+    """Return a party's block of a run.
+
+    Args:
+        node: its node config.
+        score_run: the run's token or, in a simulation, the path of its directory.
+        problem: of the run that scores.
+        place: the party's number, and the number of parties.
+
+    Raises:
+        ConfigError: there is none, it cannot be read, or it is another run's, party's or problem's.
+    """
+    party, parties = place
+    directory, token = Path(score_run).expanduser(), score_run
+    if shares_disk() and (directory / "run-token").is_file():
+        token = (directory / "run-token").read_text("utf-8", errors="replace")
+    if not is_token(token):
+        allowed = "the 32 hexadecimal digits of a run's token, or in a simulation a run directory"
+        raise ConfigError(f"party {party}: vfb2.score-run", got=repr(score_run), allowed=allowed, hint=_PAGE)
+    named, base = str(node.get(BLOCK, "")), state_dir(node) or directory / "client-state"
+    path = Path(named).expanduser() if named else client_folder(base, token, party) / _NAME
+    if not path.is_file():
+        got, where = f"{str(path)!r}, which does not exist", f"in the node config's {STATE_DIR}, or at its {BLOCK}"
+        allowed = f"its block of the run {score_run!r}, {where}"
+        raise ConfigError(f"party {party}: {BLOCK}", got=got, allowed=allowed, hint=_PAGE)
+    return _read(path, path.stat().st_mtime_ns, token, problem, party, parties)
+
+
+@lru_cache(maxsize=256)
+def _read(path: Path, changed: int, token: str, problem: str, party: int, parties: int) -> BlockFile:
+    key = f"party {party}: {BLOCK}"
+    try:
+        arrays, texts = read_sealed(path, BLOCK_FORMAT, BLOCK_VERSION)
+        header = {name: json.loads(text) for name, text in texts.items() if name not in ("format", "version")}
+        wanted = {"run": token, "problem": problem, "party": party, "parties": parties}
+        wrong = {name: header[name] for name, value in wanted.items() if header[name] != value}
+        made_of = header["preprocessing"]
+        block = BlockFile(
+            weights=arrays["weights"],
+            active=tuple(header["active"]),
+            epochs=header["epochs"],
+            embedding=header.get("embedding", 0),
+            model=header.get("model", ""),
+            head=arrays.get("head"),
+            classes=tuple(header.get("classes", ())),
+            path=path,
+            names=tuple(header["columns"]),
+            preprocessing=None if made_of is None else Preprocessing.from_json(made_of),
+            data=header.get("data", {}),
+        )
+    except (PayloadError, KeyError, ValueError) as error:
+        hint = "train again: blocks of 0.1.0 hold too little" if "version 'none'" in str(error) else _PAGE
+        raise ConfigError(key, got=str(error), allowed="a block as a run writes it", hint=hint) from None
+    if wrong:
+        got = f"{str(path)!r} of {', '.join(f'{name} {value!r}' for name, value in wrong.items())}"
+        allowed = ", ".join(f"{name} {wanted[name]!r}" for name in wrong)
+        raise ConfigError(key, got=got, allowed=allowed, hint=_PAGE)
+    return block

@@ -1,0 +1,246 @@
+"""The use of a party's columns, as its owner names it: labels, features, ids, and the networks that a run may ask for.
+
+The submitter of a run writes the run config. Without these keys `label-column` could turn a feature of any party into a
+label, which every party then reads off the slopes. A party with its own file therefore uses only the labels that its
+owner has named.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from logging import INFO
+from typing import Any
+
+import numpy as np
+from flwr.common import log
+from numpy.typing import NDArray
+
+from apps.run_config.algorithm import RunConfig
+from apps.sites.site_config import DEFAULT_FEWEST_COLUMNS, DEFAULT_LARGEST_EMBEDDING
+from problems.data import DataError, DataSpec
+from problems.data.samples import Array
+from problems.data.spec import parse_columns, parse_names
+from problems.errors import NOTHING
+from vertical.policy import DEFAULT_FEWEST_ROWS, FEWEST_ROWS, PolicyError
+from vertical.problem.blocks.network import NETWORKS
+from vertical.records import VFB2Settings
+
+LABELS, COLUMNS, ID_COLUMN, MODELS = "labels", "columns", "id-column", "models"
+FEWEST_COLUMNS, LARGEST_EMBEDDING = "fewest-columns", "largest-embedding"
+# A column varies if one row of so many, at least, differs from the column's most frequent value.
+_VARYING = 100
+_PAGE = "see docs/vertical.md"
+
+
+@dataclass(frozen=True)
+class ColumnUse:
+    """The columns of a party's file that a run may use. The defaults are those of a party with its own file.
+
+    Attributes:
+        labels: The columns that may be a label. Empty: the party is never active.
+        columns: The columns that may be features. None: all except the ids and the labels.
+        id_column: The column of the ids. "": the run config names it.
+        models: The values of `vfb2.model`.
+        fewest_columns: The fewest columns that vary over the training rows.
+        largest_embedding: The largest `vfb2.embedding`.
+        fewest_rows: The fewest rows. `Policy.check_rows` refuses fewer, so their columns are not looked at.
+    """
+
+    labels: tuple[str, ...] = ()
+    columns: tuple[str, ...] | None = None
+    id_column: str = ""
+    models: tuple[str, ...] = NETWORKS
+    fewest_columns: int = DEFAULT_FEWEST_COLUMNS
+    largest_embedding: int = DEFAULT_LARGEST_EMBEDDING
+    fewest_rows: int = DEFAULT_FEWEST_ROWS
+
+    def may_be_feature(self, name: str) -> bool:
+        """Whether a column of the file may be a feature."""
+        return name not in self.labels if self.columns is None else name in self.columns
+
+    def choose(self, names: Sequence[str], spec: DataSpec) -> list[str]:
+        """Return the columns that a run may read: the features and, if the owner allows it, the label.
+
+        Args:
+            names: The columns of the file, without the column of the ids.
+            spec: The run's keys of the data.
+
+        Raises:
+            PolicyError: The run uses a column in another way than the owner allows, or the file lacks a column.
+        """
+        label = spec.labels_in
+        if lacking := [name for name in self.columns or () if name not in names]:
+            log(INFO, "columns in the site's settings that the file does not have: %s", ", ".join(lacking))
+            got, allowed = f"{len(lacking)} columns that the file does not have", "columns of the party's file"
+            raise PolicyError(COLUMNS, got=got, allowed=allowed, hint="change columns in the site config")
+        if label in names and label not in self.labels and self.may_be_feature(label):
+            got = f"a run with label-column={label!r}, a column of this party, whose settings allow no such label"
+            allowed = f"as label-column {' or '.join(map(repr, self.labels)) or 'no column of this party'}"
+            hint = f"set label-column, or let the owner add the column to {LABELS} in the site config"
+            raise PolicyError(LABELS, got=got, allowed=allowed, hint=hint)
+        asked = [column.name for column in parse_columns(spec.feature_columns)]
+        refused = [name for name in asked if name in names and name != label and not self.may_be_feature(name)]
+        if refused:
+            got = f"a run with {', '.join(map(repr, refused[:10]))} in feature-columns"
+            allowed = "features that this party's settings allow"
+            hint = f"change feature-columns, or let the owner add the column to {COLUMNS} in the site config"
+            raise PolicyError(COLUMNS, got=got, allowed=allowed, hint=hint)
+        kept = [name for name in names if self.may_be_feature(name) or (name == label and label in self.labels)]
+        if left := [name for name in names if name not in kept]:
+            log(INFO, "%d columns are not used, by the site's settings: %s", len(left), ", ".join(left))
+        return kept
+
+    def check_varying(self, features: Array, groups: NDArray[np.int64]) -> None:
+        """Refuse rows over which too few of the party's columns vary.
+
+        A sum over the parties reveals a single varying column up to its scale. Run-config keys such as `drop-columns`
+        and `missing-values` can leave one.
+
+        Args:
+            features: The encoded training rows (n, d).
+            groups: The number of each feature's column (d,). Below 0: the intercept.
+
+        Raises:
+            PolicyError: Fewer columns vary than the owner demands.
+        """
+        if len(features) < self.fewest_rows:
+            return
+        least, varying = max(1, len(features) // _VARYING), set[int]()
+        for column, group in zip(features.T, groups.tolist(), strict=True):
+            if len(varying) >= self.fewest_columns:
+                return  # the other columns need no look
+            if group >= 0 and len(column) - np.unique(column, return_counts=True)[1].max() >= least:
+                varying.add(group)
+        if len(varying) < self.fewest_columns:
+            got, allowed = "a run in which fewer of its columns vary", f"{self.fewest_columns} or more"
+            hint = "change feature-columns, drop-columns or missing-values, or let the owner lower it"
+            raise PolicyError(FEWEST_COLUMNS, got=got, allowed=allowed, hint=hint)
+
+    def check_ids(self, column: str) -> None:
+        """Refuse a column of ids that the owner has not named, or has named for another use.
+
+        Args:
+            column: The run's `vfb2.id-column`.
+
+        Raises:
+            PolicyError: It names the key of the site config.
+        """
+        if self.id_column and column != self.id_column:
+            got, hint = f"a run with vfb2.id-column={column!r}", "set vfb2.id-column"
+            raise PolicyError(ID_COLUMN, got=got, allowed=repr(self.id_column), hint=hint)
+        for key, names in ((LABELS, self.labels), (COLUMNS, self.columns or ())):
+            if column in names:
+                got, allowed = f"a run with vfb2.id-column={column!r}, one of {key}", "a column that has no other use"
+                raise PolicyError(key, got=got, allowed=allowed, hint="set vfb2.id-column")
+
+    def check_block(self, columns: Sequence[str]) -> None:
+        """Refuse to score with columns that may no longer be features.
+
+        Args:
+            columns: The file's columns of which the block is made.
+
+        Raises:
+            PolicyError: One of them may not be a feature.
+        """
+        refused = [repr(name) for name in columns if not self.may_be_feature(name)]
+        if refused:
+            got, allowed = (
+                f"a block of the columns {', '.join(refused[:10])}",
+                "columns that this party's settings allow",
+            )
+            raise PolicyError(
+                COLUMNS, got=got, allowed=allowed, hint="train again, or let the owner change the settings"
+            )
+
+
+def read_use(node: Mapping[str, Any]) -> ColumnUse:
+    """Return the use of its columns that the owner of a party names.
+
+    Args:
+        node: The party's node config.
+
+    Raises:
+        PolicyError: A value has the wrong type or is out of range.
+    """
+    id_column = value_of(node, ID_COLUMN, "", "text", lambda one: isinstance(one, str))
+    return ColumnUse(
+        labels=() if node.get(LABELS) == "" else _names(node, LABELS) or (),
+        columns=_names(node, COLUMNS),
+        id_column=id_column,
+        models=_names(node, MODELS) or NETWORKS,
+        fewest_columns=count_of(node, FEWEST_COLUMNS, DEFAULT_FEWEST_COLUMNS),
+        largest_embedding=count_of(node, LARGEST_EMBEDDING, DEFAULT_LARGEST_EMBEDDING),
+        fewest_rows=count_of(node, FEWEST_ROWS, DEFAULT_FEWEST_ROWS),
+    )
+
+
+def check_use(use: ColumnUse, config: RunConfig, *, own_model: bool) -> None:
+    """Refuse a run that asks a party for more than its owner allows; nothing is read or imported.
+
+    Args:
+        use: The owner's demands.
+        config: The run's config.
+        own_model: Whether the party's node config names its network, and the run's is not used.
+
+    Raises:
+        PolicyError: It names the key of the site config.
+    """
+    vfb2 = config.family
+    assert isinstance(vfb2, VFB2Settings)
+    use.check_ids(vfb2.id_column)
+    if vfb2.score_run or not vfb2.embedding:
+        return
+    if vfb2.embedding > use.largest_embedding:
+        got, allowed = f"a run with vfb2.embedding={vfb2.embedding}", f"at most {use.largest_embedding}"
+        raise PolicyError(LARGEST_EMBEDDING, got=got, allowed=allowed, hint="lower vfb2.embedding")
+    if vfb2.model not in use.models and not own_model:
+        got, allowed = f"a run with vfb2.model={vfb2.model!r}", ", ".join(use.models)
+        hint = f"set vfb2.model, or let the owner add the network to {MODELS} in the site config"
+        raise PolicyError(MODELS, got=got, allowed=allowed, hint=hint)
+
+
+def value_of(node: Mapping[str, Any], name: str, default: Any, allowed: str, fits: Callable[[Any], bool]) -> Any:
+    """Return the value of a key of a node config.
+
+    Args:
+        node: The node config.
+        name: The key.
+        default: The value of a key that the node config lacks.
+        allowed: The allowed values, for the error.
+        fits: Tells whether a value is allowed.
+
+    Raises:
+        PolicyError: The value is not allowed.
+    """
+    value = node.get(name, default)
+    if value is not default and not fits(value):
+        raise PolicyError(name, got=repr(value), allowed=allowed, hint=_PAGE)
+    return value
+
+
+def count_of(node: Mapping[str, Any], name: str, default: int) -> int:
+    """Return the value of a key of a node config that is a count of at least 1.
+
+    Args:
+        node: The node config.
+        name: The key.
+        default: The value of a key that the node config lacks.
+
+    Raises:
+        PolicyError: The value is not such a count.
+    """
+    value = value_of(node, name, default, "an integer >= 1", lambda found: type(found) is int and found >= 1)
+    return int(value)
+
+
+def _names(node: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
+    """The names in a key's value; None if the node config lacks the key."""
+    text = value_of(node, key, None, "names with commas", lambda one: isinstance(one, str))
+    if text is None:
+        return None
+    try:
+        names = parse_names(key, text)
+    except DataError as error:
+        raise PolicyError.of(error) from None
+    if not names:
+        raise PolicyError(key, got=NOTHING, allowed="one name at least", hint=f"name a column, or remove {key}")
+    return names

@@ -1,0 +1,228 @@
+"""The data of vertical learning: a party's columns of the run's data set, or its own file."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from apps.parties.blocks import read_block
+from apps.parties.column_use import LARGEST_EMBEDDING, MODELS, ColumnUse, check_use, read_use
+from apps.parties.score_table import SimulatedRows, check_scores_path, read_score_table
+from apps.parties.table import INTERCEPT, PartyTable, read_own
+from apps.run_config.algorithm import RunConfig
+from apps.run_config.settings import ConfigError
+from apps.sites.rows import DATA_PATH, SCORE_PATH, with_dialect
+from payloads.settings import Settings, kebab
+from problems.data import DataSpec, Preprocessing
+from problems.data.spec import DRAWN, GENERIC, TABLES, is_hub, is_loader
+from problems.errors import NOTHING
+from vertical.parties import KeptBlock, PartyData, Rows
+from vertical.problem.blocks import NO_PENALTY
+from vertical.problem.blocks.network import NetworkError, check_name
+from vertical.problem.data import VerticalData, load_vertical
+from vertical.problem.objectives import SOFTMAX, make_objective
+from vertical.records import VFB2Settings
+from vertical.segment.plan import Holding
+
+# What `partition` means where columns are spread instead of rows.
+COLUMN_PARTITIONS = {"iid": "random", "consecutive": "consecutive"}
+_PAGE = "see docs/vertical.md"
+
+_load_lock = threading.Lock()
+
+
+def settings_of(config: RunConfig) -> VFB2Settings:
+    """The run's table ``vfb2``."""
+    assert isinstance(config.family, VFB2Settings)
+    return config.family
+
+
+def check_columns(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
+    """Refuse data settings that make no sense where all clients hold the same rows; called for each run config.
+
+    Raises:
+        ConfigError: names the first key at fault.
+    """
+    assert isinstance(vfb2, VFB2Settings)
+    clients_columns = f"since the clients of strategy {strategy!r} hold columns of the same rows"
+    if spec.dataset in DRAWN:
+        got = f"{spec.dataset!r}, whose clients draw rows of their own"
+        raise ConfigError("dataset", got=got, allowed=f"any but {', '.join(DRAWN)}, {clients_columns}", hint=_PAGE)
+    partitions = " or ".join(COLUMN_PARTITIONS)
+    required: tuple[tuple[str, object, bool, str], ...] = (
+        ("partition", spec.partition, spec.partition in COLUMN_PARTITIONS, partitions),
+        ("site-column", spec.site_column, not spec.site_column, "''"),
+        ("group-column", spec.group_column, not spec.group_column, "''"),
+        ("client-shift", spec.client_shift, spec.client_shift == 0, "0.0"),
+        ("partition-sites", spec.partition_sites, spec.partition_sites == 0, "0"),
+    )
+    for key, value, fits, allowed in required:
+        if not fits:
+            allowed = f"{allowed}, {clients_columns}"
+            raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"leave it out, {_PAGE}")
+    if vfb2.label_epsilon and not make_objective(vfb2.problem).classification:
+        allowed, way_out = f"0, since problem {vfb2.problem!r} has not two classes", "leave it out, or set vfb2.problem"
+        raise ConfigError("vfb2.label-epsilon", got=vfb2.label_epsilon, allowed=allowed, hint=way_out)
+    if vfb2.problem == SOFTMAX and vfb2.embedding < 2 and not vfb2.score_run:
+        allowed, way_out = "2 or more with vfb2.problem='softmax': the number of classes", "set it to that"
+        raise ConfigError("vfb2.embedding", got=vfb2.embedding, allowed=allowed, hint=way_out)
+    if vfb2.embedding and not vfb2.score_run:
+        _check_networks(strategy, vfb2)
+
+
+def _check_networks(strategy: str, vfb2: VFB2Settings) -> None:
+    """Refuse what networks have no place in."""
+    k, several = vfb2.embedding, vfb2.headed and vfb2.max_active > 1
+    refused: tuple[tuple[str, object, bool, str], ...] = (
+        ("strategy", strategy, strategy != "vfb2-sgd", "vfb2-sgd: SVRG and SAGA keep a slope a row, not a gradient"),
+        ("vfb2.active-parties", vfb2.active_parties, several, "1, or vfb2.embedding=1: each would have another head"),
+        ("vfb2.update-passive", False, not vfb2.update_passive, "true: a network that is not trained is noise"),
+        ("vfb2.assemble", True, vfb2.assemble, "false: a party's network is its own business"),
+        ("vfb2.penalty", vfb2.penalty, vfb2.penalty != NO_PENALTY, "none: it is one of a linear model's columns"),
+    )
+    for key, value, wrong, allowed in refused:
+        if wrong:
+            hint = "change one of the two; see docs/vertical.md"
+            raise ConfigError(key, got=f"{value!r} with vfb2.embedding={k}", allowed=allowed, hint=hint)
+    try:
+        check_name("vfb2.model", vfb2.model)
+    except NetworkError as error:
+        raise ConfigError.of(error) from None
+
+
+class SimulatedParty:
+    """A party's columns of a data set that all simulated parties load. The data set's row numbers serve as ids."""
+
+    block: KeptBlock | None = None
+
+    def __init__(self, data: VerticalData, place: int, keys: tuple[tuple[str, Any], ...], *, labelled: bool) -> None:
+        self.keys: Mapping[str, Any] = dict(keys)
+        train, test = data.party(place)
+        self.names = [INTERCEPT if column == data.intercept else str(column) for column in data.columns[place]]
+        labels = (data.train_labels, data.test_labels) if labelled else (None, None)
+        self.labelled = labelled
+        self.classes = data.classes if labelled else ()
+        self.columns = int(train.shape[1])
+        groups = np.where(data.columns[place] == data.intercept, -1, np.arange(self.columns))
+        self._holding = Holding(train, test, *labels, groups=groups)
+        self._rows = data.rows
+
+    def ids(self, rows: Rows | None) -> Sequence[str]:
+        return [str(row) for row in (self._rows if rows is None else self._rows[rows])]
+
+    def holding(self, rows: Rows | None) -> Holding:
+        if rows is not None:
+            raise ValueError("simulated parties hold the same rows")
+        return self._holding
+
+    def preprocessing(self, rows: Rows | None) -> Preprocessing | None:
+        return None
+
+    def training_marks(self, rows: Rows | None) -> Sequence[str] | None:
+        return None
+
+
+def vertical_data(config: RunConfig, parties: int) -> VerticalData:
+    """Return the data set with its columns spread over the parties, loaded once per process.
+
+    Raises:
+        DataError: it cannot be loaded, or has fewer columns than parties.
+    """
+    objective = make_objective(settings_of(config).problem)
+    generic = config.data.dataset in GENERIC or is_loader(config.data.dataset) or is_hub(config.data.dataset)
+    numbers = generic and not config.data.positive_label
+    regression = numbers and not objective.classification and not objective.multiclass
+    with _load_lock:
+        return _vertical_data(
+            config.data, parties, regression, objective.multiclass, settings_of(config).intercept is True
+        )
+
+
+@lru_cache(maxsize=2)
+def _vertical_data(spec: DataSpec, parties: int, regression: bool, multiclass: bool, intercept: bool) -> VerticalData:
+    how, rows = COLUMN_PARTITIONS[spec.partition], replace(spec, partition="iid")
+    kinds = {"regression": regression, "multiclass": multiclass, "intercept": intercept}
+    return load_vertical(rows, parties, partition=how, **kinds)
+
+
+def data_loader(config: RunConfig, node: Mapping[str, Any], place: int, parties: int) -> Callable[[], PartyData]:
+    """Return the function that reads a party's data, which raises `DataError` if they cannot be read.
+
+    Raises:
+        ConfigError: the node config names no table where there must be one, or the run config does not fit it.
+        PolicyError: the owner does not allow the run's use of the columns, or names it wrongly.
+    """
+    vfb2, dataset = settings_of(config), config.data.dataset
+    path = (vfb2.score_run and node.get(SCORE_PATH)) or node.get(DATA_PATH)
+    use = read_use(node)
+    if path is not None or MODELS in node or LARGEST_EMBEDDING in node:
+        check_use(use, config, own_model="model" in node)
+    if path is not None:
+        if dataset not in TABLES:
+            allowed = f"{', '.join(TABLES)}, since a party with a {DATA_PATH} reads a table"
+            raise ConfigError("dataset", got=repr(dataset), allowed=allowed, hint="set it to one")
+        file = Path(str(path)).expanduser()
+        if vfb2.score_run:
+            return partial(read_score_table, file, config, node, (place, parties), use)
+        _check_as_it_is(config.data, vfb2)
+        return partial(_own_table, file, config, with_dialect(config.data, node), place, use)
+    if vfb2.alignment == "intersection":
+        got = "'intersection' with simulated parties, who hold the same rows"
+        allowed = f"that for parties whose node config has a {DATA_PATH}"
+        raise ConfigError("vfb2.alignment", got=got, allowed=allowed, hint="give them one, or leave it out")
+    if dataset in GENERIC and not config.data.data_dir:
+        key, allowed = f"partition {place}: {DATA_PATH}", f"a table, since dataset {dataset!r} is read from files"
+        raise ConfigError(key, got=NOTHING, allowed=allowed, hint=f"give the node a {DATA_PATH}, or set data-dir")
+    if vfb2.score_run:
+        return partial(_simulate_scoring, config, node, (place, parties))
+    return partial(_simulate_party, config, parties, place, labelled=place < vfb2.max_active)
+
+
+def _check_as_it_is(spec: DataSpec, vfb2: VFB2Settings) -> None:
+    """Refuse keys that change rows or labels, or name other rows: a party takes those of its own file."""
+    classes = make_objective(vfb2.problem).classification
+    for key, got, plain, why in (
+        ("data-dir", spec.data_dir, "", f"this party has a {DATA_PATH}, and the server would measure on other rows"),
+        ("imbalance", spec.imbalance, 0.0, "a party's own file is read as it is"),
+        ("label-noise", spec.label_noise, 0.0, "a party's own file is read as it is"),
+        ("positive-label", "" if classes else spec.positive_label, "", f"problem {vfb2.problem!r} has no two classes"),
+    ):
+        if got != plain:
+            raise ConfigError(key, got=repr(got), allowed=f"{plain!r}, since {why}", hint=f"leave it out, {_PAGE}")
+
+
+def _simulate_party(config: RunConfig, parties: int, place: int, *, labelled: bool) -> SimulatedParty:
+    keys = {kebab(name): value for name, value in asdict(config.data).items() if name != "data_dir"}
+    keys["vfb2.intercept"] = settings_of(config).intercept is True
+    return _simulated_party(vertical_data(config, parties), place, tuple(keys.items()), labelled=labelled)
+
+
+_simulated_party = lru_cache(maxsize=256)(SimulatedParty)
+
+
+def _simulate_scoring(config: RunConfig, node: Mapping[str, Any], place: tuple[int, int]) -> SimulatedRows:
+    vfb2 = settings_of(config)
+    block = read_block(node, vfb2.score_run, vfb2.problem, place)
+    check_scores_path(node, vfb2.id_column, [block.path])
+    rows = _simulate_party(config, place[1], place[0], labelled=False)
+    return SimulatedRows(rows, block, place[0])
+
+
+@lru_cache(maxsize=4)
+def _read_table(
+    path: Path, changed: int, *, spec: DataSpec, id_column: str, problem: str, intercept: bool, use: ColumnUse
+) -> PartyTable:
+    return PartyTable(path, spec, id_column, make_objective(problem), intercept=intercept, use=use)
+
+
+def _own_table(path: Path, config: RunConfig, spec: DataSpec, place: int, use: ColumnUse) -> PartyTable:
+    vfb2 = settings_of(config)
+    # networks have intercepts of their own
+    intercept = not vfb2.embedding if vfb2.intercept == "auto" else vfb2.intercept
+    options = {"id_column": vfb2.id_column, "problem": vfb2.problem, "intercept": intercept, "use": use}
+    read = partial(_read_table, spec=spec, **options)
+    return read_own(path, f"partition {place}: {DATA_PATH}", read)

@@ -1,0 +1,187 @@
+"""A party's label flips on its own disk, so that all runs flip the same labels.
+
+Randomised response protects a label by its epsilon only once: anyone who sees it flipped anew in 25 runs can take the
+majority. The folder holds a random key and one sealed file per epsilon, with a keyed digest of each row's id and label
+(HMAC-SHA256, cut to 16 bytes) and whether that label is flipped. Flips for several epsilons together spend only the
+largest of them. Parties may share the folder.
+
+A row's id is the text in the id column. With another id column the same label would be drawn again, so the folder also
+keeps how each party's ids were read, and other ways are refused.
+"""
+
+import contextlib
+import hmac
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from apps.parties.data import settings_of
+from apps.run_config.algorithm import RunConfig
+from apps.run_config.settings import ConfigError
+from apps.sites.files import lock_file, read_sealed, write_atomic, write_sealed
+from apps.sites.rows import with_dialect
+from apps.sites.state_store import STATE_DIR
+from payloads.record import PayloadError
+from vertical.policy import PolicyError
+from vertical.segment.dominator import Flips, come_true, flip_rate
+
+FORMAT, VERSION = "florilegium-label-flips", "1"
+KEY_BYTES, DIGEST_BYTES = 32, 16
+_KEY, _FILE, _READINGS = "label-flips.key", "label-flips-{}.safetensors", "label-flips-ids.json"
+
+
+class FlipMemory:
+    """The flips of a party's labels, by epsilon.
+
+    Args:
+        folder: where they are kept; it is made if it is missing.
+        place: The party's index.
+        reading: The keys that select the rows' ids in the party's file, with their values.
+
+    Raises (each method):
+        ConfigError: the key or a file of flips is damaged.
+        PolicyError: The party has flipped labels of rows whose ids were read in another way.
+    """
+
+    def __init__(self, folder: Path, place: int = 0, reading: Mapping[str, str] | None = None) -> None:
+        self.folder, self._place, self._reading = folder, str(place), dict(reading or {})
+
+    def check(self) -> None:
+        """Check that the ids are read as in earlier runs; remember how if this is the first."""
+        with self._lock():
+            pass
+
+    def recall(self, marks: Sequence[str], epsilon: float) -> tuple[Flips, int, float]:
+        """Return the (n,) flips of the labels with these marks; unknown ones are drawn and kept.
+
+        Returns:
+            The flips, how many are new, and the largest epsilon with which one of these labels has been flipped.
+        """
+        with self._lock() as key:
+            digests, kept = _digests(key, marks), self._all()
+            known = kept.setdefault(epsilon, {})
+            new = [digest for digest in dict.fromkeys(digests) if digest not in known]
+            chances = [_chance(digest, epsilon, kept) for digest in new]
+            known |= dict(zip(new, come_true(np.array(chances)).tolist(), strict=True))
+            if new:
+                self._write(epsilon, known)
+            spent = max(used for used, flips in kept.items() if not flips.keys().isdisjoint(digests))
+            return np.array([known[digest] for digest in digests], dtype=np.bool_), len(new), spent
+
+    def keep(self, marks: Sequence[str], epsilon: float, flips: Flips) -> None:
+        """Keep those of (n,) flips, drawn by the first active party, whose labels have none yet for this epsilon.
+
+        Args:
+            marks: one for each label, see `PartyData.training_marks`.
+        """
+        with self._lock() as key:
+            known = self._all().get(epsilon, {})
+            drawn = dict(zip(_digests(key, marks), flips.tolist(), strict=True))
+            if drawn.keys() - known.keys():
+                self._write(epsilon, drawn | known)
+
+    def _all(self) -> dict[float, dict[bytes, bool]]:
+        """epsilon -> digest -> whether that label is flipped."""
+        paths = self.folder.glob(_FILE.format("*"))
+        return {float(path.stem.removeprefix("label-flips-")): self._read(path) for path in paths}
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[bytes]:
+        """Yield the key, drawn if there is none, while a lock keeps others from reading or writing the files."""
+        with lock_file(self.folder / _KEY) as file:
+            key = file.read()
+            if not key:
+                key = os.urandom(KEY_BYTES)
+                file.write(key)
+                file.flush()
+                os.fsync(file.fileno())
+            if len(key) != KEY_BYTES:
+                raise _damage(f"{self.folder / _KEY} with {len(key)} bytes")
+            self._check_reading()
+            yield key
+
+    def _check_reading(self) -> None:
+        if not self._reading:
+            return
+        path = self.folder / _READINGS
+        try:
+            kept = json.loads(path.read_text("utf-8")) if path.exists() else {}
+            known = dict(kept.setdefault(self._place, self._reading))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise _damage(f"{path}: {error}") from None
+        for key, value in self._reading.items():
+            if known.get(key) != value:
+                got = f"{value!r}, and labels whose flips are kept by {key}={known.get(key)!r}"
+                allowed = f"{known.get(key)!r}: with other ids the same labels would be flipped again"
+                raise PolicyError(key, got=got, allowed=allowed, hint=f"set {key} to that")
+        if kept[self._place] is self._reading:
+            write_atomic(path, json.dumps(kept).encode(), private=True)
+
+    def _read(self, path: Path) -> dict[bytes, bool]:
+        try:
+            arrays, _ = read_sealed(path, FORMAT, VERSION)
+        except PayloadError as error:
+            raise _damage(str(error)) from None
+        whole, flips = arrays["digests"].tobytes(), arrays["flips"].tolist()
+        return {whole[DIGEST_BYTES * n : DIGEST_BYTES * (n + 1)]: flip for n, flip in enumerate(flips)}
+
+    def _write(self, epsilon: float, known: dict[bytes, bool]) -> None:
+        digests = np.frombuffer(b"".join(known), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
+        arrays = {"digests": digests, "flips": np.array(list(known.values()), dtype=np.bool_)}
+        path = self.folder / _FILE.format(repr(float(epsilon)))
+        write_sealed(path, FORMAT, VERSION, arrays, {}, private=True)
+
+
+def id_keys(config: RunConfig, node: Mapping[str, Any]) -> dict[str, str]:
+    """The keys that select the rows' ids in a party's file, with their values.
+
+    Args:
+        config: The run's config.
+        node: The node config, which may replace the run's values.
+    """
+    spec = with_dialect(config.data, node)
+    id_column = settings_of(config).id_column
+    return {"vfb2.id-column": id_column, "separator": spec.separator, "encoding": spec.encoding}
+
+
+def _digests(key: bytes, marks: Sequence[str]) -> list[bytes]:
+    return [hmac.digest(key, mark.encode(), "sha256")[:DIGEST_BYTES] for mark in marks]
+
+
+def _chance(digest: bytes, epsilon: float, kept: Mapping[float, Mapping[bytes, bool]]) -> float:
+    """The chance that a label is flipped, given its flips for the next larger and the next smaller epsilon.
+
+    The flipped label for one epsilon is the one for the next larger epsilon, flipped once more with the chance that
+    makes up the difference. So all flips of a label together reveal no more than the one for the largest epsilon.
+    """
+    rates = {used: flips[digest] for used, flips in kept.items() if digest in flips}
+    larger = min((used for used in rates if used > epsilon), default=None)
+    smaller = max((used for used in rates if used < epsilon), default=None)
+    own = flip_rate(epsilon)
+    flipped = own if larger is None else _chance_after(rates[larger], True, flip_rate(larger), own)
+    if smaller is None:
+        return flipped
+    after, rate = rates[smaller], flip_rate(smaller)
+    weight = flipped * _chance_after(True, after, own, rate)
+    other = (1 - flipped) * _chance_after(False, after, own, rate)
+    # both are 0 only where flips that another party drew allow neither value here
+    return weight / (weight + other) if weight + other else own
+
+
+def _chance_after(before: bool, after: bool, rate: float, wider: float) -> float:
+    """The chance that ``before``, flipped at ``rate``, becomes ``after`` when flipped on to the ``wider`` rate."""
+    again = (wider - rate) / max(1 - 2 * rate, 1e-300)
+    return again if before != after else 1 - again
+
+
+def _damage(what: str) -> ConfigError:
+    return ConfigError(
+        STATE_DIR,
+        got=f"unusable label flips: {what}",
+        allowed="whole ones",
+        hint="bring back a copy: without them the next run draws others, which spends its epsilon once more",
+    )

@@ -1,0 +1,146 @@
+"""The count of a party's looks: how many numbers of every row its peers could have computed, over all runs.
+
+Each sum that contains a row's partial is one linear equation about the party's columns of that row, and as many
+equations as columns determine the columns. The count is kept in the ``state-dir``, by the party's index. It ignores
+which rows and which peers a run has: dropping a row, another id column or a new certificate must not start a new count.
+A block that scores rows counts once, because scoring the same row again shows the same number.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from logging import WARNING
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.common import log
+
+from apps.run_config.algorithm import RunConfig
+from apps.sites.ledger import check_folder, open_ledger
+from apps.sites.rows import DATA_PATH, SCORE_PATH
+from apps.sites.state_store import state_dir
+from vertical.policy import PolicyError
+from vertical.problem.blocks.base import SAGA, SVRG
+from vertical.problem.objectives import Array
+from vertical.records import VFB2Settings
+from vertical.segment.plan import Plan
+
+MOST_LOOKS = "most-looks"
+_LOOKS, _RUNS, _BLOCKS = "looks", "runs", "blocks"
+
+
+class LookLedger:
+    """A party's looks.
+
+    Args:
+        folder: The party's ``state-dir``.
+        place: The party's index.
+        run: The run that is counted.
+        most: The largest count that the owner allows. 0: any.
+    """
+
+    def __init__(self, folder: Path, place: int, run: int, most: int) -> None:
+        self._folder, self._place, self._run, self._most = folder, str(place), str(run), most
+
+    def check(self, planned: int) -> None:
+        """Refuse a run that would exceed the owner's limit by its end.
+
+        Args:
+            planned: The looks of the whole run, including those that are counted already.
+
+        Raises:
+            PolicyError: It would.
+            ConfigError: As of `open_ledger`.
+        """
+        if not self._most:
+            return
+        with open_ledger(self._folder) as ledger:
+            runs = ledger.get(_LOOKS, {}).get(self._place, {}).get(_RUNS, {})
+            self._compare(sum(runs.values()), max(planned - runs.get(self._run, 0), 0))
+
+    def spend(self, plan: Plan, columns: int, weights: Array | None) -> int:
+        """Count the looks of a segment before anything of it is sent.
+
+        Args:
+            plan: The segment's plan.
+            columns: The number of the party's columns; a warning is logged once the count reaches it.
+            weights: The block that scores rows; None in training.
+
+        Returns:
+            The count after the segment, over all runs.
+
+        Raises:
+            PolicyError: It would exceed the owner's limit.
+            ConfigError: As of `open_ledger`.
+        """
+        block = "" if weights is None else hashlib.sha256(weights.tobytes()).hexdigest()
+        with open_ledger(self._folder) as ledger:
+            own = ledger.setdefault(_LOOKS, {}).setdefault(self._place, {_RUNS: {}, _BLOCKS: []})
+            before: int = sum(own[_RUNS].values())
+            looks = 0 if block in own[_BLOCKS] else looks_of(plan)
+            self._compare(before, looks)
+            began = self._run in own[_RUNS]
+            own[_RUNS][self._run] = own[_RUNS].get(self._run, 0) + looks
+            if block and looks:
+                own[_BLOCKS].append(block)
+        after = before + looks
+        if after >= columns and not (began and before >= columns):
+            words = (
+                "party %s: its peers could have computed %d numbers of every row over all runs, and it has %d columns: "
+                "%d such numbers determine the values in them; see docs/vertical.md and most-looks"
+            )
+            log(WARNING, words, self._place, after, columns, columns)
+        return after
+
+    def _compare(self, before: int, looks: int) -> None:
+        if self._most and before + looks > self._most:
+            got = f"{looks} further looks at every row after {before} in all runs"
+            hint = "lower num-server-rounds or vfb2.epochs, or ask the owner of the data"
+            raise PolicyError(MOST_LOOKS, got=got, allowed=f"{self._most} in all", hint=hint)
+
+
+def looks_of(plan: Plan) -> int:
+    """Return how many numbers of each row a segment shows at most."""
+    passes = plan.epochs if plan.algorithm == SVRG else int(plan.algorithm == SAGA and plan.start and plan.epochs > 0)
+    return plan.width * (plan.epochs + passes + plan.evaluate + plan.score)
+
+
+def planned_looks(config: RunConfig) -> int:
+    """Return how many numbers of each row a run that trains shows at most; 0 for other runs.
+
+    A resumed run and a run that scores rows are only counted segment by segment.
+    """
+    vfb2, training = config.family, config.training
+    assert isinstance(vfb2, VFB2Settings)
+    if vfb2.score_run or config.run.resume:
+        return 0
+    rounds, strategy = training.num_server_rounds, config.run.strategy
+    evaluations = rounds // training.evaluate_every + bool(rounds % training.evaluate_every) + bool(vfb2.embedding)
+    epochs = rounds * vfb2.epochs * (2 if strategy.endswith(SVRG) else 1) + strategy.endswith(SAGA)
+    return max(vfb2.embedding, 1) * (epochs + evaluations)
+
+
+def open_looks(config: RunConfig, context: Context, place: int) -> LookLedger | None:
+    """Return the ledger of a party with rows of its own, after a check of the run; None without a ``state-dir``.
+
+    Args:
+        config: The run's config.
+        context: The context of the party's node.
+        place: The party's index.
+
+    Raises:
+        PolicyError: The limit has a wrong value, or the run would exceed it.
+        ConfigError: There is a limit but no ``state-dir``; or as of `open_ledger`.
+    """
+    node: Mapping[str, Any] = context.node_config
+    most = node.get(MOST_LOOKS, 0)
+    if type(most) is not int or most < 0:
+        raise PolicyError(MOST_LOOKS, got=repr(most), allowed="an integer >= 0", hint="change the site's settings")
+    if most:
+        check_folder(node, MOST_LOOKS)
+    folder = state_dir(node)
+    if folder is None or not (DATA_PATH in node or SCORE_PATH in node):
+        return None
+    ledger = LookLedger(folder, place, context.run_id, most)
+    ledger.check(planned_looks(config))
+    return ledger

@@ -1,0 +1,231 @@
+"""The rows that a party scores: a file encoded as in training, or all rows of a data set that parties share out."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
+from logging import WARNING
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.common import log
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.special import softmax
+
+from apps.parties.blocks import BlockFile, read_block
+from apps.parties.column_use import ColumnUse
+from apps.parties.table import UsedColumns, encode_rows, read_ids, read_own
+from apps.run_config.algorithm import RunConfig
+from apps.run_config.settings import ConfigError
+from apps.sites.files import make_folder, write_atomic
+from apps.sites.rows import DATA_PATH, SCORE_PATH, with_dialect
+from problems.data import DataError, Preprocessing
+from problems.data.cells import is_number
+from problems.data.dialect import Dialect
+from problems.data.formats.tables import read_table
+from problems.data.unseen import find_unseen
+from vertical.parties import KeptBlock, PartyData, Rows
+from vertical.problem.blocks.base import Features, canonical
+from vertical.problem.objectives import make_objective
+from vertical.records import VFB2Settings
+from vertical.segment.plan import Holding
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCORES_PATH = "scores-path"
+
+
+class _Rows:
+    """Rows to score, none of which is a test row.
+
+    Attributes:
+        labelled: whether the party's labels were used in training.
+        columns, names: number and names of the block's columns.
+        classes: of the labels that the party had in training, where the model tells several apart.
+    """
+
+    keys: Mapping[str, Any] = MappingProxyType({})
+    block: KeptBlock | None
+
+    def __init__(self, features: Features, ids: Sequence[str], block: BlockFile, party: int) -> None:
+        self._features, self._ids, self.block = features, ids, block
+        self.labelled = party in block.active
+        self.columns, self.names, self.classes = len(block.names), list(block.names), block.classes
+
+    def ids(self, rows: Rows | None) -> Sequence[str]:
+        return self._ids if rows is None else [self._ids[row] for row in rows]
+
+    def holding(self, rows: Rows | None) -> Holding:
+        return Holding(self._features if rows is None else self._features[rows])
+
+    def preprocessing(self, rows: Rows | None) -> Preprocessing | None:
+        return None
+
+    def training_marks(self, rows: Rows | None) -> Sequence[str] | None:
+        return None
+
+
+class ScoreTable(_Rows):
+    """The rows of one party's csv or parquet file, in the order of their ids, encoded and scaled as in training.
+
+    Attributes:
+        read: Names of the file's columns that are features.
+
+    Columns that training did not have are not used. Numbers may lie outside of those of training; a category that
+    training did not have is 0 in all its features, with a warning.
+
+    Raises:
+        DataError: names a column that is missing, has gaps or is of another kind than in training, or two rows with the
+            same id.
+    """
+
+    def __init__(self, path: Path, id_column: str, block: BlockFile, party: int, dialect: Dialect) -> None:
+        made_of = block.preprocessing
+        if made_of is None:
+            allowed = "that of a run on files, since a file is scored"
+            raise DataError(block.path, got="a block of a data set's columns", allowed=allowed, hint="train on files")
+        self.read = UsedColumns(made_of.columns)
+        frame = read_table(path, [*made_of.words, id_column], dialect)
+        ids = read_ids(path, frame, id_column)
+        frame.columns = frame.columns.map(str)
+        order = np.argsort(ids, kind="stable")
+        intercept = len(block.names) > len(made_of.names)
+        values = made_of.encode(frame)
+        _check_kinds(frame, made_of, party)
+        features = encode_rows(made_of, values[order], intercept=intercept)
+        super().__init__(features, ids[order].tolist(), block, party)
+
+
+class SimulatedRows(_Rows):
+    """A party's columns of all rows of a data set, training rows first; ids are the data set's row numbers.
+
+    Raises:
+        DataError: the block is that of another party, or of other data.
+    """
+
+    def __init__(self, rows: PartyData, block: BlockFile, party: int) -> None:
+        for key, value in rows.keys.items():
+            if value != block.data.get(key, value):
+                allowed = f"{block.data[key]!r}, as in training"
+                raise DataError(f"party {party}: {key}", got=repr(value), allowed=allowed, hint=f"set {key} so")
+        if tuple(rows.names) != block.names:
+            got = f"{len(rows.names)} columns that are not those of its block"
+            raise DataError(f"party {party}: columns", got=got, allowed="the same", hint="take the block of this party")
+        held = rows.holding(None)
+        parts: list[Any] = [held.features, *([] if held.test_features is None else [held.test_features])]
+        dense = isinstance(held.features, np.ndarray)
+        features: Features = np.concatenate(parts) if dense else canonical(sparse.vstack(parts, format="csr"))
+        super().__init__(features, rows.ids(None), block, party)
+
+
+def _check_kinds(frame: "pd.DataFrame", made_of: Preprocessing, party: int) -> None:
+    """Refuse numbers in a column of categories; warn of categories that training did not have."""
+    for unseen in find_unseen(made_of, frame):
+        if unseen.is_whole and all(map(is_number, unseen.values)):
+            allowed = "text, as in training"
+            raise DataError(
+                f"column {unseen.column!r}", got="numbers", allowed=allowed, hint="bring the column as in training"
+            )
+        log(WARNING, "party %d: %s", party, unseen.describe(quote=False))
+
+
+def read_score_table(
+    path: Path, config: RunConfig, node: Mapping[str, Any], place: tuple[int, int], use: ColumnUse
+) -> ScoreTable:
+    """Return the rows that a party scores.
+
+    Args:
+        path: of its file.
+        node: its node config, which says where its block is.
+        place: the party's number, and the number of parties.
+        use: The owner's demands on the use of the columns.
+
+    Raises:
+        PolicyError: the block is made of columns that the owner does not allow.
+        ConfigError: the party has no such block, or its scores would replace another file.
+        DataError: its file does not fit the block; names the party, the file and the column.
+    """
+    vfb2, key = config.family, SCORE_PATH if node.get(SCORE_PATH) else DATA_PATH
+    assert isinstance(vfb2, VFB2Settings)
+    block = read_block(node, vfb2.score_run, vfb2.problem, place)
+    check_scores_path(node, vfb2.id_column, [path, block.path])
+    use.check_block(() if block.preprocessing is None else block.preprocessing.columns)
+    dialect = Dialect.of(with_dialect(config.data, node))
+    read = partial(_score_table, id_column=vfb2.id_column, block=block, party=place[0], dialect=dialect)
+    return read_own(path, f"party {place[0]}: {key}", read)
+
+
+@lru_cache(maxsize=4)
+def _score_table(
+    path: Path, changed: int, *, id_column: str, block: BlockFile, party: int, dialect: Dialect
+) -> ScoreTable:
+    return ScoreTable(path, id_column, block, party, dialect)
+
+
+def write_scores(
+    path: Path, ids: Sequence[str], z: NDArray[np.float64], vfb2: VFB2Settings, classes: Sequence[str]
+) -> None:
+    """Write (n,) scores, or (n, k) of softmax, as a csv file that its owner alone can read, a row for each id.
+
+    The columns are the ids', ``score`` and, for problems with two classes, ``probability``: the sigmoid of the score,
+    what the model takes for the probability of a positive label. For softmax they are the most probable ``class`` and
+    every class's probability, under the classes' names, or their numbers at a party that had no labels.
+    """
+    columns: dict[str, Sequence[Any]] = {vfb2.id_column: ids}
+    if z.ndim == 2:
+        names = classes or [str(number) for number in range(z.shape[1])]
+        columns["class"] = [names[place] for place in z.argmax(axis=1)]
+        chances = softmax(z, axis=1)
+        columns |= {f"probability-{name}": chances[:, place].tolist() for place, name in enumerate(names)}
+    else:
+        columns["score"] = z.tolist()
+    if make_objective(vfb2.problem).classification:
+        columns["probability"] = np.exp(-np.logaddexp(0.0, -z)).tolist()
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(columns)
+    lines.writerows(zip(*columns.values(), strict=True))
+    make_folder(path.parent, private=True)
+    write_atomic(path, text.getvalue().encode("utf-8", "surrogatepass"), private=True)
+
+
+def check_scores_path(node: Mapping[str, Any], id_column: str, inputs: Sequence[Path]) -> None:
+    """Check that the file that ``scores-path`` names is missing or has scores, before a run scores rows for it.
+
+    Args:
+        node: The party's node config.
+        id_column: The name of the first column of a file of scores.
+        inputs: The files that the party reads.
+
+    Raises:
+        ConfigError: The file is an input, or of another origin.
+    """
+    named = str(node.get(SCORES_PATH, ""))
+    target = Path(named).expanduser()
+    if not named or not target.exists():
+        return
+    others = [Path(str(node[key])).expanduser() for key in (DATA_PATH, SCORE_PATH) if node.get(key)]
+    fault = "which is not a table of scores"
+    if any(other.exists() and target.samefile(other) for other in (*inputs, *others)):
+        fault = "which is a file that this party reads"
+    elif target.is_file():
+        with target.open(encoding="utf-8", errors="replace", newline="") as file:
+            if next(csv.reader(file), [])[:2] in ([id_column, "score"], [id_column, "class"]):
+                return
+    allowed, hint = "a new file, or a table of scores", "choose another name"
+    raise ConfigError(SCORES_PATH, got=f"{target}, {fault}", allowed=allowed, hint=hint)
+
+
+def scores_path(node: Mapping[str, Any], folder: Path | None, block: BlockFile, token: str) -> Path:
+    """Return where a party's scores go: to ``scores-path``, else to its folder of the run, else beside its block.
+
+    Args:
+        token: of the run that scores.
+    """
+    if named := str(node.get(SCORES_PATH, "")):
+        return Path(named).expanduser()
+    return block.path.with_name(f"scores-{token}.csv") if folder is None else folder / "scores.csv"

@@ -1,0 +1,297 @@
+"""Sites of vertical learning: parties, which hold columns of the same rows, each with a policy of its own."""
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping
+from logging import INFO, WARNING
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+from flwr.app import Context, Message
+from flwr.common import log
+
+from apps.parties.audit import audit, describe_columns
+from apps.parties.blocks import BLOCK, BlockFile, party_folder, write_block
+from apps.parties.column_use import count_of
+from apps.parties.column_use import value_of as _value
+from apps.parties.data import data_loader, settings_of
+from apps.parties.flip_memory import FlipMemory, id_keys
+from apps.parties.looks import open_looks
+from apps.parties.score_table import SCORES_PATH, ScoreTable, scores_path, write_scores
+from apps.parties.table import PartyTable
+from apps.run_config.algorithm import HANDSHAKE, Held, RunConfig, Sites
+from apps.run_config.settings import ConfigError
+from apps.sites.rows import DATA_PATH, SCORE_PATH
+from apps.sites.state_store import state_dir
+from apps.sites.withheld import is_verbose
+from clients.base import PayloadClient, Trained
+from clients.vfb2 import VFB2Client
+from payloads.handshake import Scaling, SiteReport
+from payloads.wire import PHASE, RUN_TOKEN
+from vertical.parties import NoModel, Party
+from vertical.policy import (
+    ALLOW_INTERSECTION,
+    ALLOW_SCORES,
+    ALLOWED_MASKINGS,
+    DEFAULT_FEWEST_ROWS,
+    FEWEST_PARTIES,
+    FEWEST_ROWS,
+    LARGEST_EPSILON,
+    PEER_CA,
+    PEER_HOSTS,
+    PINNED_PEERS,
+    SCORES_FOR,
+    Policy,
+    PolicyError,
+    RefusalError,
+    parse_maskings,
+    parse_pins,
+)
+from vertical.problem.blocks import NO_PENALTY
+from vertical.problem.blocks.network import NetworkError, check_name
+from vertical.records import DATA_SUMMARY, UNREACHABLE, Segment, VFB2Settings
+from vertical.transport.addresses import Address
+from vertical.transport.identity import Identity
+
+MODEL = "model"
+PEER_FILES = ("peer-cert", "peer-key", PEER_CA)
+_PAGE = "see docs/vertical.md"
+T = TypeVar("T", bool, str)
+
+
+class PartySites(Sites):
+    """Clients that hold columns. Each has an owner, who may keep a log of what leaves the party."""
+
+    bring_files = True
+    refusals = (RefusalError,)
+
+    def hold(self, config: RunConfig, context: Context, place: tuple[int, int], scaling: Scaling | None) -> Party:
+        return make_party(config, context, *place)
+
+    def report(self, config: RunConfig, context: Context, place: tuple[int, int]) -> SiteReport:
+        """Return who the party is, without reading its data.
+
+        Raises:
+            ConfigError, PolicyError: as for `make_party`.
+        """
+        make_party(config, context, *place)
+        return SiteReport(identity=np.array(place))
+
+    def model(self, config: RunConfig, site: Held) -> Trained:
+        """Return an empty model for Flower: a party's block is part of its memory."""
+        return NoModel()
+
+    @contextlib.contextmanager
+    def audit(self, config: RunConfig, event: str, context: Context, message: Message) -> Iterator[dict[str, Any]]:
+        """Add a line to the owner's log; the handshake's line also holds the settings of the run."""
+        with audit(event, context, message) as facts:
+            yield facts
+            if event == HANDSHAKE:
+                vfb2 = settings_of(config)
+                facts.update(strategy=config.run.strategy, alignment=vfb2.alignment, masking=vfb2.masking)
+                facts["label-epsilon"] = vfb2.label_epsilon
+                facts |= {"problem": vfb2.problem, "label-column": config.data.labels_in, "id-column": vfb2.id_column}
+                if vfb2.score_run:
+                    facts |= {"score-run": vfb2.score_run, "score-for": vfb2.score_for}
+
+    def begin(self, client: PayloadClient[Any], facts: dict[str, Any]) -> None:
+        """Let the client fill in the line of the owner's log."""
+        assert isinstance(client, VFB2Client)
+        client.facts = facts
+
+    def end(
+        self, client: PayloadClient[Any], context: Context, config: Mapping[str, Any], local: Mapping[str, Any]
+    ) -> None:
+        """Write a party's own block after the last segment, or the scores that it has learnt.
+
+        They go under its ``state-dir`` or, if it has none, into the run directory of a server on the same machine.
+
+        Args:
+            config: the message's scalars. Their run token names the folder, else the salt of the segment does.
+        """
+        assert isinstance(client, VFB2Client)
+        if not isinstance(client.inbox, Segment):  # the party has only introduced itself
+            return
+        party, node = client.party, context.node_config
+        if isinstance(party.data, PartyTable | ScoreTable):
+            client.facts |= describe_columns(client.settings, party.data.read)
+        run = str(config.get(RUN_TOKEN, "")) or client.inbox.salt.tobytes().hex()
+        folder = party_folder(node, local, run, party.partition_id)
+        if client.scores is not None:
+            block = party.data.block
+            assert isinstance(block, BlockFile)
+            path, (ids, z) = scores_path(node, folder, block, run), client.scores
+            write_scores(path, ids, z, client.settings, block.classes)
+            log(INFO, "party %d: the scores of %d rows are in %s", party.partition_id, len(ids), path)
+        elif folder is None and config.get(PHASE) == DATA_SUMMARY and not client.settings.score_run:
+            lost = "party %d: its block of the model is lost when the run ends, and no row can be scored with it: %s"
+            log(WARNING, lost, party.partition_id, "its node config has no state-dir to keep it in")
+        elif folder is not None and client.keepsake is not None:
+            made_of = party.data.preprocessing(client.state.aligned)
+            header = {
+                "run": run,
+                "problem": client.settings.problem,
+                "party": party.partition_id,
+                "parties": party.parties,
+                "active": client.active,
+                "epochs": client.epochs,
+                "embedding": client.settings.embedding,
+                "model": party.model,
+                "columns": party.data.names,
+                "data": dict(party.data.keys),
+                "classes": list(party.data.classes),
+                "preprocessing": None if made_of is None else made_of.to_json(),
+            }
+            path = write_block(folder, client.keepsake, header)
+            if client.settings.penalty != NO_PENALTY:
+                kept = [party.data.names[place] for place in np.flatnonzero(client.keepsake["weights"])]
+                told = "party %d keeps %d of its %d columns: %s"
+                log(INFO, told, party.partition_id, len(kept), party.data.columns, ", ".join(kept) or "none")
+            log(INFO, "party %d: its block of run %s is in %s", party.partition_id, run, path)
+
+
+def make_party(config: RunConfig, context: Context, place: int, parties: int) -> Party:
+    """Return the party of a node. Its data are first read by `Party.data`, which raises `DataError` if they cannot be.
+
+    Raises:
+        ConfigError: the node config is wrong, or the run config does not fit it.
+        PolicyError: the party's policy forbids the run.
+    """
+    node, vfb2 = context.node_config, settings_of(config)
+    try:
+        policy = policy_of(node)
+        policy.check_run(
+            parties,
+            label_epsilon=vfb2.label_epsilon,
+            masking=vfb2.masking,
+            intersection=vfb2.alignment == "intersection",
+            scores_for=vfb2.score_for if vfb2.score_run else "",
+        )
+        for name in (BLOCK, SCORE_PATH, SCORES_PATH):
+            _of(node, name, "")
+        load, looks = data_loader(config, node, place, parties), open_looks(config, context, place)
+    except PolicyError as error:
+        raise error.at(f"party {place}") from None
+    folder = state_dir(node)
+    identity, authority = _identity(node)
+    advertised, listen = _addresses(node)
+    return Party(
+        place,
+        parties,
+        load,
+        identity=identity,
+        authority=authority,
+        advertised=advertised,
+        listen=listen,
+        share=_of(node, "share-block", True),
+        model=_model_of(node, vfb2),
+        policy=policy,
+        flips=None if folder is None else FlipMemory(folder, place, id_keys(config, node)),
+        verbose=is_verbose(config, node),
+        looks=looks,
+        run_config=dict(context.run_config),
+    )
+
+
+def _addresses(node: Mapping[str, Any]) -> tuple[str, Address | None]:
+    """Return where the other parties reach a node, see `Party.advertised`, and where it listens if not there."""
+    advertised, listen = (_of(node, name, "") for name in ("advertise", "listen"))
+    for name, text in (("advertise", advertised), ("listen", listen)):
+        if not text or (name, text) == ("advertise", UNREACHABLE):
+            continue
+        try:
+            Address("tcp", text)
+        except ValueError:
+            allowed = "host:port, an IPv6 host in brackets, with a port of 1 to 65535"
+            allowed += f"; or {UNREACHABLE!r}, if nobody can reach it" if name == "advertise" else ""
+            raise ConfigError(f"node config: {name}", got=repr(text), allowed=allowed, hint=_PAGE) from None
+    if listen and advertised in ("", UNREACHABLE):
+        got = f"listen with advertise={advertised!r}" if advertised else "listen without advertise"
+        hint = "say in advertise where the others reach it"
+        raise ConfigError("node config", got=got, allowed="advertise alone, or listen with host:port in it", hint=hint)
+    return advertised, Address("tcp", listen) if listen else None
+
+
+def _model_of(node: Mapping[str, Any], vfb2: VFB2Settings) -> str:
+    """A party's network: its node config's ``model``, else the run's; nothing is imported."""
+    name = _of(node, MODEL, vfb2.model)
+    if not vfb2.embedding:
+        return name
+    try:
+        check_name(f"node config: {MODEL}", name)
+    except NetworkError as error:
+        raise ConfigError.of(error) from None
+    return name
+
+
+def policy_of(node: Mapping[str, Any]) -> Policy:
+    """The policy in a node config.
+
+    Raises:
+        PolicyError: a value has the wrong type or is out of range, or `peer-ca` cannot be read; names the key.
+    """
+    pins = parse_pins(_text(node, PINNED_PEERS)) if PINNED_PEERS in node else {}
+    authority = node.get(PEER_CA) if pins else None
+    epsilon = _value(
+        node, LARGEST_EPSILON, None, "a number > 0", lambda value: type(value) in (int, float) and 0 < value < math.inf
+    )
+    own = bool(node.get(DATA_PATH) or node.get(SCORE_PATH))
+    return Policy(
+        fewest_parties=_value(
+            node, FEWEST_PARTIES, 0, "an integer >= 0", lambda value: type(value) is int and value >= 0
+        ),
+        pins=pins,
+        authorities=_authorities(Path(str(authority)).expanduser()) if authority else (),
+        largest_label_epsilon=None if epsilon is None else float(epsilon),
+        allow_intersection=_value(
+            node, ALLOW_INTERSECTION, True, "true or false", lambda value: isinstance(value, bool)
+        ),
+        allowed_maskings=parse_maskings(_text(node, ALLOWED_MASKINGS)) if ALLOWED_MASKINGS in node else (),
+        scores_for=_value(node, ALLOW_SCORES, "all", ", ".join(SCORES_FOR), lambda value: value in SCORES_FOR),
+        fewest_rows=count_of(node, FEWEST_ROWS, DEFAULT_FEWEST_ROWS if own else 0),
+        peer_hosts=tuple(_text(node, PEER_HOSTS).split()),
+    )
+
+
+def _text(node: Mapping[str, Any], name: str) -> str:
+    return str(_value(node, name, "", "text", lambda value: isinstance(value, str)))
+
+
+def _authorities(path: Path) -> tuple[bytes, ...]:
+    """The certificates (DER) in a PEM file."""
+    try:
+        return tuple(one.public_bytes(Encoding.DER) for one in x509.load_pem_x509_certificates(path.read_bytes()))
+    except (ValueError, OSError) as error:
+        raise PolicyError(PEER_CA, got=f"{path}: {error}", allowed="a PEM file of certificates", hint=_PAGE) from None
+
+
+def _identity(node: Mapping[str, Any]) -> tuple[Identity | None, str | None]:
+    """Return a node's own certificate and key, and the file of the authority that signs its peers' certificates."""
+    named = {name: _of(node, name, "") for name in PEER_FILES}
+    files = {name: Path(path).expanduser() for name, path in named.items() if path}
+    certificate, key, authority = map(files.get, PEER_FILES)
+    if bool(certificate) != bool(key):
+        got, lacks = ("peer-cert", "peer-key") if certificate else ("peer-key", "peer-cert")
+        got = f"{got} without {lacks}"
+        raise ConfigError("node config", got=got, allowed="both or neither", hint=f"give {lacks} too")
+    if authority and not certificate:
+        got, allowed = f"peer-ca {named['peer-ca']!r} alone", "that with peer-cert and peer-key"
+        raise ConfigError("node config", got=got, allowed=allowed, hint="give them too")
+    for name, path in files.items():
+        if not path.is_file():
+            got, hint = f"{named[name]!r}, which does not exist", "give the path of a PEM file"
+            raise ConfigError(f"node config: {name}", got=got, allowed="an existing file", hint=hint)
+    if certificate is None or key is None:
+        return None, None
+    return Identity.from_files(certificate, key), str(authority) if authority else None
+
+
+def _of(node: Mapping[str, Any], name: str, default: T) -> T:
+    value = node.get(name, default)
+    if not isinstance(value, type(default)):
+        kind = "true or false" if isinstance(default, bool) else "text"
+        raise ConfigError(f"node config: {name}", got=repr(value), allowed=kind, hint=_PAGE)
+    return value

@@ -1,0 +1,160 @@
+"""Base of the vertical strategies, whose clients hold columns of the same rows and all run at once.
+
+An exchange in which parties talk to each other succeeds for all or for none. If it fails, the server works out which
+party the errors blame, introduces the parties to each other again and asks all of them again.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from logging import WARNING
+from typing import Any, ClassVar
+
+from flwr.app import ArrayRecord, Message
+from flwr.common import log
+from flwr.serverapp import Grid
+
+from payloads.record import Payload
+from payloads.wire import ARRAYS, PAYLOAD
+from strategies.base import PayloadStrategy
+from strategies.rounds.errors import NO_ANSWER
+from strategies.rounds.exchange import Exchange
+from strategies.rounds.handshake import Roster
+from strategies.rounds.replies import Reply
+from strategies.vertical.meeting import check_capacity, check_refusals, meet_on
+
+# seconds to wait for the other parties once one has failed; Flower reports late that a client was killed
+PATIENCE = 90.0
+
+
+class PartyExchange(Exchange):
+    """An exchange with all parties; if they talk to each other in it and one fails, all are asked again."""
+
+    family: VerticalStrategy
+
+    def receive(self, replies: Iterable[Message]) -> list[Reply]:
+        """Return the replies of all parties; if they talk to each other and one fails, all are asked again.
+
+        Raises:
+            StrategyError: a party refuses, or one still fails after ``max-retries`` retries.
+        """
+        if self.phase in self.family.introductions:
+            return super().receive(replies)
+        training, server_round, attempt = self.family.training, self.server_round, 0
+        while True:
+            self.found, self.reasons = {}, {}
+            self.sort(replies)
+            # a silent party may still be working on its message, and must not get another
+            hung = NO_ANSWER in self.reasons.values() and set(self.reasons.values()) != {NO_ANSWER}
+            self.reasons = find_culprits(self.reasons, len(self.roster))
+            if not self.reasons or hung or self.grid is None or attempt == training.max_retries:
+                break
+            attempt += 1
+            named = "; ".join(f"party {place}: {reason}" for place, reason in self.reasons.items())
+            log(WARNING, "round %d: retry %d of %d: %s", server_round, attempt, training.max_retries, named)
+            self.wait()
+            payload = self.family.meet_again(server_round, self.content.array_records[ARRAYS])
+            self.content, self.sent = self.content.copy(), {}
+            self.content[PAYLOAD] = payload.to_record()
+            replies = self.send(self.write(range(len(self.roster))))
+        return self.close()
+
+    def sort(self, replies: Iterable[Message]) -> None:
+        replies = list(replies)
+        check_refusals(self, replies)
+        super().sort(replies)
+
+    def check_payload(self, place: int, payload: Any) -> None:
+        super().check_payload(place, payload)
+        self.family.check_report(place, payload, self.phase)
+
+
+class VerticalStrategy(PayloadStrategy):
+    """Base of the vertical strategies: no model travels, and the parties measure the metrics."""
+
+    exchange_type = PartyExchange
+    needs_examples = "has clients that hold columns of the same rows"
+    needs_all_clients = "trains a block of columns at every client"
+    retries_failed = True
+    vertical = True
+    fewest_clients = 3
+    number_types = ("float64",)
+    default_step = 0.1  # smaller than elsewhere, since updates that come late narrow the steps that are stable
+    unread: ClassVar[tuple[str, ...]] = (
+        "local_steps",
+        "server_learning_rate",
+        "score",
+        "aggregation",
+        "trim_fraction",
+        "norm_bound",
+    )
+    # the phases in which parties do not talk to each other yet
+    introductions: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def meet_again(self, server_round: int, arrays: ArrayRecord) -> Payload:
+        """Introduce the parties again after one has failed.
+
+        Returns:
+            The payload of the next attempt.
+        """
+
+    def check_report(self, place: int, payload: Any, phase: str) -> None:
+        """Check a party's report.
+
+        Args:
+            phase: "" in a round's own exchange.
+
+        Raises:
+            PayloadError: it is impossible, or lacks what was asked for.
+        """
+
+    def join(self, grid: Grid) -> Roster:
+        """Do the handshake.
+
+        Raises:
+            StrategyError: as in all strategies, or because not all parties can run at once.
+        """
+        known = bool(self.roster)
+        roster = super().join(grid)
+        if not known:
+            check_capacity(grid, len(roster))
+        return roster
+
+    def deliver(self, grid: Grid, messages: list[Message]) -> list[Message]:
+        """Wait ``round-timeout`` for the replies; after a party has failed, at most `PATIENCE` for the others."""
+        return meet_on(grid, messages, self.training.round_timeout, PATIENCE)
+
+
+def find_culprits(reasons: Mapping[int, str], parties: int) -> dict[int, str]:
+    """The parties that most errors of a failed segment blame, and why; several if they are blamed equally often.
+
+    Args:
+        reasons: party -> why it gave no good reply. If that blames no existing party, it counts against its sender.
+        parties: number of parties.
+    """
+    named = {place: find_blamed(reason) or (place, reason) for place, reason in reasons.items()}
+    named = {place: (who, why) if who < parties else (place, reasons[place]) for place, (who, why) in named.items()}
+    own = {place: reason for place, (party, reason) in named.items() if party == place}
+    votes = Counter(party for party, _ in named.values())
+    most = max(votes.values(), default=0)
+    found = {}
+    for party in sorted(party for party, count in votes.items() if count == most):
+        others = [reason for place, (accused, reason) in named.items() if accused == party != place]
+        words = [own[party]] if party in own else []
+        words += [f"the others say: {reason}" if words else reason for reason in others[:1] if reason not in words]
+        found[party] = "; ".join(words)
+    return found
+
+
+def find_blamed(words: str) -> tuple[int, str] | None:
+    """Read whom an error of a party's client blames.
+
+    Returns:
+        That party and why; None if the error blames nobody.
+    """
+    found = re.fullmatch(r"party (\d+): (.*)", words, re.DOTALL)
+    return None if found is None else (int(found[1]), found[2])

@@ -1,0 +1,51 @@
+"""The terms of a vertical exchange: a digest of everything that the server sends all parties alike."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from payloads.record import specs_of
+from payloads.wire import Values, hash_parts, parts_of
+from vertical.agreement import Agreement
+from vertical.parties import Party
+from vertical.records import Segment, VFB2Settings
+from vertical.segment.plan import Plan
+
+
+def agreed_terms(
+    run_config: Mapping[str, bool | int | float | str], scalars: Values, segment: Segment
+) -> dict[str, str]:
+    """Return a SHA-256 digest (hexadecimal) of each run-config key, scalar and field, by a name for errors.
+
+    Args:
+        run_config: The flat run config, as Flower hands it to the app.
+        scalars: The scalars of the message.
+        segment: The message's payload; an absent field has a digest too.
+    """
+    fields = segment.to_record()
+    groups: dict[str, Mapping[str, object]] = {
+        "run-config key": run_config,
+        "message scalar": scalars,
+        "segment field": {name: fields.get(name, b"") for name in specs_of(Segment)},
+    }
+    return {
+        f"{kind} {name}": hash_parts([kind.encode(), *parts_of(name, value)]).hex()
+        for kind, group in groups.items()
+        for name, value in group.items()
+    }
+
+
+def make_agreement(party: Party, settings: VFB2Settings, scalars: Values, segment: Segment) -> Agreement:
+    """Return everything that a party compares with its peers: what the server sends, and who holds labels."""
+    terms = agreed_terms(party.run_config, scalars, segment)
+    # the parties' blocks tell whose labels count in a run that scores rows
+    wanted = 0 if settings.score_run else settings.max_active
+    return Agreement(terms, tuple(segment.active.tolist()), wanted, party.data.labelled)
+
+
+def bind(plan: Plan, agreement: Agreement, history: str = "") -> Plan:
+    """Return a plan that two parties share only if they also agree on the terms.
+
+    Args:
+        history: The digest of the segment that left the weights it starts from.
+    """
+    return replace(plan, history=history, wanted=agreement.wanted, terms=tuple(agreement.terms.items()))

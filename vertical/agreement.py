@@ -1,0 +1,123 @@
+"""The comparison of terms: everything that the parties of an exchange must agree on, checked when they have joined.
+
+The server sends every party the run config and the messages, so a cheating server can send one party others. Each
+party therefore sends its peers one digest of all its terms. Where two digests differ, the parties exchange a digest of
+each term, and the error names a party and its terms before anything is summed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from vertical.transport.frames import Frame, Kind, PartyError
+from vertical.transport.mesh import Mesh
+
+# the digest of each term, by the term's name
+Terms = Mapping[str, str]
+GREETING_BYTES = 33
+# begins the names of terms that follow from others, which an error names only if nothing else differs
+DERIVED = "plan field "
+# seconds to wait for the peers' terms, and the most terms that an error names
+_PATIENCE, _MOST_NAMES = 5.0, 10
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One party's side of the comparison.
+
+    Attributes:
+        terms: The digest of each term, by its name.
+        active: The parties that use their labels; the first is the reporter.
+        wanted: The number of label holders that are active: the first of all; 0: not checked.
+        labelled: Whether this party holds labels.
+    """
+
+    terms: Terms = field(default_factory=dict)
+    active: tuple[int, ...] = ()
+    wanted: int = 0
+    labelled: bool = False
+
+    def greet(self) -> bytes:
+        """Return (33,) bytes for the peers: the digest of all terms, and whether this party holds labels."""
+        return digest_terms(self.terms) + bytes([self.labelled])
+
+    async def confirm(self, mesh: Mesh, greetings: Mapping[int, bytes]) -> None:
+        """Compare the terms of all parties, and check that the active parties are the first label holders.
+
+        Args:
+            mesh: The joined mesh; its frames are read only if terms differ.
+            greetings: The bytes of `greet` of every other party.
+
+        Raises:
+            PartyError: A greeting is malformed, terms differ, or the active parties are others.
+        """
+        greetings = dict(sorted({mesh.me: self.greet(), **greetings}.items()))
+        for party, greeting in greetings.items():
+            if len(greeting) != GREETING_BYTES or greeting[-1] > 1:
+                raise PartyError(party, "its greeting cannot be read")
+        digests = {party: greeting[:-1] for party, greeting in greetings.items()}
+        if len(set(digests.values())) > 1:
+            raise _blame(digests, await self._exchange(mesh))
+        holders = tuple(party for party, greeting in greetings.items() if greeting[-1])
+        if self.wanted and self.active != holders[: self.wanted]:
+            named, first = (", ".join(map(str, parties)) or "none" for parties in (self.active, holders))
+            reason = f"the server names parties {named} as active, allowed: the first {self.wanted} of {first}"
+            raise PartyError(None, f"{reason}, which hold labels")
+
+    async def _exchange(self, mesh: Mesh) -> dict[int, Terms]:
+        """Return the terms of all parties that send theirs in time, by party."""
+        terms: dict[int, Terms] = {mesh.me: self.terms}
+        complete = asyncio.get_running_loop().create_future()
+
+        def take(peer: int, frame: Frame) -> None:
+            if frame.kind == Kind.TERMS and peer not in terms:
+                terms[peer] = _read(peer, bytes(frame.body))
+                if len(terms) == mesh.parties:
+                    complete.set_result(None)
+
+        mesh.on_frame = take
+        mesh.broadcast(Frame(Kind.TERMS, 0, 0, json.dumps(dict(self.terms)).encode()))
+        either = {complete, mesh.failed}
+        await asyncio.wait(either, timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        if mesh.failed.done():
+            mesh.failed.result()
+        return terms
+
+
+def digest_terms(terms: Terms) -> bytes:
+    """Return a SHA-256 digest of all terms: 32 bytes."""
+    return hashlib.sha256(json.dumps(sorted(terms.items())).encode()).digest()
+
+
+def _read(party: int, body: bytes) -> Terms:
+    """Read a peer's terms; PartyError where they are no texts that can be printed."""
+    try:
+        terms = json.loads(body)
+        texts = [*terms.keys(), *terms.values()]
+    except (ValueError, AttributeError, RecursionError):
+        texts = [None]
+    if not all(isinstance(text, str) and text.isprintable() for text in texts):
+        raise PartyError(party, "its terms cannot be read")
+    return dict(terms)
+
+
+def _blame(digests: Mapping[int, bytes], terms: Mapping[int, Terms]) -> PartyError:
+    """Return the error that names the first party with other terms than most, and these terms.
+
+    Args:
+        digests: The digest of each party's terms, in the parties' order.
+        terms: The terms of each party that has sent them.
+    """
+    common, _ = Counter(digests.values()).most_common(1)[0]
+    culprit = next(party for party, digest in digests.items() if digest != common)
+    own, most = (terms.get(party, {}) for party in (culprit, list(digests.values()).index(common)))
+    names = sorted(name for name in own.keys() | most.keys() if own.get(name) != most.get(name))
+    names = [name for name in names if not name.startswith(DERIVED)] or names
+    shown = ", ".join(names[:_MOST_NAMES]) or "terms that it does not send"
+    more = f", and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return PartyError(culprit, f"it does not agree with the other parties on: {shown}{more}")

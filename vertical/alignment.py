@@ -1,0 +1,193 @@
+"""Which rows do all parties have? Either they look for them in private (`vertical.intersection`), or the server
+compares digests of their ids under a salt that it draws for each run.
+"""
+
+import asyncio
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vertical.agreement import Agreement
+from vertical.intersection import TAG_BYTES, Intersection, IntersectionError, Match, common_rows
+from vertical.transport.endpoint import Endpoint
+from vertical.transport.frames import WITHHELD, FinalError, Frame, Kind, PartyError
+from vertical.transport.mesh import Mesh
+
+T = TypeVar("T")
+# the most ids of a party: it needs some 0.5 GB for each million of them
+MOST_IDS = 2**24
+# the steps of the protocol, sent in a frame's field `active`
+STEPS = TAGS, TAGS_OF_BOTH, PLACES = 0, 1, 2
+# bytes of a piece of a step, sent in a frame each
+PIECE = 2**20
+_LEAST_SALT = 16
+
+
+def digest(ids: Sequence[str], salt: bytes) -> bytes:
+    """Return 32 bytes that stand for these ids in this order; "7", "07" and "7 " differ.
+
+    SHA-256 over the salt, the number of ids, and each id, each text after its length, so that no two lists are encoded
+    alike.
+
+    Raises:
+        ValueError: the salt has fewer than 16 bytes.
+        TypeError: an id is not text.
+    """
+    if len(salt) < _LEAST_SALT:
+        raise ValueError(f"a salt of {len(salt)} bytes; at least {_LEAST_SALT} random ones are needed")
+    parts = [len(salt).to_bytes(8, "big"), salt, len(ids).to_bytes(8, "big")]
+    for row, name in enumerate(ids):
+        if not isinstance(name, str):
+            raise TypeError(f"the id of row {row} is {type(name).__name__}; ids are text")
+        written = name.encode("utf-8", "surrogatepass")
+        parts += (len(written).to_bytes(8, "big"), written)
+    return hashlib.sha256(b"".join(parts)).digest()
+
+
+async def find_rows(
+    me: int,
+    reporter: int,
+    ids: Sequence[str],
+    endpoint: Endpoint,
+    serial: int,
+    context: bytes,
+    *,
+    fewest: int = 2,
+    offered: dict[int, int] | None = None,
+    agreement: Agreement | None = None,
+) -> tuple[NDArray[np.int64], int]:
+    """Find the rows that all parties have.
+
+    Returns this party's positions (k,) of these rows, in the order of their ids, and how many bytes it sent.
+
+    Args:
+        reporter: the party that combines the matches.
+        ids: the id of each of this party's rows.
+        serial: number of the attempt.
+        context: bytes that name the run, the same at all parties.
+        fewest: least number of common rows that is of use.
+        offered: Receives the number of ids of each party that sends its tags here.
+        agreement: The terms that all parties must agree on; None: none.
+
+    Raises:
+        PartyError: A party failed, or the parties do not agree.
+        FinalError: The parties share fewer rows than that. Another attempt would end the same way.
+    """
+    agreement = agreement or Agreement()
+    mesh = Mesh(me, endpoint, serial, hello=agreement.greet())
+    try:
+        rows = await _Talk(mesh, me, ids, context, {} if offered is None else offered, agreement).rows(reporter)
+        if len(rows) < fewest:
+            needed = f"at least {fewest} {'is' if fewest == 1 else 'are'} needed"
+            raise FinalError(None, f"the parties have {len(rows)} rows in common; {needed}")
+        if mesh.failed.done():
+            mesh.failed.result()
+    except PartyError as error:
+        mesh.abort(error)
+        raise
+    except (IntersectionError, ValueError) as error:
+        failure = PartyError(me, str(error), WITHHELD)
+        mesh.abort(failure)
+        raise failure from error
+    finally:
+        await mesh.close()
+    # only now, as sorting many ids holds up signs of life
+    return np.array(sorted(rows.tolist(), key=ids.__getitem__), dtype=np.int64), mesh.counters.bytes_sent
+
+
+class _Talk:
+    """One party's side of the protocol. What takes long runs in a thread, so that signs of life go out meanwhile."""
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        me: int,
+        ids: Sequence[str],
+        context: bytes,
+        offered: dict[int, int],
+        agreement: Agreement,
+    ) -> None:
+        self.mesh, self.me, self.ids, self.context, self.offered = mesh, me, ids, context, offered
+        self.agreement = agreement
+        self.parts: defaultdict[tuple[int, int], list[bytes]] = defaultdict(list)
+        self.whole: defaultdict[tuple[int, int], asyncio.Future[bytes]] = defaultdict(
+            asyncio.get_running_loop().create_future
+        )
+
+    async def rows(self, reporter: int) -> NDArray[np.int64]:
+        greetings = await self.mesh.join()
+        await self.agreement.confirm(self.mesh, greetings)
+        self.mesh.on_frame = self.take
+        own = await self.work(partial(Intersection, self.ids, context=self.context, check=self.check))
+        tags = await self.work(own.blind)
+        if self.me != reporter:
+            await self.say(reporter, TAGS, tags)
+            theirs = await self.hear(reporter, TAGS)
+            await self.say(reporter, TAGS_OF_BOTH, await self.work(partial(own.reblind, theirs), reporter))
+            return own.rows(np.frombuffer(await self.hear(reporter, PLACES), dtype="<i8"))
+        others = [party for party in range(self.mesh.parties) if party != self.me]
+        for party in others:
+            await self.say(party, TAGS, tags)
+        matches: dict[int, Match] = {}
+        for party in others:
+            theirs = await self.work(partial(own.reblind, await self.hear(party, TAGS)), party)
+            matches[party] = await self.work(partial(own.pair, await self.hear(party, TAGS_OF_BOTH), theirs))
+        mine, places = await self.work(partial(common_rows, matches))
+        for party in others:
+            await self.say(party, PLACES, places[party].astype("<i8").tobytes())
+        return mine
+
+    def check(self) -> None:
+        """Raise the failure of another party, if there is one."""
+        if self.mesh.failed.done():
+            self.mesh.failed.result()
+
+    async def work(self, task: Callable[[], T], party: int | None = None) -> T:
+        """Do a task in a thread, unless a party fails meanwhile.
+
+        Args:
+            party: who is named where what it sent is malformed; None: this one.
+        """
+        try:
+            return await self.first(asyncio.ensure_future(asyncio.to_thread(task)))
+        except IntersectionError as error:
+            failure = PartyError(self.me if party is None else party, str(error))
+            self.mesh.abort(failure)
+            raise failure from error
+
+    async def say(self, to: int, step: int, body: bytes) -> None:
+        """Send what a step says in pieces; the last is shorter than the others, and may be empty."""
+        for number, at in enumerate(range(0, len(body) + 1, PIECE)):
+            self.mesh.send(to, Frame(Kind.ALIGN, step, number, body[at : at + PIECE]))
+            await asyncio.sleep(0)
+
+    def take(self, peer: int, frame: Frame) -> None:
+        step = peer, frame.active
+        if frame.kind != Kind.ALIGN or frame.active not in STEPS or self.whole[step].done():
+            raise PartyError(peer, f"a frame of kind {frame.kind}, step {frame.active}, which is not expected now")
+        parts, size = self.parts[step], len(frame.body)
+        if frame.update != len(parts) or size > PIECE or len(parts) * PIECE + size > MOST_IDS * TAG_BYTES:
+            raise PartyError(peer, f"piece {frame.update} of step {frame.active}, of {size} bytes, does not fit here")
+        parts.append(bytes(frame.body))
+        if size < PIECE:
+            whole = b"".join(self.parts.pop(step))
+            if frame.active == TAGS:
+                self.offered[peer] = len(whole) // TAG_BYTES
+            self.whole[step].set_result(whole)
+
+    async def hear(self, party: int, step: int) -> bytes:
+        return await self.first(self.whole[party, step])
+
+    async def first(self, awaited: asyncio.Future[T]) -> T:
+        """What is awaited, unless a party fails first."""
+        either: list[asyncio.Future[Any]] = [awaited, self.mesh.failed]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not awaited.done():
+            awaited.cancel()
+            self.mesh.failed.result()
+        return awaited.result()

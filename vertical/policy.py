@@ -1,0 +1,222 @@
+"""What a data owner demands of the vertical runs that its party takes part in."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
+from problems.errors import NOTHING, InputError
+from vertical.segment.plan import PAIRWISE, TWO_TREES
+from vertical.transport.identity import fingerprint
+
+FEWEST_PARTIES, PINNED_PEERS, PEER_CA = "fewest-parties", "pinned-peers", "peer-ca"
+LARGEST_EPSILON, FEWEST_ROWS = "largest-label-epsilon", "fewest-rows"
+# of a party with its own file
+DEFAULT_FEWEST_ROWS = 100
+ALLOW_INTERSECTION, ALLOWED_MASKINGS = "allow-intersection", "allowed-maskings"
+ALLOW_SCORES = "allow-scores-for"
+PEER_HOSTS = "peer-hosts"
+# what it may be, from the least to the most that others learn; the latter two are also those of ``vfb2.score-for``
+SCORES_FOR = ("nobody", "label-holders", "all")
+_PAGE = "see docs/vertical.md"
+
+
+class RefusalError(ValueError):
+    """A party's refusal to take part. It ends the run with this text: the party is not asked again."""
+
+
+class StatedRefusalError(RefusalError):
+    """A refusal whose text contains no data of the party."""
+
+
+class PolicyError(InputError, StatedRefusalError):
+    """The policy forbids the run, or the policy cannot be read. The text contains no data."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The conditions that a run must meet; the defaults demand nothing.
+
+    Attributes:
+        fewest_parties: least number of parties, each with its own certificate.
+        pins: names of the accepted peers by the SHA-256 (hexadecimal) of the peer's certificate, or of that of the
+            authority that issued it; empty: any peer. A pin covers one party only.
+        authorities: (DER) certificates of the authorities that may be pinned.
+        largest_label_epsilon: bound of ``vfb2.label-epsilon``, which must also be above 0; None: any value, even 0.
+        allow_intersection: whether parties may look for the ids that all hold.
+        allowed_maskings: values of ``vfb2.masking``; empty: any.
+        scores_for: one of `SCORES_FOR`: who may learn scores to which this party's columns add.
+        fewest_rows: The fewest training rows, the fewest scored rows, and with several dominators the fewest test rows.
+        peer_hosts: The hosts to which this party connects; empty: any host that the server names.
+    """
+
+    fewest_parties: int = 0
+    pins: Mapping[str, str] = field(default_factory=dict)
+    authorities: Sequence[bytes] = ()
+    largest_label_epsilon: float | None = None
+    allow_intersection: bool = True
+    allowed_maskings: Sequence[str] = ()
+    scores_for: str = "all"
+    fewest_rows: int = 0
+    peer_hosts: Sequence[str] = ()
+
+    def check_run(
+        self, parties: int, *, label_epsilon: float, masking: str, intersection: bool, scores_for: str = ""
+    ) -> None:
+        """Check a run's settings against the policy.
+
+        Args:
+            intersection: whether parties look for common ids.
+            scores_for: who learns scores in a run that scores rows, in which no label is used; "": it trains.
+
+        Raises:
+            PolicyError: names the first key of the policy that the run does not meet.
+        """
+        self._check_count(parties)
+        most = self.largest_label_epsilon
+        if most is not None and not scores_for and not 0 < label_epsilon <= most:
+            got, allowed = f"a run with vfb2.label-epsilon={label_epsilon:g}", f"above 0 and at most {most:g}"
+            raise PolicyError(LARGEST_EPSILON, got=got, allowed=allowed, hint="set vfb2.label-epsilon to that")
+        if self.allowed_maskings and masking not in self.allowed_maskings:
+            got, allowed = f"a run with vfb2.masking={masking!r}", " or ".join(self.allowed_maskings)
+            raise PolicyError(ALLOWED_MASKINGS, got=got, allowed=allowed, hint="set vfb2.masking to one")
+        if scores_for and SCORES_FOR.index(scores_for) > SCORES_FOR.index(self.scores_for):
+            got, allowed = f"a run that scores rows for {scores_for}", f"scores for {self.scores_for}"
+            hint = "set vfb2.score-for" if self.scores_for != "nobody" else "leave the party out"
+            raise PolicyError(ALLOW_SCORES, got=got, allowed=allowed, hint=hint)
+        if intersection:
+            self.check_intersection()
+
+    def check_intersection(self) -> None:
+        """Raise PolicyError if parties must not look for the ids that all hold."""
+        if not self.allow_intersection:
+            raise PolicyError(
+                ALLOW_INTERSECTION,
+                got="a run that looks for the ids that all parties hold",
+                allowed="vfb2.alignment='digest', since it is false",
+                hint="bring the same ids everywhere and set vfb2.alignment",
+            )
+
+    def check_rows(self, rows: int, test_rows: int = 0, dominators: int = 1) -> None:
+        """Refuse sums over few rows, whose cells are easy to guess. A party chooses the rows by its list of ids.
+
+        Args:
+            rows: The number of training rows, or of scored rows.
+            test_rows: The number of test rows.
+            dominators: The number of parties among which the test rows are divided.
+
+        Raises:
+            PolicyError: There are fewer than the owner demands.
+        """
+        few = [f"{rows:,} rows"] if rows < self.fewest_rows else []
+        if dominators > 1 and 0 < test_rows < self.fewest_rows:
+            few.append(f"{test_rows:,} test rows for {dominators} active parties")
+        if few:
+            got, hint = f"a run of {' and '.join(few)}", "bring more common rows, or let the owner lower it"
+            raise PolicyError(FEWEST_ROWS, got=got, allowed=f"{self.fewest_rows:,} or more", hint=hint)
+
+    def check_hosts(self, hosts: Mapping[int, str]) -> None:
+        """Check the hosts that the server names.
+
+        Args:
+            hosts: The host of each peer to which this party may connect.
+
+        Raises:
+            PolicyError: One of them is not in ``peer-hosts``.
+        """
+        for party, host in hosts.items():
+            if self.peer_hosts and host not in self.peer_hosts:
+                allowed = ", ".join(self.peer_hosts)
+                hint = f"add the host of party {party} to {PEER_HOSTS}, or leave the party out"
+                raise PolicyError(PEER_HOSTS, got=f"party {party} at {host!r}", allowed=allowed, hint=hint)
+
+    def check_peers(self, certificates: Sequence[bytes], me: int, own: bytes) -> list[str]:
+        """The name of each party's pin, or "" where nothing is pinned.
+
+        Args:
+            certificates: (DER) one per party, in the order of the parties.
+            me: this party's index; its entry in ``certificates`` is not used.
+            own: this party's certificate; a pin that covers it covers no other party.
+
+        Raises:
+            PolicyError: too few parties, a party without a pin, or two parties under one pin.
+        """
+        self._check_count(len({*certificates[:me], own, *certificates[me + 1 :]}))
+        if not self.pins:
+            return [""] * len(certificates)
+        names = [self._pin(own if party == me else shown) for party, shown in enumerate(certificates)]
+        for party, name in enumerate(names):
+            if party == me:
+                continue
+            if not name:
+                got = f"party {party} under no pin, its certificate has SHA-256 {fingerprint(certificates[party])}"
+                allowed = "a certificate of that SHA-256, or one issued by an authority in peer-ca that has it"
+                raise PolicyError(PINNED_PEERS, got=got, allowed=allowed, hint="pin it, or leave the party out")
+            if names.count(name) > 1:
+                other = next(place for place, found in enumerate(names) if found == name and place != party)
+                got = f"parties {min(party, other)} and {max(party, other)} under the pin {name!r}"
+                raise PolicyError(PINNED_PEERS, got=got, allowed="one party a pin", hint="leave one of them out")
+        return names
+
+    def _check_count(self, parties: int) -> None:
+        if parties < self.fewest_parties:
+            got, allowed = f"a run of {parties} parties", f"{self.fewest_parties} or more"
+            raise PolicyError(FEWEST_PARTIES, got=got, allowed=allowed, hint="take more parties")
+
+    def _pin(self, certificate: bytes) -> str:
+        """The name of the pin that covers a certificate, or ""."""
+        if (direct := self.pins.get(fingerprint(certificate))) is not None:
+            return direct
+        for authority in self.authorities:
+            name = self.pins.get(fingerprint(authority))
+            if name is not None and _is_issued_by(certificate, authority):
+                return name
+        return ""
+
+
+def _is_issued_by(certificate: bytes, authority: bytes) -> bool:
+    """Whether an authority has signed a certificate directly; both in DER."""
+    try:
+        x509.load_der_x509_certificate(certificate).verify_directly_issued_by(x509.load_der_x509_certificate(authority))
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def parse_pins(text: str) -> dict[str, str]:
+    """The names of pinned peers by SHA-256, from "name=SHA-256 ..."; colons and capitals in a SHA-256 are allowed.
+
+    Raises:
+        PolicyError: there is no pin, a part is not a pin, or a name or a SHA-256 occurs twice.
+    """
+    pairs = []
+    for part in text.split():
+        name, equals, digits = part.partition("=")
+        digest = digits.replace(":", "").lower()
+        if not name or not equals or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
+            got, allowed = repr(part), "name=SHA-256 in hexadecimal, pins with spaces between"
+            raise PolicyError(PINNED_PEERS, got=got, allowed=allowed, hint=_PAGE)
+        pairs.append((name, digest))
+    if not pairs:
+        raise PolicyError(PINNED_PEERS, got=NOTHING, allowed="one pin at least", hint="give one, or leave the key out")
+    for place, what in enumerate(("name", "SHA-256")):
+        twice = [value for value, count in Counter(pair[place] for pair in pairs).items() if count > 1]
+        if twice:
+            raise PolicyError(PINNED_PEERS, got=f"the {what} {twice[0]!r} twice", allowed="once", hint="leave one out")
+    return {digest: name for name, digest in pairs}
+
+
+def parse_maskings(text: str) -> tuple[str, ...]:
+    """Read the maskings in a text with commas.
+
+    Raises:
+        PolicyError: one is unknown, or there is none.
+    """
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    unknown = [repr(name) for name in names if name not in (PAIRWISE, TWO_TREES)]
+    if unknown or not names:
+        got, allowed = ", ".join(unknown) or NOTHING, f"{PAIRWISE}, {TWO_TREES}, or both with a comma"
+        raise PolicyError(ALLOWED_MASKINGS, got=got, allowed=allowed, hint=_PAGE)
+    return names

@@ -1,0 +1,189 @@
+"""Values, curvature and minimum of a problem, and the largest stable step under delay."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Float64
+
+from problems.randomness import stream
+from vertical.problem.blocks.base import Features, product, transposed_product
+from vertical.problem.objectives import Objective
+
+_MAX_STEPS, _MAX_PRODUCTS, _MAX_POWERS = 200, 2000, 1000
+
+
+def value(
+    features: Features, labels: Float64[np.ndarray, "n"], objective: Objective, weights: Float64[np.ndarray, "d"]
+) -> float:
+    """Return f(weights) = 1/n sum_i loss(x_i w, y_i) + weight * sum_j g(w_j).
+
+    Args:
+        features: (n, d), dense or sparse.
+        labels: such as the objective takes.
+        objective: the losses and the regulariser.
+        weights: the point.
+    """
+    return float(objective.losses(product(features, weights), labels).mean()) + objective.penalty(weights)
+
+
+def gradient(
+    features: Features, labels: Float64[np.ndarray, "n"], objective: Objective, weights: Float64[np.ndarray, "d"]
+) -> Float64[np.ndarray, "d"]:
+    """Return the gradient of f, X' theta / n + weight g'(w).
+
+    Args:
+        features: as of `value`.
+        labels: as of `value`.
+        objective: as of `value`.
+        weights: as of `value`.
+    """
+    theta = objective.slopes(product(features, weights), labels)
+    found: np.ndarray = transposed_product(features, theta) / len(labels) + objective.penalty_slope(weights)
+    return found
+
+
+def second_moment(features: Features, *, tolerance: float = 1e-3) -> float:
+    """Estimate lmax(X' X / n); 0 without columns.
+
+    Power iteration from a random start. It ends once some eigenvalue is within `tolerance` of its Rayleigh quotient,
+    relatively, or after 1,000 products; now and then that is a smaller eigenvalue, by some percent. It is never too
+    large by more than `tolerance`, which is added.
+
+    Args:
+        features: X (n, d), dense or sparse.
+        tolerance: relative, >= 0.
+
+    Raises:
+        ValueError: a tolerance below 0, or a product that is not finite.
+    """
+    if not tolerance >= 0.0:
+        raise ValueError(f"tolerance must be >= 0, got {tolerance}")
+    rows, columns = features.shape
+    if not columns:
+        return 0.0
+    vector = stream(0, "vertical power iteration").standard_normal((columns,))
+    found = 0.0
+    for _ in range(_MAX_POWERS):
+        vector /= _norm(vector)
+        image = transposed_product(features, product(features, vector)) / rows
+        found = float(vector @ image)
+        if not math.isfinite(found):
+            raise ValueError(f"the product with the matrix is not finite, {found}")
+        if _norm(image - found * vector) <= tolerance * found or not image.any():
+            break
+        vector = image
+    return found * (1.0 + tolerance)
+
+
+def largest_step(eigenvalue: float, delay: int) -> float:
+    """The gamma below which w_{t+1} = w_t - gamma H w_{t - delay} is stable: 2 sin(pi / (2 (2 delay + 1))) / lmax(H).
+
+    Args:
+        eigenvalue: lmax(H), > 0.
+        delay: tau, updates between the reading of w and its use, >= 0; 0 gives the 2 / lmax of gradient descent.
+
+    Raises:
+        ValueError: an argument out of range.
+    """
+    if not 0.0 < eigenvalue < math.inf:
+        raise ValueError(f"the eigenvalue must be > 0 and finite, got {eigenvalue}")
+    if delay < 0:
+        raise ValueError(f"the delay must be 0 or more, got {delay}")
+    return 2.0 * math.sin(math.pi / (2 * (2 * delay + 1))) / eigenvalue
+
+
+def minimum(
+    features: Features, labels: Float64[np.ndarray, "n"], objective: Objective, *, tolerance: float = 1e-10
+) -> tuple[Float64[np.ndarray, "d"], float]:
+    """Return the minimiser of f and f there, by Newton's method from 0.
+
+    For the convex `logistic` and `ridge` it is the global minimum. The other two are not convex: the result is a point
+    of zero gradient reached by descent from 0, and another point may be lower.
+
+    Newton directions come from conjugate gradients, cut at directions of negative curvature (Nocedal & Wright,
+    "Numerical Optimization", 2006, algorithm 7.1). Steps are halved until f falls by Armijo's rule.
+
+    Args:
+        features: (n, d), dense or sparse.
+        labels: such as the objective takes.
+        objective: what to minimise; f must have a minimum: a logistic loss of separable rows with weight 0 has none.
+        tolerance: > 0; the gradient's norm must be at most this times max(1, its norm at 0).
+
+    Raises:
+        ValueError: labels that do not fit, or a tolerance that is not above 0.
+        RuntimeError: the gradient did not get that small; the message has the norm reached.
+    """
+    objective.check_labels(labels)
+    if len(labels) != features.shape[0]:
+        raise ValueError(f"{features.shape[0]:,} rows of features but {len(labels):,} labels")
+    if not tolerance > 0.0:
+        raise ValueError(f"tolerance must be > 0, got {tolerance}")
+    w = np.zeros(features.shape[1])
+    f, slope = value(features, labels, objective, w), gradient(features, labels, objective, w)
+    target = tolerance * max(1.0, _norm(slope))
+    for _ in range(_MAX_STEPS):
+        if _norm(slope) <= target:
+            return w, f
+        down = _conjugate(features, labels, objective, w, slope)
+        found = _line_search(lambda at: value(features, labels, objective, at), w, f, down, float(slope @ down))
+        if found is None:
+            break
+        w, f = found
+        slope = gradient(features, labels, objective, w)
+    raise RuntimeError(
+        f"the norm of the gradient is {_norm(slope):.1e}, not within {target:.1e}, at weights of norm {_norm(w):.1e}: "
+        "no minimum found"
+    )
+
+
+def _conjugate(
+    features: Features,
+    labels: Float64[np.ndarray, "n"],
+    objective: Objective,
+    w: Float64[np.ndarray, "d"],
+    slope: Float64[np.ndarray, "d"],
+) -> Float64[np.ndarray, "d"]:
+    """An approximate -H^-1 slope, always a direction of descent."""
+    curvatures = objective.curvatures(product(features, w), labels) / len(labels)
+    own = objective.penalty_curvature(w)
+    step, residual = np.zeros(len(w)), slope.copy()
+    way, squared = -residual, float(slope @ slope)
+    # So Newton's steps are cheap at first and converge superlinearly at the end.
+    enough = min(0.1, math.sqrt(_norm(slope))) * _norm(slope)
+    for _ in range(_MAX_PRODUCTS):
+        image = transposed_product(features, curvatures * product(features, way)) + own * way
+        bend = float(way @ image)
+        if bend <= 0.0:
+            return step if step.any() else way
+        length = squared / bend
+        step += length * way
+        residual += length * image
+        previous, squared = squared, float(residual @ residual)
+        if math.sqrt(squared) <= enough:
+            break
+        way = -residual + squared / previous * way
+    return step
+
+
+def _line_search(
+    f: Callable[[Float64[np.ndarray, "d"]], float],
+    w: Float64[np.ndarray, "d"],
+    at: float,
+    down: Float64[np.ndarray, "d"],
+    slope: float,
+) -> tuple[Float64[np.ndarray, "d"], float] | None:
+    """The first of w + down, w + down / 2, ... where f is low enough, and f there; None if none is."""
+    rounding = 1e-14 * abs(at)
+    length = 1.0
+    for _ in range(60):
+        there = w + length * down
+        lower = f(there)
+        if lower <= at + 1e-4 * length * slope + rounding:
+            return there, lower
+        length /= 2.0
+    return None
+
+
+def _norm(vector: Float64[np.ndarray, "d"]) -> float:
+    return float(np.linalg.norm(vector))

@@ -1,0 +1,64 @@
+"""A party's columns, dense or sparse, their weights, and the updates of VFB2."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Int64
+
+from vertical.problem.blocks.base import Block, Features
+from vertical.problem.objectives import Objective
+
+if TYPE_CHECKING:
+    from problems.penalties import Penalty
+
+PENALTIES = NO_PENALTY, L1_NORM, GROUP_LASSO = "none", "l1", "group-lasso"
+"""Nonsmooth penalties of a block."""
+
+
+def make_block(features: Features, algorithm: str, objective: Objective, step: float) -> Block:
+    """Return the block of (n, d) features, dense or sparse as they are.
+
+    Args:
+        features: an array or a SciPy sparse matrix of any format. Contiguous float64 arrays, and float64 CSR with
+            sorted columns, none twice, are kept without a copy: do not change them afterwards.
+        algorithm: one of `ALGORITHMS`.
+        objective: whose regulariser the updates apply.
+        step: gamma, > 0.
+
+    Raises:
+        ValueError: features that are empty, not two-dimensional or not finite, an unknown algorithm, or a step that is
+            not above 0 and finite.
+    """
+    # Imported here, so that a process without a block does not wait for numba.
+    if isinstance(features, np.ndarray):
+        from vertical.problem.blocks.dense import DenseBlock
+
+        return DenseBlock(features, algorithm, objective, step)
+    from vertical.problem.blocks.sparse import SparseBlock
+
+    return SparseBlock(features, algorithm, objective, step)
+
+
+def make_nonsmooth(name: str, weight: float, groups: Int64[np.ndarray, "d"]) -> "Penalty | None":
+    """Return a penalty of d columns; None where it has nothing to act on.
+
+    Args:
+        name: one of `PENALTIES`.
+        weight: its factor, >= 0.
+        groups: the number of each column's group; below 0, it is not penalised.
+
+    Raises:
+        ValueError: a weight below 0 or not finite.
+    """
+    if name == NO_PENALTY or not (groups >= 0).any():
+        return None
+    import torch  # of no use to most parties, which then need not wait for it
+
+    from problems.penalties import L1, GroupLasso
+    from problems.penalties.parameters import on_parameters, runs
+
+    numbers = torch.from_numpy(groups)
+    if name == L1_NORM:
+        return on_parameters(len(groups), [(run, L1(weight)) for run in runs(numbers >= 0)])
+    chosen = torch.nonzero(numbers >= 0).flatten()
+    return on_parameters(len(groups), [(chosen, GroupLasso(weight, numbers[chosen]))])

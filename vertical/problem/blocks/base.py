@@ -1,0 +1,265 @@
+"""A party's columns, their weights and the state of its algorithm, for dense and sparse columns alike.
+
+The updates are those of VFB2 at one party (Zhang, Gu, Deng, Huang, "Secure Bilevel Asynchronous Vertical Federated
+Learning with Backward Updating", AAAI 2021, Algorithms 2 to 7), with batches of rows B in place of one row. A party
+holds columns X (n, d) and weights w (d,). The dominator of an update, an active party, turns the sum z (b,) of all
+parties' partial sums X_B w into theta (b,), the slopes of the losses there, and sends theta to all others, the
+collaborators. Dominator and collaborators then do the same update of their own block, w <- w - step direction:
+
+| algorithm | boxes | direction, plus weight g'(w) | remembered before the first update |
+|---|---|---|---|
+| VFB2-SGD | 2 and 3 | X_B' theta / b | nothing |
+| VFB2-SVRG | 4 and 5 | X_B' (theta - theta0_B) / b + X' theta0 / n | theta0 (n,), the slopes at the epoch's start |
+| VFB2-SAGA | 6 and 7 | X_B' (theta - alpha_B) / b + X' alpha / n | alpha (n,), the newest slope of every row |
+
+The paper keeps gradients that include the regulariser. Here one slope is kept per row, and the regulariser is taken at
+the current weights: docs/vertical.md says what that changes. A nonsmooth penalty R of a block, which the paper has not,
+is met by w <- prox_{step R}(w - step direction): proximal SGD (Duchi, Singer 2009), SVRG (Xiao, Zhang 2014) and SAGA
+(Defazio, Bach, Lacoste-Julien 2014).
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from numpy.typing import NDArray
+from scipy import sparse
+
+from vertical.problem.objectives import Array, Objective
+
+if TYPE_CHECKING:
+    from problems.penalties.base import Penalty
+
+SGD, SVRG, SAGA = "sgd", "svrg", "saga"
+ALGORITHMS = (SGD, SVRG, SAGA)
+
+Rows = NDArray[np.int64]
+SparseRows: TypeAlias = "sparse.csr_array[np.float64]"
+Features: TypeAlias = "Array | SparseRows"
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def jit(signature: Any = None, *, fastmath: Any = False) -> Callable[[Function], Function]:
+    """Compile a function to run without the interpreter's lock, and cache its code on disk if a folder can be written.
+
+    Cached code is compiled again only when its own file changes, so whatever a kernel uses is in the kernel's file.
+
+    Args:
+        signature: the only types to compile for, at once; None compiles whenever a call has new types.
+        fastmath: see `numba.njit`.
+    """
+
+    import numba
+
+    def compile_kernel(function: Function) -> Function:
+        try:
+            made = numba.njit(signature, nogil=True, cache=True, fastmath=fastmath)(function)
+        except RuntimeError:  # no folder that numba may keep its code in
+            made = numba.njit(signature, nogil=True, fastmath=fastmath)(function)
+        return cast(Function, made)
+
+    return compile_kernel
+
+
+class Block(ABC):
+    """A party's columns of the training rows, with its weights, zero at first (those of a network are random).
+
+    Not safe for threads: one update or sum at a time.
+
+    Attributes:
+        rows: n.
+        columns: d.
+        width: k, the numbers that a row has in partials and thetas; 1 but for `vertical.problem.blocks.network`.
+        algorithm: one of `ALGORITHMS`.
+        objective: whose regulariser the updates apply.
+        step: gamma.
+        nonsmooth: a penalty of the weights, whose proximal step follows each update; None: there is none.
+    """
+
+    width = 1
+    nonsmooth: "Penalty | None" = None
+
+    def __init__(self, features: Features, algorithm: str, objective: Objective, step: float) -> None:
+        self.rows, self.columns = features.shape
+        if not (self.rows and self.columns):
+            raise ValueError(f"a block needs rows and columns, got {self.rows:,} x {self.columns:,}")
+        if algorithm not in ALGORITHMS:
+            raise ValueError(f"algorithm {algorithm!r} is not known; one of: {', '.join(ALGORITHMS)}")
+        self.algorithm, self.objective = algorithm, objective
+        self.step = _checked_step(step)
+        values = features if isinstance(features, np.ndarray) else features.data
+        if not np.isfinite(values).all():
+            raise ValueError(f"features must be finite, {int((~np.isfinite(values)).sum()):,} are not")
+        self._features = features
+        self._w = np.zeros(self.columns)
+        self._theta: Array | None = None  # (n,) theta0 of SVRG, alpha of SAGA
+        self._mean: Array | None = None  # (d,) mu of SVRG, avg of SAGA
+
+    @property
+    def weights(self) -> Float64[np.ndarray, "d"]:
+        """A copy of the weights, every update applied in full."""
+        self._settle()
+        return self._w.copy()
+
+    @property
+    def table(self) -> Float64[np.ndarray, "n"] | None:
+        """A copy of SAGA's alpha; None before `remember`, and for other algorithms."""
+        return self._theta.copy() if self.algorithm == SAGA and self._theta is not None else None
+
+    def set_weights(self, weights: Float64[np.ndarray, "d"]) -> None:
+        """Replace the weights by others; table and snapshot stay.
+
+        Raises:
+            ValueError: another shape, or a weight that is not finite.
+        """
+        weights = np.asarray(weights, dtype=np.float64)
+        if weights.shape != self._w.shape or not np.isfinite(weights).all():
+            raise ValueError(f"weights must be {len(self._w):,} finite numbers, got {_nature(weights)}")
+        self._settle()
+        self._w[:] = weights
+
+    def set_step(self, step: float) -> None:
+        """Use another step from the next update on.
+
+        Raises:
+            ValueError: a step that is not above 0 and finite.
+        """
+        step = _checked_step(step)
+        self._settle()
+        self.step = step
+
+    def remember(self, theta: Float64[np.ndarray, "n"]) -> None:
+        """Keep the slopes of all rows at this point as SVRG's snapshot or SAGA's table.
+
+        Raises:
+            ValueError: the algorithm is SGD, or theta has another length or is not finite.
+        """
+        if self.algorithm == SGD:
+            raise ValueError("sgd remembers no slopes: only svrg and saga do")
+        theta = self._slopes(theta, self.rows).copy()
+        self._settle()
+        self._theta, self._mean = theta, transposed_product(self._features, theta) / self.rows
+
+    def penalty(self) -> float:
+        """weight * sum_j g(w_j), and the nonsmooth penalty."""
+        self._settle()
+        own = self.objective.penalty(self._w)
+        if self.nonsmooth is None:
+            return own
+        import torch  # of no use to most parties, which then need not wait for it
+
+        return own + self.nonsmooth.value(torch.from_numpy(self._w))
+
+    def _shrink(self) -> None:
+        """Take the proximal step of the nonsmooth penalty, which needs all columns."""
+        if self.nonsmooth is not None:
+            import torch
+
+            self._settle()
+            weights = torch.from_numpy(self._w)
+            self.nonsmooth.prox(weights, self.step, out=weights)
+
+    @abstractmethod
+    def partials(self, rows: Int64[np.ndarray, "b"] | None = None) -> Float64[np.ndarray, "b"]:
+        """Return X[rows] w.
+
+        Args:
+            rows: whose partial sums; None for those of all rows.
+
+        Raises:
+            ValueError: a row outside 0 .. n - 1.
+        """
+
+    @abstractmethod
+    def apply(self, rows: Int64[np.ndarray, "b"], theta: Float64[np.ndarray, "b"]) -> None:
+        """Do the algorithm's update.
+
+        Args:
+            rows: of the batch, all different.
+            theta: the slopes there.
+
+        Raises:
+            ValueError: theta of another length than rows, empty or not finite, a row outside 0 .. n - 1, or SVRG or
+                SAGA before `remember`.
+        """
+
+    def predict(self, features: Features) -> Float64[np.ndarray, "n"]:
+        """Return features @ weights.
+
+        Args:
+            features: (n, d) of other rows, of the same columns.
+
+        Raises:
+            ValueError: another number of columns.
+        """
+        self._settle()
+        return product(self._accept(features), self._w)
+
+    def _accept(self, features: Features) -> Features:
+        if features.ndim != 2 or features.shape[1] != self.columns:
+            raise ValueError(f"features must be (k, {self.columns}), got {features.shape}")
+        return features
+
+    @abstractmethod
+    def _settle(self) -> None:
+        """Apply the updates that were postponed."""
+
+    def _slopes(self, theta: Float64[np.ndarray, "{length}"], length: int) -> Float64[np.ndarray, "{length}"]:
+        theta = np.asarray(theta, dtype=np.float64)
+        if theta.shape != (length,) or not length or not np.isfinite(theta).all():
+            raise ValueError(f"theta must be {length or '1 or more'} finite numbers, got {_nature(theta)}")
+        return theta
+
+    def _needs_theta(self) -> ValueError:
+        what = "a snapshot" if self.algorithm == SVRG else "a table"
+        return ValueError(f"{self.algorithm} needs {what} before its first update: call remember")
+
+    def _outside(self, rows: Int64[np.ndarray, "b"]) -> ValueError:
+        return ValueError(f"rows must be 0 to {self.rows - 1:,}, got {rows.min()} to {rows.max()}")
+
+
+def product(features: Features, weights: Float64[np.ndarray, "d"]) -> Float64[np.ndarray, "n"]:
+    """Return features @ weights.
+
+    Args:
+        features: (n, d), dense or sparse.
+        weights: of the columns.
+    """
+    return cast(Array, features @ weights)
+
+
+def transposed_product(features: Features, values: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "d"]:
+    """Return features' values.
+
+    Args:
+        features: (n, d), dense or sparse.
+        values: of the rows.
+    """
+    return cast(Array, features.T @ values)
+
+
+def canonical(features: SparseRows) -> SparseRows:
+    """Return (n, d) features as float64 CSR with sorted columns, none twice; not copied if they are so already."""
+    matrix: SparseRows = sparse.csr_array(features).astype(np.float64, copy=False)
+    matrix.check_format(full_check=True)
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    return matrix
+
+
+def _checked_step(step: float) -> float:
+    if not 0.0 < step < math.inf:
+        raise ValueError(f"step must be > 0 and finite, got {step}")
+    return float(step)
+
+
+def _nature(values: Array) -> str:
+    """What is wrong with an array, in words."""
+    if values.ndim != 1:
+        return f"shape {values.shape}"
+    bad = int((~np.isfinite(values)).sum())
+    return f"{len(values):,}, {bad:,} of them not finite (lower learning-rate)" if bad else f"{len(values):,}"

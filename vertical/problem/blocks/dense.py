@@ -1,0 +1,136 @@
+"""Blocks whose columns are an array in memory, and their loops: partial sums and updates, each in one call.
+
+The loops are compiled for one signature as this module is imported, so that no update waits for a compiler. Rows and
+slopes may be read-only, strided or unaligned, and are not copied. A call with invalid arguments returns False and
+changes nothing.
+"""
+
+import math
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from numba import types
+
+from vertical.problem.blocks.base import SAGA, SGD, Block, Rows, jit
+from vertical.problem.objectives import Array, Objective
+
+_MATRIX = types.Array(types.float64, 2, "C", readonly=True)
+_OWN = types.Array(types.float64, 1, "C")
+_SLOPES = types.Array(types.float64, 1, "A", readonly=True, aligned=False)
+_ROWS = types.Array(types.int64, 1, "A", readonly=True, aligned=False)
+_NUMBER, _TRUTH = types.float64, types.boolean
+
+_NOTHING, _NO_ROWS = np.zeros(0), np.zeros(0, dtype=np.int64)
+
+
+class DenseBlock(Block):
+    """A block of features in memory."""
+
+    def __init__(self, features: Float64[np.ndarray, "n d"], algorithm: str, objective: Objective, step: float) -> None:
+        features = np.ascontiguousarray(features, dtype=np.float64)
+        if features.ndim != 2:
+            raise ValueError(f"features must be (n, d), got {features.shape}")
+        super().__init__(features, algorithm, objective, step)
+        self._x = features
+        self._weight, self._linear = float(objective.weight), objective.linear_decay
+        # Called once, without effect, so that no update pays for what a first call does.
+        self.partials(_NO_ROWS)
+        self._update(_NO_ROWS, _NOTHING, _NOTHING, _NOTHING)
+
+    def partials(self, rows: Int64[np.ndarray, "b"] | None = None) -> Float64[np.ndarray, "b"]:
+        if rows is None:
+            products: Array = self._x.dot(self._w)
+            return products
+        sums = np.empty(len(rows))
+        if not _partials(self._x, rows, self._w, sums):
+            raise self._outside(rows)
+        return sums
+
+    def apply(self, rows: Int64[np.ndarray, "b"], theta: Float64[np.ndarray, "b"]) -> None:
+        table, mean = (_NOTHING, _NOTHING) if self.algorithm == SGD else (self._theta, self._mean)
+        if table is None or mean is None:
+            raise self._needs_theta()
+        theta = np.asarray(theta, dtype=np.float64)
+        if not self._update(rows, theta, table, mean):
+            self._slopes(theta, len(rows))
+            raise self._outside(rows)
+        self._shrink()
+
+    def _update(self, rows: Rows, theta: Array, table: Array, mean: Array) -> bool:
+        keep = self.algorithm == SAGA
+        return _apply(self._x, rows, theta, self._w, table, mean, self.step, self._weight, self._linear, keep)
+
+    def _settle(self) -> None:
+        """Nothing is postponed."""
+
+
+# `fastmath` lets the sum run in any order, so that it can be vectorised.
+@jit(_TRUTH(_MATRIX, _ROWS, _OWN, _OWN), fastmath={"reassoc", "contract"})
+def _partials(x: Array, rows: Rows, w: Array, out: Array) -> bool:
+    """Write X[rows] w to `out` (b,), for (n, d) x; False where a row is outside."""
+    for place in range(len(rows)):
+        if rows[place] < 0 or rows[place] >= len(x):
+            return False
+    for place in range(len(rows)):
+        row = x[rows[place]]
+        total = 0.0
+        for column in range(len(w)):
+            total += row[column] * w[column]
+        out[place] = total
+    return True
+
+
+@jit(_TRUTH(_MATRIX, _ROWS, _SLOPES, _OWN, _OWN, _OWN, _NUMBER, _NUMBER, _TRUTH, _TRUTH))
+def _apply(
+    x: Array,
+    rows: Rows,
+    theta: Array,
+    w: Array,
+    table: Array,
+    mean: Array,
+    step: float,
+    weight: float,
+    linear: bool,
+    keep: bool,
+) -> bool:
+    """Do the update that `vertical.problem.blocks.base` describes to the weights w (d,), with features x (n, d).
+
+    Args:
+        rows: (b,) different rows, with slopes theta (b,).
+        table: (n,) theta0 or alpha, with its mean X' table / n (d,); both (0,) for SGD.
+        linear: whether g'(w) = w; else it is w / (1 + w^2)^2.
+        keep: whether to write theta to the table, and its change to the mean, as in SAGA.
+
+    Returns:
+        False without rows, where a row is outside, or where theta is of another length or not finite.
+    """
+    count, relative = len(rows), len(table) > 0
+    if count == 0 or len(theta) != count:
+        return False
+    for place in range(count):
+        if rows[place] < 0 or rows[place] >= len(x) or not math.isfinite(theta[place]):
+            return False
+    total = np.zeros(len(w))  # (d,) X_B' change
+    for place in range(count):
+        row, change = x[rows[place]], theta[place]
+        if relative:
+            change -= table[rows[place]]
+        for column in range(len(w)):
+            total[column] += change * row[column]
+    for column in range(len(w)):
+        old = w[column]
+        direction = total[column] / count
+        if relative:
+            direction += mean[column]
+        if linear:
+            direction += weight * old
+        else:
+            square = 1.0 + old * old
+            direction += weight * old / (square * square)
+        w[column] = old - step * direction
+    if keep:
+        for column in range(len(w)):
+            mean[column] += total[column] / len(x)
+        for place in range(count):
+            table[rows[place]] = theta[place]
+    return True

@@ -1,0 +1,132 @@
+"""A user's own torch module as a party's network, in float64 on the CPU."""
+
+import threading
+from inspect import isclass
+from types import BuiltinFunctionType
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor, nn
+
+from problems.importing import first_line, import_named
+from problems.models.vectors import flatten
+from vertical.problem.blocks.base import Features
+from vertical.problem.blocks.network import NetworkError
+
+# rows whose activations are in memory at a time, where no gradient is asked for
+_ROWS = 4096
+# torch has one generator for a process, in which several parties may be
+_generator = threading.Lock()
+_FACTORY = "a factory(columns, embedding) whose torch.nn.Module makes (b, columns) to (b, embedding)"
+
+
+class Module:
+    """A module behind the interface of `vertical.problem.blocks.network.Network`.
+
+    Args:
+        module: from (b, d) to (b, k); its parameters become views of `weights`.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module, self._members = module, list(module.parameters())
+        self.weights = flatten(self._members, torch.float64, "cpu").numpy()
+
+    def embed(self, rows: Features) -> Float64[np.ndarray, "b k"]:
+        with torch.no_grad():
+            parts = [self._module(part) for part in torch.split(_tensor(rows), _ROWS)]
+        return torch.cat(parts).numpy()
+
+    def pull(self, rows: Features, slopes: Float64[np.ndarray, "b k"]) -> Float64[np.ndarray, "p"]:
+        embedded = self._module(_tensor(rows))
+        parts = torch.autograd.grad(
+            embedded, self._members, torch.from_numpy(slopes), allow_unused=True, materialize_grads=True
+        )
+        return torch.cat([part.reshape(-1) for part in parts]).numpy()
+
+
+def make_module(name: str, columns: int, width: int, seed: int) -> Module:
+    """Import a factory, and build and check its module.
+
+    Args:
+        name: ``package.module:factory``.
+        columns: d.
+        width: k.
+        seed: torch's generator begins with it while the factory runs.
+
+    Raises:
+        NetworkError: the factory cannot be imported or fails; or its module does not make (b, d) to (b, k), or makes it
+            of chance or of the batch, as dropout and batch norm do: partials and update would be of other functions; or
+            it has more state than the parameters that are trained, which alone are kept, or draws more than these; or
+            its function does not depend on the seed, and the first sums reveal columns to every party.
+    """
+    factory = import_named(name, _unfit)
+    if isinstance(factory, BuiltinFunctionType) or (isclass(factory) and not issubclass(factory, nn.Module)):
+        raise _unfit(f"'{name}', which does not make a module")
+
+    def build(seed: int) -> Any:
+        # Not torch.manual_seed: it would also seed the accelerators' generators, which are not forked here.
+        torch.default_generator.manual_seed(seed % 2**64)
+        return factory(columns, width)
+
+    with _generator, torch.random.fork_rng(devices=[]):
+        try:
+            module, twin = build(seed), build(seed + 1)
+            made = module.double() if isinstance(module, nn.Module) else None
+            rows = torch.randn(32, columns, dtype=torch.float64)
+            found: list[Any] = (
+                [] if made is None else [made.eval()(rows), *(made.train()(rows[:n]) for n in (32, 32, 1))]
+            )
+        except Exception as error:
+            raise _unfit(f"'{name}', which failed on {columns} columns ({first_line(error)})") from error
+    if not found:
+        raise _unfit(f"'{name}', which returned {type(module).__name__}")
+    shapes = [tuple(one.shape) if isinstance(one, Tensor) else type(one).__name__ for one in found]
+    if shapes[0] != (32, width):
+        raise _unfit(f"'{name}', whose module returned {shapes[0]} for 32 rows, where the embedding is {width}")
+    first = found[0]
+    if not all(torch.allclose(one, first[: len(one)], rtol=1e-9, atol=1e-9) for one in found[1:]):
+        got = f"'{name}', whose module is random in training, or depends on the batch (dropout, batch norm)"
+        raise _unfit(got, hint="take a module without, such as one with layer norm")
+    trained = {id(one) for one in module.parameters() if one.requires_grad}
+    rest = [key for key, one in module.state_dict(keep_vars=True).items() if id(one) not in trained]
+    if rest or not trained:
+        got = f"'{name}', whose module has {', '.join(rest) or 'no parameters'}"
+        raise _unfit(got, hint="take a module whose whole state is parameters that are trained")
+    with torch.no_grad():
+        known = _find_known(first, twin.double().eval()(rows), columns)
+    if known:
+        got = f"'{name}', whose module gives output {known[0]} of the columns without random weights"
+        raise _unfit(got, hint="draw the first weights of every output at random")
+    # In each segment the module is built again, and is given the weights it had. Whatever else it draws would be new.
+    twin.train().load_state_dict(module.state_dict())
+    if not torch.allclose(twin(rows), first, rtol=1e-9, atol=1e-9):
+        got = f"'{name}', whose module is another function of the same weights when it is built again"
+        raise _unfit(got, hint="take a module that draws nothing but its weights at random")
+    return Module(module)
+
+
+def _find_known(first: Float64[Tensor, "n k"], second: Float64[Tensor, "n k"], columns: int) -> list[int]:
+    """Return the outputs that are the same function of the rows for two seeds, up to an offset and a factor.
+
+    Args:
+        first: The outputs of the module.
+        second: The outputs of the module with first weights of another seed.
+        columns: The number of columns. Functions of one column may well differ by a factor only.
+    """
+    known = []
+    for place, (one, other) in enumerate(zip((first - first.mean(0)).T, (second - second.mean(0)).T, strict=True)):
+        lengths = one.norm() * other.norm()
+        same = torch.allclose(one, other, rtol=1e-9, atol=1e-9)
+        if same or (columns > 1 and lengths > 0 and abs(one @ other) > (1 - 1e-9) * lengths):
+            known.append(place)
+    return known
+
+
+def _tensor(rows: Features) -> Float64[Tensor, "b d"]:
+    return torch.from_numpy(rows if isinstance(rows, np.ndarray) else rows.toarray())
+
+
+def _unfit(got: str, hint: str = "see docs/vertical.md") -> NetworkError:
+    return NetworkError("vfb2.model", got=got, allowed=_FACTORY, hint=hint)

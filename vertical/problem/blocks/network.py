@@ -1,0 +1,188 @@
+"""Blocks of split networks: party p embeds row x as f_p(x; w_p), k numbers, instead of the one number x w_p.
+
+The dominator of an update gets the sums o = sum_p f_p(x_p; w_p) (b, k) over all parties and sends back theta (b, k),
+the slopes of the losses in o. Each party then applies VFB2-SGD's update with its own Jacobian J_p of f_p in w_p:
+
+    w_p <- w_p - step (J_p' theta / b + weight g'(w_p))
+
+For f_p(x) = x w_p and k = 1 that is the update of `vertical.problem.blocks.base`. J_p is taken at the weights that the
+update changes, so a network is computed again where theta arrives, and nothing is kept from the partials to the update.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol, cast
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from problems.errors import InputError
+from problems.importing import is_dotted
+from vertical.problem.blocks.base import SGD, Block, Features, Rows
+from vertical.problem.objectives import Array, Objective
+
+LINEAR, MLP = "linear", "mlp"
+NETWORKS = (LINEAR, MLP)
+HIDDEN = 64
+"""Units of the one hidden layer of `MLP`."""
+DOTTED_FORM = "package.module:factory"
+
+
+class NetworkError(InputError, ValueError):
+    """A network that cannot be made: an unknown name, or a module that does not fit."""
+
+
+class Network(Protocol):
+    """A function f(x; w) from rows to k numbers each, differentiable in its weights.
+
+    Attributes:
+        weights: (p,) w, which others change in place.
+    """
+
+    weights: Array
+
+    def embed(self, rows: Features) -> Float64[np.ndarray, "b k"]:
+        """Return f(x; w) of (b, d) rows, dense or sparse."""
+
+    def pull(self, rows: Features, slopes: Float64[np.ndarray, "b k"]) -> Float64[np.ndarray, "p"]:
+        """Return J' slopes at w: sum_i sum_j slopes_ij df_j(x_i; w)/dw. The next call may overwrite it."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Which network a party has.
+
+    Attributes:
+        model: one of `NETWORKS`, or ``package.module:factory`` of a torch module.
+        seed: of the first weights, >= 0. Who knows it and the network knows these weights.
+    """
+
+    model: str
+    seed: int
+
+
+class NetworkBlock(Block):
+    """A block whose partials are a network's k numbers a row, flat: (b * k,), row by row. So are its thetas.
+
+    Attributes:
+        width: k.
+    """
+
+    def __init__(self, features: Features, network: Network, width: int, objective: Objective, step: float) -> None:
+        if isinstance(features, np.ndarray):
+            features = np.ascontiguousarray(features, dtype=np.float64)
+        super().__init__(features, SGD, objective, step)
+        self._network, self.width = network, width
+        self._w = network.weights
+
+    def partials(self, rows: Int64[np.ndarray, "b"] | None = None) -> Float64[np.ndarray, "_"]:
+        return self._network.embed(self._features if rows is None else self._take(rows)).ravel()
+
+    def apply(self, rows: Int64[np.ndarray, "b"], theta: Float64[np.ndarray, "_"]) -> None:
+        theta = self._slopes(theta, len(rows) * self.width).reshape(len(rows), self.width)
+        direction = self._network.pull(self._take(rows), theta / len(rows))
+        direction += self.objective.penalty_slope(self._w)
+        self._w -= self.step * direction
+
+    def predict(self, features: Features) -> Float64[np.ndarray, "_"]:
+        return self._network.embed(self._accept(features)).ravel()
+
+    def _take(self, rows: Rows) -> Features:
+        if len(rows) and rows.view(np.uint64).max() >= self.rows:  # as such, numbers below 0 are large
+            raise self._outside(rows)
+        return self._features.take(rows, axis=0) if isinstance(self._features, np.ndarray) else self._features[rows]
+
+    def _settle(self) -> None:
+        """Nothing is postponed."""
+
+
+class Layers:
+    """Fully connected layers with ReLUs between them, in closed form; initialised as `torch.nn.Linear` is.
+
+    Args:
+        sizes: d, the units of each hidden layer, k.
+        seed: of the first weights.
+    """
+
+    def __init__(self, sizes: tuple[int, ...], seed: int) -> None:
+        shapes = list(pairwise(sizes))
+        count = sum((inputs + 1) * outputs for inputs, outputs in shapes)
+        self.weights, self._gradient = np.empty(count), np.empty(count)
+        self._layers, self._slopes = _cut(self.weights, shapes), _cut(self._gradient, shapes)
+        rng = np.random.default_rng(seed)
+        for matrix, bias in self._layers:
+            bound = 1.0 / math.sqrt(len(matrix))
+            matrix[:] = rng.uniform(-bound, bound, matrix.shape)
+            bias[:] = rng.uniform(-bound, bound, bias.shape)
+
+    def embed(self, rows: Features) -> Float64[np.ndarray, "b k"]:
+        matrix, bias = self._layers[-1]
+        embedded = cast(Array, self._inputs(rows)[-1].dot(matrix))
+        embedded += bias
+        return embedded
+
+    def pull(self, rows: Features, slopes: Float64[np.ndarray, "b k"]) -> Float64[np.ndarray, "p"]:
+        inputs = self._inputs(rows)
+        for place in reversed(range(len(inputs))):
+            to_matrix, to_bias = self._slopes[place]
+            to_matrix[:] = inputs[place].T.dot(slopes)
+            np.add.reduce(slopes, out=to_bias)
+            if place:
+                slopes = slopes.dot(self._layers[place][0].T)
+                slopes *= cast(Array, inputs[place]) > 0.0
+        return self._gradient
+
+    def _inputs(self, rows: Features) -> list[Features]:
+        """What enters each layer: the rows, and the active units of each hidden layer."""
+        inputs = [rows]
+        for matrix, bias in self._layers[:-1]:
+            hidden = cast(Array, inputs[-1].dot(matrix))
+            hidden += bias
+            inputs.append(np.maximum(hidden, 0.0, out=hidden))
+        return inputs
+
+
+def make_network(architecture: Architecture, columns: int, width: int) -> Network:
+    """Return a party's network.
+
+    Args:
+        architecture: of this party.
+        columns: d, of its rows.
+        width: k, of the embedding that all parties share.
+
+    Raises:
+        NetworkError: an unknown name, or a factory that does not make a module from (b, d) to (b, k).
+    """
+    name, seed = architecture.model, architecture.seed
+    if name in NETWORKS:
+        return Layers((columns, width) if name == LINEAR else (columns, HIDDEN, width), seed)
+    check_name("vfb2.model", name)
+    # Imported here, so that a process without a module of its own does not wait for torch.
+    from vertical.problem.blocks.modules import make_module
+
+    return make_module(name, columns, width, seed)
+
+
+def check_name(key: str, name: str) -> None:
+    """Refuse what cannot name a network; nothing is imported.
+
+    Args:
+        key: where the name is from.
+
+    Raises:
+        NetworkError: it is neither of `NETWORKS` nor of the form ``package.module:factory``.
+    """
+    if name not in NETWORKS and not is_dotted(name):
+        allowed, hint = f"{', '.join(NETWORKS)}, or '{DOTTED_FORM}'", "see docs/vertical.md"
+        raise NetworkError(key, got=f"'{name}', an unknown model", allowed=allowed, hint=hint)
+
+
+def _cut(vector: Array, shapes: list[tuple[int, int]]) -> list[tuple[Array, Array]]:
+    """Each layer's matrix (inputs, outputs) and bias (outputs,), as views of a flat vector."""
+    layers, start = [], 0
+    for inputs, outputs in shapes:
+        middle = start + inputs * outputs
+        layers.append((vector[start:middle].reshape(inputs, outputs), vector[middle : middle + outputs]))
+        start = middle + outputs
+    return layers

@@ -1,0 +1,288 @@
+"""A block of sparse columns: an update's cost grows with its rows' entries, not with the number of columns.
+
+An update changes every column: the regulariser, and the mean of SVRG and SAGA, act where the batch has no entry. A
+column without an entry moves by w <- w - step (mean + weight g'(w)), the *drift*, which depends on nothing but the
+column itself, so it is postponed until the column is needed (Schmidt, Le Roux, Bach, "Minimizing Finite Sums with the
+Stochastic Average Gradient", 2017, section 4). With g'(w) = w and rho = 1 - step weight, k of them give
+w rho^k - step mean (1 - rho^k) / (1 - rho).
+
+Problem (14) has no such formula: few or long drifts are applied one by one, many short ones as the flow of a field, by
+Runge-Kutta steps. docs/vertical.md ("Sparse columns") derives it.
+
+A nonsmooth penalty's proximal step needs every column, so with one nothing is postponed.
+
+Kernels take the fields of `Lazy` one by one, because numba takes arrays faster than tuples of them, and a CSR matrix
+(n, d) without a column twice in a row as its `indptr`, `indices` and `data`. A row outside the matrix makes them return
+False before anything is changed.
+"""
+
+import math
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from numpy.typing import NDArray
+
+from vertical.problem.blocks.base import SAGA, SGD, Block, Rows, SparseRows, canonical, jit, product
+from vertical.problem.objectives import Array, Objective
+
+Indices = NDArray[np.int32] | NDArray[np.int64]
+Matrix: TypeAlias = "tuple[Indices, Indices, Array]"
+
+# Limits for following drifts of problem (14) as a flow: the largest step weight and |phi|, the reach of a Runge-Kutta
+# step, the fewest drifts that one must replace, and the largest w / (1 + w^2)^2, 9 / (16 sqrt(3)).
+MAX_RATE, MAX_REACH, PIECE, WORTH, MAX_SLOPE = 1e-4, 1e-3, 1e-3, 8, 0.3248
+
+_NO_MEAN = np.zeros(0)
+
+
+class Lazy(NamedTuple):
+    """Weights of a sparse block, with some updates postponed, and the terms of the drift.
+
+    Attributes:
+        w: the weights, column j as it was after `settled[j]` updates.
+        settled: updates that column j has seen.
+        mean: constant of the drift of each column; (0,) for none.
+        until: the number of updates to bring a column to.
+        step: gamma.
+        weight: of the regulariser.
+        linear: whether g'(w) = w.
+    """
+
+    w: Float64[np.ndarray, "d"]
+    settled: Int64[np.ndarray, "d"]
+    mean: Array
+    until: int
+    step: float
+    weight: float
+    linear: bool
+
+
+class SparseBlock(Block):
+    """A block of (n, d) CSR features, whose drift is postponed per column as this module describes.
+
+    `partials` of all rows, `predict`, `penalty`, `weights`, `remember` and every setter bring all d columns up to
+    date first.
+    """
+
+    def __init__(self, features: SparseRows, algorithm: str, objective: Objective, step: float) -> None:
+        if features.ndim != 2:
+            raise ValueError(f"features must be (n, d), got {features.shape}")
+        matrix = canonical(features)
+        super().__init__(matrix, algorithm, objective, step)
+        self._matrix: Matrix = (matrix.indptr, matrix.indices, matrix.data)
+        self._done = 0  # updates so far
+        self._settled = np.zeros(self.columns, dtype=np.int64)
+        self._late = False
+        self._compile()
+
+    def partials(self, rows: Int64[np.ndarray, "b"] | None = None) -> Float64[np.ndarray, "b"]:
+        if rows is None:
+            self._settle()
+            return product(self._features, self._w)
+        rows, out = _copy(rows), np.empty(len(rows))
+        indptr, indices, data = self._matrix
+        if not _partials(indptr, indices, data, rows, out, *self._lazy()):
+            raise self._outside(rows)
+        return out
+
+    def apply(self, rows: Int64[np.ndarray, "b"], theta: Float64[np.ndarray, "b"]) -> None:
+        theta = self._slopes(theta, len(rows))
+        rows, change, share = _copy(rows), theta.copy(), 0.0
+        if self.algorithm != SGD:
+            if self._theta is None:
+                raise self._needs_theta()
+            change = theta - self._theta.take(rows, mode="clip")
+            share = 1.0 / self.rows if self.algorithm == SAGA else 0.0
+        self._done += 1
+        indptr, indices, data = self._matrix
+        if not _apply(indptr, indices, data, rows, change, share, *self._lazy()):
+            self._done -= 1
+            raise self._outside(rows)
+        self._late = True
+        if share and self._theta is not None:
+            self._theta[rows] = theta
+        self._shrink()
+
+    def _compile(self) -> None:
+        """Call all kernels once, without effect, so that no update waits for a compiler."""
+        rows, nothing = np.zeros(1, dtype=np.int64), np.zeros(1)
+        self.partials(rows)
+        indptr, indices, data = self._matrix
+        _apply(indptr, indices, data, rows, nothing, 0.0, *self._lazy())
+        settle(*self._lazy())
+
+    def _lazy(self) -> Lazy:
+        mean = _NO_MEAN if self._mean is None else self._mean
+        objective = self.objective
+        return Lazy(
+            self._w, self._settled, mean, self._done, self.step, float(objective.weight), objective.linear_decay
+        )
+
+    def _settle(self) -> None:
+        if self._late:
+            settle(*self._lazy())
+            self._late = False
+
+
+def _copy(rows: Int64[np.ndarray, "b"]) -> Int64[np.ndarray, "b"]:
+    """A copy, of the type that kernels are compiled for; read-only or strided arrays are of other types."""
+    return np.array(rows, dtype=np.int64)
+
+
+@jit()
+def _log_keep(step: float, weight: float) -> float:
+    return math.log1p(-step * weight) if step * weight < 0.5 else 0.0
+
+
+@jit()
+def _field(w: float, push: float, rate: float) -> float:
+    """The field whose flow over time 1 is one drift."""
+    square = w * w
+    inverse = 1.0 / (1.0 + square)
+    inverses = inverse * inverse
+    phi = -(push + rate * w * inverses)
+    bend = -rate * (1.0 - 3.0 * square) * inverses * inverse
+    twist = -12.0 * rate * w * (square - 1.0) * inverses * inverses
+    return phi * (1.0 - bend * (1 / 2 - bend * (1 / 3 - bend / 4)) + twist * phi * (1 / 12 - bend / 6))
+
+
+@jit()
+def _flow(w: float, push: float, count: int, pieces: int, rate: float) -> float:
+    """Follow the field for a time of `count`, by the classical Runge-Kutta method in `pieces` steps."""
+    time = count / pieces
+    for _ in range(pieces):
+        first = _field(w, push, rate)
+        second = _field(w + 0.5 * time * first, push, rate)
+        third = _field(w + 0.5 * time * second, push, rate)
+        fourth = _field(w + time * third, push, rate)
+        w += time / 6.0 * (first + 2.0 * second + 2.0 * third + fourth)
+    return w
+
+
+@jit()
+def _drift(w: float, mean: float, count: int, step: float, weight: float, linear: bool, log_keep: float) -> float:
+    """Drift one column `count` times; `log_keep` is the logarithm of rho where rho > 1/2."""
+    rate = step * weight
+    if linear:
+        if count == 1 or rate == 0.0:
+            return w * (1.0 - rate) - step * mean * count
+        lost = math.expm1(count * log_keep) if rate < 0.5 else (1.0 - rate) ** count - 1.0  # rho^k - 1
+        return w + w * lost + step * mean * lost / rate
+    push = step * mean
+    if w == 0.0 and push == 0.0:
+        return w
+    reach = abs(push) + MAX_SLOPE * rate
+    if rate <= MAX_RATE and reach <= MAX_REACH and count >= WORTH:
+        pieces = math.ceil(count * max(rate, 0.5 * reach) / PIECE)
+        if count >= WORTH * pieces:
+            return _flow(w, push, count, pieces, rate)
+    for _ in range(count):
+        square = 1.0 + w * w
+        after = w - (push + rate * w / (square * square))
+        if after == w:
+            break
+        w = after
+    return w
+
+
+@jit()
+def _outside(indptr: Indices, rows: Rows) -> bool:
+    for row in rows:  # noqa: SIM110
+        if row < 0 or row >= len(indptr) - 1:
+            return True
+    return False
+
+
+@jit()
+def _catch_up(
+    column: int,
+    w: Array,
+    settled: Rows,
+    mean: Array,
+    until: int,
+    step: float,
+    weight: float,
+    linear: bool,
+    log_keep: float,
+) -> None:
+    count = until - settled[column]
+    if count > 0:
+        constant = mean[column] if len(mean) else 0.0
+        w[column] = _drift(w[column], constant, count, step, weight, linear, log_keep)
+        settled[column] = until
+
+
+@jit()
+def settle(w: Array, settled: Rows, mean: Array, until: int, step: float, weight: float, linear: bool) -> None:
+    """Bring all columns to update `until`."""
+    log_keep = _log_keep(step, weight)
+    for column in range(len(w)):
+        _catch_up(column, w, settled, mean, until, step, weight, linear, log_keep)
+
+
+@jit()
+def _partials(
+    indptr: Indices,
+    indices: Indices,
+    data: Array,
+    rows: Rows,
+    out: Array,
+    w: Array,
+    settled: Rows,
+    mean: Array,
+    until: int,
+    step: float,
+    weight: float,
+    linear: bool,
+) -> bool:
+    """Bring the columns of the rows (b,) to `until` and write X[rows] w to `out` (b,)."""
+    if _outside(indptr, rows):
+        return False
+    log_keep = _log_keep(step, weight)
+    for place in range(len(rows)):
+        row = rows[place]
+        total = 0.0
+        for entry in range(indptr[row], indptr[row + 1]):
+            column = indices[entry]
+            _catch_up(column, w, settled, mean, until, step, weight, linear, log_keep)
+            total += data[entry] * w[column]
+        out[place] = total
+    return True
+
+
+@jit()
+def _apply(
+    indptr: Indices,
+    indices: Indices,
+    data: Array,
+    rows: Rows,
+    change: Array,
+    share: float,
+    w: Array,
+    settled: Rows,
+    mean: Array,
+    until: int,
+    step: float,
+    weight: float,
+    linear: bool,
+) -> bool:
+    """Bring the columns of the rows (b,) to `until` and do an update there, with (b,) `change`.
+
+    The weights lose step / b X[rows]' change; the mean gains share X[rows]' change.
+    """
+    if _outside(indptr, rows):
+        return False
+    log_keep = _log_keep(step, weight)
+    scale = step / len(rows)
+    for place in range(len(rows)):
+        row = rows[place]
+        for entry in range(indptr[row], indptr[row + 1]):
+            column = indices[entry]
+            # A column is brought to `until` at its first entry, so its drift sees neither weight nor mean half-changed.
+            _catch_up(column, w, settled, mean, until, step, weight, linear, log_keep)
+            slope = data[entry] * change[place]
+            w[column] -= scale * slope
+            if share != 0.0:
+                mean[column] += share * slope
+    return True

@@ -1,0 +1,268 @@
+"""A labelled data set whose columns are spread over parties, every party holding all rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+from jaxtyping import Float64, Int64, Real
+from scipy import sparse
+
+from problems.data.disturb import drop_positives, flip_labels, split, split_rows, validation_split
+from problems.data.formats.arrays import read_svmlight
+from problems.data.formats.readers import DEFAULT_POSITIVE, read, svmlight_files
+from problems.data.sample_format import SampleFormat
+from problems.data.samples import Source, check_both_classes, make_source, positive_classes
+from problems.data.spec import DRAWN, DataError, DataSpec, in_data_set
+from problems.data.validation import validate
+from problems.randomness import stream
+from vertical.problem.blocks.base import Features, canonical
+
+# in a random order or their own, cut into nearly equal shares
+COLUMN_PARTITIONS = ("random", "consecutive")
+
+
+@dataclass(frozen=True, eq=False)
+class VerticalData:
+    """Rows that all parties share, and the columns that each of them holds.
+
+    Attributes:
+        train_features: (n, d) float64, dense or CSR.
+        train_labels: -1 or +1; numbers, if loaded as a regression; indices of classes, if loaded with `multiclass`.
+        test_features: as the training ones.
+        test_labels: as the training ones.
+        rows: the row numbers, from 0, that the training rows and then the test rows have in the data set.
+        columns: the ascending column numbers of each party; disjoint, together all d.
+        intercept: the number of the column of ones, which the first party holds; None without.
+        classes: the names of the classes, in the order of their indices; () unless loaded with `multiclass`.
+        samples: The negative and the positive labels; None if labels are numbers, or of several classes.
+    """
+
+    train_features: Features
+    train_labels: Float64[np.ndarray, "train"]
+    test_features: Features
+    test_labels: Float64[np.ndarray, "test"]
+    rows: Int64[np.ndarray, "kept"]
+    columns: tuple[Int64[np.ndarray, "_"], ...]
+    intercept: int | None = None
+    classes: tuple[str, ...] = ()
+    samples: SampleFormat | None = None
+
+    def party(self, party: int) -> tuple[Features, Features]:
+        """Return the training and the test features of one party.
+
+        Raises:
+            DataError: when there is no such party.
+        """
+        if not 0 <= party < len(self.columns):
+            got, allowed = party, f"0 to {len(self.columns) - 1}, since there are {len(self.columns)}"
+            raise DataError("party", got=got, allowed=allowed, hint="choose one of these")
+        columns = self.columns[party]
+        return _columns_of(self.train_features, columns), _columns_of(self.test_features, columns)
+
+
+def load_vertical(
+    spec: DataSpec,
+    parties: int,
+    *,
+    partition: str = "random",
+    regression: bool = False,
+    multiclass: bool = False,
+    intercept: bool = False,
+) -> VerticalData:
+    """Read `spec.dataset`, split its rows in train and test and spread its columns over `parties`.
+
+    Rows, split, imbalance and label noise are those of `problems.data.load`, rows in the data set's order; equal
+    arguments give equal bytes. Images are flattened, uint8 pixels divided by 255. "w8a" and "svmlight" stay sparse.
+
+    Args:
+        spec: `partition`, which spreads rows, must be "iid"; `client_shift`, `partition_sites` 0.
+        parties: q, 1 to the number of columns.
+        partition: how columns are spread, one of `COLUMN_PARTITIONS`.
+        regression: take the labels as numbers, and draw the test rows without regard to them; for the problems
+            `ridge` and `robust`. Imbalance, label noise and a positive label are then refused.
+        multiclass: the same with the indices of the labels' classes, for `softmax`.
+        intercept: whether the first party has a column of ones beside its share of the columns.
+
+    Raises:
+        DataError: when an argument is wrong, the data is missing or damaged, a feature is not finite, or there are
+            fewer columns than parties.
+    """
+    _check(spec, parties, partition, regression or multiclass)
+    try:
+        data = _load(spec, parties, partition, regression, multiclass)
+        return _with_intercept(data) if intercept else data
+    except DataError as error:
+        raise in_data_set(error, spec) from error
+
+
+def _load(spec: DataSpec, parties: int, partition: str, regression: bool, multiclass: bool) -> VerticalData:
+    source = _read(spec)
+    labels: np.ndarray
+    samples = None
+    if multiclass:
+        labels = source.codes.astype(np.float64)
+    elif regression:
+        labels = _numbers(source.classes)[source.codes]
+    else:
+        marked = positive_classes(source.classes, spec.positive_label or DEFAULT_POSITIVE.get(spec.dataset, ""))
+        labels = marked[source.codes].astype(np.int8)
+        samples = SampleFormat.of(np.empty((0, 0)), source.classes, marked)
+    binary = not (regression or multiclass)
+    train_rows, test_rows = _split(source, labels, spec, not binary)
+    features = _encode(source, train_rows)
+    _check_finite(features)
+    train_labels, test_labels = labels[train_rows], labels[test_rows]
+    if binary:
+        kept = drop_positives(train_labels, spec.imbalance, spec.seed)
+        train_rows, train_labels = train_rows[kept], flip_labels(train_labels[kept], spec.label_noise, spec.seed)
+        train_labels, test_labels = (np.where(given > 0, 1.0, -1.0) for given in (train_labels, test_labels))
+    return VerticalData(
+        train_features=_rows_of(features, train_rows),
+        train_labels=train_labels,
+        test_features=_rows_of(features, test_rows),
+        test_labels=test_labels,
+        rows=np.concatenate((train_rows, test_rows)),
+        columns=_spread(features.shape[1], parties, partition, spec.seed),
+        classes=tuple(source.classes) if multiclass else (),
+        samples=samples,
+    )
+
+
+def _with_intercept(data: VerticalData) -> VerticalData:
+    """The same data with a column of ones, the last, at the first party."""
+    number, (first, *others) = data.train_features.shape[1], data.columns
+    train, test = (_with_ones(features) for features in (data.train_features, data.test_features))
+    columns = (np.append(first, number), *others)
+    return replace(data, train_features=train, test_features=test, columns=columns, intercept=number)
+
+
+def _with_ones(features: Features) -> Features:
+    ones = np.ones((features.shape[0], 1))
+    if isinstance(features, np.ndarray):
+        return np.hstack((features, ones))
+    return canonical(sparse.hstack((features, sparse.csr_array(ones)), format="csr"))
+
+
+def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> None:
+    validate(spec)
+    if spec.dataset in DRAWN:
+        drawn = f"{spec.dataset!r}, which is drawn client by client"
+        useful = "one with columns to spread over parties"
+        raise DataError("dataset", got=drawn, allowed=useful, hint="see docs/vertical.md")
+    if partition not in COLUMN_PARTITIONS:
+        raise DataError(
+            "column partition", got=repr(partition), allowed=", ".join(COLUMN_PARTITIONS), hint="choose one of these"
+        )
+    if parties < 1:
+        raise DataError("number of parties", got=parties, allowed="1 or more", hint="take more parties")
+    shared, numbers = "parties share all rows", "labels are numbers, or more than two classes"
+    for key, got, allowed, why in (
+        ("partition", spec.partition, "iid", shared),
+        ("client-shift", spec.client_shift, 0.0, shared),
+        ("partition-sites", spec.partition_sites, 0, shared),
+        ("group-column", spec.group_column, "", shared),
+        ("imbalance", spec.imbalance, 0.0, numbers),
+        ("label-noise", spec.label_noise, 0.0, numbers),
+        ("positive-label", spec.positive_label, "", numbers),
+    ):
+        if got != allowed and (regression or why == shared):
+            raise DataError(
+                key, got=repr(got), allowed=f"{allowed!r}, since {why}", hint="leave it out, see docs/vertical.md"
+            )
+
+
+def _read(spec: DataSpec) -> Source:
+    if spec.dataset in ("w8a", "svmlight"):
+        matrix, labels, train_count = read_svmlight(*svmlight_files(spec))
+        features = canonical(matrix)
+        return make_source(labels, lambda train_rows: features, train_count)
+    return read(spec)
+
+
+def _encode(source: Source, train_rows: Int64[np.ndarray, "train"]) -> Features:
+    """The features of all rows, dense (n, d) float64 or CSR."""
+    features = source.features(train_rows)[0]
+    if not isinstance(features, np.ndarray):
+        return cast(Features, features)
+    scale = 255.0 if features.dtype == np.uint8 else 1.0
+    return features.reshape(len(features), -1).astype(np.float64) / scale
+
+
+def _numbers(classes: Sequence[str]) -> Float64[np.ndarray, "{len(classes)}"]:
+    """The labels of a regression, as numbers."""
+    try:
+        numbers = np.array([float(name) for name in classes])
+    except ValueError:
+        named = ", ".join(classes[:20])
+        raise DataError(
+            "labels of a regression", got=named, allowed="numbers", hint="set a vfb2.problem for classes"
+        ) from None
+    if not np.isfinite(numbers).all():
+        got = f"{numbers.min():g} to {numbers.max():g}"
+        raise DataError("labels of a regression", got=got, allowed="finite numbers", hint="drop such rows")
+    return numbers
+
+
+def _split(
+    source: Source, labels: Real[np.ndarray, "n"], spec: DataSpec, regression: bool
+) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
+    """The training rows and the test rows; each set of a classification has both classes."""
+    if source.train_count is not None:
+        train_rows, test_rows = source.own_split()
+    elif regression:
+        train_rows, test_rows = split_rows(len(source), spec.test_fraction, spec.seed, "test split")
+    else:
+        train_rows, test_rows = split(labels, spec.test_fraction, spec.seed)
+    if spec.validation_fraction and regression:
+        if len(train_rows) < 2:
+            got = f"{spec.validation_fraction!r} with {len(train_rows)} training row"
+            allowed = "with 2 training rows at least"
+            raise DataError("validation-fraction", got=got, allowed=allowed, hint="leave it out")
+        kept, held = split_rows(len(train_rows), spec.validation_fraction, spec.seed, "validation split")
+        train_rows, test_rows = train_rows[kept], train_rows[held]
+    elif spec.validation_fraction:
+        train_rows, test_rows = validation_split(labels, train_rows, spec.validation_fraction, spec.seed)
+    if not regression:
+        held_out = "the validation set" if spec.validation_fraction else "the test set"
+        check_both_classes(labels[train_rows], "the training set", source.classes)
+        check_both_classes(labels[test_rows], held_out, source.classes)
+    return train_rows, test_rows
+
+
+def _spread(columns: int, parties: int, partition: str, seed: int) -> tuple[Int64[np.ndarray, "_"], ...]:
+    if columns < parties:
+        got = f"{columns} for {parties} parties"
+        raise DataError("columns", got=got, allowed="one for each at least", hint="take fewer parties")
+    order = stream(seed, "vertical columns").permutation(columns) if partition == "random" else np.arange(columns)
+    return tuple(np.sort(part).astype(np.int64) for part in np.array_split(order, parties))
+
+
+def _check_finite(features: Features) -> None:
+    """Refuse features that are not finite, naming a column."""
+    if isinstance(features, np.ndarray):
+        places: np.ndarray = np.argwhere(~np.isfinite(features))  # (u, 2)
+    else:
+        entries = features.tocoo()
+        places = np.stack(entries.coords, axis=1)[~np.isfinite(entries.data)]
+    if len(places):
+        row, column = places[0] + 1
+        raise DataError(
+            "features",
+            got=(
+                f"{len(places):,} that are not finite, in {len(np.unique(places[:, 1])):,} of {features.shape[1]:,} "
+                f"columns, the first in row {row:,}, column {column:,}"
+            ),
+            allowed="none",
+            hint="fill or drop them",
+        )
+
+
+def _rows_of(features: Features, rows: Int64[np.ndarray, "some"]) -> Features:
+    return features[rows] if isinstance(features, np.ndarray) else canonical(features[rows])
+
+
+def _columns_of(features: Features, columns: Int64[np.ndarray, "some"]) -> Features:
+    if isinstance(features, np.ndarray):
+        return np.ascontiguousarray(features[:, columns])
+    return canonical(features[:, columns])

@@ -1,0 +1,189 @@
+"""Passes over all rows: for the slopes that SVRG and SAGA remember, and to measure the model's quality.
+
+The rows of a pass are cut into one chunk for each active party. It takes, for each row of its chunk, the masked sum of
+all parties' partials, and so learns the predictions of these rows and of no other. Nothing else is computed meanwhile.
+"""
+
+import numpy as np
+
+from problems.binned_scores import codes, first_edges, places
+from problems.metrics import binary_metrics
+from problems.tallies import Tally
+from vertical.problem.analysis import second_moment
+from vertical.problem.blocks import NO_PENALTY
+from vertical.problem.objectives import Array
+from vertical.segment.shared import Phase, Station
+from vertical.segment.sum_order import BINS, MARKS
+from vertical.transport.frames import Kind, PartyError
+
+PENALTY, MOMENT, TRAINING_LOSS, TEST_LOSS, TEST_MARK = range(MARKS)
+COUNTS = slice(MARKS, MARKS + 2 * BINS)
+
+
+class FullPass(Phase):
+    """The full passes of a segment (Algorithm 4, steps 3 and 4; Algorithm 6, step 2); `begin` starts the next one.
+
+    The active parties send the slopes (theta) of their chunks to all who learn; at the end the block stores them all.
+    """
+
+    answer_kind = Kind.SNAPSHOT_THETA
+
+    def __init__(self, station: Station) -> None:
+        self._station = station
+        self._number = -1
+        self._due: set[int] = set()
+        self._theta: Array = np.zeros(0)
+        self._own: Array | None = None
+
+    def begin(self) -> None:
+        station = self._station
+        self._number += 1
+        self._due = set(range(len(station.plan.active)))
+        self._theta = np.zeros(station.plan.rows)
+        products = station.block.partials()
+        cut = {place: products[chunk] for place, chunk in enumerate(station.agenda.chunks)}
+        self._own = station.share(Kind.SNAPSHOT_PARTIAL, cut)
+        self.pull()
+
+    def pull(self) -> None:
+        station = self._station
+        z = station.total(Kind.SNAPSHOT_PARTIAL, self._own)
+        if z is None or station.dominator is None:
+            return
+        self._own = None
+        theta = station.dominator.theta(z, station.agenda.chunks[station.place])
+        station.dominator.announce(Kind.SNAPSHOT_THETA, self._number, theta)
+        self._note(station.place, theta)
+
+    def answer(self, place: int, number: int, body: bytes | memoryview) -> None:
+        station, peer = self._station, self._station.plan.active[place]
+        if place not in self._due or number != self._number:
+            raise PartyError(peer, f"it sent the slopes of full pass {number}, which are not due")
+        chunk = station.agenda.chunks[place]
+        self._note(place, _check(peer, body, chunk.stop - chunk.start if station.learns else 0))
+
+    def _note(self, place: int, theta: Array) -> None:
+        station = self._station
+        self._due.remove(place)
+        if station.learns:
+            self._theta[station.agenda.chunks[place]] = theta
+        if self._due:
+            return
+        if station.learns:
+            station.block.remember(self._theta)
+        station.done()
+
+
+def _check(peer: int, body: bytes | memoryview, length: int) -> Array:
+    """(length,) values of a body; PartyError for another length, or values that are not finite."""
+    what = "its slopes of a full pass have"
+    if len(body) != 8 * length:
+        raise PartyError(peer, f"{what} {len(body)} bytes, not the {8 * length} of {length} rows")
+    values = np.frombuffer(body)
+    if missing := int((~np.isfinite(values)).sum()):
+        raise PartyError(peer, f"{what} {missing} values that are not finite")
+    return values
+
+
+class Evaluation(Phase):
+    """One evaluation, with the current block, by two masked sums.
+
+    The first gives each dominator the predictions of its share of the training and test rows. The second gives the
+    reporter the totals over all parties: losses, hits or squared errors, penalties, largest second moments and, with
+    several dominators, how many rows of each class have scores in each of `BINS` narrow ranges
+    (`problems.binned_scores`).
+    """
+
+    def __init__(self, station: Station) -> None:
+        self._station = station
+        # a dominator's own predictions, until the sum of the others' has come
+        self._own: Array | None = None
+        self._totals: Array = np.zeros(0)
+        self._reports = False
+
+    def begin(self) -> None:
+        station, agenda = self._station, self._station.agenda
+        test = station.holding.test_features
+        trained, tested = station.block.partials(), np.zeros(0) if test is None else station.block.predict(test)
+        trained, tested = (values.reshape(-1, station.plan.width) for values in (trained, tested))
+        shares = zip(agenda.chunks, agenda.test_chunks, strict=True)
+        values = [np.concatenate([trained[rows], tested[test_rows]]).ravel() for rows, test_rows in shares]
+        self._own = station.share(Kind.EVALUATION, dict(enumerate(values)))
+        self._totals = np.zeros(agenda.totals)
+        self._totals[PENALTY] = station.block.penalty() + (0.0 if station.head is None else station.head.penalty())
+        if station.plan.penalty != NO_PENALTY:
+            self._totals[-1] = np.count_nonzero(station.block.weights)
+        if station.plan.curvature:
+            self._totals[MOMENT] = second_moment(station.holding.features)
+        if self._own is None:
+            self._give()
+        else:
+            self.pull()
+
+    def pull(self) -> None:
+        station = self._station
+        z = station.total(Kind.EVALUATION, self._own)
+        if z is not None:
+            self._own = None
+            self._measure(station.predict(z))
+            if station.place:
+                self._give()
+            else:
+                self._reports = True
+        totals = station.total(Kind.TOTALS, self._totals if self._reports else None)
+        if totals is not None:
+            self._reports = False
+            self._report(totals)
+            station.done()
+
+    def _give(self) -> None:
+        self._station.sums.contribute(Kind.TOTALS, self._totals, [(0, len(self._totals))])
+        self._station.done()
+
+    def _measure(self, z: Array) -> None:
+        """Fill the totals from predictions, (r,) or (r, k), of this dominator's training rows, then its test rows."""
+        station, plan, totals = self._station, self._station.plan, self._totals
+        rows, test_rows = station.agenda.chunks[station.place], station.agenda.test_chunks[station.place]
+        labels, objective = station.holding.labels, station.objective
+        if labels is None:
+            raise RuntimeError("a dominator has labels")
+        count = rows.stop - rows.start
+        totals[TRAINING_LOSS] = objective.losses(z[:count], labels[rows]).sum() / plan.rows
+        if station.holding.test_labels is None or not plan.test_rows:
+            return
+        z, labels = z[count:], station.holding.test_labels[test_rows]
+        totals[TEST_LOSS] = objective.losses(z, labels).sum() / plan.test_rows
+        if objective.multiclass:
+            totals[TEST_MARK] = np.sum(z.argmax(axis=1) == labels) / plan.test_rows
+            return
+        if not objective.classification:
+            totals[TEST_MARK] = np.square(z - labels).sum() / plan.test_rows
+            return
+        positive = labels > 0
+        totals[TEST_MARK] = np.sum((z >= 0.0) == positive) / plan.test_rows
+        if len(plan.active) > 1:
+            bins = places(codes(z), first_edges(BINS))
+            for part, chosen in zip(np.split(totals[COUNTS], 2), (~positive, positive), strict=True):
+                part[:] = np.bincount(bins[chosen], minlength=BINS) / plan.test_rows
+        elif 0 < positive.sum() < len(positive):
+            station.metrics["auc"] = binary_metrics(positive, z)["auc"]
+
+    def _report(self, totals: Array) -> None:
+        station, plan, metrics = self._station, self._station.plan, self._station.metrics
+        metrics["objective"] = float(totals[TRAINING_LOSS] + totals[PENALTY])
+        if plan.penalty != NO_PENALTY:
+            metrics["nonzeros"] = round(totals[-1])
+        if plan.curvature:
+            metrics["largest_eigenvalue"] = station.objective.curvature_bound * float(totals[MOMENT]) + plan.weight
+        if not plan.test_rows:
+            return
+        metrics["loss"] = float(totals[TEST_LOSS])
+        if not (station.objective.classification or station.objective.multiclass):
+            metrics["rmse"] = float(np.sqrt(totals[TEST_MARK]))
+            return
+        metrics["accuracy"] = round(totals[TEST_MARK] * plan.test_rows) / plan.test_rows
+        if station.objective.classification and len(plan.active) > 1:
+            negatives, positives = np.rint(totals[COUNTS] * plan.test_rows).astype(np.int64).reshape(2, 1, BINS)
+            tally = Tally.of_bins(first_edges(BINS), negatives, positives)
+            if all(tally.count()):
+                metrics["auc"] = binary_metrics(*tally.rows())["auc"]

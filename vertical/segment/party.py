@@ -1,0 +1,277 @@
+"""One party of a vertical segment: it joins its peers, trains, evaluates and leaves.
+
+Between two barriers all work is done in the callbacks of incoming frames. docs/vertical.md ("Metrics") says what the
+counters of an `Outcome` count.
+"""
+
+import asyncio
+import time
+from contextlib import closing
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from scipy import sparse
+
+from vertical.problem.blocks import NO_PENALTY
+from vertical.problem.blocks.base import SAGA, SVRG, Block
+from vertical.problem.blocks.network import Architecture
+from vertical.problem.head import Head
+from vertical.problem.objectives import make_objective
+from vertical.segment.counted_sums import CountedSums
+from vertical.segment.dominator import Dominator, agreed_flips, draw_flips, notice
+from vertical.segment.full_passes import Evaluation, FullPass
+from vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan, Recorder
+from vertical.segment.preparation import Hello, check_hellos, prepared_block, prepared_head, shared_sums
+from vertical.segment.routing import Exchange
+from vertical.segment.same_rows import RowComparison
+from vertical.segment.scoring import Scoring
+from vertical.segment.shared import Station
+from vertical.segment.sum_order import Agenda
+from vertical.segment.updates import Rounds, Updates
+from vertical.segment.varying import FEWEST, Watch, check_start, flags_of_party
+from vertical.segment.workers import SleepingWorkers, Threads, Workers
+from vertical.transport.endpoint import Endpoint
+from vertical.transport.frames import WITHHELD, Kind, PartyError
+from vertical.transport.mesh import Mesh
+from vertical.transport.traffic import Counters
+
+
+async def run_segment(
+    me: int,
+    plan: Plan,
+    holding: Holding,
+    start: PartyState,
+    endpoint: Endpoint | None,
+    *,
+    network: Architecture | None = None,
+    injection: Injection | None = None,
+    recorder: Recorder | None = None,
+    threads: int = 1,
+    events: bool = False,
+    fewest: int = FEWEST,
+) -> Outcome:
+    """Take part in one segment.
+
+    Args:
+        me: index of this party.
+        start: the state its last segment left. Under label privacy an active party's ``start.flips`` is set as soon as
+            flips are drawn. It must be kept even if the segment fails: flips drawn twice would protect half as much.
+        endpoint: None for a party without peers.
+        network: of this party, in a plan with an embedding.
+        threads: how many compute asynchronous updates; with an injected computing time, how many workers sleep.
+        events: whether the outcome has a log; with threads it is in the order in which results came in.
+        fewest: The number of parties whose partials must vary over the rows, in a plan that counts them.
+
+    Raises:
+        ValueError: the plan cannot be carried out, or is not for this party.
+        PartyError: the segment failed; every party names the same culprit.
+    """
+    plan.check()
+    if not 0 <= me < plan.parties:
+        raise ValueError(f"party {me} of a plan for {plan.parties} parties")
+    if threads < 1:
+        raise ValueError(f"threads must be 1 or more, got {threads}")
+    party = _Party(me, plan, holding, start, endpoint, network, injection or Injection(), threads, fewest)
+    return await party.run(recorder, events)
+
+
+@dataclass(eq=False, repr=False)
+class _Party:
+    me: int
+    plan: Plan
+    holding: Holding
+    state: PartyState
+    endpoint: Endpoint | None
+    network: Architecture | None
+    injection: Injection
+    threads: int
+    fewest: int
+
+    def __post_init__(self) -> None:
+        plan = self.plan
+        self._agenda = Agenda(plan)
+        self._objective = make_objective(plan.problem, plan.weight)
+        self._private = X25519PrivateKey.generate()
+        rows = int(self.holding.features.shape[0]) + self.holding.test_rows
+        self._comparison = RowComparison(self.me, plan.ids, rows)
+        self._hello = Hello.of(self._private, plan, self._comparison.tag, self.holding)
+        self._mesh = self._make_mesh() if plan.parties > 1 else None
+        self._exchange = Exchange(plan, self._mesh)
+
+    def _make_mesh(self) -> Mesh:
+        plan, endpoint = self.plan, self.endpoint
+        if endpoint is None or len(endpoint.addresses) != plan.parties:
+            raise ValueError(f"a plan for {plan.parties} parties needs an endpoint with the address of each")
+        largest = 8 * self._agenda.longest
+        if endpoint.limits.body < largest:
+            hint = ": lower vfb2.embedding" if plan.embedding else ""
+            raise ValueError(
+                f"the limit of a body is {endpoint.limits.body:,} bytes; the segment needs {largest:,}{hint}"
+            )
+        return Mesh(self.me, endpoint, plan.serial, hello=self._hello.to_bytes(), delays=self.injection.delays)
+
+    async def run(self, recorder: Recorder | None, events: bool) -> Outcome:
+        began = time.perf_counter()
+        exchange, plan = self._exchange, self.plan
+        try:
+            station = await self._set_up(recorder, events)
+            await exchange.barrier(0)
+            seconds, cpu = time.perf_counter(), time.process_time()
+            await self._train(station)
+            seconds, cpu = time.perf_counter() - seconds, time.process_time() - cpu
+            if plan.evaluate:
+                await exchange.through(Evaluation(station))
+            await self._score(station)
+            await exchange.barrier(1)
+        except Exception as error:
+            first = exchange.fail(error)
+            raise first from (None if first is error else error)
+        except BaseException:
+            exchange.fail(PartyError(self.me, "it was stopped"))
+            raise
+        finally:
+            if self._mesh is not None:
+                await self._mesh.close()
+        times = {"seconds_total": time.perf_counter() - began, "seconds_training": seconds, "cpu_training": cpu}
+        counters = {name: float(count) for name, count in (self._counts(station) | times).items()}
+        return Outcome(
+            station.block.weights,
+            station.block.table,
+            self.state.flips,
+            station.metrics,
+            counters,
+            station.log,
+            station.scores,
+            None if station.head is None else station.head.weights,
+        )
+
+    async def _set_up(self, recorder: Recorder | None, events: bool) -> Station:
+        """Join the peers, compare plans, and agree on keys and labels.
+
+        A party with unusable data joins too, so that all learn of it at once.
+        """
+        plan = self.plan
+        # in a thread, as a sparse block may first compile code: signs of life go out meanwhile
+        prepared = asyncio.ensure_future(asyncio.to_thread(self._prepare))
+        prepared.add_done_callback(lambda task: task.cancelled() or task.exception())  # no warning if joining fails
+        hellos = {self.me: self._hello}
+        if self._mesh is not None:
+            joined = await self._mesh.join()
+            hellos |= {peer: Hello.from_bytes(peer, body) for peer, body in joined.items()}
+            agreement = plan.agreement(labelled=self.holding.labels is not None)
+            await agreement.confirm(self._mesh, {party: hello.greeting for party, hello in hellos.items()})
+        check_hellos(plan, hellos)
+        block, head, flags = await prepared
+        sums = shared_sums(self.me, self._agenda, self._private, hellos, self._exchange.send, recorder)
+        counted = None
+        if plan.counts and plan.penalty != NO_PENALTY:  # which may make a block zero during the segment
+            look = Watch(self.holding, block)
+            sums = counted = CountedSums(self.me, self._agenda, sums, look, self.fewest, self._exchange.broadcast)
+        self._exchange.open(sums, recorder)
+        if plan.ids:
+            tags = {peer: hello.ids for peer, hello in hellos.items() if peer != self.me}
+            self._comparison.check(await self._exchange.notices(Kind.ALIGN, self._comparison.answer(tags)))
+        # whether no party's partials vary before the first update
+        from_zero = plan.counts and await self._count(flags)
+        if counted is not None:
+            counted.from_zero = from_zero
+        dominator = await self._meet_dominators(head)
+        return Station(
+            self.me,
+            plan,
+            self._agenda,
+            self.holding,
+            self._objective,
+            block,
+            sums,
+            dominator,
+            head,
+            later=self._exchange.later,
+            done=self._exchange.done,
+            log=[] if events else None,
+            constant=block.partials(np.zeros(1, np.int64)) if from_zero else None,
+        )
+
+    def _prepare(self) -> tuple[Block, Head | None, bytes]:
+        me, plan, objective, state, network = self.me, self.plan, self._objective, self.state, self.network
+        try:
+            block = prepared_block(me, plan, self.holding, objective, state, network)
+            head = prepared_head(me, plan, objective, state, network)
+            return block, head, flags_of_party(me, plan, self.holding, block) if plan.counts else b""
+        except ValueError as error:
+            raise PartyError(self.me, str(error), WITHHELD) from error
+
+    async def _count(self, flags: bytes) -> bool:
+        """Return whether no party's partials vary before the first update; ends the run if too few hide others."""
+        others = {party: flags for party in range(self.plan.parties) if party != self.me}
+        received = await self._exchange.notices(Kind.VARIES, others)
+        return check_start(self.plan, self.fewest, {**received, self.me: flags})
+
+    async def _meet_dominators(self, head: Head | None) -> Dominator | None:
+        """Agree on labels and flips with the other active parties."""
+        plan, labels, flips = self.plan, self.holding.labels, self.state.flips
+        if self.me not in plan.active or labels is None or plan.score:
+            return None
+        drawn = None
+        if plan.label_epsilon and self.me == plan.active[0]:
+            drawn = draw_flips(plan.rows, plan.label_epsilon) if flips is None else flips
+        own = notice(labels, drawn)
+        peers = [party for party in plan.active if party != self.me]
+        notices = await self._exchange.notices(Kind.LABELS, dict.fromkeys(peers, own))
+        flips = agreed_flips(plan, self.me, own, notices, flips)
+        if flips is not None:
+            self.state.flips = flips
+        exchange = self._exchange
+        return Dominator(self.me, plan, self._objective, labels, flips, head, exchange.broadcast, exchange.send)
+
+    async def _train(self, station: Station) -> None:
+        plan, agenda, exchange = self.plan, self._agenda, self._exchange
+        if not plan.epochs:
+            return
+        ends = [[epoch * count for count in agenda.counts] for epoch in range(1, plan.epochs + 1)]
+        if not agenda.barriers:
+            ends = ends[-1:]
+        with closing(self._make_workers()) as workers:
+            kind = Rounds if plan.synchronous else Updates
+            updates, full_pass = kind(station, ends, workers), FullPass(station)
+            for stretch in range(len(ends)):
+                if plan.algorithm == SVRG or (plan.algorithm == SAGA and plan.start and stretch == 0):
+                    await exchange.through(full_pass)
+                await exchange.through(updates)
+
+    async def _score(self, station: Station) -> None:
+        if not self.plan.score:
+            return
+        scoring = Scoring(station)
+        for number in range(len(self._agenda.pieces)):
+            await self._exchange.through(scoring)
+            # nobody is ahead by a piece: every recipient has taken this one
+            await self._exchange.barrier(2 + number)
+
+    def _make_workers(self) -> Workers:
+        if self.injection.compute:
+            return SleepingWorkers(self.injection.compute, self.threads, self._exchange.fail)
+        # with a penalty threads take turns, and a party that counts reads the weights between updates
+        counted = self.plan.counts and self.plan.penalty != NO_PENALTY
+        if self.threads > 1 and not self.plan.synchronous and not counted:
+            plan = self.plan
+            in_turn = plan.embedding > 0 or plan.penalty != NO_PENALTY or sparse.issparse(self.holding.features)
+            # a change that two threads lose of SAGA's mean would be missing until the segment ends
+            in_turn |= plan.algorithm == SAGA
+            return Threads(self.threads, self._exchange.fail, lock=in_turn)
+        return Workers()
+
+    def _counts(self, station: Station) -> dict[str, float]:
+        tally, dominated = station.tally, 0
+        if station.place >= 0:
+            dominated = self.plan.epochs * self._agenda.counts[station.place]
+        return {
+            **asdict(Counters() if self._mesh is None else self._mesh.counters),
+            "updates": tally.applied,
+            "dominated": dominated,
+            "max_delay": tally.most_delay,
+            "mean_delay": tally.delays / max(tally.applied, 1),
+            "max_staleness": tally.most_staleness,
+            "mean_staleness": tally.staleness / max(tally.applied, 1),
+        }

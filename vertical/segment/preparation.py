@@ -1,0 +1,195 @@
+"""Start of a segment: a party's block from its data and state, and the hellos that parties send when they join.
+
+A hello contains a fresh public key, row counts, the party's greeting (`vertical.agreement`) and the tag of its
+rows' ids.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from scipy import sparse
+
+from privacy.keys import agree
+from vertical.agreement import GREETING_BYTES
+from vertical.masking.pairwise import PairwiseMasks, pair_info
+from vertical.problem.blocks import make_block, make_nonsmooth
+from vertical.problem.blocks.base import SAGA, Block
+from vertical.problem.blocks.network import Architecture, NetworkBlock, make_network
+from vertical.problem.head import Head
+from vertical.problem.objectives import Objective
+from vertical.segment.masked_sums import DirectSums, Send, Sums, TreeSums
+from vertical.segment.plan import PAIRWISE, TWO_TREES, Holding, PartyState, Plan, Recorder
+from vertical.segment.sum_order import Agenda
+from vertical.transport.frames import PartyError
+
+_FORM = struct.Struct(f"<32s{GREETING_BYTES}s32sQQ")
+
+
+class Hello(NamedTuple):
+    """What a party sends when it joins.
+
+    Attributes:
+        key: its X25519 public key, of this segment only.
+        greeting: The digest of the plan, and whether the party holds labels.
+        ids: The tag of its rows' ids, see `vertical.segment.same_rows`.
+        rows: training rows it holds.
+        test_rows: test rows it holds.
+    """
+
+    key: bytes
+    greeting: bytes
+    ids: bytes
+    rows: int
+    test_rows: int
+
+    @classmethod
+    def of(cls, private: X25519PrivateKey, plan: Plan, ids: bytes, holding: Holding) -> Hello:
+        key = private.public_key().public_bytes_raw()
+        greeting = plan.agreement(labelled=holding.labels is not None).greet()
+        return cls(key, greeting, ids, int(holding.features.shape[0]), holding.test_rows)
+
+    def to_bytes(self) -> bytes:
+        return _FORM.pack(*self)
+
+    @classmethod
+    def from_bytes(cls, party: int, body: bytes) -> Hello:
+        """Read a party's hello.
+
+        Raises:
+            PartyError: it has another length; names the party.
+        """
+        if len(body) != _FORM.size:
+            raise PartyError(party, f"its hello has {len(body)} bytes, not {_FORM.size}")
+        return cls(*_FORM.unpack(body))
+
+
+def check_hellos(plan: Plan, hellos: Mapping[int, Hello]) -> None:
+    """Check that all parties hold as many rows as planned.
+
+    Raises:
+        PartyError: Names the first party with other row counts.
+    """
+    for party, hello in sorted(hellos.items()):
+        for name, held, planned in (("training", hello.rows, plan.rows), ("test", hello.test_rows, plan.test_rows)):
+            if held != planned:
+                raise PartyError(party, f"it holds {held:,} {name} rows, the plan says {planned:,}")
+
+
+def agree_keys(plan: Plan, me: int, private: X25519PrivateKey, hellos: Mapping[int, Hello]) -> dict[int, bytes]:
+    """Return the 32-byte secret shared with each other party, for this segment.
+
+    Masks under it cancel only between parties with the same plan and terms.
+
+    Raises:
+        PartyError: a party's public key makes no secret.
+    """
+    keys, digest = {}, plan.digest()
+    for party, hello in hellos.items():
+        if party != me:
+            try:
+                keys[party] = agree(private, hello.key, info=pair_info(plan.serial, me, party) + digest)
+            except ValueError as error:
+                raise PartyError(party, f"its public key: {error}") from error
+    return keys
+
+
+def prepared_block(
+    me: int, plan: Plan, holding: Holding, objective: Objective, state: PartyState, network: Architecture | None
+) -> Block:
+    """The party's block as its last segment left it.
+
+    Args:
+        network: what the party makes its embeddings with, in a plan that has any.
+
+    Raises:
+        ValueError: the party lacks what the plan needs, or a block does not accept the features, the weights or the
+            table. Numbers of rows are compared in the hellos.
+    """
+    columns, test = holding.features.shape[1], holding.test_features
+    if test is not None:
+        if test.ndim != 2 or test.shape[1] != columns:
+            raise ValueError(f"test features must be (k, {columns}), got {test.shape}")
+        if not np.isfinite(test.data if sparse.issparse(test) else np.asarray(test)).all():
+            raise ValueError("test features must be finite")
+    if me in plan.active and not plan.score:
+        _check_labels("labels", holding.labels, plan, plan.rows, objective)
+        if plan.evaluate and plan.test_rows:
+            _check_labels("test labels", holding.test_labels, plan, plan.test_rows, objective)
+    block = _new_block(plan, holding, objective, network)
+    groups = np.arange(columns) if holding.groups is None else holding.groups
+    block.nonsmooth = make_nonsmooth(plan.penalty, plan.penalty_weight, groups)
+    if state.weights is not None:
+        if network is not None and len(state.weights) != len(block.weights):
+            raise ValueError("its weights are those of another network: take the model that it began with")
+        block.set_weights(state.weights)
+    if plan.algorithm == SAGA and not plan.start:
+        if state.table is not None:
+            block.remember(state.table)
+        elif plan.epochs and plan.moves(me):
+            raise ValueError("saga goes on from the table of its last segment, and there is none")
+    return block
+
+
+def _new_block(plan: Plan, holding: Holding, objective: Objective, network: Architecture | None) -> Block:
+    if not plan.embedding:
+        return make_block(holding.features, plan.algorithm, objective, plan.step)
+    if network is None:
+        raise ValueError(f"a plan with embeddings of {plan.embedding} numbers needs a network, this party has none")
+    made = make_network(network, holding.features.shape[1], plan.embedding)
+    return NetworkBlock(holding.features, made, plan.embedding, objective, plan.step)
+
+
+def prepared_head(
+    me: int, plan: Plan, objective: Objective, state: PartyState, network: Architecture | None
+) -> Head | None:
+    """The head as its last segment left it; None at a party without.
+
+    Raises:
+        ValueError: as of `Head.set_weights`, or there is none to score rows with.
+    """
+    if not plan.headed or me not in plan.active or network is None:
+        return None
+    head = Head(plan.embedding, network.seed + 1, objective, plan.step)
+    if state.head is not None:
+        head.set_weights(state.head)
+    elif plan.score:
+        raise ValueError("it has no head to make scores of the sums with")
+    return head
+
+
+def _check_labels(name: str, labels: object, plan: Plan, rows: int, objective: Objective) -> None:
+    if not isinstance(labels, np.ndarray):
+        raise ValueError(f"this party needs {name}, it holds none")
+    if labels.shape != (rows,):
+        raise ValueError(f"{name} must be ({rows:,},), one a row, got {labels.shape}")
+    objective.check_labels(labels)
+    if objective.multiclass and labels.max() >= plan.embedding:
+        classes = f"{name} of {int(labels.max()) + 1} classes at least"
+        raise ValueError(f"{classes}, and vfb2.embedding is {plan.embedding}: set it to the number of classes")
+
+
+def shared_sums(
+    me: int,
+    agenda: Agenda,
+    private: X25519PrivateKey,
+    hellos: dict[int, Hello],
+    send: Send,
+    recorder: Recorder | None,
+) -> Sums:
+    """The sums, with the plan's masking. With two parties nothing can be hidden, so nothing is masked.
+
+    Raises:
+        PartyError: a party's public key makes no secret.
+    """
+    plan = agenda.plan
+    if plan.masking == TWO_TREES and plan.parties > 2:
+        return TreeSums(me, agenda, send, recorder)
+    masks = None
+    if plan.masking == PAIRWISE and plan.parties > 2:
+        masks = PairwiseMasks(me, plan.parties, agree_keys(plan, me, private, hellos))
+    return DirectSums(me, agenda, send, masks, recorder)

@@ -1,0 +1,168 @@
+"""One party's frames: those that come in go to sums, phase, barriers or notices; a failure ends all waiting."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+from vertical.segment.masked_sums import Sums
+from vertical.segment.plan import Plan, Recorder
+from vertical.segment.shared import Phase
+from vertical.segment.sum_order import SUMS
+from vertical.transport.frames import Frame, Kind, PartyError
+from vertical.transport.mesh import Mesh
+
+_SUMS = frozenset((*SUMS, Kind.VALUE_TREE, Kind.MASK_TREE, Kind.COUNT))
+
+
+class Exchange:
+    """Frames of one segment at one party. `mesh` must have joined before `open`; None for a party without peers."""
+
+    def __init__(self, plan: Plan, mesh: Mesh | None) -> None:
+        self._mesh = mesh
+        self._others = plan.parties - 1
+        self._places = {party: place for place, party in enumerate(plan.active)}
+        self._me = 0 if mesh is None else mesh.me
+        self._sums: Sums | None = None
+        self._recorder: Recorder | None = None
+        self._phase: Phase | None = None
+        self._phase_done = False
+        self._change = asyncio.Event()
+        self._notices: dict[int, dict[int, bytes]] = defaultdict(dict)
+        self._everybody: dict[int, bool] = {Kind.ALIGN: bool(plan.ids), Kind.VARIES: plan.counts}
+        self._at_barrier: dict[int, set[int]] = defaultdict(set)
+        # the failure of any party, as the mesh has it
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future() if mesh is None else mesh.failed
+        self._failed.add_done_callback(lambda _: self._change.set())
+
+    def open(self, sums: Sums, recorder: Recorder | None) -> None:
+        """Take frames from now on.
+
+        Args:
+            sums: where partials, masked or not, go.
+            recorder: sees each frame before all else; None: nobody watches.
+        """
+        self._sums, self._recorder = sums, recorder
+        if self._mesh is not None:
+            self._mesh.on_frame = self._receive
+
+    def send(self, to: int, frame: Frame) -> None:
+        if self._mesh is not None:
+            self._mesh.send(to, frame)
+
+    def broadcast(self, frame: Frame) -> None:
+        if self._mesh is not None:
+            self._mesh.broadcast(frame)
+
+    def done(self) -> None:
+        """Note that the current phase has ended at this party."""
+        self._phase_done = True
+        self._change.set()
+
+    def fail(self, error: BaseException) -> PartyError:
+        """End the segment at every party.
+
+        Returns:
+            The first failure, which may be another party's: the segment ends with it.
+        """
+        failure = PartyError.of(error, self._me)
+        if self._mesh is not None:
+            self._mesh.abort(failure)
+        elif not self._failed.done():
+            self._failed.set_exception(failure)
+        return self._failure or failure
+
+    @property
+    def _failure(self) -> PartyError | None:
+        found = self._failed.exception() if self._failed.done() else None
+        return found if isinstance(found, PartyError) else None
+
+    def later(self, call: Callable[[], None]) -> None:
+        """Have a function called in the next turn of the loop, unless the segment has failed by then.
+
+        Args:
+            call: an exception that it raises fails the segment.
+        """
+
+        def unless_failed() -> None:
+            if self._failure is None:
+                try:
+                    call()
+                except Exception as error:
+                    self.fail(error)
+
+        asyncio.get_running_loop().call_soon(unless_failed)
+
+    async def through(self, phase: Phase) -> None:
+        """Carry a phase out, until this party has done its share.
+
+        Raises:
+            PartyError: the segment has failed.
+        """
+        self._phase, self._phase_done = phase, False
+        phase.begin()
+        await self._until(lambda: self._phase_done)
+
+    async def barrier(self, number: int) -> None:
+        """Wait until every party has come here.
+
+        Args:
+            number: tells the barriers of a segment apart.
+
+        Raises:
+            PartyError: the segment has failed.
+        """
+        self.broadcast(Frame(Kind.BARRIER, self._me, number))
+        await self._until(lambda: len(self._at_barrier[number]) == self._others)
+
+    async def notices(self, kind: int, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
+        """Exchange one notice with each of some parties.
+
+        Args:
+            kind: `Kind.LABELS` between active parties; `Kind.ALIGN` or `Kind.VARIES` between all.
+            bodies: The bytes for each of these parties.
+
+        Returns:
+            The bytes that each of them has sent.
+
+        Raises:
+            PartyError: the segment has failed.
+        """
+        for party, body in bodies.items():
+            self.send(party, Frame(kind, self._me, 0, body))
+        await self._until(lambda: len(self._notices[kind]) == len(bodies))
+        return self._notices[kind]
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while self._failure is None and not holds():
+            self._change.clear()
+            await self._change.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def _awaits(self, kind: int, peer: int) -> bool:
+        """Whether a peer sends a notice of some kind."""
+        if kind == Kind.LABELS:
+            return {peer, self._me} <= self._places.keys()
+        return self._everybody.get(kind, False)
+
+    def _receive(self, peer: int, frame: Frame) -> None:
+        """Route a frame; if this raises an exception, the mesh fails the segment with it."""
+        if self._recorder is not None:
+            self._recorder.received(peer, frame)
+        kind, phase = frame.kind, self._phase
+        if phase is not None and kind == phase.answer_kind:
+            place = self._places.get(peer, -1)
+            if place < 0 or frame.active != peer:
+                raise PartyError(peer, f"it sent theta for party {frame.active}; each dominator sends its own")
+            phase.answer(place, frame.update, frame.body)
+        elif kind in _SUMS and self._sums is not None:
+            if self._sums.receive(peer, frame) and phase is not None:
+                phase.pull()
+        elif kind == Kind.BARRIER:
+            self._at_barrier[frame.update].add(peer)
+            self._change.set()
+        elif self._awaits(kind, peer) and peer not in self._notices[kind]:
+            self._notices[kind][peer] = bytes(frame.body)
+            self._change.set()
+        else:
+            raise PartyError(peer, f"it sent a frame of kind {kind} where none may come")

@@ -1,0 +1,82 @@
+"""A private test of whether two parties bring the same rows: neither learns more about the other's ids than yes or no.
+
+Each party hashes the digest of its ids to a point of Curve25519 and raises it to a fresh secret key. The result, its
+tag, goes into its hello. Each peer raises the tag to its own key too and returns a hash of the product. Equal digests
+give equal products. A party can therefore test one guess a segment, by sending the guess as its tag. The segment fails
+if the guess is wrong.
+"""
+
+import hashlib
+from collections.abc import Mapping
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from vertical.intersection import TAG_BYTES, IntersectionError, hash_ids, raise_tags
+from vertical.transport.frames import FinalError, PartyError
+
+_DOMAIN = b"digest of the ids of a segment's rows "
+ABSENT = bytes(TAG_BYTES)
+"""The tag of a party that compares no ids."""
+
+
+class RowComparison:
+    """One party's side of the test, for one segment.
+
+    Args:
+        me: The party's index.
+        ids: The digest of its ids, as text; "": it compares none.
+        rows: The number of its rows, for errors.
+
+    Attributes:
+        tag: The 32 bytes that it sends to all peers.
+    """
+
+    def __init__(self, me: int, ids: str, rows: int) -> None:
+        self._me, self._rows = me, rows
+        self._secret = X25519PrivateKey.generate().private_bytes_raw()
+        self.tag = hash_ids([ids.encode()], _DOMAIN, self._secret) if ids else ABSENT
+        # the answer that is right, by peer
+        self._expected: dict[int, bytes] = {}
+
+    def answer(self, tags: Mapping[int, bytes]) -> dict[int, bytes]:
+        """Return the hash for each peer.
+
+        Args:
+            tags: The tag of each peer.
+
+        Raises:
+            PartyError: A tag is malformed; names the peer.
+        """
+        answers = {}
+        for peer, tag in tags.items():
+            try:
+                product = raise_tags(tag, self._secret)
+            except IntersectionError as error:
+                raise PartyError(peer, str(error)) from error
+            answers[peer], self._expected[peer] = _hash(self._me, peer, product), _hash(peer, self._me, product)
+        return answers
+
+    def check(self, answers: Mapping[int, bytes]) -> None:
+        """Check that all peers bring the rows of this party.
+
+        Args:
+            answers: The hash that each peer has sent.
+
+        Raises:
+            FinalError: Some do not. Names them or, if they are more than half of the parties, this party.
+        """
+        differing = [peer for peer, right in sorted(self._expected.items()) if answers[peer] != right]
+        parties, count = len(answers) + 1, f"{self._rows:,}"
+        if not differing:
+            return
+        if 2 * len(differing) > parties:
+            culprit, agreed = self._me, f"{len(differing)} of {parties} parties"
+        else:
+            culprit, agreed = differing[0], f"{parties - len(differing)} of {parties} parties"
+        more = f", as has party {', '.join(map(str, differing[1:]))}" if culprit != self._me and differing[1:] else ""
+        words = f'{more}, allowed: the same ids everywhere; bring these, or set vfb2.alignment="intersection"'
+        raise FinalError(culprit, f"got other rows ({count}) than {agreed}{words}")
+
+
+def _hash(sender: int, receiver: int, product: bytes) -> bytes:
+    return hashlib.sha256(_DOMAIN + f"{sender} {receiver} ".encode() + product).digest()

@@ -1,0 +1,54 @@
+"""Scoring of rows: every active party gets the masked sums of all parties' partials, and so z of every row.
+
+Nothing is trained and no labels are used. Rows go in pieces, so that frames stay short whatever the number of rows.
+"""
+
+import numpy as np
+
+from vertical.masking.pairwise import RING
+from vertical.problem.objectives import Array
+from vertical.segment.shared import Phase, Station
+from vertical.transport.frames import Kind, PartyError
+
+
+class Scoring(Phase):
+    """The scoring of one piece of the rows after another; `begin` starts the next one.
+
+    Raises:
+        PartyError: this party's partials are too large for the masks, whose text says nothing of a row.
+    """
+
+    def __init__(self, station: Station) -> None:
+        self._station = station
+        self._partials = station.block.partials().reshape(-1, station.plan.width)
+        limit = RING.limit_for(station.plan.parties)
+        beyond = int((~(np.abs(self._partials) < limit)).any(axis=1).sum())
+        if beyond:
+            reason = f"its columns add more than {limit:g} to the score of {beyond:,} of {len(self._partials):,} rows"
+            words = "which masked sums cannot hold: are they as in training?"
+            raise PartyError(
+                station.me, f"{reason}, {words}", f"its columns add more than {limit:g} to a score, {words}"
+            )
+        if station.place >= 0:
+            station.scores = station.predict(np.zeros(self._partials.size))
+        self._number = -1
+        # a recipient's own partials of the piece, until the sum of the others' has come
+        self._own: Array | None = None
+
+    def begin(self) -> None:
+        station = self._station
+        self._number += 1
+        values = self._partials[station.agenda.pieces[self._number]].ravel()
+        self._own = station.share(Kind.SCORES, dict.fromkeys(range(len(station.plan.active)), values))
+        if self._own is None:
+            station.done()
+        else:
+            self.pull()
+
+    def pull(self) -> None:
+        station = self._station
+        z = station.total(Kind.SCORES, self._own)
+        if z is not None and station.scores is not None:
+            self._own = None
+            station.scores[station.agenda.pieces[self._number]] = station.predict(z)
+            station.done()

@@ -1,0 +1,120 @@
+"""The order of every dominator's sums in a segment, which every party derives from the plan alone.
+
+Active party k takes, one after another, the sums of its updates, with a full pass before every epoch (SVRG) or before
+the first (SAGA), then the sum for its share of the evaluation's rows, and for k = 0 the evaluation's totals.
+
+In a segment that scores rows, every active party takes the sums of all rows instead, one piece of them after another.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vertical.problem.blocks import NO_PENALTY
+from vertical.problem.blocks.base import SAGA, SVRG
+from vertical.problem.objectives import make_objective
+from vertical.problem.schedule import Schedule, shares
+from vertical.segment.plan import Plan
+from vertical.transport.frames import Kind
+
+SUMS = (Kind.PARTIAL, Kind.SNAPSHOT_PARTIAL, Kind.EVALUATION, Kind.TOTALS, Kind.SCORES)
+# number of evaluation totals that are not counts of scores
+MARKS = 5
+# ranges of scores, each with a count per class
+BINS = 2048
+# most numbers of rows that are scored at once: a frame has at most half a MiB
+PIECE = 2**16
+
+
+class Agenda:
+    """The sums of a plan, by the place of their dominator in `plan.active`."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.schedule = Schedule(plan.rows, 1 if plan.score else len(plan.active), plan.batch_size, plan.seed)
+        self.chunks = self.schedule.chunks
+        self.test_chunks = shares(plan.test_rows, len(plan.active))
+        binned = len(plan.active) > 1 and plan.test_rows > 0 and make_objective(plan.problem, 0.0).classification
+        self.totals = MARKS + 2 * BINS * binned + (plan.penalty != NO_PENALTY)
+        """Length of the evaluation's totals."""
+        first = plan.algorithm == SAGA and plan.start and plan.epochs > 0
+        self.passes = plan.epochs if plan.algorithm == SVRG else int(first)
+        """Full passes of the segment."""
+        self.barriers = plan.synchronous or plan.algorithm == SVRG
+        """Whether every epoch ends with all its updates applied everywhere."""
+        self.counts = [0 if plan.score else self.schedule.count(place) for place in range(len(plan.active))]
+        """Updates per epoch, by place."""
+        piece = max(PIECE // plan.width, 1)
+        starts = range(0, plan.rows if plan.score else 0, piece)
+        self.pieces = [slice(start, min(start + piece, plan.rows)) for start in starts]
+        """The rows that are scored at once, in order."""
+
+    @property
+    def longest(self) -> int:
+        """A bound of the elements of every sum."""
+        if self.plan.score:
+            return self.plan.width * max(map(_count, self.pieces))
+        return max(self.plan.width * (self.plan.rows + self.plan.test_rows), self.totals)
+
+    def batches(self, place: int) -> Iterator[NDArray[np.int64]]:
+        """The rows of every update that a place dominates in the segment."""
+        for epoch in range(self.plan.first_epoch, self.plan.first_epoch + self.plan.epochs):
+            yield from self.schedule.batches(epoch, place)
+
+    def total(self, kind: int, place: int) -> int:
+        """How many sums of a kind a place takes."""
+        if kind == Kind.SCORES:
+            return len(self.pieces)
+        if kind == Kind.PARTIAL:
+            return self.plan.epochs * self.counts[place]
+        if kind == Kind.SNAPSHOT_PARTIAL:
+            return self.passes
+        return int(self.plan.evaluate and (kind == Kind.EVALUATION or place == 0))
+
+    def length(self, kind: int, place: int, number: int) -> int:
+        """Return how many elements a place's sum ``number`` of a kind has; they are counted from 0.
+
+        Raises:
+            IndexError: there is no such sum.
+        """
+        if not 0 <= number < self.total(kind, place):
+            raise IndexError(f"sum {number} of {self.total(kind, place)}")
+        return self.totals if kind == Kind.TOTALS else self.plan.width * self._rows(kind, place, number)
+
+    def _rows(self, kind: int, place: int, number: int) -> int:
+        """How many rows a sum is of."""
+        if kind == Kind.SCORES:
+            return _count(self.pieces[number])
+        length = _count(self.chunks[place])
+        if kind == Kind.EVALUATION:
+            return length + _count(self.test_chunks[place])
+        if kind == Kind.SNAPSHOT_PARTIAL:
+            return length
+        first = number % self.counts[place] * self.plan.batch_size
+        return min(self.plan.batch_size or length, length - first)
+
+    def length_at(self, place: int, position: int) -> int:
+        """Return how many elements the sum at a position has.
+
+        Args:
+            position: among all sums that the place takes, of any kind, from 0.
+
+        Raises:
+            IndexError: there is no such sum.
+        """
+        if self.plan.score:
+            return self.length(Kind.SCORES, place, position)
+        # SAGA's full pass comes before all updates, one of SVRG before those of each epoch
+        before, each = (0, 1) if self.plan.algorithm == SVRG else (self.passes, 0)
+        epoch, within = divmod(position - before, self.counts[place] + each)
+        if 0 <= epoch < self.plan.epochs and within >= each:
+            return self.length(Kind.PARTIAL, place, within - each)
+        if epoch < self.plan.epochs:
+            return self.length(Kind.SNAPSHOT_PARTIAL, place, 0)
+        last = position - self.passes - self.total(Kind.PARTIAL, place)
+        return self.length(Kind.TOTALS, place, last - 1) if last else self.length(Kind.EVALUATION, place, 0)
+
+
+def _count(rows: slice) -> int:
+    return int(rows.stop - rows.start)

@@ -1,0 +1,237 @@
+"""Which parties' partial sums vary over the rows.
+
+A masked sum of one party's varying partials and of constants shows that party's bare partials. The parties therefore
+tell each other, over the mesh, two facts about their partials; the server takes no part. The run ends before anything
+is summed if partials are shown while fewer parties than needed hide one another's.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import IntFlag
+
+import numpy as np
+from jaxtyping import Float64
+from scipy import sparse
+
+from vertical.problem.blocks import NO_PENALTY
+from vertical.problem.blocks.base import Block, Features, product
+from vertical.problem.objectives import Array
+from vertical.segment.plan import Holding, Plan
+from vertical.transport.frames import FinalError, PartyError
+
+FEWEST = 3
+"""The fewest parties whose partials must vary. An owner may demand more by ``fewest-parties``."""
+# A party hides others only if no value, with all values closer to it than this share of the range, has more of the rows
+_MOST_ALIKE, _NEAR = 0.95, 1e-4
+# Differences below are rounding errors of partials, and too small in columns to train a weight
+_ROUNDING, _SMALL = 2.0**-40, 1e-6
+# Columns that are compared one by one
+_MOST_COLUMNS = 4096
+# Rows that are compared after an update
+_SAMPLE = 4096
+# With fewer rows, the weights alone decide: a single row cannot vary
+_FEW_ROWS = 20
+
+
+class Flags(IntFlag):
+    """What a party's partials are to the sums that they are in."""
+
+    NONE = 0
+    SHOWN = 1
+    """They differ between rows, so a sum shows them if nothing hides them."""
+    HIDES = 2
+    """They differ enough to hide the partials of another party."""
+
+
+BOTH = Flags.SHOWN | Flags.HIDES
+
+
+def flags_of_values(values: Float64[np.ndarray, "n"], least: float = _ROUNDING) -> Flags:
+    """Compare one number of every row.
+
+    Args:
+        values: The numbers.
+        least: The smallest range of numbers that counts as a difference.
+    """
+    ordered = np.sort(values)
+    spread = float(ordered[-1] - ordered[0]) if len(ordered) else 0.0
+    if not spread > least:
+        return Flags.NONE
+    near = max(_NEAR * spread, _SMALL * float(np.abs(ordered[[0, -1]]).max()), least)
+    alike = int((np.searchsorted(ordered, ordered + near, side="right") - np.arange(len(ordered))).max())
+    return BOTH if alike <= _MOST_ALIKE * len(ordered) else Flags.SHOWN
+
+
+def flags_of_columns(features: Features) -> Flags:
+    """Compare the rows of some columns: together, by a fixed random weight for each, then column by column.
+
+    Args:
+        features: (n, d), dense or sparse.
+    """
+    rows, columns = features.shape
+    if not rows or not columns:
+        return Flags.NONE
+    weights = np.random.default_rng(0).uniform(0.5, 1.5, (columns,))
+    together = flags_of_values(product(features, weights), _SMALL)
+    if together == BOTH:
+        return together
+    by_column = sparse.csc_array(features) if sparse.issparse(features) else np.asarray(features)
+    for column in range(min(columns, _MOST_COLUMNS)):
+        values = by_column[:, [column]]
+        dense: Array = values.toarray() if sparse.issparse(values) else values
+        together |= flags_of_values(dense[:, 0], _SMALL)
+        if together == BOTH:
+            break
+    return together
+
+
+def flags_of_party(me: int, plan: Plan, holding: Holding, block: Block) -> bytes:
+    """Return a party's flags at the start of a segment.
+
+    Args:
+        me: The party's index.
+        plan: The segment's plan.
+        holding: The party's data.
+        block: Its block, with the weights that the segment starts from.
+
+    Returns:
+        For each number that a row has in partials one byte: its flags now, then, for each, once the block has been
+        updated.
+    """
+    partials = block.partials().reshape(-1, plan.width)
+    if plan.score:
+        now = [_flags_of_scores(values, block) for values in partials.T]
+        return bytes(now + now)
+    now = [flags_of_values(values) for values in partials.T]
+    learns = plan.epochs > 0 and plan.moves(me)
+    moved = flags_of_columns(holding.features) if learns else Flags.NONE
+    later = [flag | moved for flag in now]
+    if plan.evaluate and holding.test_features is not None and plan.test_rows >= _FEW_ROWS:
+        tested = block.predict(holding.test_features).reshape(-1, plan.width)
+        now_tested = [flags_of_values(values) for values in tested.T]
+        columns = flags_of_columns(holding.test_features) if learns else Flags.NONE
+        later = [_both(one, other | columns) for one, other in zip(later, now_tested, strict=True)]
+        now = [_both(one, other) for one, other in zip(now, now_tested, strict=True)]
+    return bytes(now + later)
+
+
+def _both(one: Flags, other: Flags) -> Flags:
+    """The flags of partials that consist of two parts: shown if a part is, and hiding if both parts are."""
+    return (one | other) & Flags.SHOWN | (one & other & Flags.HIDES)
+
+
+def _flags_of_scores(values: Float64[np.ndarray, "n"], block: Block) -> Flags:
+    """The flags of partials that score rows, of which there may be one only."""
+    if not block.weights.any():
+        return Flags.NONE
+    return BOTH if len(values) < _FEW_ROWS or float(np.ptp(values)) > _ROUNDING else Flags.SHOWN
+
+
+def check_start(plan: Plan, fewest: int, facts: Mapping[int, bytes]) -> bool:
+    """Check the flags that all parties sent at the start of a segment.
+
+    Args:
+        plan: The segment's plan.
+        fewest: The number of parties that must hide one another's partials.
+        facts: The bytes of each party, see `flags_of_party`.
+
+    Returns:
+        Whether no party's partials vary now.
+
+    Raises:
+        PartyError: A party sent something else.
+        FinalError: Too few parties hide partials.
+    """
+    width = plan.width
+    for party, body in facts.items():
+        if len(body) != 2 * width or max(body) > BOTH:
+            raise PartyError(party, f"its flags are {body[:8].hex()}, not {2 * width} bytes of at most {int(BOTH)}")
+    for place in range(2 * width if plan.epochs else width):
+        check_flags(plan, fewest, {party: Flags(body[place]) for party, body in facts.items()})
+    return not any(Flags.SHOWN in Flags(flag) for body in facts.values() for flag in body[:width])
+
+
+class Watch:
+    """The flags of a linear block whose weights may become zero during a segment.
+
+    They follow from the columns that have weights. They are computed again only if other columns have weights, and
+    from a sample of the rows.
+
+    Args:
+        holding: The party's data.
+        block: Its block.
+    """
+
+    def __init__(self, holding: Holding, block: Block) -> None:
+        features = holding.features
+        if sparse.issparse(features):
+            largest, least = features.max(axis=0).toarray(), features.min(axis=0).toarray()
+        else:
+            largest, least = np.max(features, axis=0), np.min(features, axis=0)
+        self._differ = np.ravel(largest - least) > _SMALL
+        self._sample, self._block = features[:: -(-features.shape[0] // _SAMPLE)], block
+        self._support = b""
+        self._flags = Flags.NONE
+
+    def __call__(self) -> Flags:
+        chosen = (self._block.weights != 0) & self._differ
+        support = np.packbits(chosen).tobytes()
+        if support != self._support:
+            shown = Flags.SHOWN if chosen.any() else Flags.NONE
+            self._support, self._flags = support, shown | flags_of_columns(self._sample[:, np.flatnonzero(chosen)])
+        return self._flags
+
+
+Look = Callable[[], Flags]
+
+
+def check_flags(plan: Plan, fewest: int, flags: Mapping[int, Flags]) -> None:
+    """Check that no party's partials are shown while too few hide them.
+
+    Without SHOWN at any party there is nothing to hide. Nor is there if the only party with it is the only one that
+    sees sums: with ``update_passive`` every party computes sums from the thetas, otherwise only the active ones do.
+
+    Args:
+        plan: The segment's plan.
+        fewest: The number of parties that must hide one another's partials.
+        flags: The flags of all parties, by party.
+
+    Raises:
+        FinalError: There are fewer; names the first party that hides nothing.
+    """
+    viewers = set(plan.active) if plan.score or not plan.update_passive else set(range(plan.parties))
+    shown = {party for party, flag in flags.items() if Flags.SHOWN in flag}
+    if shown and (len(viewers) > 1 or shown != viewers):
+        _check_count(plan, fewest, flags)
+
+
+def check_collaborators(plan: Plan, fewest: int, flags: Mapping[int, Flags]) -> None:
+    """Check a sum before anything of it is sent, as `check_flags`.
+
+    Args:
+        plan: The segment's plan.
+        fewest: The number of parties that must hide one another's partials, the dominator included.
+        flags: The flags of all parties except the dominator.
+
+    Raises:
+        FinalError: There are fewer; names the first party that hides nothing.
+    """
+    if any(Flags.SHOWN in flag for flag in flags.values()):
+        _check_count(plan, fewest - 1, flags)
+
+
+def _check_count(plan: Plan, fewest: int, flags: Mapping[int, Flags]) -> None:
+    silent = sorted(party for party, flag in flags.items() if Flags.HIDES not in flag)
+    if (count := len(flags) - len(silent)) >= fewest:
+        return
+    if plan.penalty != NO_PENALTY:
+        hint = "lower vfb2.penalty-weight, or take more parties"
+    elif not plan.update_passive:
+        hint = "leave out vfb2.update-passive, or lower vfb2.active-parties to 1"
+    else:
+        hint = "give these parties columns that vary: check feature-columns, drop-columns and missing-values"
+    names = ", ".join(map(str, silent))
+    reason = f"its partial sums do not vary over the rows (nor do those of all parties {names})"
+    reason = reason if len(silent) > 1 else "its partial sums do not vary over the rows"
+    parties = f"{len(flags)} parties" if len(flags) == plan.parties else f"the {len(flags)} parties that send"
+    bare = f"they vary at {count} of {parties}, and masks hide them only if they vary at {fewest} or more"
+    raise FinalError(silent[0] if silent else None, f"{reason}; {bare}: {hint}")

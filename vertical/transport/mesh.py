@@ -1,0 +1,296 @@
+"""The parties' direct connections during one segment: one TLS 1.3 connection for each pair.
+
+Every failure ends the segment at every party, with the culprit named. The party that sees it first sends an abort to
+all others, and each of them passes it on once. When a connection breaks, a party waits a moment for such an abort, so
+that a peer that left because of another party is not named itself.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from vertical.transport.channels import Cause, Loss
+from vertical.transport.connecting import Door
+from vertical.transport.endpoint import Delays, Endpoint
+from vertical.transport.frames import Kind, PartyError, pack
+from vertical.transport.links import Delayed, Link
+from vertical.transport.relay import Relay
+from vertical.transport.traffic import Hub
+
+
+class Mesh(Hub):
+    """This party's connections to all others in one segment.
+
+    Create it inside the running event loop, `join`, then `send` and receive; at the end always `close`, also after an
+    error. Call all methods in the loop's thread.
+
+    Args:
+        serial: of the segment's attempt, 0..2^32 - 1; frames of another are refused.
+        hello: what every peer gets from `join`.
+        delays: injected on this party's outgoing frames.
+
+    Raises:
+        ValueError: the endpoint's lists do not fit one another or this party, or nobody can be reached.
+    """
+
+    def __init__(
+        self, me: int, endpoint: Endpoint, serial: int, *, hello: bytes = b"", delays: Delays | None = None
+    ) -> None:
+        addresses, limits, parties = endpoint.addresses, endpoint.limits, len(endpoint.addresses)
+        if not 0 <= me < parties or parties < 2:
+            raise ValueError(f"a mesh has at least 2 parties and is one of them, not party {me} of {parties}")
+        different = len(set(endpoint.certificates))
+        if len(endpoint.certificates) != parties or different != parties:
+            raise ValueError(f"{parties} parties need {parties} different certificates, not {different}")
+        if endpoint.certificates[me] != endpoint.identity.certificate:
+            raise ValueError(f"party {me}'s own certificate is not the one announced for it")
+        if len({str(address) for address in addresses}) != parties:
+            raise ValueError(f"{parties} parties need {parties} different addresses: {', '.join(map(str, addresses))}")
+        if not 0 <= serial < 2**32:
+            raise ValueError(f"a serial is in 0..2^32 - 1, not {serial}")
+        if len(hello) > limits.body:
+            raise ValueError(f"a hello has at most {limits.body} bytes, not {len(hello)}")
+        super().__init__(me, parties, serial, limits)
+        self._verbose = endpoint.verbose
+        self._delays = delays if delays is not None and (delays.one_way or delays.jitter) else None
+        self._door = Door(me, endpoint, serial, hello, self._linked, self.abort)
+        self._relay = Relay(me, addresses, serial, limits.body, self._links, self._door.meet)
+        # links that only carry an abort
+        self._others: set[Link] = set()
+        self._hellos: dict[int, bytes] = {}
+        self._joined = self._loop.create_future()
+        self._ended = False
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._tick = min(limits.beat, limits.silence / 4)
+        self._ticker: asyncio.TimerHandle | None = None
+        self._ticked = 0.0
+        self._change = asyncio.Event()
+
+    async def join(self) -> dict[int, bytes]:
+        """Connect to every peer; returns each one's hello.
+
+        Raises:
+            PartyError: a party never joined, has an unknown certificate or cannot listen, or any peer has failed.
+            RuntimeError: called a second time.
+        """
+        if self._ticker is not None or self._ended:
+            raise RuntimeError("a mesh joins once; the next segment needs another")
+        self._ticked = self._loop.time()
+        self._ticker = self._loop.call_later(self._tick, self._beat)
+        deadline = self._loop.time() + self._limits.join
+        try:
+            await self._door.listen()
+            for peer in self._peers():
+                if self._relay.connects(peer):
+                    self._door.dial(peer)
+        except PartyError as error:
+            self.abort(error)
+        either, left = {self._joined, self.failed}, max(deadline - self._loop.time(), 0.0)
+        if not (await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED))[0]:
+            self._expire()
+        if self._error is not None:
+            raise self._error
+        self._loop.call_soon(self._release)
+        return dict(sorted(self._hellos.items()))
+
+    async def close(self) -> None:
+        """End the segment: announce that nothing more will come, and wait until every peer has announced the same.
+
+        After a failure, wait until every peer that can be reached knows of it. Either wait lasts at most
+        `Limits.close` and raises nothing, but the relay stays as long as others talk through it. If not all have joined
+        or the work is not done, call `abort` first.
+        """
+        if self._ended:
+            return
+        try:
+            if self._ticker is not None:
+                if self._error is None and not self._complete:
+                    self.abort(PartyError(self.me, "it left before all parties had joined"))
+                await self._part()
+        finally:
+            self._ended = True
+            self._tear_down()
+            await self._door.close()
+
+    # joining
+
+    def _linked(self, link: Link, hello: bytes) -> None:
+        link.owner = self
+        peer = link.peer
+        if self._links[peer] is None:
+            self._links[peer] = link
+            self._hellos[peer] = hello
+            link.works = True
+            if self._delays is not None:
+                link.delayed = Delayed(link, self._delays, self.me)
+        elif len(self._others) < self.parties:
+            self._others.add(link)
+        else:
+            link.close()
+            return
+        if self._error is None and len(self._hellos) == self.parties - 1 and not self._complete:
+            self._complete = True
+            self._joined.set_result(None)
+        if self._links[peer] is link and self._error is None:
+            self._relay.welcome(peer)
+        self._change.set()
+
+    def _expire(self) -> None:
+        missing = [peer for peer in self._peers() if peer not in self._hellos]
+        if self._relay.place in missing:
+            # whoever is met at the relay is missing for that reason
+            missing = [peer for peer in missing if not self._relay.meets(peer)]
+        within, note = f"within {self._limits.join:g} s", self._door.notes.of(missing[0])
+        alone = not self._hellos
+        if alone and self._door.notes.distrusted:
+            words = f"no party joined party {self.me} {within}: somebody refused its certificate"
+            self.abort(PartyError(self.me, words))
+        elif alone and len(missing) > 1:
+            words = f"no party joined party {self.me} {within}"
+            self.abort(PartyError(None, f"{words}{note}", words))
+        else:
+            others = f", nor did {', '.join(map(str, missing[1:]))}" if len(missing) > 1 else ""
+            words = f"it never joined {within}{others}"
+            self.abort(PartyError(missing[0], f"{words}{note}", words))
+
+    def _peers(self) -> list[int]:
+        return [peer for peer in range(self.parties) if peer != self.me]
+
+    # failing
+
+    def relayed(self, link: Link, party: int, body: bytes) -> None:
+        self._relay.take(link.peer, party, body)
+
+    def note_room(self, link: Link) -> None:
+        self._relay.release(link.peer)
+
+    def done(self, link: Link) -> None:
+        self._change.set()
+
+    def aborted(self, link: Link, body: bytes) -> None:
+        try:
+            error = PartyError.from_bytes(body, self.parties)
+        except ValueError as wrong:
+            error = PartyError(link.peer, str(wrong))
+        self.abort(error)
+        self._change.set()
+
+    def lost(self, link: Link, loss: Loss) -> None:
+        self._change.set()
+        if link in self._others:
+            self._others.discard(link)
+            return
+        more = link.closed and self._relay.lose(link.peer)
+        error = PartyError(link.peer, loss.reason)
+        if self._error is not None or self._closing:
+            link.close()
+        elif loss.cause is Cause.FORGED:
+            self.abort(error)
+        elif (more or not link.is_done) and not link.has_aborted:
+            self._timers.add(self._loop.call_later(self._limits.grace, self.abort, error))
+
+    def abort(self, error: PartyError) -> None:
+        if self._error is not None or self._ended:
+            return
+        self._error = error
+        verdict = (error if self._verbose else error.redact()).to_bytes()
+        self._door.condemn(verdict)
+        for link in self._greeted_links():
+            link.say(Kind.ABORT, verdict)
+        self._drop_delayed()
+        self._relay.fail()
+        if self._ticker is not None:
+            for peer in self._peers():
+                if peer != error.party and self._links[peer] is None and self._relay.reaches(peer):
+                    self._door.dial(peer)
+        self.failed.set_exception(error)
+        self.failed.exception()  # marks it as seen: no warning where nobody looks at it
+        self._held.clear()
+        self._change.set()
+
+    def _greeted_links(self) -> list[Link]:
+        return [link for link in self._links if link is not None and not link.closed] + list(self._others)
+
+    def _beat(self) -> None:
+        """Send a sign of life where nothing was written, and check for one from every peer.
+
+        Silence is counted in ticks, not seconds: a loop that was held up must first read what has arrived meanwhile.
+        What it wrote before that is too long ago to be a sign of life. The relay hears whether those who meet there
+        are alive, and goes on when it has nothing more to say itself.
+        """
+        now = self._loop.time()
+        held_up, self._ticked = now - self._ticked > 1.5 * self._tick, now
+        self._ticker = self._loop.call_later(self._tick, self._beat)
+        if self._error is not None:
+            return
+        silent = self._closing and not self._relay.is_needed()
+        for link in self._links:
+            if link is None or link.closed or self._relay.meets(link.peer):
+                continue
+            if (held_up or not link.spoke) and not silent:
+                link.say(Kind.BEAT)
+            link.spoke = False
+            # nothing is read from a party that waits until another takes its bytes
+            link.quiet = 0 if link.paused else link.quiet + 1
+            link.stuck = link.stuck + 1 if self._relay.holds_up(link.peer) and not link.took else 0
+            link.took = False
+            if (link.stuck - 1) * self._tick >= self._limits.silence:
+                words = f"it has taken no byte for {self._limits.silence:g} s"
+                self.abort(PartyError(link.peer, words))
+                return
+            over = (link.quiet - 1) * self._tick >= self._limits.silence
+            if over and not silent and (not link.is_done or self._relay.depends_on(link.peer)):
+                self.abort(PartyError(link.peer, f"it has been silent for {self._limits.silence:g} s"))
+                return
+
+    # closing
+
+    async def _part(self) -> None:
+        if self._error is None:
+            self._closing = True
+            for link in self._links:
+                if link is not None and link.delayed is not None:
+                    link.delayed.queue(pack(self._serial, Kind.DONE, 0, 0))
+                elif link is not None and not link.closed:
+                    link.say(Kind.DONE)
+            await self._until(self._all_done, self._loop.time() + self._limits.close)
+            await self._until(lambda: self._error is not None or not self._relay.is_needed(), None)
+        if self._error is not None:
+            await self._until(self._all_told, self._loop.time() + self._limits.close)
+
+    async def _until(self, condition: Callable[[], bool], deadline: float | None) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                while not condition():
+                    self._change.clear()
+                    await self._change.wait()
+
+    def _all_done(self) -> bool:
+        """Whether every peer has announced that it sends no more, and so needs nothing more, or is gone."""
+        return self._error is not None or all(link is None or link.closed or link.is_done for link in self._links)
+
+    def _all_told(self) -> bool:
+        """Whether every peer but the culprit knows of the failure, or is gone; the relay tells those who meet there."""
+        links = [link for link in (*self._links, *self._others) if link is not None]
+        culprit = None if self._error is None else self._error.party
+        aware = {self.me, culprit} | {link.peer for link in links if link.has_aborted or link.closed}
+        if self._relay.place in aware:
+            aware.update(peer for peer in self._peers() if self._relay.meets(peer))
+        return aware >= set(range(self.parties))
+
+    def _drop_delayed(self) -> None:
+        for link in self._links:
+            if link is not None and link.delayed is not None:
+                link.delayed.cancel()
+
+    def _tear_down(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for timer in self._timers:
+            timer.cancel()
+        self._drop_delayed()
+        for link in self._greeted_links():
+            link.close()
+        self._relay.close()
+        self._others.clear()
+        self._held.clear()

@@ -1,0 +1,268 @@
+"""Two parties whom nobody can connect to meet at a third, the relay: both have connected to it, and it passes bytes on.
+
+Their connection is TLS from end to end, as between any two parties: the relay sees how many bytes pass, and when. On
+the links to the relay these bytes are the bodies of RELAY frames, whose header names the other party: on the way to the
+relay the one they are for, on the way from it the one they are from. An empty body is the connection's end.
+"""
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from vertical.transport.addresses import UNREACHABLE, Address
+from vertical.transport.frames import FrameError, Kind, pack
+from vertical.transport.links import Link
+
+# most bytes of a frame
+_CHUNK = 65536
+# most bytes that the relay keeps from one party for another that has not joined: who connects sends one message of the
+# handshake, and waits for the answer
+_MOST_KEPT = 16384
+# bytes that wait for a party at the relay, above which the relay stops to read from the parties that send them
+_MOST_WAITING = 2**22
+
+
+class Tunnel:
+    """A connection to a peer that the relay carries.
+
+    Args:
+        send: called with bytes for the peer; b"" at the end.
+        most: bytes at a time.
+
+    Attributes:
+        near: the socket of this party's link, as if it were connected to the peer's.
+    """
+
+    def __init__(self, send: Callable[[bytes], None], most: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._send, self._most = send, most
+        self.near, self._far = socket.socketpair()
+        self.near.setblocking(False)
+        self._far.setblocking(False)
+        # bytes that the link has not taken yet
+        self._backlog: deque[bytes | memoryview] = deque()
+        self._loop.add_reader(self._far.fileno(), self._readable)
+
+    def take(self, data: bytes) -> None:
+        """Give the link bytes of the peer; b"": these were the last."""
+        if self._far.fileno() < 0:
+            return
+        self._backlog.append(data)
+        if len(self._backlog) == 1:
+            self._writable()
+
+    def close(self) -> None:
+        """End the connection at once; the peer is not told."""
+        if (handle := self._far.fileno()) >= 0:
+            self._loop.remove_reader(handle)
+            self._loop.remove_writer(handle)
+            self._far.close()
+
+    def _readable(self) -> None:
+        try:
+            data = self._far.recv(self._most)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            # the link was closed with bytes unread
+            data = b""
+        self._send(data)
+        if not data:
+            self.close()
+
+    def _writable(self) -> None:
+        try:
+            while self._backlog:
+                data = self._backlog[0]
+                if not data:
+                    self._far.shutdown(socket.SHUT_WR)
+                elif (sent := self._far.send(data)) < len(data):
+                    self._backlog[0] = memoryview(data)[sent:]
+                    continue
+                self._backlog.popleft()
+        except (BlockingIOError, InterruptedError):
+            self._loop.add_writer(self._far.fileno(), self._writable)
+            return
+        except OSError:
+            # the link has closed, or the peer sends after its end
+            self._backlog.clear()
+        self._loop.remove_writer(self._far.fileno())
+
+
+class Relay:
+    """Who connects to whom, and this party's part in what is relayed: it meets others at the relay, or is the relay.
+
+    Args:
+        longest: largest body of a frame, bytes.
+        links: the mesh's link to each peer, None before it has joined.
+        meet: called with a peer and the connection on which it is met.
+
+    Attributes:
+        place: the party that is the relay: of those that can be reached, the one of lowest index.
+
+    Raises:
+        ValueError: no party can be reached.
+    """
+
+    def __init__(
+        self,
+        me: int,
+        addresses: Sequence[Address],
+        serial: int,
+        longest: int,
+        links: Sequence[Link | None],
+        meet: Callable[[int, socket.socket], None],
+    ) -> None:
+        self._hidden = [address.kind == UNREACHABLE for address in addresses]
+        if all(self._hidden):
+            raise ValueError(f"at least one of {len(addresses)} parties can be reached: where would the others meet?")
+        self.place = self._hidden.index(False)
+        self._me, self._serial, self._most = me, serial, min(longest, _CHUNK)
+        self._links, self._meet = links, meet
+        self._tunnels: dict[int, Tunnel] = {}
+        # frames for parties that have not joined, by source and destination
+        self._kept: dict[tuple[int, int], bytes] = {}
+        # the relay reads no more from these sources until the destination has taken bytes
+        self._held_up: set[tuple[int, int]] = set()
+        self._failed = False
+
+    def connects(self, peer: int) -> bool:
+        """Whether this party connects to a peer, and does not wait for it: the higher index does, or who is hidden."""
+        return self.reaches(peer) and (peer < self._me or self._hidden[self._me])
+
+    def reaches(self, peer: int) -> bool:
+        """Whether this party can connect to a peer."""
+        return not self._hidden[peer]
+
+    def relays(self, one: int, other: int) -> bool:
+        """Whether two parties meet at the relay."""
+        hidden = self._hidden
+        return one != other and max(one, other) < len(hidden) and hidden[one] and hidden[other]
+
+    def meets(self, peer: int) -> bool:
+        """Whether this party meets a peer at the relay."""
+        return self.relays(self._me, peer)
+
+    def is_needed(self) -> bool:
+        """Whether others meet at this party, and one of them has not sent its last frame."""
+        links = [link for link, hidden in zip(self._links, self._hidden, strict=True) if hidden and link is not None]
+        return self._me == self.place and len(links) > 1 and any(not (link.is_done or link.closed) for link in links)
+
+    def depends_on(self, peer: int) -> bool:
+        """Whether a peer is the relay of connections of this party on which more is to come."""
+        return peer == self.place and any(not link.is_done for link in self._tunnelled_links())
+
+    def welcome(self, peer: int) -> None:
+        """Do what had to wait for a peer: connect to others through it, or pass on what was kept for it."""
+        if peer == self.place:
+            for other in filter(self.meets, range(self._me)):
+                self._open(other)
+        for source, to in [pair for pair in self._kept if pair[1] == peer]:
+            self._forward(to, self._kept.pop((source, to)))
+
+    def take(self, peer: int, other: int, body: bytes) -> None:
+        """Handle a RELAY frame.
+
+        Args:
+            peer: who sent it.
+            other: for whom it is if this party is the relay, else from whom.
+            body: empty at the connection's end.
+
+        Raises:
+            FrameError: no honest party sends it.
+        """
+        if len(body) > self._most:
+            raise FrameError(f"it sends {len(body)} bytes of a connection at once; the most are {self._most}")
+        if self._me == self.place and self.relays(peer, other):
+            self._pass(peer, other, body)
+        elif peer == self.place and self.meets(other):
+            if body and other not in self._tunnels:
+                if other < self._me:
+                    raise FrameError(f"it brings an answer of party {other}, which was not asked")
+                self._open(other)
+            if other in self._tunnels:
+                self._tunnels[other].take(body)
+        else:
+            raise FrameError(f"it sends bytes of a connection with party {other}, which does not pass here")
+
+    def lose(self, peer: int) -> bool:
+        """Note that the link to a peer has ended, and end what passed through it.
+
+        Returns:
+            Whether a connection has ended with it on which more was to come.
+        """
+        if self._me == self.place:
+            self._held_up = {pair for pair in self._held_up if peer not in pair}
+            self._resume()
+            for other, link in enumerate(self._links):
+                if link is not None and self.relays(peer, other):
+                    self._pass(peer, other, b"")
+        elif peer == self.place:
+            carried = self._tunnelled_links()
+            for link in carried:
+                # no event of its own: who broke it is the relay
+                link.close()
+            self.close()
+            return any(not link.is_done for link in carried)
+        return False
+
+    def release(self, peer: int) -> None:
+        """Read again from the parties whose bytes a peer has taken."""
+        link = self._links[peer]
+        if self.holds_up(peer) and link is not None and link.waiting <= _MOST_WAITING // 2:
+            self._held_up = {pair for pair in self._held_up if pair[1] != peer}
+            self._resume()
+
+    def fail(self) -> None:
+        """Read from all parties again, to get their aborts. Bytes for a party that takes none are dropped from now."""
+        self._failed = True
+        self._held_up.clear()
+        self._resume()
+
+    def holds_up(self, peer: int) -> bool:
+        """Whether others wait until a peer takes their bytes."""
+        return any(to == peer for _, to in self._held_up)
+
+    def _resume(self) -> None:
+        waiting = {source for source, _ in self._held_up}
+        for link in self._links:
+            if link is not None and link.peer not in waiting:
+                link.pause(False)
+
+    def close(self) -> None:
+        """End the connections that the relay carries."""
+        for tunnel in self._tunnels.values():
+            tunnel.close()
+
+    def _tunnelled_links(self) -> list[Link]:
+        return [link for peer in self._tunnels if (link := self._links[peer]) is not None and not link.closed]
+
+    def _open(self, peer: int) -> None:
+        def send(data: bytes) -> None:
+            self._forward(self.place, pack(self._serial, Kind.RELAY, peer, 0, data))
+
+        self._tunnels[peer] = tunnel = Tunnel(send, self._most)
+        self._meet(peer, tunnel.near)
+
+    def _pass(self, source: int, to: int, body: bytes) -> None:
+        data = pack(self._serial, Kind.RELAY, source, 0, body)
+        sender, receiver = self._links[source], self._links[to]
+        if receiver is not None:
+            full = receiver.waiting > _MOST_WAITING
+            if not (full and self._failed):
+                self._forward(to, data)
+            if full and sender is not None and not self._failed and not receiver.closed:
+                self._held_up.add((source, to))
+                sender.pause(True)
+            return
+        kept = self._kept.get((source, to), b"") + data
+        if len(kept) > _MOST_KEPT:
+            raise FrameError(f"it sends more than {_MOST_KEPT} bytes to party {to}, which has not joined")
+        self._kept[source, to] = kept
+
+    def _forward(self, to: int, data: bytes) -> None:
+        link = self._links[to]
+        if link is not None:
+            link.queue(data)
+            link.flush()
