@@ -25,7 +25,8 @@ from vertical.holdings import digest_holding
 from vertical.parties import NoModel, Party, find_network, host_mark, sockets
 from vertical.policy import PolicyError, RefusalError, StatedRefusalError
 from vertical.problem.blocks import GROUP_LASSO
-from vertical.problem.blocks.network import NetworkError, make_network
+from vertical.problem.blocks.network import make_network
+from vertical.problem.errors import NetworkError
 from vertical.records import (
     ALIGNMENT,
     COUNTERS,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from payloads.record import FloatArray
 from problems.data import Preprocessing
+from problems.files import make_private, socket_base
 from problems.models.vectors import Copy
 from problems.randomness import seed_sequence
 from vertical.policy import Policy, PolicyError
@@ -25,7 +26,7 @@ from vertical.problem.blocks.network import Architecture
 from vertical.records import VFB2State
 from vertical.segment.dominator import Flips, draw_flips
 from vertical.segment.plan import Holding, Plan
-from vertical.transport.addresses import UNREACHABLE, Address, make_private, socket_base
+from vertical.transport.addresses import UNREACHABLE, Address
 from vertical.transport.identity import Identity
 
 Rows = NDArray[np.int64]

@@ -16,11 +16,11 @@ from flwr.app import ConfigRecord, Context, Message
 
 from apps.parties.table import UsedColumns
 from apps.run_config.settings import ConfigError
-from apps.sites.files import OWNER_ONLY, make_folder
 from apps.sites.rows import DATA_PATH
 from apps.sites.state_store import STATE_DIR, state_dir
 from payloads.wire import CONFIG, RUN_TOKEN, find
 from problems.errors import InputError
+from problems.files import OWNER_ONLY, make_folder
 from vertical.policy import PolicyError
 from vertical.records import VFB2Settings
 

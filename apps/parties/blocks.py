@@ -10,11 +10,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from apps.run_config.settings import ConfigError
-from apps.sites.files import make_folder, read_sealed, write_sealed
+from apps.sites.files import read_sealed, write_sealed
 from apps.sites.shared_disk import shares_disk
 from apps.sites.state_store import STATE_DIR, base_folder, client_folder, is_token, state_dir
 from payloads.record import PayloadError
 from problems.data import Preprocessing
+from problems.files import make_folder
 from vertical.parties import KeptBlock
 
 BLOCK = "block"

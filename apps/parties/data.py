@@ -22,8 +22,9 @@ from problems.data.spec import DRAWN, GENERIC, TABLES, is_hub, is_loader
 from problems.errors import NOTHING
 from vertical.parties import KeptBlock, PartyData, Rows
 from vertical.problem.blocks import NO_PENALTY
-from vertical.problem.blocks.network import NetworkError, check_name
+from vertical.problem.blocks.network import check_name
 from vertical.problem.data import VerticalData, load_vertical
+from vertical.problem.errors import NetworkError
 from vertical.problem.objectives import SOFTMAX, make_objective
 from vertical.records import VFB2Settings
 from vertical.segment.plan import Holding

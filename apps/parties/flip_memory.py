@@ -22,10 +22,11 @@ import numpy as np
 from apps.parties.data import settings_of
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError
-from apps.sites.files import lock_file, read_sealed, write_atomic, write_sealed
+from apps.sites.files import read_sealed, write_sealed
 from apps.sites.rows import with_dialect
 from apps.sites.state_store import STATE_DIR
 from payloads.record import PayloadError
+from problems.files import lock_file, write_atomic
 from vertical.policy import PolicyError
 from vertical.segment.dominator import Flips, come_true, flip_rate
 

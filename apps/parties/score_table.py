@@ -20,13 +20,13 @@ from apps.parties.column_use import ColumnUse
 from apps.parties.table import UsedColumns, encode_rows, read_ids, read_own
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError
-from apps.sites.files import make_folder, write_atomic
 from apps.sites.rows import DATA_PATH, SCORE_PATH, with_dialect
 from problems.data import DataError, Preprocessing
 from problems.data.cells import is_number
 from problems.data.dialect import Dialect
 from problems.data.formats.tables import read_table
 from problems.data.unseen import find_unseen
+from problems.files import make_folder, write_atomic
 from vertical.parties import KeptBlock, PartyData, Rows
 from vertical.problem.blocks.base import Features, canonical
 from vertical.problem.objectives import make_objective

@@ -51,7 +51,8 @@ from vertical.policy import (
     parse_pins,
 )
 from vertical.problem.blocks import NO_PENALTY
-from vertical.problem.blocks.network import NetworkError, check_name
+from vertical.problem.blocks.network import check_name
+from vertical.problem.errors import NetworkError
 from vertical.records import DATA_SUMMARY, UNREACHABLE, Segment, VFB2Settings
 from vertical.transport.addresses import Address
 from vertical.transport.identity import Identity

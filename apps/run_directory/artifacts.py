@@ -22,11 +22,12 @@ from apps.run_directory.checkpoints import Checkpoint, read_checkpoint, write_ch
 from apps.run_directory.claim import TOKEN, Claim, check_origin
 from apps.run_directory.events import TENSORBOARD, Events
 from apps.run_directory.tracking import Tracker
-from apps.sites.files import DiskFullError, flush, make_folder, room_for, write_atomic, write_tensors
+from apps.sites.files import write_tensors
 from apps.sites.state_store import is_token
 from payloads.record import PayloadError
 from problems.data import Preprocessing
 from problems.errors import importable, install
+from problems.files import DiskFullError, flush, make_folder, room_for, write_atomic
 from problems.tallies import Tally
 
 KEPT_CHECKPOINTS = 3

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from apps.run_directory.curves import draw_curves, draw_sites, has_sites, rows_in_words
-from apps.sites.files import room_for
+from problems.files import room_for
 from problems.intervals import AUC
 from problems.tallies import Tally
 

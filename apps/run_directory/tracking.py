@@ -15,8 +15,8 @@ from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import flatten
 from apps.run_directory.events import numbers_of
 from apps.run_directory.versions import versions
-from apps.sites.files import write_atomic
 from problems.errors import require
+from problems.files import write_atomic
 
 KEPT = "tracking.json"
 PAUSE = 60.0  # seconds from a failure to the next attempt

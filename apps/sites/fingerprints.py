@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from apps.run_config.algorithm import RunConfig
-from apps.sites.files import lock_file
 from apps.sites.rows import own_rows, reads_own
 from apps.sites.state_store import base_folder
 from payloads.handshake import SiteReport
 from problems.data.fingerprints import digest_rows
+from problems.files import lock_file
 
 KEY_FILE, KEY_BYTES = "fingerprint-key", 32
 

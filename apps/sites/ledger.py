@@ -14,12 +14,12 @@ from typing import Any
 from flwr.app import ConfigRecord, Context
 
 from apps.run_config.settings import ConfigError, Scalar
-from apps.sites.files import lock_file, write_atomic
 from apps.sites.rows import DATA_PATH
 from apps.sites.state_store import STATE_DIR, state_dir
 from payloads.flower_internals import values_of
 from payloads.wire import find
 from problems.errors import NOTHING
+from problems.files import lock_file, write_atomic
 
 NAME = "answers.json"
 HANDSHAKES, EVALUATIONS = "handshakes", "evaluations"

@@ -11,9 +11,10 @@ from typing import Any, Self, TypeVar
 
 from flwr.app import Context
 
-from apps.sites.files import make_folder, read_sealed, write_sealed
+from apps.sites.files import read_sealed, write_sealed
 from payloads.record import Payload, PayloadError
 from payloads.wire import RUN_TOKEN
+from problems.files import make_folder
 
 STATE_DIR = "state-dir"
 CHECKPOINT_ROUND = "checkpoint-round"

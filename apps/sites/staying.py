@@ -16,8 +16,8 @@ from typing import Any
 from flwr.app import Context, Message
 
 from payloads.flower_internals import own_identity
+from problems.files import make_private, socket_base
 from problems.toml_files import read_toml
-from vertical.transport.addresses import make_private, socket_base
 
 STAY, SITE_CONFIG = "stay", "site-config"
 

@@ -8,7 +8,6 @@ from flwr.common import log
 
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError, Scalar
-from apps.sites.files import DiskFullError
 from apps.sites.rows import DATA_PATH, SCORE_PATH, reads_own
 from clients.base import DivergedScoresError
 from clients.vfb2 import SegmentError
@@ -16,6 +15,7 @@ from methods.private import BudgetError
 from payloads.record import PayloadError
 from privacy.secure_sum import SecureSumError
 from problems.errors import InputError
+from problems.files import DiskFullError
 from problems.models.zoo import ModelError
 from vertical.policy import RefusalError, StatedRefusalError
 

@@ -12,9 +12,9 @@ import numpy as np
 from apps.evaluation.metric_names import better
 from apps.run_directory.artifacts import MATPLOTLIB
 from apps.run_directory.curves import RANKING
-from apps.sites.files import write_atomic
 from problems.delong import PairedDifference
 from problems.errors import importable
+from problems.files import write_atomic
 from simulations.results.compare import UNCOMPARED
 from simulations.results.figure import draw
 from simulations.results.output import Cell, Table, format_cell, format_metric, number_cell, value_cell

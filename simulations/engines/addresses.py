@@ -5,7 +5,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from vertical.transport.addresses import Address, free_port, socket_base
+from problems.files import socket_base
+from vertical.transport.addresses import Address, free_port
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import Literal
 from apps.config import ConfigError, Scalar, parse_run_config
 from apps.evaluation.metric_names import better
 from apps.server_app import RunFailedError
-from apps.sites.files import write_atomic
+from problems.files import write_atomic
 from simulations import PAGE
 from simulations.arguments import Stack
 from simulations.experiments.expansion import Expansion

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from apps.config import SHOWING_KEYS, ConfigError, Scalar, parse_run_config
-from apps.sites.files import write_atomic
 from problems.data import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec
 from problems.data.formats.readers import read
 from problems.data.spec import in_data_set
 from problems.errors import require
+from problems.files import write_atomic
 from simulations.arguments import Stack, add_directory
 from simulations.engines.launch import IN_PROCESS
 from simulations.engines.workers import Task, run_all

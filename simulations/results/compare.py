@@ -13,8 +13,8 @@ from typing import Any
 from apps.config import ConfigError
 from apps.run_directory.curves import RANKING, rows_in_words
 from apps.run_directory.missing import in_words
-from apps.sites.files import write_atomic
 from problems.errors import require
+from problems.files import write_atomic
 from simulations.results.figure import draw
 from simulations.results.output import (
     Cell,

@@ -16,7 +16,7 @@ from apps.evaluation.metric_names import format_metric
 from apps.evaluation.site_figures import ROUND_FIGURES
 from apps.evaluation.vertical import SUBOPTIMALITY
 from apps.run_directory.missing import dropped_sites
-from apps.sites.files import write_atomic
+from problems.files import write_atomic
 from problems.metrics import binary_metrics
 
 # of a composite objective, see `apps.evaluation.composite`

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from apps.config import ConfigError
 from apps.run_directory.versions import NAME
-from apps.sites.files import make_folder, write_atomic
+from problems.files import make_folder, write_atomic
 
 Recognize = Callable[[bytes], bool]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from apps.config import SHOWING_KEYS, ConfigError
-from apps.sites.files import write_atomic
 from problems.errors import require
+from problems.files import write_atomic
 from simulations.results.compare import csv_text
 from simulations.results.output import format_metric
 from simulations.results.records import (

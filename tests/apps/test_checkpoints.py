@@ -18,12 +18,13 @@ from apps.registry import ALGORITHMS
 from apps.run_directory import artifacts, checkpoints
 from apps.run_directory.artifacts import RunDirectory
 from apps.run_directory.checkpoints import Checkpoint
-from apps.sites import files
-from apps.sites.files import make_folder, read_sealed, read_tensors, write_atomic, write_sealed
+from apps.sites.files import read_sealed, read_tensors, write_sealed
 from apps.sites.state_store import StateStore
 from methods.pairwise import InnerEstimates
 from methods.scaffold import ControlVariate
 from payloads.record import PayloadError
+from problems import files
+from problems.files import make_folder, write_atomic
 from strategies.rounds.replies import SiteStates
 from tests.battery.federation import Run, federate, flat_config
 

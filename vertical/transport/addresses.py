@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import ipaddress
 import os
 import socket
 import stat
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from problems.files import LONGEST_SOCKET_PATH
+
 # Linux allows 107 bytes for a Unix socket's path; some systems allow 103
-LONGEST_PATH = 100
 # of a party that nobody can connect to
 UNREACHABLE = "none"
 _ALLOWED = "unix:/path, tcp:host:port or none:party"
@@ -36,9 +35,9 @@ class Address:
         if self.kind == "unix":
             if not self.text.startswith("/"):
                 raise ValueError(f"a Unix socket needs an absolute path, not {self.text!r}")
-            if len(self.text.encode()) >= LONGEST_PATH:
+            if len(self.text.encode()) >= LONGEST_SOCKET_PATH:
                 raise ValueError(
-                    f"a Unix socket's path is shorter than {LONGEST_PATH} bytes, not {len(self.text.encode())}: "
+                    f"a Unix socket's path is shorter than {LONGEST_SOCKET_PATH} bytes, not {len(self.text.encode())}: "
                     f"{self.text!r}; take a folder with a shorter path"
                 )
         elif self.kind == "tcp":
@@ -84,26 +83,6 @@ class Address:
         if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
             raise ValueError(f"a TCP address is tcp:host:port with a port of 1 to 65535, not tcp:{self.text}")
         return host, int(port)
-
-
-def socket_base() -> Path:
-    """The folder for temporary files, or /tmp where its path is too long for Unix sockets."""
-    base = tempfile.gettempdir()
-    return Path(base if len(base) <= LONGEST_PATH // 2 else "/tmp")
-
-
-def make_private(folder: Path) -> None:
-    """Make a folder that only this user can enter, unless it is there.
-
-    Raises:
-        FileNotFoundError: somebody has just removed it.
-        PermissionError: one that is not private to this user is in its place.
-    """
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{folder} is not a private folder of this user")
 
 
 def free_port() -> int:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from problems.kernels import jit
 from problems.randomness import Purpose, stream
 from problems.sampling import EpochSampler, Indices
-from vertical.problem.blocks.base import jit
 
 Words = NDArray[np.uint32]
 _SHIFT = np.uint32(16)

@@ -20,8 +20,7 @@ is met by w <- prox_{step R}(w - step direction): proximal SGD (Duchi, Singer 20
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -39,29 +38,6 @@ ALGORITHMS = (SGD, SVRG, SAGA)
 Rows = NDArray[np.int64]
 SparseRows: TypeAlias = "sparse.csr_array[np.float64]"
 Features: TypeAlias = "Array | SparseRows"
-Function = TypeVar("Function", bound=Callable[..., object])
-
-
-def jit(signature: Any = None, *, fastmath: Any = False) -> Callable[[Function], Function]:
-    """Compile a function to run without the interpreter's lock, and cache its code on disk if a folder can be written.
-
-    Cached code is compiled again only when its own file changes, so whatever a kernel uses is in the kernel's file.
-
-    Args:
-        signature: the only types to compile for, at once; None compiles whenever a call has new types.
-        fastmath: see `numba.njit`.
-    """
-
-    import numba
-
-    def compile_kernel(function: Function) -> Function:
-        try:
-            made = numba.njit(signature, nogil=True, cache=True, fastmath=fastmath)(function)
-        except RuntimeError:  # no folder that numba may keep its code in
-            made = numba.njit(signature, nogil=True, fastmath=fastmath)(function)
-        return cast(Function, made)
-
-    return compile_kernel
 
 
 class Block(ABC):

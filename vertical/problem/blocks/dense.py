@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from numba import types
 
-from vertical.problem.blocks.base import SAGA, SGD, Block, Rows, jit
+from problems.kernels import jit
+from vertical.problem.blocks.base import SAGA, SGD, Block, Rows
 from vertical.problem.objectives import Array, Objective
 
 _MATRIX = types.Array(types.float64, 2, "C", readonly=True)

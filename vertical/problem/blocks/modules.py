@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from problems.importing import first_line, import_named
 from problems.models.vectors import flatten
 from vertical.problem.blocks.base import Features
-from vertical.problem.blocks.network import NetworkError
+from vertical.problem.errors import NetworkError
 
 # rows whose activations are in memory at a time, where no gradient is asked for
 _ROWS = 4096

@@ -17,9 +17,9 @@ from typing import Protocol, cast
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from problems.errors import InputError
 from problems.importing import is_dotted
 from vertical.problem.blocks.base import SGD, Block, Features, Rows
+from vertical.problem.errors import NetworkError
 from vertical.problem.objectives import Array, Objective
 
 LINEAR, MLP = "linear", "mlp"
@@ -27,10 +27,6 @@ NETWORKS = (LINEAR, MLP)
 HIDDEN = 64
 """Units of the one hidden layer of `MLP`."""
 DOTTED_FORM = "package.module:factory"
-
-
-class NetworkError(InputError, ValueError):
-    """A network that cannot be made: an unknown name, or a module that does not fit."""
 
 
 class Network(Protocol):

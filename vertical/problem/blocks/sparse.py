@@ -23,7 +23,8 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 
-from vertical.problem.blocks.base import SAGA, SGD, Block, Rows, SparseRows, canonical, jit, product
+from problems.kernels import jit
+from vertical.problem.blocks.base import SAGA, SGD, Block, Rows, SparseRows, canonical, product
 from vertical.problem.objectives import Array, Objective
 
 Indices = NDArray[np.int32] | NDArray[np.int64]

@@ -1,0 +1,115 @@
+"""Files that are complete or absent: written under another name, flushed to disk, then renamed. And private folders."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from problems.errors import InputError
+
+OWNER_ONLY = 0o600
+LONGEST_SOCKET_PATH = 100
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class DiskFullError(InputError, OSError):
+    """The disk, or the user's quota, has no room for a file."""
+
+
+@contextlib.contextmanager
+def room_for(path: Path) -> Iterator[None]:
+    """Context for writing a file, or into a folder.
+
+    Raises:
+        DiskFullError: there is no room; names the path, which the system's own error does not.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        got, way_out = os.strerror(error.errno), "make room there; resume=true goes on from the newest checkpoint"
+        raise DiskFullError(path, got=got, allowed="a disk with room", hint=way_out) from None
+
+
+def write_atomic(path: Path, data: bytes, *, private: bool = False) -> None:
+    """Replace a file so that readers always find the old or the new one, even after a crash; ``private``: mode 0600.
+
+    Raises:
+        DiskFullError: there is no room.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    with room_for(path):
+        try:
+            with open_new(beside, private=private) as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
+        flush(path.parent)
+
+
+def open_new(path: Path, *, private: bool) -> BinaryIO:
+    """Open an empty file to write to; a private one has mode 0600 before anything is in it."""
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_ONLY if private else 0o666)
+    if private:
+        os.fchmod(opened, OWNER_ONLY)  # os.open keeps the mode of an existing file
+    return os.fdopen(opened, "wb")
+
+
+def flush(path: Path) -> None:
+    """Force a file's bytes, or a folder's entries, to the disk."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def make_folder(path: Path, *, private: bool = False) -> None:
+    """Make a folder and its missing parents, flushed to disk.
+
+    Args:
+        private: whether they get mode 0700; folders that are there already stay as they are.
+    """
+    if not path.is_dir():
+        make_folder(path.parent, private=private)
+        path.mkdir(mode=0o700 if private else 0o777, exist_ok=True)
+        flush(path.parent)
+
+
+@contextlib.contextmanager
+def lock_file(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file that its owner alone can read, made if it is missing, while a lock keeps other processes out."""
+    make_folder(path.parent, private=True)
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, OWNER_ONLY), "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield file
+
+
+def socket_base() -> Path:
+    """The folder for temporary files, or /tmp where its path is too long for Unix sockets."""
+    base = tempfile.gettempdir()
+    return Path(base if len(base) <= LONGEST_SOCKET_PATH // 2 else "/tmp")
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that only this user can enter, unless it is there.
+
+    Raises:
+        FileNotFoundError: somebody has just removed it.
+        PermissionError: one that is not private to this user is in its place.
+    """
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{folder} is not a private folder of this user")
