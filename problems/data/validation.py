@@ -13,6 +13,7 @@ from problems.data.spec import (
     DRAWN,
     GENERIC,
     GIVEN,
+    GUSTO_SITES,
     HUB_FORM,
     LOADER_FORM,
     LOADERS,
@@ -128,7 +129,11 @@ def _check_columns(spec: DataSpec) -> None:
         )
         _inside(spec, "feature-columns", not number, allowed, "leave it out")
     tables = f"'' but with dataset {' or '.join(TABLES)} in one file"
-    _inside(spec, "site-column", not spec.site_column or (tabular and spec.partition != OWN), tables)
+    if spec.dataset == "gusto":
+        allowed = f"'' or {', '.join(GUSTO_SITES)}, the three levels of its sites"
+        _inside(spec, "site-column", spec.site_column in ("", *GUSTO_SITES), allowed)
+    else:
+        _inside(spec, "site-column", not spec.site_column or (tabular and spec.partition != OWN), tables)
     for key, names in (("missing", MISSING), ("scale", SCALES)):
         word = _value(spec, key)
         _inside(spec, key, word in names, ", ".join(names) + did_you_mean(word, names))

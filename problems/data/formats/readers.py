@@ -5,6 +5,7 @@ from pathlib import Path
 
 from problems.data.formats import arrays, bundled, cifar, hub, image_folders, images, tables
 from problems.data.formats.files import find, folder, locate
+from problems.data.formats.gusto import GUSTO_FILES, gusto
 from problems.data.formats.loaders import call_loader
 from problems.data.formats.uci import CREDIT_FILES, HEART_FILES, credit, heart_disease
 from problems.data.samples import Source
@@ -47,6 +48,7 @@ _FILES: dict[str, tuple[str, ...]] = {
         " or ".join(CREDIT_FILES),
     ),
     "heart-disease": ("the four processed.*.data of UCI's 'Heart Disease'", ", ".join(HEART_FILES)),
+    "gusto": ("gusto.csv.gz of github.com/Tirgit/D3A_fairness_workshop", " or ".join(GUSTO_FILES)),
     "a9a": (f"{_LIBSVM}, a9a", " or ".join(arrays.A9A_FILES)),
     "w8a": (f"{_LIBSVM}, w8a", " or ".join(arrays.W8A_FILES)),
     "pneumonia-mnist": ("PneumoniaMNIST of MedMNIST v2, medmnist.com", arrays.PNEUMONIA_FILE),
@@ -74,6 +76,8 @@ def read(spec: DataSpec) -> Source:
             return credit(_named_file(spec, CREDIT_FILES))
         case "heart-disease":
             return heart_disease([_found(spec, (name,)) for name in HEART_FILES])
+        case "gusto":
+            return gusto(_named_file(spec, GUSTO_FILES), spec)
         case "a9a":
             return arrays.a9a(_named_file(spec, arrays.A9A_FILES))
         case "w8a" | "svmlight":
