@@ -20,7 +20,7 @@ from simulations import PAGE
 from simulations.experiments.files import Count, ProfileName, Sentences, check_free, read_settings
 from simulations.experiments.tuning import Tuning
 
-_LISTED = "`python -m simulations list experiments` explains them"
+_LISTED = "`florilegium list experiments` explains them"
 PACKAGED = Path(__file__).parent
 
 Abscissa = Literal["round", "iteration", "communication", "seconds", "megabytes", "clients"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import Field, ValidationError
 
@@ -12,10 +12,10 @@ from apps.config import ConfigError
 from payloads.settings import Settings
 from problems.errors import NOTHING, did_you_mean
 from problems.toml_files import read_toml, reason_of
+from simulations.arguments import ProfileName as ProfileName
 
 SET_BY_COMMAND = ("output-dir", "run-name", "resume", "seed")
 
-ProfileName = Literal["smoke", "quick", "full"]
 Count = Annotated[int, Field(ge=1)]
 Sentences = list[Annotated[str, Field(min_length=1)]]
 S = TypeVar("S", bound=Settings)

@@ -7,9 +7,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from apps.config import ConfigError
-from apps.evaluation.metric_names import better
-from apps.server_app import RunFailedError
 from simulations.arguments import (
     ClientsOrSites,
     Json,
@@ -22,9 +19,6 @@ from simulations.arguments import (
     stack_of,
 )
 from simulations.results.output import log_off, print_json, progress, stdout_to_stderr
-from simulations.sweeps.plan import Sweep
-from simulations.sweeps.ranges import parse_grid, parse_random
-from simulations.sweeps.sweep import run_sweep
 
 
 def sweep(
@@ -55,6 +49,13 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Search run-config keys on a grid and at random, with Ray Tune. Each trial is a run with its own directory."""
+    from apps.config import ConfigError
+    from apps.evaluation.metric_names import better
+    from apps.server_app import RunFailedError
+    from simulations.sweeps.plan import Sweep
+    from simulations.sweeps.ranges import parse_grid, parse_random
+    from simulations.sweeps.sweep import run_sweep
+
     if grace > 1 and not asha:
         got = f"{grace}, but there is nothing to stop"
         raise ConfigError("--grace", got=got, allowed="1, or any with --asha", hint="give --asha too")
