@@ -60,7 +60,7 @@ class Choosing(ExperimentRuns):
         self._check()
         self.searches = self._search_all()
         runs = [run for search in self.searches for _, several in search.points for run in several]
-        super().__init__(expansion, out, runs, "tune", stack)
+        super().__init__(expansion, out, runs, "tune", self.metric, stack)
         if len(self.runs) < len(runs):
             got = "two points that would share one run directory"
             raise ConfigError(self._here, got=got, allowed="points that differ", hint="leave one out")
@@ -118,9 +118,10 @@ class Choosing(ExperimentRuns):
         return own or ("min" if better(metric) is min else "max")
 
     def _point(self, values: dict[str, Scalar], runs: Sequence[PlannedRun], metric: str) -> Point:
-        records = [self.finished[run.name] for run in runs if run.name in self.finished]
+        ended, lost = self.finished, self.failed
+        records = [ended[run.name] for run in runs if run.name in ended]
         finished, mean, std, missing = over_seeds((run.last(metric), bool(run.dropped)) for run in records)
-        failed = [self.failed[run.name] for run in runs if run.name in self.failed]
+        failed = [lost[run.name] for run in runs if run.name in lost]
         reason = failed[0] if failed else "" if finished == len(runs) else f"{metric} is not finite"
         reason = " ".join(reason.split())
         return Point(values=values, finished=finished, mean=mean, std=std, reason=reason, missing=missing or None)

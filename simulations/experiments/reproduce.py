@@ -70,14 +70,15 @@ class ExperimentRuns(Runs[PlannedRun]):
         out: The directory.
         runs: The runs.
         folder: The name of the folder.
+        metric: The metric of the progress lines.
         stack: The largest number of clients that a federation computes as one.
     """
 
     def __init__(
-        self, expansion: Expansion, out: Path, runs: Sequence[PlannedRun], folder: str, stack: Stack = 1
+        self, expansion: Expansion, out: Path, runs: Sequence[PlannedRun], folder: str, metric: str, stack: Stack = 1
     ) -> None:
         self.out = out.expanduser().resolve()
-        super().__init__(runs, self.out / folder, expansion.experiment.metrics[0])
+        super().__init__(runs, self.out / folder, metric)
         self.expansion, self.stack = expansion, stack
 
     @contextmanager
@@ -158,7 +159,7 @@ class Reproduction(ExperimentRuns):
     """All runs of an experiment, and what they show."""
 
     def __init__(self, expansion: Expansion, out: Path, stack: Stack = 1) -> None:
-        super().__init__(expansion, out, expansion.runs, "runs", stack)
+        super().__init__(expansion, out, expansion.runs, "runs", expansion.experiment.metrics[0], stack)
 
     @contextmanager
     def open(self) -> Iterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -41,7 +41,7 @@ class Curve:
     seeds: int
 
     @classmethod
-    def of(cls, label: str, points: Iterable[tuple[float, Sequence[float]]], log: bool = False) -> Curve:
+    def of(cls, label: str, points: Collection[tuple[float, Sequence[float]]], log: bool = False) -> Curve:
         """The mean of some values at each point, between mean - and + sample standard deviation.
 
         Args:
@@ -50,11 +50,12 @@ class Curve:
             log: Whether the axis is logarithmic. Mean - standard deviation may not be positive there, so the range is
                 as long downwards as upwards.
         """
-        places, values = zip(*points, strict=True)
+        places, values = [place for place, _ in points], [several for _, several in points]
         mean = np.array([np.mean(several) for several in values])
-        high = mean + [np.std(several, ddof=1) if len(several) > 1 else 0.0 for several in values]
-        low = mean**2 / np.where(high > 0, high, 1.0) if log else 2 * mean - high
-        return cls(label, np.array(places, dtype=float), mean, low, high, min(map(len, values)))
+        spread = np.array([np.std(several, ddof=1) if len(several) > 1 else 0.0 for several in values])
+        high = mean + spread
+        low = mean**2 / np.where(high > 0, high, 1.0) if log else mean - spread
+        return cls(label, np.array(places, dtype=float), mean, low, high, min(map(len, values), default=0))
 
 
 @dataclass(frozen=True)

@@ -68,10 +68,11 @@ class Trials(Runs[Trial]):
         none = RunRecord(trial.name, self.folder, UNFINISHED if begun else "waiting", "", {}, {}, [])
         record = self.records.get(trial.name, none)
         curve, facts = record.curve(self.metric), record.facts
+        better = min if self.sweep.mode == "min" else max
         return {
             "status": record.status,
             "final": self.value(trial, record),
-            "best": (min if self.sweep.mode == "min" else max)(curve.values(), default=None),
+            "best": better(curve.values()) if curve else None,
             "rounds": facts["rounds"],
             "seconds": facts["seconds"],
             "reason": record.reason,
@@ -93,9 +94,9 @@ class Trials(Runs[Trial]):
         groups: dict[str, list[Trial]] = {}
         for trial in self.runs.values():
             groups.setdefault(repr(trial.varied), []).append(trial)
-        found = []
+        found, finished = [], self.finished
         for group in groups.values():
-            ended = [(trial, self.finished[trial.name]) for trial in group if trial.name in self.finished]
+            ended = [(trial, finished[trial.name]) for trial in group if trial.name in finished]
             seeds = over_seeds((self.value(trial, record), bool(record.dropped)) for trial, record in ended)
             found.append(Standing(group[0].varied, len(group), *seeds))
         return sorted(found, key=lambda one: rank(one.finished, one.missing, one.mean, self.sweep.mode))

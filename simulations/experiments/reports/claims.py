@@ -103,7 +103,7 @@ def judge(expansion: Expansion, rows: Sequence[Row], records: Mapping[str, RunRe
             verdict = UNMEASURED if gap is None else gap.verdict(SHOWS, NOISE, CONTRARY)
             # the coordinates that the two sides have in common, without those that all runs share
             common = {key: lines[0].at[key] for key in differ if key in lines[0].at and key not in claim.better}
-            sides = (by[line.method, line.dataset, line.setting, metric] for line in lines)
-            findings.append(Finding(words(common), *sides, gap, verdict))
+            ahead, behind = (by[line.method, line.dataset, line.setting, metric] for line in lines)
+            findings.append(Finding(words(common), ahead, behind, gap, verdict))
         found.append(Judged(claim.text, metric, words(claim.better), words(claim.than), findings))
     return found

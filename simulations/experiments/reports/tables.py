@@ -76,14 +76,17 @@ def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
         for metric in experiment.metrics:
             curves = [curve for run in ended if (curve := list(run.curve(metric).values()))]
             last = [end for run in ended if (end := run.final(metric)) is not None]
-            paper = expansion.paper.get((place, metric))
+            value = expansion.paper.get((place, metric))
+            paper: tuple[float | None, float | None, str] = (None, None, "")
+            if value is not None:
+                paper = value.mean, value.std, value.source or experiment.figure
             found.append(
                 Row(
                     *(experiment.name, line.dataset, line.method, line.setting, metric),
                     *mean_and_std(last),
                     len(curves),
                     sum(not math.isfinite(value) for value in last),
-                    *((paper.mean, paper.std, paper.source or experiment.figure) if paper else (None, None, "")),
+                    *paper,
                     *mean_and_std([tail(curve) for curve in curves]),
                 )
             )
@@ -178,7 +181,7 @@ def tuned_sentence(tuned: Tuned) -> str:
     among = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     number = "one seed" if among == "1" else f"the mean of {among} seeds"
     others = dict.fromkeys(choice.metric for choice in tuned.chosen if choice.metric)
-    where = f", or by {' or '.join(others)} where it stands beside the score," if others else ""
+    where = f", or by {' or '.join(map(str, others))} where it stands beside the score," if others else ""
     by = f"Chosen by {tuned.metric} ({tuned.mode}imum){where} after the last round, {number}"
     if not tuned.validation_fraction:
         return f"{by}; it is not measured on test rows."
