@@ -52,16 +52,15 @@ class Runs(Generic[R]):
         runs: The runs, which have different names.
         folder: The folder.
         metric: The metric of the progress lines.
-        again: Whether a run that ended with another config is made again. False: it is refused.
 
     Attributes:
         runs: The runs by name.
         records: The runs that have ended, by name. Of earlier ones those that finished or were stopped early.
     """
 
-    def __init__(self, runs: Iterable[R], folder: Path, metric: str, *, again: bool = False) -> None:
+    def __init__(self, runs: Iterable[R], folder: Path, metric: str) -> None:
         self.runs = {run.name: run for run in runs}
-        self.folder, self.metric, self.again = folder, metric, again
+        self.folder, self.metric = folder, metric
         self.records: dict[str, RunRecord] = {}
 
     @property
@@ -95,7 +94,7 @@ class Runs(Generic[R]):
         """Take over the runs that ended before, and delete the directories of all others.
 
         Raises:
-            ConfigError: A run has ended with another config, engine or number of clients, and such runs are refused.
+            ConfigError: A run has ended with another config, engine or number of clients.
         """
         for run in self.runs.values():
             try:
@@ -108,12 +107,11 @@ class Runs(Generic[R]):
             if result := record.result:
                 there = {"engine": result.get("engine", IN_PROCESS), "clients": result.get("clients")}
                 unlike += [key for key, value in there.items() if value != getattr(run, key)]
-            if not unlike:
-                self.records[run.name] = record
-            elif not self.again:
+            if unlike:
                 got = f"a run in {record.path} that has finished with another {', '.join(unlike)}"
                 hint = "choose another directory, or delete this run"
                 raise ConfigError("--out", got=got, allowed="the same", hint=hint)
+            self.records[run.name] = record
         for run in self.waiting:
             shutil.rmtree(self.folder / run.name, ignore_errors=True)
 

@@ -7,18 +7,14 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-import tomli_w
-
-from apps.config import ConfigError, RunConfig, Scalar, flatten, list_hint, parse_run_config
+from apps.config import ConfigError, RunConfig, Scalar, list_hint, parse_run_config
 from apps.sites.rows import reads_own
 from apps.sites.site_config import effective
 from payloads.settings import kebab
 from problems.data import UNLABELLED
 from problems.randomness import stream
-from problems.toml_files import read_toml, reason_of
 from simulations.arguments import Stack, nest
 from simulations.engines.launch import IN_PROCESS
 from simulations.results.output import format_cell
@@ -218,38 +214,3 @@ def trial_name(varied: Mapping[str, Scalar], seed: int) -> str:
 
 def _word(value: Scalar) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def write_asked(sweep: Sweep, path: Path) -> None:
-    """Write sweep.toml, with which a resumed sweep is compared.
-
-    Args:
-        path: of the file, in an existing folder.
-    """
-    path.write_text(tomli_w.dumps(sweep.content()), encoding="utf-8")
-
-
-def check_same(sweep: Sweep, path: Path) -> None:
-    """Check that a sweep can be resumed.
-
-    Args:
-        path: the sweep.toml in its directory.
-
-    Raises:
-        ConfigError: it is missing, unreadable, or of another sweep; the message names the first key that differs.
-    """
-    if not path.exists():
-        got = f"--out {path.parent}, where there is no sweep"
-        raise ConfigError("--resume", got=got, allowed="that of a sweep", hint="leave --resume out, or give its --out")
-    try:
-        before = read_toml(path)
-    except (OSError, ValueError) as error:
-        got = f"{path}, which cannot be read ({reason_of(error)})"
-        raise ConfigError("--resume", got=got, allowed="TOML", hint="choose another --out") from None
-    old, new = flatten(before), flatten(sweep.content())
-    changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
-    if changed:
-        key = changed[0]
-        got = repr(new.get(key))
-        allowed = f"{old.get(key)!r}, as in the sweep in {path.parent}"
-        raise ConfigError(f"--resume: {key}", got=got, allowed=allowed, hint="set it so, or choose another --out")

@@ -49,7 +49,7 @@ class Trials(Runs[Trial]):
     """
 
     def __init__(self, sweep: Sweep, trials: Iterable[Trial], folder: Path, table: Path) -> None:
-        super().__init__(trials, folder, sweep.metric, again=True)
+        super().__init__(trials, folder, sweep.metric)
         self.sweep, self.table = sweep, table
 
     def value(self, run: Trial, record: RunRecord) -> float | None:

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import tomli_w
+
 from apps.config import ConfigError
 from problems.errors import require
+from problems.files import write_atomic
 from simulations.engines.planned import RunHook
 from simulations.results.records import RunsInterruptedError
 from simulations.results.target import make_out
-from simulations.sweeps.plan import Sweep, Trial, check_same, write_asked
+from simulations.sweeps.plan import Sweep, Trial
 from simulations.sweeps.standings import Outcome, Trials
 
 
@@ -25,19 +28,19 @@ def open_sweep(sweep: Sweep, out: Path, *, resume: bool = False) -> Trials:
         resume: Whether to continue the sweep that is there.
 
     Raises:
-        ConfigError: A trial's config is wrong, the directory cannot be used, there is nothing to resume in it, or it is
-            another sweep's.
+        ConfigError: A trial's config is wrong, the directory cannot be used, there is nothing to resume in it, or a
+            trial there has another config.
     """
     trials = Trials(sweep, sweep.trials(), out / "trials", out / "sweep.csv")
-    if resume:
-        check_same(sweep, out / "sweep.toml")
-        trials.take()
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if resume and not (out / "sweep.toml").exists():
+        hint = "leave --resume out, or set --out to the directory of a sweep"
+        raise ConfigError("--resume", got=f"--out {out}, where there is no sweep", allowed="a sweep's --out", hint=hint)
+    if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
         hint = "choose another, or continue a sweep with --resume"
         raise ConfigError("--out", got=f"{out}, which is not empty", allowed="a new directory", hint=hint)
-    else:
-        make_out(out)
-        write_asked(sweep, out / "sweep.toml")
+    make_out(out)
+    trials.take()
+    write_atomic(out / "sweep.toml", tomli_w.dumps(sweep.content()).encode())
     (out / "best.toml").unlink(missing_ok=True)
     trials.write()
     return trials

@@ -145,7 +145,8 @@ def test_a_taken_directory_is_refused(command: Line, tmp_path: Path) -> None:
 
 
 def begin(tmp_path: Path, resume: bool = False, **more: Any) -> Trials:
-    sweep = Sweep(4, SMALL, **{"grid": {"learning-rate": [0.1, 1]}, "seeds": 2, **more})
+    shared: dict[str, Any] = {"clients": 4, "grid": {"learning-rate": [0.1, 1]}, "seeds": 2}
+    sweep = Sweep(**{**shared, **more, "config": {**SMALL, **more.get("config", {})}})
     return open_sweep(sweep, tmp_path / "s", resume=resume)
 
 
@@ -215,22 +216,22 @@ def test_resume_keeps_what_ended_with_this_config(tmp_path: Path) -> None:
     assert [(again.folder / trial.name).exists() for trial in (a, c, d)] == [True, False, False]
 
 
-@pytest.mark.parametrize("change", [{"config": {"local-steps": 3}}, {"clients": 5}])
-def test_resume_runs_again_what_had_another_config(tmp_path: Path, change: dict[str, Any]) -> None:
-    trials = begin(tmp_path)
-    trial = trials.waiting[0]
-    config = {**trials.config(trial), **change.get("config", {})}
-    fake(trials.folder / trial.name, config, clients=change.get("clients", 4))
-    assert trial in begin(tmp_path, resume=True).waiting
+@pytest.mark.parametrize(
+    ("change", "key"), [({"config": {"local-steps": 3}}, "local-steps"), ({"clients": 5}, "clients")]
+)
+def test_resume_refuses_a_trial_of_another_config(tmp_path: Path, change: dict[str, Any], key: str) -> None:
+    path = finish(begin(tmp_path), begin(tmp_path, resume=True).waiting[0])
+    with pytest.raises(ConfigError, match=f"{path.name} that has finished with another {key}, allowed: the same"):
+        begin(tmp_path, resume=True, **change)
+    assert path.exists()
 
 
-def test_resume_of_another_sweep_is_refused(tmp_path: Path) -> None:
-    begin(tmp_path)
-    with pytest.raises(ConfigError, match=r"grid\.learning-rate: got \[0\.2\], allowed: \[0\.1, 1\]"):
-        begin(tmp_path, resume=True, grid={"learning-rate": [0.2]})
-    (tmp_path / "s" / "sweep.toml").write_text("[")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        begin(tmp_path, resume=True)
+def test_resume_with_more_values_keeps_the_trials(tmp_path: Path) -> None:
+    before = begin(tmp_path)
+    finish(before, before.waiting[0])
+    again = begin(tmp_path, resume=True, grid={"learning-rate": [0.1, 0.5, 1]})
+    assert (len(again.records), len(again.waiting)) == (1, 5)
+    assert tomllib.loads((tmp_path / "s" / "sweep.toml").read_text())["grid"]["learning-rate"] == [0.1, 0.5, 1]
 
 
 def test_best_toml_is_a_config_file(command: Line, tmp_path: Path) -> None:
