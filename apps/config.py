@@ -70,7 +70,7 @@ _AUTO_OF: dict[Scalar, dict[str, Scalar]] = {SPARSE_LOGISTIC: {"model": "linear-
 
 def list_hint(section: str) -> str:
     """A hint for an error: the command that explains a list of names."""
-    return f"`python -m simulations list {section}` explains them"
+    return f"`florilegium list {section}` explains them"
 
 
 def known_keys(tables: Mapping[str, type[Settings]] = _TABLES) -> dict[str, str]:

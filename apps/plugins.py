@@ -7,10 +7,9 @@ from apps.registry import ALGORITHMS
 from apps.run_config.algorithm import PRIVACY, SYNTHETIC, Algorithm
 from apps.run_config.settings import ConfigError, Scalar, flatten
 from problems.errors import InputError, did_you_mean
-from problems.importing import Plugin, find_plugin, import_named, is_dotted, plugins
+from problems.importing import ROWS, Plugin, find_plugin, import_named, is_dotted, plugins
 
 ROW_FORM = "package.module:ROW"
-ROWS = "florilegium.strategies"  # the group of entry points that name rows
 SETTINGS = "strategy-settings"
 PAGE = "docs/tutorials/your-own-algorithm.md"
 # names that others use for a strategy
@@ -105,7 +104,7 @@ def _refuse(got: str) -> InputError:
 def _unknown(strategy: str) -> ConfigError:
     known_as = _ALSO.get(strategy.lower())
     names = list(dict.fromkeys([*ALGORITHMS, *(one.name for one in plugins(ROWS)), ROW_FORM]))
-    way_out = f"its name here is {known_as!r}" if known_as else "`python -m simulations list strategies` explains them"
+    way_out = f"its name here is {known_as!r}" if known_as else "`florilegium list strategies` explains them"
     allowed = ", ".join(names) + did_you_mean(known_as or strategy, names)
     return ConfigError("strategy", got=repr(strategy), allowed=allowed, hint=way_out)
 

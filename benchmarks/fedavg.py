@@ -2,7 +2,7 @@
 
 All do the same: 1,000 clients of 50 images of 784 pixels, a network of one hidden layer of 64, five steps of batch 10,
 start-up left out. The engine runs the real apps, records included: its clients one after another on one thread, and
-stacked (``--stack auto``) on ``--threads``. The bare loop (`by_hand.Averaging`, one model that is reused, one thread)
+stacked (``--stack auto``) on ``--threads``. The bare loop (`bare_loop.BareLoop`, one model that is reused, one thread)
 does one round before each of the engine's, which must reach 0.85 of the loop's speed, and 2.2 times stacked. With two
 threads, which must reach 3.5 times, rounds of the loop and whole runs take turns instead: after a long stretch on one
 core a kernel may leave both threads there. Two more runs are for comparison: Flower's own simulation of the same app,
@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from by_hand import Averaging, Plan, Site, mlp
+from bare_loop import BareLoop, Plan, Site, mlp
 from harness import CLOCKS, PIXELS, alternate, arguments, check, config, data_file, seconds_a_round, table, tensors
 from torch.nn import functional
 
@@ -157,7 +157,7 @@ def main() -> None:
             device=options.device,
         )
         sites = [(x.to(options.device), y.to(options.device)) for x, y in tensors(flat, clients)]
-        loop = Averaging(sites, plan, mlp(PIXELS).to(options.device))
+        loop = BareLoop(sites, plan, mlp(PIXELS).to(options.device))
 
         def bare() -> None:
             loop.round()

@@ -1,7 +1,7 @@
 """What a message costs beyond its arithmetic: records, payload, grid, client, the server's reading of the reply.
 
 It times local SGD with one step of one sample in the in-process engine, and subtracts the same step in a plain loop,
-`by_hand.Averaging`; both alternate round by round in one run, and medians are taken. There are two sizes: about 50,000
+`bare_loop.BareLoop`; both alternate round by round in one run, and medians are taken. There are two sizes: about 50,000
 float32 parameters with 50 messages a round, limit 0.25 ms a message; and 100 parameters with 5 of 500 clients a round,
 limit 0.2 ms. The limits are on the whole round, its line in metrics.jsonl included, divided by its messages; the part
 inside the grid is printed beside it.
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import median
 
-from by_hand import Averaging, Plan, linear, mlp
+from bare_loop import BareLoop, Plan, linear, mlp
 from harness import PIXELS, alternate, arguments, check, config, data_file, table, tensors
 from torch import nn
 
@@ -43,7 +43,7 @@ def main() -> None:
                 local_steps=1,
                 batch_size=1,
             )
-            loop = Averaging(tensors(flat, clients), plan, build(features))
+            loop = BareLoop(tensors(flat, clients), plan, build(features))
             measured = alternate(flat, clients, loop.round, clock=options.clock)
         whole, grid = (1000 * measured.extra(messages, part) for part in ("whole", "grid"))
         parameters = sum(weight.numel() for weight in loop.weights)

@@ -12,6 +12,10 @@ from typing import Any, NamedTuple
 
 from problems.errors import InputError
 
+# The groups of entry points by which installed packages add strategies and data sets.
+ROWS = "florilegium.strategies"
+LOADERS = "florilegium.datasets"
+
 
 def is_dotted(text: str) -> bool:
     """Whether a text has the form ``package.module:name``."""

@@ -1,4 +1,7 @@
-"""``python -m simulations``: runs and references, what becomes of them, sweeps, experiments and lists."""
+"""The command ``florilegium``: runs and references, their reports, sweeps, experiments and lists.
+
+The commands import late: ``--help``, ``--version``, ``list`` and shell completion load neither PyTorch nor Flower.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
-from apps.config import ConfigError, known_keys, parse_run_config
-from apps.evaluation.metric_names import format_metrics
-from apps.plugins import ROWS, describe_plugins
-from apps.registry import ALGORITHMS
-from apps.run_directory.missing import WITH_MISSING, in_words
-from apps.server_app import EXPECTED, RunFailedError
-from problems.data import DATASETS, PARTITIONS
-from problems.data.spec import LOADERS
-from problems.models import MODELS
 from simulations.arguments import (
     Clients,
     ClientsOrSites,
@@ -37,35 +31,32 @@ from simulations.arguments import (
     sites_of,
     stack_of,
 )
-from simulations.baselines import check_baselines, train_baselines
-from simulations.engines.checking import check_run
-from simulations.engines.flower import FlowerError, gpu_share, run_with_flower
-from simulations.engines.launch import run_centralized, run_federation, run_nonfederated
-from simulations.experiments.command import catalogue, description, reproduce, summary
-from simulations.results.compare import Comparison
+from simulations.experiments.command import reproduce
+from simulations.listing import list_everything
 from simulations.results.output import log_off, print_json, progress, stdout_to_stderr
-from simulations.results.records import RunsInterruptedError
-from simulations.results.report import write_report
 from simulations.scoring.command import card, evaluate, export, predict
 from simulations.sweeps.command import sweep
 
 SITES_MISSING = 3  # exit code of a run that has finished, but with a site missing in some round
 
-cli = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+cli = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
-Section = Literal["strategies", "datasets", "partitions", "models", "keys", "experiments"]
-STACKED = {
-    name: row.description + (" [--stack has no effect]" if row.strategy.vertical else "")
-    for name, row in ALGORITHMS.items()
-}
-SECTIONS = {
-    "strategies": ("strategies", STACKED),
-    "datasets": ("data sets", DATASETS),
-    "partitions": ("partitions", PARTITIONS),
-    "models": ("models", {name: entry.description for name, entry in MODELS.items()}),
-    "keys": ("run-config keys", known_keys()),
-}
-PLUGINS = {"strategies": ROWS, "datasets": LOADERS}  # the entry points that installed packages may add to a section
+
+def _print_version(wanted: bool) -> None:
+    from apps.run_directory.versions import NAME, project_version
+
+    if wanted:
+        typer.echo(f"{NAME} {project_version()}")
+        raise typer.Exit
+
+
+@cli.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
+    """Federated learning beyond empirical risk minimisation."""
 
 
 @cli.command()
@@ -97,6 +88,12 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run one federation and write its run directory. Exit code 3: it has finished, but sites were missing."""
+    from apps.config import ConfigError, parse_run_config
+    from apps.run_directory.missing import WITH_MISSING, in_words
+    from apps.server_app import RunFailedError
+    from simulations.baselines import check_baselines, train_baselines
+    from simulations.engines.launch import run_federation
+
     flat = add_directory(overrides_of(config), out)
     parsed = parse_run_config(flat)
     if baselines:
@@ -148,6 +145,10 @@ def run(
 
 
 def _run_with_flower(out: Path, clients: int, flat: dict[str, Any], client_gpus: float | None, quiet: bool) -> None:
+    from apps.config import parse_run_config
+    from apps.server_app import RunFailedError
+    from simulations.engines.flower import FlowerError, gpu_share, run_with_flower
+
     config = parse_run_config(flat)
     gpus = gpu_share(config.training.device) if client_gpus is None else client_gpus
     try:
@@ -163,6 +164,8 @@ def _run_with_flower(out: Path, clients: int, flat: dict[str, Any], client_gpus:
 @cli.command()
 def check(config: Overrides = None, clients: ClientsOrSites = None, node_config: NodeConfigs = None) -> None:
     """Try a run config on its data, up to the first round: nothing is trained or written."""
+    from simulations.engines.checking import check_run
+
     clients, nodes = sites_of(clients, node_config)
     for line in check_run(clients, overrides_of(config), nodes):
         typer.echo(line)
@@ -173,54 +176,30 @@ def centralized(
     out: Out, config: Overrides = None, clients: Clients = 8, quiet: Quiet = False, as_json: Json = False
 ) -> None:
     """Train on the union of the clients' data: pairwise SGD, or SOX for a non-linear outer function."""
+    from simulations.engines.launch import run_centralized
+
     _train_reference(partial(run_centralized, clients), out, config, quiet, as_json)
 
 
 @cli.command()
 def nonfederated(out: Out, config: Overrides = None, quiet: Quiet = False, as_json: Json = False) -> None:
     """Train a vertical strategy's problem with all columns in one place, without parties, masks or delay."""
+    from simulations.engines.launch import run_nonfederated
+
     _train_reference(run_nonfederated, out, config, quiet, as_json)
 
 
 def _train_reference(
     train: Callable[..., None], out: Path, config: list[str] | None, quiet: bool, as_json: bool
 ) -> None:
+    from apps.evaluation.metric_names import format_metrics
+
     flat = add_directory(overrides_of(config), out)
     hook = None if quiet else lambda r, m: typer.echo(f"round {r}  {format_metrics(m)}")
     with log_off(quiet), stdout_to_stderr(as_json):
         train(flat, hook)
     if as_json:
         typer.echo((out.expanduser() / "result.json").read_text("utf-8"), nl=False)
-
-
-@cli.command("list")
-def list_everything(
-    section: Annotated[Section | None, typer.Argument(help="only these")] = None, as_json: Json = False
-) -> None:
-    """List strategies, data sets, partitions, models, run-config keys and experiments, one line each.
-
-    Those of installed packages follow the project's own, with the package in brackets.
-    """
-    chosen = {
-        name: (title, {**rows, **(describe_plugins(PLUGINS[name], rows) if name in PLUGINS else {})})
-        for name, (title, rows) in SECTIONS.items()
-        if section in (None, name)
-    }
-    experiments = catalogue() if section in (None, "experiments") else {}
-    if as_json:
-        found: dict[str, Any] = {name: rows for name, (_, rows) in chosen.items()}
-        if experiments:
-            found["experiments"] = {name: summary(experiment) for name, experiment in experiments.items()}
-        print_json(found)
-        return
-    if experiments:
-        lines = {name: description(experiment) for name, experiment in experiments.items()}
-        chosen["experiments"] = ("experiments", lines)
-    for title, rows in chosen.values():
-        typer.echo(f"{title}:")
-        width = max(map(len, rows))
-        for name, text in rows.items():
-            typer.echo(f"  {name:<{width}}  {text}")
 
 
 @cli.command()
@@ -234,6 +213,8 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Compare runs: metrics of the last evaluated round, or of the selected model on the test rows; costs; configs."""
+    from simulations.results.compare import Comparison
+
     comparison = Comparison.of(directories, name or ())
     drawn = comparison.choose_metric(metric)
     if out is not None:
@@ -256,9 +237,12 @@ def report(
     ] = None,
 ) -> None:
     """Write one self-contained HTML page about runs, finished or not: curves, metrics, missing sites, config."""
+    from simulations.results.report import write_report
+
     typer.echo(write_report(directories, out))
 
 
+cli.command("list")(list_everything)
 for command in (predict, evaluate, export, card, sweep, reproduce):
     cli.command()(command)
 
@@ -269,15 +253,22 @@ def main() -> None:
         logging.lastResort.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
     try:
         cli()
-    except (*EXPECTED, RunFailedError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
-    except RunsInterruptedError as error:
-        print(error, file=sys.stderr)
-        raise SystemExit(130) from None
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        raise SystemExit(130) from None
+        _end("interrupted", 130)
+    except Exception as error:
+        from apps.server_app import EXPECTED, RunFailedError
+        from simulations.results.records import RunsInterruptedError
+
+        if isinstance(error, RunsInterruptedError):
+            _end(str(error), 130)
+        if isinstance(error, (*EXPECTED, RunFailedError)):
+            _end(f"error: {error}", 1)
+        raise
+
+
+def _end(reason: str, code: int) -> NoReturn:
+    print(reason, file=sys.stderr)
+    raise SystemExit(code) from None
 
 
 if __name__ == "__main__":

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from apps.config import ConfigError, Scalar
-from apps.run_config.pairs import parse_pairs
+if TYPE_CHECKING:
+    from apps.config import ConfigError, Scalar
 
 AUTO: Literal["auto"] = "auto"
 # how many clients are computed as one, at most: a number above 0, or `AUTO`, which tries what is fastest
@@ -52,6 +52,7 @@ Stacked = Annotated[
 Quiet = Annotated[
     bool, typer.Option("--quiet", help="print nothing but errors and missing sites (and what --json asks for)")
 ]
+ProfileName = Literal["smoke", "quick", "full"]  # how much of an experiment is run
 Json = Annotated[bool, typer.Option("--json", help="print the outcome on stdout as one JSON object, nothing else")]
 
 
@@ -61,6 +62,9 @@ def overrides_of(texts: Sequence[str] | None) -> dict[str, Scalar]:
     Raises:
         ConfigError: a text is neither, or names a key that the command line sets itself.
     """
+    from apps.config import ConfigError
+    from apps.run_config.pairs import parse_pairs
+
     flat: dict[str, Scalar] = {}
     for text in texts or []:
         flat |= parse_pairs("--config", text)
@@ -79,6 +83,9 @@ def sites_of(clients: int | None, texts: Sequence[str] | None) -> tuple[int, lis
         ConfigError: a text is neither; it sets a site's partition, which follows from the order of the texts; or there
             are more or fewer texts than clients.
     """
+    from apps.config import ConfigError
+    from apps.run_config.pairs import parse_pairs
+
     nodes = [parse_pairs("--node-config", text) for text in texts or []]
     for key in ("partition-id", "num-partitions"):
         if any(key in node for node in nodes):
@@ -105,6 +112,8 @@ def stack_of(text: str) -> Stack:
 
 def wrong_stack(key: str, given: object) -> ConfigError:
     """The error about a number of clients to stack that is none."""
+    from apps.config import ConfigError
+
     return ConfigError(key, got=repr(given), allowed="auto, or an integer >= 1", hint="auto tries what is fastest")
 
 

@@ -39,7 +39,7 @@ def ran(*words: str | Path, cwd: Path = PROJECT, seconds: float = 300.0, code: i
 
 
 class Line:
-    """``python -m simulations``, called in this process: exit code, and what it printed."""
+    """``florilegium``, called in this process: exit code, and what it printed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
         self.monkeypatch, self.capfd = monkeypatch, capfd

@@ -12,18 +12,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from flwr.app import Context, RecordDict
 
 from apps.doctor.credentials import certificate, node_key
 from apps.doctor.findings import Finding, find
-from apps.doctor.installation import no_installation, packages, writable
 from apps.doctor.network import HIGHEST_PORT, port_free, reachable
 from apps.doctor.proxies import loopback, proxy_variables
-from apps.doctor.site_data import audit_log, data, device
-from apps.run_config.pairs import format_value, parse_for_command
-from apps.run_config.settings import ConfigError
-from apps.sites.site_config import list_settings
-from apps.sites.state_store import STATE_DIR
 
 cli = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -42,6 +35,15 @@ def site_findings(
     Yields:
         Each finding as soon as it is known, and each setting of the site; after a config that cannot be read no more.
     """
+    from flwr.app import Context, RecordDict
+
+    from apps.doctor.installation import packages, writable
+    from apps.doctor.site_data import audit_log, data, device
+    from apps.run_config.pairs import format_value, parse_for_command
+    from apps.run_config.settings import ConfigError
+    from apps.sites.site_config import list_settings
+    from apps.sites.state_store import STATE_DIR
+
     yield find("packages", packages)
     try:
         node = parse_for_command("--node-config", node_config, "flower-supernode")
@@ -99,6 +101,7 @@ def superlink(
     ] = False,
 ) -> None:
     """Check what a SuperLink needs: packages, installation, certificate, port, folders for database and results."""
+    from apps.doctor.installation import no_installation, packages, writable
 
     def findings() -> Iterator[Finding]:
         yield find("packages", packages)

@@ -182,7 +182,7 @@ class Algorithm:
         strategy, client: its server half and its client half.
         table: the run-config table of its own settings, or "" for none.
         losses: the losses it can minimise; the client's ``default_loss`` is what ``loss = "auto"`` means.
-        description: one line for ``python -m simulations list``.
+        description: one line for ``florilegium list``.
         sends: what travels beside the model.
         sites: what its nodes hold.
         evaluation: how its models are measured.

@@ -10,7 +10,7 @@ from typing import Any
 
 from problems.data.quoting import split_items, split_values, unquote
 from problems.errors import InputError
-from problems.importing import find_plugin, is_dotted
+from problems.importing import LOADERS, find_plugin, is_dotted
 
 
 class DataError(InputError, ValueError):
@@ -60,7 +60,6 @@ PARTITIONS: dict[str, str] = {
 # Data sets that no table lists: what a function of a user's returns, and one of Hugging Face.
 LOADER_FORM, HUB_FORM = "package.module:loader", "hf:owner/name"
 HUB = "hf:"
-LOADERS = "florilegium.datasets"  # the group of entry points that name functions
 # What `missing` and `scale` may be.
 MISSING: dict[str, str] = {
     "error": "there must be none",

@@ -16,7 +16,6 @@ from problems.data.spec import (
     GUSTO_SITES,
     HUB_FORM,
     LOADER_FORM,
-    LOADERS,
     MISSING,
     MOST_BINS,
     NEEDS_FILES,
@@ -37,7 +36,7 @@ from problems.data.spec import (
     parse_rows,
 )
 from problems.errors import NOTHING, did_you_mean
-from problems.importing import plugins
+from problems.importing import LOADERS, plugins
 
 
 def validate(spec: DataSpec, *, from_site: bool = False) -> None:
@@ -195,7 +194,7 @@ def _check_own(spec: DataSpec) -> None:
 def _check_known(key: str, got: str, allowed: Iterable[str]) -> None:
     names = list(allowed)
     if got not in names:
-        way_out = f"`python -m simulations list {key}s` explains them"
+        way_out = f"`florilegium list {key}s` explains them"
         raise DataError(key, got=repr(got), allowed=", ".join(names) + did_you_mean(got, names), hint=way_out)
 
 

@@ -20,7 +20,7 @@ class _EndedError(ValueError):
 
 
 class SteppedRun:
-    """A run in a thread of its own, computed as ``python -m simulations run`` computes it.
+    """A run in a thread of its own, computed as ``florilegium run`` computes it.
 
     A process can have only one at a time, since the engine's task identity belongs to the process.
 

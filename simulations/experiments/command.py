@@ -1,23 +1,14 @@
-"""The command ``reproduce``, and the entries of ``list experiments``."""
+"""The command ``reproduce``."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from apps.config import ConfigError
-from apps.run_config.pairs import parse_pairs
-from apps.server_app import RunFailedError
-from simulations.arguments import Json, Quiet, Stacked, stack_of
-from simulations.experiments.choosing import Choosing
-from simulations.experiments.expansion import data_sets, expand
-from simulations.experiments.experiment import Experiment, find_experiment, find_packaged, read_experiment
-from simulations.experiments.files import ProfileName
-from simulations.experiments.reproduce import Reproduction
-from simulations.experiments.tuned_values import Tuned, find_tuned
-from simulations.results.output import format_cell, log_off, print_json, progress, stdout_to_stderr
+from simulations.arguments import Json, ProfileName, Quiet, Stacked, stack_of
+from simulations.results.output import log_off, print_json, progress, stdout_to_stderr
 
 
 def reproduce(
@@ -40,6 +31,15 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Run an experiment of a paper: all methods and settings with several seeds; write a table and a figure."""
+    from apps.config import ConfigError
+    from apps.run_config.pairs import parse_pairs
+    from apps.server_app import RunFailedError
+    from simulations.experiments.choosing import Choosing
+    from simulations.experiments.expansion import expand
+    from simulations.experiments.experiment import find_experiment
+    from simulations.experiments.reproduce import Reproduction
+    from simulations.experiments.tuned_values import Tuned, find_tuned
+
     if data_dir is not None and not data_dir.expanduser().exists():
         got = f"{data_dir}, which does not exist"
         allowed = "an existing folder"
@@ -64,35 +64,3 @@ def reproduce(
         first, reason = next(iter(outcome.failed.items()))
         count = f"{len(outcome.failed)} of {len(reproduction.runs)} runs failed"
         raise RunFailedError(f"{count}; the first, {first}: {' '.join(reason.split())}")
-
-
-def catalogue() -> dict[str, Experiment]:
-    """The experiments that come with the project, by their names.
-
-    Raises:
-        ConfigError: a file is wrong.
-    """
-    return {name: read_experiment(path) for name, path in find_packaged().items()}
-
-
-def summary(experiment: Experiment) -> dict[str, Any]:
-    """An experiment's entry in ``list experiments --json``.
-
-    Returns:
-        Texts and lists of texts; ``minutes`` is a number for each profile.
-    """
-    return {
-        "title": experiment.title,
-        "paper": experiment.paper,
-        "figure": experiment.figure,
-        "datasets": data_sets(experiment),
-        "minutes": {name: profile.minutes for name, profile in experiment.profiles.items()},
-    }
-
-
-def description(experiment: Experiment) -> str:
-    """An experiment's `summary` as one line of text."""
-    said = summary(experiment)
-    minutes = ", ".join(f"{name} {format_cell(value)}" for name, value in said["minutes"].items())
-    origin = f"{experiment.paper}, {experiment.figure}"
-    return f"{experiment.title} ({origin}; {', '.join(said['datasets'])}; minutes: {minutes})"

@@ -29,7 +29,7 @@ def check_vertical(config: RunConfig) -> None:
             "strategy",
             got=f"{config.run.strategy!r}, which is not vertical",
             allowed=vertical,
-            hint="for others take `python -m simulations centralized`",
+            hint="for others take `florilegium centralized`",
         )
     if embedding := settings_of(config).embedding:
         allowed = "0, since the reference has the linear model of all columns, and no networks"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from problems.delong import few_rows
 from problems.errors import install
 from simulations.arguments import Json
 from simulations.results.output import format_cell, format_metric, print_json, table
@@ -64,6 +63,7 @@ def evaluate(
 ) -> None:
     """Measure a run's model on new rows with labels, with bootstrap intervals."""
     from apps.evaluation.labels import join_labels
+    from problems.delong import few_rows
     from simulations.scoring.model import load
     from simulations.scoring.rows import evaluate_file
 

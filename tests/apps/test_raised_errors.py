@@ -17,7 +17,8 @@ from apps.config import known_keys
 from apps.doctor.command import cli as doctor
 from apps.sites.site_config import KNOWN as KEYS_OF_SITES
 from problems.errors import InputError
-from simulations.__main__ import Section, cli
+from simulations.__main__ import cli
+from simulations.listing import Section
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("apps", "clients", "simulations", "problems", "strategies", "vertical")
@@ -76,7 +77,7 @@ def text(node: ast.expr, module: ModuleType, tree: ast.Module) -> str:
         case ast.Name() if isinstance(value := getattr(module, node.id, None), str):
             return value
         case ast.Call(func=ast.Name(id="list_hint"), args=[ast.Constant(value=section)]):
-            return f"`python -m simulations list {section}`"
+            return f"`florilegium list {section}`"
     return VALUE
 
 
@@ -126,7 +127,7 @@ def test_a_way_out_names_pages_and_commands_that_there_are(made: list[Made]) -> 
         for page in re.findall(r"\b(?:docs|deploy|examples)/[\w./-]+\.\w+", hint):
             assert (ROOT / page).is_file(), one
             pages += 1
-        for words in re.findall(r"`python -m simulations ([^`]+)`", hint):
+        for words in re.findall(r"`florilegium ([^`]+)`", hint):
             name, *sections = words.split()
             assert name in program.commands, one
             assert set(sections) <= {*get_args(Section), f"{VALUE}s"}, one

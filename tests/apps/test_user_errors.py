@@ -15,7 +15,7 @@ import pytest
 from tests.programs import Line
 from tests.simulations.fabricated import refusal
 
-LIST = "`python -m simulations list"
+LIST = "`florilegium list"
 KEYS = f"{LIST} keys`"
 OWN = "tests.apps.own_models"
 TINY = 'strategy="local-sgd" model="linear" num-server-rounds=1 local-steps=1 batch-size=2'
@@ -32,7 +32,7 @@ class Row(NamedTuple):
     """
 
     name: str
-    arguments: tuple[str, ...]  # after ``python -m simulations``
+    arguments: tuple[str, ...]  # after ``florilegium``
     says: tuple[str, str, str, str]
     files: Mapping[str, str] = MappingProxyType({})
 
@@ -129,7 +129,7 @@ ROWS = [
     Row(
         "reference that is not vertical",
         ("nonfederated", "--out", "{tmp}/run", "--quiet", "-c", 'strategy="fedx2"'),
-        ("strategy", "'fedx2', which is not vertical", "vfb2-sgd", "`python -m simulations centralized`"),
+        ("strategy", "'fedx2', which is not vertical", "vfb2-sgd", "`florilegium centralized`"),
     ),
     Row(
         "unknown experiment",

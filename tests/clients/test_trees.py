@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulations.attacks.trees import check_pair, exposes, significantly_different
+from benchmarks.attacks.trees import check_pair, exposes, significantly_different
 from vertical.masking.trees import Tree, TreeError, make_pair
 
 # the paper's Figure 5, its parties 1 to 4 as 0 to 3

@@ -100,7 +100,7 @@ def command_of(page: Path) -> tuple[str, int, dict[str, Any]]:
     text = page.read_text("utf-8").partition("## What travels")[2].partition("\n## ")[0]
     (block,) = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     words = shlex.split(block.replace("\\\n", " "))
-    assert words[:4] == ["python", "-m", "simulations", "run"]
+    assert words[:2] == ["florilegium", "run"]
     config = overrides_of([words[words.index("-c") + 1]])
     return str(config.pop("strategy")), int(words[words.index("--clients") + 1]), dict(config)
 

@@ -1,10 +1,10 @@
-"""docs/security.md shows what `python -m simulations.attacks` prints, and names every demonstration."""
+"""docs/security.md shows what `python -m benchmarks.attacks` prints, and names every demonstration."""
 
 import re
 
 import pytest
 
-from simulations.attacks.__main__ import DEMONSTRATIONS
+from benchmarks.attacks.__main__ import DEMONSTRATIONS
 from tests.docs.markdown import PROJECT, blocks
 
 PAGE = PROJECT / "docs" / "security.md"

@@ -1,6 +1,6 @@
 """Every benchmark's --smoke ends well and prints its table; its limits are left to a quiet machine.
 
-And the hand-written loops do train: each ends at the AUC of the federation that it is timed against.
+And the bare loop does train: it ends at the AUC of the federation that it is timed against.
 """
 
 import importlib
@@ -19,12 +19,10 @@ from tests.programs import PROJECT, ran
 
 NUMBER = r"-?[\d,]+(?:\.\d+)?"
 HORIZONTAL = [name for name, row in ALGORITHMS.items() if not row.strategy.vertical]
-# that have a loop written by hand; an algorithm on its way may do without
-TIMED = [name for name in HORIZONTAL if f'    "{name}": ' in (PROJECT / "benchmarks" / "by_hand.py").read_text("utf-8")]
 # script -> the first cells of its table's rows, and how many numbers at least follow each
 TABLES: dict[str, tuple[list[str], int]] = {
     "fedavg.py": (["bare loop", "in-process engine", "stacked"], 3),
-    "loops.py": (TIMED, 3),
+    "algorithms.py": (HORIZONTAL, 3),
     "stacked.py": ([f"{name}, {model}" for name in HORIZONTAL for model in ("linear", "mlp")], 4),
     "message.py": (["mlp", "linear"], 5),
     "fedsgda.py": (["mb", "storm"], 4),
@@ -49,27 +47,18 @@ def test_a_smoke_run_prints_its_table(script: str) -> None:
         assert max(numbers) > 0
 
 
-def test_the_loops_by_hand_are_those_of_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
-    assert sorted(TIMED) == sorted(importlib.import_module("by_hand").LOOPS)
-    assert len(TIMED) >= 20
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TIMED)
-def test_a_loop_by_hand_learns_as_a_federation(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bare_loop_learns_as_a_federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
-    by_hand, harness = importlib.import_module("by_hand"), importlib.import_module("harness")
+    bare_loop, harness = importlib.import_module("bare_loop"), importlib.import_module("harness")
     clients, rounds = 20, 30
-    everyone = ALGORITHMS[name].strategy.needs_all_clients
-    plan = by_hand.Plan(cohort=clients if everyone else 5, steps=5, batch=10, learning_rate=0.05)
-    data = {"dataset": "digits", "positive_label": "first-half", "strategy": name, "model": "mlp"}
+    plan = bare_loop.Plan(cohort=5, steps=5, batch=10, learning_rate=0.05)
+    data = {"dataset": "digits", "positive_label": "first-half", "strategy": "local-sgd", "model": "mlp"}
     sizes = {"num_server_rounds": rounds, "fraction_train": plan.cohort / clients, "local_steps": plan.steps}
-    batches = dict.fromkeys(("batch_size", "fedx__positive_batch_size", "fedx__negative_batch_size"), plan.batch)
-    flat = harness.config("", **data, **sizes, **batches, learning_rate=plan.learning_rate)
+    flat = harness.config("", **data, **sizes, batch_size=plan.batch, learning_rate=plan.learning_rate)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        loop = by_hand.LOOPS[name](harness.tensors(flat, clients), plan, by_hand.mlp(64))
+        loop = bare_loop.BareLoop(harness.tensors(flat, clients), plan, bare_loop.mlp(64))
     for _ in range(rounds):
         loop.round()
     loop.load()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from simulations.attacks.canaries import DELTA, audit, proven_epsilon
+from benchmarks.attacks.canaries import DELTA, audit, proven_epsilon
 
 
 def test_right_guesses_prove_what_the_binomial_distribution_says() -> None:

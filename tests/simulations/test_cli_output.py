@@ -15,6 +15,7 @@ from apps.config import known_keys
 from apps.registry import ALGORITHMS
 from problems.data import DATASETS, PARTITIONS
 from problems.models import MODELS
+from simulations import listing
 from simulations.__main__ import cli
 from simulations.engines.stacked.messages import make_stacker
 from simulations.experiments import experiment
@@ -138,6 +139,11 @@ def test_as_a_module_of_its_own_process(tmp_path: Path) -> None:
     assert ran("-m", "simulations", "run", "--out", tmp_path / "run", "-c", "fedx.gama=1", code=1) == ""
 
 
+def test_the_file_of_list_is_up_to_date() -> None:
+    """After a change run `python -m simulations.listing`."""
+    assert json.loads(listing.FILE.read_text("utf-8")) == listing.collect()
+
+
 def test_list_as_json(command: Line) -> None:
     code, out, err = command("list", "--json")
     assert (code, err) == (0, "")
@@ -170,7 +176,7 @@ def test_the_page_s_commands_use_options_that_exist() -> None:
     used: set[tuple[str, str]] = set()
     for block in blocks(PAGE):
         for line in block.text.replace("\\\n", " ").splitlines():
-            if match := re.match(r"python -m simulations (\S+)(.*)", line):
+            if match := re.match(r"florilegium (\S+)(.*)", line):
                 used |= {(match[1], option) for option in re.findall(r"(?<=\s)--?[a-z][a-z-]*", match[2])}
     commands = {"run", "check", "centralized", "list", "compare", "report", "sweep", "reproduce"}
     assert {name for name, _ in used} == commands

@@ -62,6 +62,28 @@ def test_importing_the_face_imports_nothing_of_the_project_or_its_libraries() ->
     assert not {"apps", "simulations", "strategies", "flwr", "torch", "numpy"} & set(imported)
 
 
+START = """
+import contextlib, os, sys
+from florilegium.command import main
+
+for words in (["--version"], ["--help"], ["run", "--help"], ["list"], ["list", "keys", "--json"], None):
+    if words is None:
+        os.environ.update(_FLORILEGIUM_COMPLETE="complete_bash", COMP_WORDS="florilegium nonf", COMP_CWORD="1")
+    sys.argv = ["florilegium", *(words or [])]
+    with contextlib.suppress(SystemExit):
+        main()
+print("loaded:", *{name.partition(".")[0] for name in sys.modules})
+"""
+
+
+def test_commands_that_compute_nothing_load_no_heavy_library() -> None:
+    *lines, last = ran("-c", START).splitlines()
+    assert lines[0] == f"florilegium {florilegium.__version__}"
+    assert {"strategies:", "run-config keys:", "nonfederated"} <= set(lines)
+    heavy = "torch numpy scipy pandas sklearn numba ray flwr pydantic jaxtyping strategies clients methods vertical"
+    assert set(heavy.split()) & set(last.split()) == set()
+
+
 @pytest.mark.slow
 def test_a_site_that_is_no_party_does_not_wait_for_numba() -> None:
     assert ran("-c", "import sys, apps.client_app; print('numba' in sys.modules)").split() == ["False"]

@@ -1,4 +1,4 @@
-"""The attacks of `simulations.attacks` find what is there, and none reaches what is said to be hidden.
+"""The attacks of `benchmarks.attacks` find what is there, and none reaches what is said to be hidden.
 
 What each demonstration measures is compared with docs/security.md, see ``tests/docs/test_security.py``.
 """
@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import typer
 
-from simulations.attacks import decoding, leaks
-from simulations.attacks.__main__ import DEMONSTRATIONS, main
-from simulations.attacks.leaks import Equations
-from simulations.attacks.watched import pairwise_keys, patients, updates
+from benchmarks.attacks import decoding, leaks
+from benchmarks.attacks.__main__ import DEMONSTRATIONS, main
+from benchmarks.attacks.leaks import Equations
+from benchmarks.attacks.watched import pairwise_keys, patients, updates
 from vertical.masking.pairwise import RING, PairwiseMasks
 from vertical.problem.blocks import make_block
 from vertical.problem.objectives import make_objective

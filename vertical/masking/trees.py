@@ -8,7 +8,7 @@
 | xi_1 - xi_2 (output) | what the dominator, the root of both, computes |
 
 In place of the paper's Definition 4, which is not enough (docs/security.md), `make_pair` gives children in both trees
-to the dominator alone. `simulations.attacks.trees` tests what any two trees hide.
+to the dominator alone. `benchmarks.attacks.trees` tests what any two trees hide.
 """
 
 from collections.abc import Collection

@@ -1,23 +1,23 @@
-"""Every horizontal algorithm that has a hand-written PyTorch loop, as a federation in this process, against that loop.
+"""Every horizontal algorithm as a federation in this process: local steps a second, against a bare loop of local SGD.
 
-Both train on the same sites with equal cohorts, local steps and batches; the loops are in `by_hand`. A round of the
-federation, with all that happens between two exchanges, must reach 0.75 of its loop's speed.
+The loop (`bare_loop.BareLoop`) trains on the same sites with equal cohorts, local steps and batches. An algorithm's
+ratio is its speed over the loop's, rounds in turn; a round has all that happens between two train exchanges. The ratios
+of algorithms differ, since their steps do: a pairwise step scores two batches, FedSGDA's takes two gradients. Compare a
+ratio with the same algorithm's before a change; there is no limit.
 
-    python benchmarks/loops.py [--smoke] [--data-dir DIR] [--no-check] [--only fedx2]
+    python benchmarks/algorithms.py [--smoke] [--data-dir DIR] [--only fedx2]
 """
 
 from __future__ import annotations
 
 from statistics import median
 
-from by_hand import LOOPS, Plan, mlp
-from harness import PIXELS, alternate, arguments, check, config, data_file, table, tensors
+from bare_loop import BareLoop, Plan, mlp
+from harness import PIXELS, alternate, arguments, config, data_file, table, tensors
 
 from apps.registry import ALGORITHMS
 
 HORIZONTAL = [name for name, row in ALGORITHMS.items() if not row.strategy.vertical]
-TIMED = [name for name in HORIZONTAL if name in LOOPS]
-LIMIT = 0.75
 ROWS = 50
 BATCH = 10
 
@@ -27,12 +27,10 @@ def main() -> None:
     parser.add_argument("--only", choices=HORIZONTAL, help="one algorithm")
     options = parser.parse_args()
     clients, cohort, rounds = (20, 4, 4) if options.smoke else (1000, 50, 30)
-    rows, failures = [], []
+    rows = []
     with data_file(options.data_dir, clients * ROWS) as path:
         sites = tensors(config(path), clients)
-        for name in [options.only] if options.only else TIMED:
-            if name not in LOOPS:
-                raise SystemExit(f"{name} has no hand-written loop in benchmarks/by_hand.py")
+        for name in [options.only] if options.only else HORIZONTAL:
             whole = ALGORITHMS[name].strategy.needs_all_clients
             asked = clients if whole else cohort
             plan = Plan(cohort=asked, steps=5, batch=BATCH)
@@ -47,7 +45,7 @@ def main() -> None:
                 fedx__positive_batch_size=BATCH,
                 fedx__negative_batch_size=BATCH,
             )
-            measured = alternate(flat, clients, LOOPS[name](sites, plan, mlp(PIXELS)).round, clock=options.clock)
+            measured = alternate(flat, clients, BareLoop(sites, plan, mlp(PIXELS)).round, clock=options.clock)
             updates = asked * plan.steps
             rows.append(
                 [
@@ -57,11 +55,8 @@ def main() -> None:
                     f"{measured.ratio:.2f}",
                 ]
             )
-            if measured.ratio < LIMIT:
-                failures.append(f"{name}: {measured.ratio:.2f} of its loop's speed, at least {LIMIT} is wanted")
     print(f"{clients:,} clients, {cohort} a round, 5 steps of batch {BATCH}; updates a {options.clock} second")
-    table(["algorithm", "by hand", "federation", f"ratio (>= {LIMIT})"], rows)
-    check(failures, wanted=not options.no_check)
+    table(["algorithm", "bare loop", "federation", "ratio"], rows)
 
 
 if __name__ == "__main__":

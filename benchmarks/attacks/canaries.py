@@ -11,7 +11,7 @@ models of all sites together are as private as the model of one.
 
 A second audit measures the noise itself, by the weights of the canaries that were not in the data.
 
-    python -m simulations.attacks.canaries
+    python -m benchmarks.attacks.canaries
 """
 
 import numpy as np

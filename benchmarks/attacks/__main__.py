@@ -1,6 +1,6 @@
 """Carry out attacks by which the parties of a vertical run can still learn about each other; print what they reveal.
 
-    python -m simulations.attacks [NAME ...]
+    python -m benchmarks.attacks [NAME ...]
 
 Without a name it runs all demonstrations, on the bundled breast-cancer data or synthetic numbers, a second or so each.
 """
@@ -12,8 +12,8 @@ from typing import Annotated
 
 import typer
 
-from simulations.attacks import decoding, leaks, split_networks
-from simulations.attacks.watched import Numbers
+from benchmarks.attacks import decoding, leaks, split_networks
+from benchmarks.attacks.watched import Numbers
 from simulations.results.output import print_json, table
 
 _FUNCTIONS: list[Callable[[], Numbers]] = [

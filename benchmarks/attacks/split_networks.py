@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from simulations.attacks.watched import Array, Numbers, patients
+from benchmarks.attacks.watched import Array, Numbers, patients
 from vertical.problem.blocks.network import Architecture, Network, NetworkBlock, make_network
 from vertical.problem.head import Head
 from vertical.problem.objectives import make_objective

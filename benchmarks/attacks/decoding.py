@@ -1,7 +1,7 @@
 """Tests whether a party of a vertical run can read others' categorical columns off the numbers that it sees.
 
 A row's number is a sum of one weight for each of its values. Whoever knows the weights finds all the values, since the
-digits of a double distinguish more sums than there are combinations. `simulations.attacks` prints what the functions
+digits of a double distinguish more sums than there are combinations. `benchmarks.attacks` prints what the functions
 here measure, for a bank (party 0) with numeric columns and labels of its customers, and two companies with nine
 categorical columns of them.
 """
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from scipy.linalg import null_space
 
 from apps.parties.flip_memory import FlipMemory
+from benchmarks.attacks.watched import Array, Numbers, updates
 from problems.randomness import stream
-from simulations.attacks.watched import Array, Numbers, updates
 from simulations.engines.addresses import local_addresses, socket_folder
 from vertical.masking.pairwise import RING
 from vertical.problem.objectives import make_objective
