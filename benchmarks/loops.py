@@ -15,7 +15,7 @@ from harness import PIXELS, alternate, arguments, check, config, data_file, tabl
 
 from apps.registry import ALGORITHMS
 
-HORIZONTAL = [name for name, row in ALGORITHMS.items() if not row.strategy.vertical]
+HORIZONTAL = [name for name, row in ALGORITHMS.items() if row.strategy.shares_model]
 TIMED = [name for name in HORIZONTAL if name in LOOPS]
 LIMIT = 0.75
 ROWS = 50

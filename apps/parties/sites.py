@@ -66,7 +66,7 @@ T = TypeVar("T", bool, str)
 class PartySites(Sites):
     """Clients that hold columns. Each has an owner, who may keep a log of what leaves the party."""
 
-    bring_files = True
+    hold_columns = True
     refusals = (RefusalError,)
 
     def hold(self, config: RunConfig, context: Context, place: tuple[int, int], scaling: Scaling | None) -> Party:

@@ -15,6 +15,7 @@ from vertical.problem.blocks import GROUP_LASSO, L1_NORM, NO_PENALTY, make_block
 from vertical.problem.blocks.base import SAGA, SVRG
 from vertical.problem.objectives import Array, Objective, make_objective
 from vertical.problem.schedule import Schedule
+from vertical.records import VFB2Settings
 
 
 def check_vertical(config: RunConfig) -> None:
@@ -23,8 +24,8 @@ def check_vertical(config: RunConfig) -> None:
     Raises:
         ConfigError: it is not; the message names those that are. Or the parties have networks, or groups of columns.
     """
-    if not config.algorithm.strategy.vertical:
-        vertical = ", ".join(name for name, row in ALGORITHMS.items() if row.strategy.vertical)
+    if config.algorithm.settings is not VFB2Settings:
+        vertical = ", ".join(name for name, row in ALGORITHMS.items() if row.settings is VFB2Settings)
         raise ConfigError(
             "strategy",
             got=f"{config.run.strategy!r}, which is not vertical",

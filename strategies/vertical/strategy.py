@@ -79,7 +79,9 @@ class VerticalStrategy(PayloadStrategy):
     needs_examples = "has clients that hold columns of the same rows"
     needs_all_clients = "trains a block of columns at every client"
     retries_failed = True
-    vertical = True
+    shares_model = False
+    clients_meet = True
+    counts_samples = False
     fewest_clients = 3
     number_types = ("float64",)
     default_step = 0.1  # smaller than elsewhere, since updates that come late narrow the steps that are stable

@@ -178,7 +178,7 @@ def fitting(values: dict[str, Scalar]) -> dict[str, Scalar]:
     """Without what a data set, or a strategy whose clients hold columns, refuses."""
     if values.get("partition") == "natural":
         values = {**values, "dataset": "heart-disease", "data-dir": "data"}
-    if not ALGORITHMS[str(values.get("strategy", "fedx2"))].strategy.vertical:
+    if ALGORITHMS[str(values.get("strategy", "fedx2"))].strategy.shares_model:
         return values
     refused = {"partition", "partition-sites", "client-shift", "dtype", "init-from"}
     if values.get("vfb2.problem") in ("ridge", "robust"):

@@ -18,7 +18,7 @@ from tests.battery.federation import federate
 from tests.programs import PROJECT, ran
 
 NUMBER = r"-?[\d,]+(?:\.\d+)?"
-HORIZONTAL = [name for name, row in ALGORITHMS.items() if not row.strategy.vertical]
+HORIZONTAL = [name for name, row in ALGORITHMS.items() if row.strategy.shares_model]
 # that have a loop written by hand; an algorithm on its way may do without
 TIMED = [name for name in HORIZONTAL if f'    "{name}": ' in (PROJECT / "benchmarks" / "by_hand.py").read_text("utf-8")]
 # script -> the first cells of its table's rows, and how many numbers at least follow each
