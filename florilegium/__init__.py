@@ -87,7 +87,8 @@ if TYPE_CHECKING:
     )
     from strategies.rounds.errors import StrategyError
     from strategies.vfb2 import VFB2, VFB2SAGA, VFB2SGD, VFB2SVRG
-    from vertical.records import Credentials, DataSummary, Report, Segment, VFB2Progress, VFB2Settings, VFB2State
+    from vertical.records import Credentials, DataSummary, Report, Segment, VFB2Progress, VFB2State
+    from vertical.settings import VFB2Settings
 
 __all__ = [
     "VFB2",

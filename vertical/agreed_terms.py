@@ -7,8 +7,9 @@ from payloads.record import specs_of
 from payloads.wire import Values, hash_parts, parts_of
 from vertical.agreement import Agreement
 from vertical.parties import Party
-from vertical.records import Segment, VFB2Settings
-from vertical.segment.plan import Plan
+from vertical.records import Segment
+from vertical.segment.plan import SegmentPlan
+from vertical.settings import VFB2Settings
 
 
 def agreed_terms(
@@ -42,7 +43,7 @@ def make_agreement(party: Party, settings: VFB2Settings, scalars: Values, segmen
     return Agreement(terms, tuple(segment.active.tolist()), wanted, party.data.labelled)
 
 
-def bind(plan: Plan, agreement: Agreement, history: str = "") -> Plan:
+def bind(plan: SegmentPlan, agreement: Agreement, history: str = "") -> SegmentPlan:
     """Return a plan that two parties share only if they also agree on the terms.
 
     Args:

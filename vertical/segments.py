@@ -11,8 +11,9 @@ from vertical.policy import PolicyError
 from vertical.problem.blocks import NO_PENALTY
 from vertical.problem.blocks.base import SGD
 from vertical.problem.objectives import SOFTMAX, make_objective
-from vertical.records import COUNTERS, Segment, VFB2Settings, VFB2State, text
-from vertical.segment.plan import Outcome, PartyState, Plan
+from vertical.records import COUNTERS, Segment, VFB2State, text
+from vertical.segment.plan import PartyState, SegmentOutcome, SegmentPlan
+from vertical.settings import VFB2Settings
 
 
 def make_plan(
@@ -23,7 +24,7 @@ def make_plan(
     ids: bytes,
     training: TrainingSettings,
     vfb2: VFB2Settings,
-) -> Plan:
+) -> SegmentPlan:
     """Say what the segment does, from the party's own settings and what the server sends.
 
     Args:
@@ -34,7 +35,7 @@ def make_plan(
     """
     number = int(segment.segment[0])
     rows, test_rows = (held if segment.rows is None else segment.rows).tolist()
-    return Plan(
+    return SegmentPlan(
         serial=int(segment.serial[0]),
         segment=number,
         algorithm=algorithm,
@@ -74,7 +75,7 @@ def make_score_plan(
     training: TrainingSettings,
     vfb2: VFB2Settings,
     block: KeptBlock,
-) -> Plan:
+) -> SegmentPlan:
     """Say what a segment does that scores rows.
 
     Args:
@@ -150,7 +151,9 @@ def _hex(digest: NDArray[np.uint8] | None) -> str:
     return "" if digest is None else digest.tobytes().hex()
 
 
-def add_segment(kept: VFB2State, segment: Segment, start: PartyState, outcome: Outcome, digest: bytes) -> VFB2State:
+def add_segment(
+    kept: VFB2State, segment: Segment, start: PartyState, outcome: SegmentOutcome, digest: bytes
+) -> VFB2State:
     """Return a party's memory after a segment: what it left and, for its repetition, what it started from.
 
     Args:
@@ -174,6 +177,6 @@ def add_segment(kept: VFB2State, segment: Segment, start: PartyState, outcome: O
     )
 
 
-def in_order(outcome: Outcome) -> NDArray[np.float64]:
+def in_order(outcome: SegmentOutcome) -> NDArray[np.float64]:
     """Return (c,) numbers that a party counted, in the order of `COUNTERS`."""
     return np.array([float(outcome.counters.get(name, 0.0)) for name in COUNTERS])

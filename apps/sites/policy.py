@@ -19,7 +19,7 @@ from payloads.settings import kebab
 from problems.data import OWN, DataSpec
 from problems.errors import NOTHING
 from vertical.policy import FEWEST_PARTIES, PINNED_PEERS
-from vertical.records import VFB2Settings
+from vertical.settings import VFB2Settings
 
 DATASET, STRATEGIES = "dataset", "allowed-strategies"
 # A site with one of these keys is a party.

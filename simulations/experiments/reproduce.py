@@ -19,7 +19,7 @@ from problems.errors import require
 from problems.files import write_atomic
 from simulations.arguments import Stack, add_directory
 from simulations.engines.launch import IN_PROCESS
-from simulations.engines.workers import Task, run_all
+from simulations.engines.workers import WorkerTask, run_all
 from simulations.experiments.expansion import Expansion
 from simulations.experiments.lines import PlannedRun
 from simulations.experiments.reports import claims, page, tables
@@ -33,7 +33,7 @@ _OF_FINISHED = ("runs.csv", "curves.png", "curves.svg")  # which are there if a 
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ReproductionOutcome:
     """What a reproduction found. ``failed``: run -> reason."""
 
     expansion: Expansion
@@ -127,7 +127,7 @@ class Runs:
             RunsInterruptedError: Ctrl-C; what has finished is kept.
         """
 
-        def ended(task: Task, reason: str) -> None:
+        def ended(task: WorkerTask, reason: str) -> None:
             say(self._ended(self.runs[task.name], reason))
 
         tasks = [self._task(run) for run in self.waiting]
@@ -150,12 +150,11 @@ class Runs:
     def _config(self, run: PlannedRun) -> dict[str, Scalar]:
         return add_directory(run.config, self._path(run))
 
-    def _task(self, run: PlannedRun) -> Task:
+    def _task(self, run: PlannedRun) -> WorkerTask:
         config = self._config(run)
         data = f"{run.line.clients} clients of {parse_run_config(config).data}"
-        return Task(
-            run.name, run.line.run.engine, run.line.clients, config, tuple(self.metrics_of(run)), data, self.stack
-        )
+        line, metrics = run.line, tuple(self.metrics_of(run))
+        return WorkerTask(run.name, line.run.engine, line.clients, config, metrics, data, self.stack, line.injected)
 
     def _check_same(self) -> None:
         """Raises ConfigError: the directory holds something else."""
@@ -235,7 +234,7 @@ class Reproduction(Runs):
                 write_atomic(self.out / "tuned.toml", self.expansion.tuned.toml().encode())
             yield
 
-    def run(self, jobs: int, say: Callable[[str], None]) -> Outcome:
+    def run(self, jobs: int, say: Callable[[str], None]) -> ReproductionOutcome:
         """Make the runs that are waiting, as `Runs.make` does, and write the results, also after Ctrl-C.
 
         Raises:
@@ -245,7 +244,7 @@ class Reproduction(Runs):
         self.make(jobs, say, self.write)
         return self.write()
 
-    def write(self) -> Outcome:
+    def write(self) -> ReproductionOutcome:
         """Write the tables, the figure and the page of the runs that have finished."""
         rows = tables.rows(self.expansion, self.records)
         write_atomic(self.out / "table.csv", csv_text([asdict(row) for row in rows]).encode())
@@ -263,7 +262,7 @@ class Reproduction(Runs):
         curves = drawn.read_text("utf-8") if drawn.exists() else ""
         html = page.as_html(self.expansion, self.records, rows, judged, curves, failed, missing)
         write_atomic(self.out / "report.html", html.encode())
-        return Outcome(self.expansion, self.out, rows, judged, self.failed)
+        return ReproductionOutcome(self.expansion, self.out, rows, judged, self.failed)
 
 
 def _check_readable(specs: Iterable[DataSpec]) -> None:

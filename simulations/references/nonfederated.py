@@ -10,12 +10,11 @@ from apps.parties.data import settings_of, vertical_data
 from apps.registry import ALGORITHMS
 from problems.metrics import accuracy, binary_metrics
 from simulations.references.centralized import RoundHook
-from strategies.vfb2 import step_of
 from vertical.problem.blocks import GROUP_LASSO, L1_NORM, NO_PENALTY, make_block, make_nonsmooth
 from vertical.problem.blocks.base import SAGA, SVRG
 from vertical.problem.objectives import Array, Objective, make_objective
 from vertical.problem.schedule import Schedule
-from vertical.records import VFB2Settings
+from vertical.settings import VFB2Settings
 
 
 def check_vertical(config: RunConfig) -> None:
@@ -76,7 +75,7 @@ def train_nonfederated(
 
     history = [metrics()]
     for server_round in range(1, training.num_server_rounds + 1):
-        block.set_step(step_of(training, vfb2, server_round))
+        block.set_step(vfb2.step(training, server_round))
         for epoch in range((server_round - 1) * vfb2.epochs, server_round * vfb2.epochs):
             if algorithm == SVRG or (algorithm == SAGA and epoch == 0):
                 block.remember(objective.slopes(block.partials(), data.train_labels))

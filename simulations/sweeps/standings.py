@@ -20,7 +20,7 @@ _SHOWN_CONFIGS = 20
 
 
 @dataclass(frozen=True)
-class Row:
+class TrialRow:
     """How a trial stands. ``status`` is waiting, finished, stopped, failed or unfinished."""
 
     status: str = "waiting"
@@ -55,7 +55,7 @@ class Outcome:
     sweep: Sweep
     out: Path
     trials: list[Trial]
-    rows: dict[str, Row]
+    rows: dict[str, TrialRow]
     standings: list[Standing]
     # the best configuration on the test rows, trained on all training rows; None unless chosen on held-out rows
     final: Standing | None = None
@@ -146,7 +146,7 @@ class Outcome:
         }
 
 
-def standings(trials: Sequence[Trial], rows: Mapping[str, Row], mode: str) -> list[Standing]:
+def standings(trials: Sequence[Trial], rows: Mapping[str, TrialRow], mode: str) -> list[Standing]:
     """Configurations, best first; see `rank`.
 
     Args:

@@ -25,7 +25,7 @@ from simulations.results.records import (
     read_run,
 )
 from simulations.sweeps.plan import Sweep, Trial, check_same, write_asked
-from simulations.sweeps.standings import Outcome, Row, best_toml, standings
+from simulations.sweeps.standings import Outcome, TrialRow, best_toml, standings
 
 
 class Books:
@@ -38,7 +38,7 @@ class Books:
         self, sweep: Sweep, out: Path, trials: Sequence[Trial], say: Callable[[str], None], table: str = "sweep.csv"
     ) -> None:
         self.sweep, self.out, self.trials, self.say, self.table = sweep, out, list(trials), say, table
-        self.rows = {trial.name: Row() for trial in trials}
+        self.rows = {trial.name: TrialRow() for trial in trials}
 
     def open(self, resume: bool) -> None:
         """Begin a sweep, or take over the trials that ended in an earlier one.
@@ -80,7 +80,7 @@ class Books:
         """The trials that have not been run."""
         return [trial for trial in self.trials if self.rows[trial.name].status == "waiting"]
 
-    def ended_before(self, trial: Trial) -> Row | None:
+    def ended_before(self, trial: Trial) -> TrialRow | None:
         """The row of a trial that ended before.
 
         Returns:
@@ -94,7 +94,7 @@ class Books:
         same = same_clients and not run.unlike(trial.config, free=SHOWING_KEYS)
         return self.row(trial, run) if same and run.status in (FINISHED, STOPPED) else None
 
-    def row(self, trial: Trial, run: RunRecord) -> Row:
+    def row(self, trial: Trial, run: RunRecord) -> TrialRow:
         """A trial's row, read from its run directory.
 
         Returns:
@@ -103,7 +103,7 @@ class Books:
         """
         curve = run.curve(self.sweep.metric)
         better = min if self.sweep.mode == "min" else max
-        return Row(
+        return TrialRow(
             run.status,
             run.last(self.sweep.metric) if trial.fraction else run.final(self.sweep.metric),
             better(curve.values()) if curve else None,
@@ -124,9 +124,11 @@ class Books:
         try:
             row = self.row(trial, read_run(trial.path))
         except ConfigError as error:
-            row = Row(FAILED, reason=str(error))
+            row = TrialRow(FAILED, reason=str(error))
         if row.status != FINISHED:
-            row = Row(FAILED, row.final, row.best, row.rounds, row.seconds, died or row.reason or "it left no result")
+            row = TrialRow(
+                FAILED, row.final, row.best, row.rounds, row.seconds, died or row.reason or "it left no result"
+            )
             leave_reason(trial.path, row.reason)
         self.note(trial, row)
 
@@ -139,7 +141,7 @@ class Books:
         leave_reason(trial.path, f"{STOPPED_EARLY}: {reason}")
         self.note(trial, self.row(trial, read_run(trial.path)))
 
-    def note(self, trial: Trial, row: Row) -> None:
+    def note(self, trial: Trial, row: TrialRow) -> None:
         """Record a trial's row, write the table, and report the row.
 
         Args:
@@ -171,7 +173,7 @@ class Books:
         """Record which trials were cut off; returns how many have ended."""
         for trial in self.waiting():
             if (trial.path / "config.toml").exists():
-                self.rows[trial.name] = Row(UNFINISHED)
+                self.rows[trial.name] = TrialRow(UNFINISHED)
         self.write()
         return sum(row.status not in ("waiting", UNFINISHED) for row in self.rows.values())
 

@@ -24,7 +24,7 @@ from strategies.rounds.errors import NO_ANSWER
 from strategies.rounds.exchange import Exchange
 from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import Reply
-from strategies.vertical.meeting import check_capacity, check_refusals, meet_on
+from strategies.vertical.together import check_capacity, check_refusals, meet_on
 
 # seconds to wait for the other parties once one has failed; Flower reports late that a client was killed
 PATIENCE = 90.0

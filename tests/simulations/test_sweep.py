@@ -19,7 +19,7 @@ from simulations.engines.stepped import SteppedRun
 from simulations.results.records import METRICS, read_run
 from simulations.sweeps.plan import Sweep, Trial, trial_name
 from simulations.sweeps.ranges import parse_grid, parse_random
-from simulations.sweeps.standings import Outcome, Row, best_toml, standings
+from simulations.sweeps.standings import Outcome, TrialRow, best_toml, standings
 from simulations.sweeps.sweep import Books
 from tests.battery.federation import Run, federate, patients
 from tests.programs import PROJECT, Line
@@ -241,7 +241,7 @@ def test_resume_of_another_sweep_is_refused(tmp_path: Path) -> None:
 
 def test_best_toml_is_a_config_file(command: Line, tmp_path: Path) -> None:
     sweep = books(tmp_path, grid={"fedx.gamma": [0.25]}, seeds=1)
-    (standing,) = standings(sweep.trials, {sweep.trials[0].name: Row("finished", final=0.75)}, "max")
+    (standing,) = standings(sweep.trials, {sweep.trials[0].name: TrialRow("finished", final=0.75)}, "max")
     outcome = Outcome(sweep.sweep, tmp_path, sweep.trials, {}, [standing])
     (tmp_path / "best.toml").write_text(best_toml(outcome))
     code, *_ = command("run", "--out", tmp_path / "run", "--clients", 2, "-c", tmp_path / "best.toml", "--quiet")

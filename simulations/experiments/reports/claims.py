@@ -28,7 +28,7 @@ LEGEND = (
 
 
 @dataclass(frozen=True)
-class Finding:
+class ClaimFinding:
     """One claim as measured in one setting; ``better`` and ``than`` are the rows that it compares."""
 
     setting: str
@@ -52,7 +52,7 @@ class Judged:
     metric: str
     better: str
     than: str
-    findings: list[Finding]
+    findings: list[ClaimFinding]
 
     @property
     def sentence(self) -> str:
@@ -90,7 +90,7 @@ def judge(expansion: Expansion, rows: Sequence[Row], records: Mapping[str, RunRe
                 for ended in (expansion.find_ended(line, records) for line in lines)
             ]
             gap = difference(*(ends if better(metric) is max else ends[::-1]))
-            findings.append(Finding(_setting(expansion, lines[0], claim.better), ahead, behind, gap))
+            findings.append(ClaimFinding(_setting(expansion, lines[0], claim.better), ahead, behind, gap))
         found.append(Judged(claim.text, metric, _words(claim.better), _words(claim.than), findings))
     return found
 
