@@ -34,7 +34,7 @@ from vertical.taking_part import find_common_rows, score, train
 from vertical.transport.frames import FinalError, PartyError
 from vertical.turn import Turn
 
-_ANSWERS: dict[str, Callable[[Turn, Segment], Payload]] = {DATA_SUMMARY: describe, INTERSECTION: find_common_rows}
+_ANSWERS: dict[str, Callable[[Turn], Payload]] = {DATA_SUMMARY: describe, INTERSECTION: find_common_rows}
 _TRAINING = _ANSWERS | {ALIGNMENT: train, "": train}
 _SCORING = _ANSWERS | {"": score}
 
@@ -109,24 +109,27 @@ class VFB2Client(PayloadClient[NoModel]):
             RefusalError: The policy does not allow it, or the data cannot be used.
         """
         self.begin(parameters, config)
-        phase, state = str(config.get(PHASE, "")), VFB2State.empty() if self.state is None else self.state
-        turn = Turn(self.party, self.algorithm, self.training, self.settings, state, config, self.facts)
+        phase, state, rows = str(config.get(PHASE, "")), VFB2State.empty() if self.state is None else self.state, 0
         if phase == CREDENTIALS:
-            self.outbox, rows = introduce(turn, bytes.fromhex(str(config[SALT]))), 0
+            self.facts["salt"] = bytes.fromhex(str(config[SALT])).hex()
+            self.outbox, self.state = introduce(self.party, state, self.settings)
         else:
-            self.outbox, rows = self._answer(turn, phase), int(turn.count_rows(self.inbox)[0])
-        self.state, self.block, self.scores = turn.state, turn.block, turn.scores
+            answers = _SCORING if self.settings.score_run else _TRAINING
+            if not isinstance(self.inbox, Segment) or phase not in answers:
+                raise ValueError(f"a segment's message without a Segment, or of phase {phase!r}, which is none")
+            own = self.party, self.algorithm, self.training, self.settings
+            turn = Turn(*own, self.inbox, state, config, self.facts)
+            self.outbox = self._answer(turn, answers[phase])
+            rows = int(turn.count_rows()[0])
+            self.state, self.block, self.scores = turn.state, turn.block, turn.scores
         sent = {name: int(value.nbytes) for name, value in self.outbox.arrays().items()}
         self.facts["to-server"] = {"num-examples": 8, **sent}
         return [] if phase else list(parameters), rows, {}
 
-    def _answer(self, turn: Turn, phase: str) -> Payload:
-        answers = _SCORING if self.settings.score_run else _TRAINING
-        if not isinstance(self.inbox, Segment) or phase not in answers:
-            raise ValueError(f"a segment's message without a Segment, or of phase {phase!r}, which is none")
+    def _answer(self, turn: Turn, work: Callable[[Turn], Payload]) -> Payload:
         try:
-            admit(turn, self.inbox)
-            return answers[phase](turn, self.inbox)
+            admit(turn)
+            return work(turn)
         except FinalError as error:
             raise StatedRefusalError(str(error)) from None
         except PartyError as error:

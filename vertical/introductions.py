@@ -1,5 +1,6 @@
 """A party's answers before the parties talk to each other: its credentials, and a summary of its data."""
 
+from dataclasses import replace
 from logging import ERROR
 
 import numpy as np
@@ -9,57 +10,56 @@ from payloads.id_forms import measure_ids
 from problems.errors import InputError
 from vertical.alignment import MOST_IDS
 from vertical.holdings import digest_holding
-from vertical.parties import find_network
-from vertical.policy import RefusalError, StatedRefusalError
+from vertical.parties import Party, find_network
+from vertical.policy import PolicyError, RefusalError, StatedRefusalError
 from vertical.problem.blocks import GROUP_LASSO
 from vertical.problem.blocks.network import make_network
 from vertical.problem.errors import NetworkError
-from vertical.records import PAGE, Credentials, DataSummary, Segment, join_bytes, text
-from vertical.segments import check_number
+from vertical.records import PAGE, Credentials, DataSummary, VFB2State, join_bytes, text
+from vertical.settings import VFB2Settings
 from vertical.transport.addresses import free_port
 from vertical.transport.folders import host_mark
 from vertical.transport.identity import fingerprint
-from vertical.turn import Turn
+from vertical.turn import Turn, find_identity
 
 
-def introduce(turn: Turn, salt: bytes) -> Credentials:
-    """Return the party's address and certificate. Its data are not read.
+def introduce(party: Party, state: VFB2State, vfb2: VFB2Settings) -> tuple[Credentials, VFB2State]:
+    """Return the party's address and certificate, and its memory, which keeps both. Its data are not read.
 
     Args:
-        turn: The party's turn.
-        salt: The run's random bytes.
+        party: The party.
+        state: The party's memory.
+        vfb2: The run's settings.
     """
-    party, identity = turn.party, turn.identity()
-    turn.facts["salt"] = salt.hex()
+    identity = find_identity(party, state)
     certificate, length = join_bytes([identity.certificate], PAGE)
-    local = turn.settings.transport == "tcp" and not party.advertised
+    local = vfb2.transport == "tcp" and not party.advertised
     port = np.array([free_port() if local else 0])
-    turn.remember(identity=text(identity.to_bytes()), port=port)
-    return Credentials(
+    credentials = Credentials(
         certificate=certificate,
         certificate_length=length,
         advertised=text(party.advertised),
         port=port,
         host=text(host_mark()),
         share=np.array([party.share]),
-        serial=turn.state.serial,
+        serial=state.serial,
     )
+    return credentials, replace(state, identity=text(identity.to_bytes()), port=port)
 
 
-def admit(turn: Turn, segment: Segment) -> None:
+def admit(turn: Turn) -> None:
     """Check the parties against the policy. Every message needs this check, since the server chooses the parties.
-
-    Args:
-        turn: The party's turn.
-        segment: The message's payload.
 
     Raises:
         PolicyError: They are too few, other than ``num-partitions``, or one of them is under no pin or under another
             party's pin.
     """
-    certificates = segment.peers()[0]
-    check_number(len(certificates), turn.party.parties)
-    names = turn.party.policy.check_peers(certificates, turn.me, turn.identity().certificate)
+    certificates = turn.segment.peers()[0]
+    if len(certificates) != turn.party.parties:  # a party that is left out cannot object
+        got, own = f"{len(certificates)} parties in the server's list", turn.party.parties
+        hint = "start every SuperNode with the same num-partitions"
+        raise PolicyError("num-partitions", got=got, allowed=f"{own}, by this party's node config", hint=hint)
+    names = turn.party.policy.check_peers(certificates, turn.me, find_identity(turn.party, turn.state).certificate)
     turn.facts["peers"] = [
         {"party": party, "name": name, "certificate": fingerprint(certificates[party])}
         for party, name in enumerate(names)
@@ -67,12 +67,8 @@ def admit(turn: Turn, segment: Segment) -> None:
     ]
 
 
-def describe(turn: Turn, segment: Segment) -> DataSummary:
+def describe(turn: Turn) -> DataSummary:
     """Return the numbers of the party's rows and columns, and the form of its ids.
-
-    Args:
-        turn: The party's turn.
-        segment: The message's payload.
 
     Raises:
         RefusalError: Its data, or its network for them, cannot be used.
@@ -85,7 +81,7 @@ def describe(turn: Turn, segment: Segment) -> DataSummary:
         _check_same(turn, me)
         id_lengths, id_marks = measure_ids(data.ids(None))
         return DataSummary(
-            rows=turn.count_rows(segment),
+            rows=turn.count_rows(),
             columns=np.array([data.columns]),
             labels=np.array([data.labelled]),
             id_lengths=id_lengths,

@@ -13,21 +13,17 @@ from vertical.holdings import digest_holding
 from vertical.injection import injection_of
 from vertical.parties import KeptBlock, find_network
 from vertical.policy import PolicyError, RefusalError
-from vertical.records import COUNTERS, Report, Segment, text
+from vertical.records import COUNTERS, Report, text
 from vertical.segment.party import run_segment
 from vertical.segment.plan import PartyState, SegmentOutcome, SegmentPlan
 from vertical.segment.varying import FEWEST
-from vertical.segments import add_segment, check_recipients, find_state, in_order, make_plan, make_score_plan
+from vertical.segments import check_recipients, find_state, in_order, make_plan, make_score_plan, remember_segment
 from vertical.transport.folders import sockets
 from vertical.turn import Turn
 
 
-def find_common_rows(turn: Turn, segment: Segment) -> Report:
+def find_common_rows(turn: Turn) -> Report:
     """Find the rows that all parties have, and keep their positions.
-
-    Args:
-        turn: The party's turn.
-        segment: The message's payload.
 
     Raises:
         RefusalError: The party's data cannot be used; or, a PolicyError, the policy does not allow it.
@@ -35,14 +31,14 @@ def find_common_rows(turn: Turn, segment: Segment) -> Report:
     """
     party = turn.party
     party.policy.check_intersection()
-    ids, salt = party.data.ids(None), segment.salt.tobytes()
-    endpoint, serial = turn.endpoint(segment), int(segment.serial[0])
+    ids, salt = party.data.ids(None), turn.segment.salt.tobytes()
+    endpoint, serial = turn.endpoint(), int(turn.segment.serial[0])
     offered: dict[int, int] = {}
     turn.facts["ids"] = {"offered": len(ids), "theirs": offered}
-    reporter, fewest = int(segment.active[0]), 1 if turn.settings.score_run else 2
+    reporter, fewest = int(turn.segment.active[0]), 1 if turn.settings.score_run else 2
     if party.data.block is not None:
-        check_recipients(segment, party.data.block, party.parties, turn.settings)
-    agreement = turn.agreement(segment)
+        check_recipients(turn, party.data.block)
+    agreement = turn.agreement()
     with sockets(endpoint.addresses[turn.me]):
         search = find_rows(
             turn.me, reporter, ids, endpoint, serial, salt, fewest=fewest, offered=offered, agreement=agreement
@@ -50,22 +46,18 @@ def find_common_rows(turn: Turn, segment: Segment) -> Report:
         aligned, sent = asyncio.run(search)
     turn.facts["ids"]["common"] = len(aligned)
     turn.facts["bytes-to-peers"] = sent
-    turn.remember(serial=segment.serial, aligned=aligned)
+    turn.remember(serial=turn.segment.serial, aligned=aligned)
     try:
-        rows = turn.count_rows(segment)
+        rows = turn.count_rows()
     except PolicyError:
         raise
     except ValueError as error:
         raise RefusalError(f"party {turn.me}: of the rows that all parties have: {error}") from error
-    return Report(serial=segment.serial, counters=np.zeros(len(COUNTERS)), rows=rows)
+    return Report(serial=turn.segment.serial, counters=np.zeros(len(COUNTERS)), rows=rows)
 
 
-def train(turn: Turn, segment: Segment) -> Report:
+def train(turn: Turn) -> Report:
     """Run a segment with the other parties, and keep the resulting block.
-
-    Args:
-        turn: The party's turn.
-        segment: The message's payload.
 
     Returns:
         The party's counters and, from the reporter, the metrics; the block if it is wanted and may leave.
@@ -73,26 +65,26 @@ def train(turn: Turn, segment: Segment) -> Report:
     Raises:
         PartyError: A party failed.
     """
-    party, rows, ids = turn.party, turn.count_rows(segment), _digest_ids(turn, segment)
-    plan = make_plan(turn.algorithm, segment, party.parties, rows, ids, turn.training, turn.settings)
+    party, rows, ids = turn.party, turn.count_rows(), _digest_ids(turn)
+    plan = make_plan(turn, rows, ids)
     if not plan.segment:
         turn.remember(data=text(digest_holding(turn.holding())))
     _note(turn, plan, rows)
-    start = _start(turn, segment)
-    plan = bind(plan, turn.agreement(segment), start.history)
-    outcome = run(turn, segment, plan, start)
+    start = _start(turn)
+    plan = bind(plan, turn.agreement(), start.history)
+    outcome = run(turn, plan, start)
     party.keep_flips(turn.state.aligned, turn.settings.label_epsilon, outcome.flips)
-    turn.state = add_segment(turn.state, segment, start, outcome, plan.digest())
+    remember_segment(turn, start, outcome, plan.digest())
     if plan.embedding:
         turn.remember(network=text(party.model))
-    if segment.last[0]:
+    if turn.segment.last[0]:
         epochs = plan.first_epoch + plan.epochs
         turn.block = KeptBlock(
             outcome.weights, plan.active, epochs, plan.embedding, party.model, outcome.head, tuple(party.data.classes)
         )
-    share = bool(segment.share[0]) and turn.settings.assemble and party.share
+    share = bool(turn.segment.share[0]) and turn.settings.assemble and party.share
     return Report(
-        serial=segment.serial,
+        serial=turn.segment.serial,
         counters=in_order(outcome),
         rows=None if plan.segment else rows,
         weights=outcome.weights if share else None,
@@ -100,12 +92,8 @@ def train(turn: Turn, segment: Segment) -> Report:
     )
 
 
-def score(turn: Turn, segment: Segment) -> Report:
+def score(turn: Turn) -> Report:
     """Score rows with the other parties, and keep the scores if this party may learn them.
-
-    Args:
-        turn: The party's turn.
-        segment: The message's payload.
 
     Returns:
         The party's counters, and nothing about rows.
@@ -114,27 +102,26 @@ def score(turn: Turn, segment: Segment) -> Report:
         PartyError: A party failed.
         PolicyError: The server names other recipients of the scores than the run config.
     """
-    party, rows, block = turn.party, turn.count_rows(segment), turn.party.data.block
+    party, rows, block = turn.party, turn.count_rows(), turn.party.data.block
     assert block is not None
-    check_recipients(segment, block, party.parties, turn.settings)
-    ids = _digest_ids(turn, segment)
-    plan = make_score_plan(segment, party.parties, rows, ids, turn.training, turn.settings, block)
-    plan = bind(plan, turn.agreement(segment))
+    check_recipients(turn, block)
+    ids = _digest_ids(turn)
+    plan = make_score_plan(turn, rows, ids, block)
+    plan = bind(plan, turn.agreement())
     _note(turn, plan, rows)
     turn.facts["score-run"] = turn.settings.score_run
-    outcome = run(turn, segment, plan, PartyState(block.weights, head=block.head))
-    turn.remember(serial=segment.serial)
+    outcome = run(turn, plan, PartyState(block.weights, head=block.head))
+    turn.remember(serial=turn.segment.serial)
     if outcome.scores is not None:
         turn.scores = party.data.ids(turn.state.aligned), outcome.scores
-    return Report(serial=segment.serial, counters=in_order(outcome))
+    return Report(serial=turn.segment.serial, counters=in_order(outcome))
 
 
-def run(turn: Turn, segment: Segment, plan: SegmentPlan, start: PartyState) -> SegmentOutcome:
+def run(turn: Turn, plan: SegmentPlan, start: PartyState) -> SegmentOutcome:
     """Run a segment with the other parties.
 
     Args:
         turn: The party's turn.
-        segment: The message's payload.
         plan: The segment's plan.
         start: The party's state before the segment.
 
@@ -149,7 +136,7 @@ def run(turn: Turn, segment: Segment, plan: SegmentPlan, start: PartyState) -> S
     if party.looks is not None and (plan.epochs or plan.embedding or start.weights is not None):
         weights = None if data.block is None else data.block.weights
         turn.facts["looks"] = party.looks.spend(plan, data.columns, weights)
-    endpoint = turn.endpoint(segment)
+    endpoint = turn.endpoint()
     with sockets(endpoint.addresses[turn.me]):
         holding = turn.holding()
         if vfb2.groups == "party" and holding.groups is not None:
@@ -165,22 +152,22 @@ def run(turn: Turn, segment: Segment, plan: SegmentPlan, start: PartyState) -> S
     return outcome
 
 
-def _digest_ids(turn: Turn, segment: Segment) -> bytes:
+def _digest_ids(turn: Turn) -> bytes:
     """Return the digest of the ids of the rows that the party takes part with; it stays at the party."""
-    return digest(turn.party.data.ids(turn.state.aligned), segment.salt.tobytes())
+    return digest(turn.party.data.ids(turn.state.aligned), turn.segment.salt.tobytes())
 
 
-def _start(turn: Turn, segment: Segment) -> PartyState:
+def _start(turn: Turn) -> PartyState:
     """Return the state that the segment starts from: an earlier segment's, or weights 0 and the labels' flips.
 
     Raises:
         ValueError: This party no longer has the earlier segment's state.
     """
-    if segment.base[0] >= 0:
+    if turn.segment.base[0] >= 0:
         turn.check_network()
-        return find_state(segment, turn.state)
+        return find_state(turn)
     epsilon = turn.settings.label_epsilon
-    draws = epsilon and turn.me == segment.active[0]
+    draws = epsilon and turn.me == turn.segment.active[0]
     return PartyState(flips=turn.party.label_flips(turn.state, epsilon, turn.facts) if draws else None)
 
 

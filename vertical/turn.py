@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from payloads.settings import TrainingSettings
 from payloads.wire import Values
-from vertical.agreed_terms import make_agreement
+from vertical.agreed_terms import agreed_terms
 from vertical.agreement import Agreement
 from vertical.parties import KeptBlock, Party
 from vertical.policy import StatedRefusalError
@@ -22,6 +22,19 @@ from vertical.transport.endpoint import Endpoint, Limits
 from vertical.transport.identity import Identity
 
 
+def find_identity(party: Party, state: VFB2State) -> Identity:
+    """Return the party's own identity, else the identity kept since the run began, else a new one.
+
+    Args:
+        party: The party.
+        state: The party's memory.
+    """
+    own, kept = party.identity, state.identity
+    if own is None and kept is not None:
+        own = Identity.from_bytes(kept.tobytes())
+    return own or Identity.create(f"party {party.partition_id}")
+
+
 @dataclass
 class Turn:
     """A party's work on one message.
@@ -31,6 +44,7 @@ class Turn:
         algorithm: "sgd", "svrg" or "saga".
         training: The run's common settings.
         settings: The run's VFB2 settings.
+        segment: The message's payload.
         state: The party's memory; an answer may replace it.
         scalars: The message's scalars.
         facts: Entries for the owner's log: the peers, and the sizes of sent data. They contain no value, label or id.
@@ -42,6 +56,7 @@ class Turn:
     algorithm: str
     training: TrainingSettings
     settings: VFB2Settings
+    segment: Segment
     state: VFB2State
     scalars: Values
     facts: dict[str, Any] = field(default_factory=dict)
@@ -65,18 +80,15 @@ class Turn:
         """Return the rows that the party takes part with."""
         return self.party.data.holding(self.state.aligned)
 
-    def count_rows(self, segment: Segment) -> NDArray[np.int64]:
+    def count_rows(self) -> NDArray[np.int64]:
         """Return the (2,) numbers of training and test rows that the party takes part with.
-
-        Args:
-            segment: The message's payload.
 
         Raises:
             PolicyError: There are fewer than the owner demands.
         """
         holding = self.holding()
         rows, test_rows = int(holding.features.shape[0]), holding.test_rows
-        self.party.policy.check_rows(rows, test_rows, max(len(segment.active), self.settings.min_active))
+        self.party.policy.check_rows(rows, test_rows, max(len(self.segment.active), self.settings.min_active))
         return np.array([rows, test_rows])
 
     def check_network(self) -> None:
@@ -90,37 +102,32 @@ class Turn:
             text = "its weights are those of another network: take the model that it began with"
             raise StatedRefusalError(f"party {self.me}: {text}")
 
-    def agreement(self, segment: Segment) -> Agreement:
-        """Return everything that the party compares with its peers about a segment.
+    def agreement(self) -> Agreement:
+        """Return everything that the party compares with its peers: the server's message, and who has labels."""
+        terms = agreed_terms(self.party.run_config, self.scalars, self.segment)
+        # in a run that scores rows the parties' blocks determine whose labels count
+        wanted = 0 if self.settings.score_run else self.settings.max_active
+        return Agreement(terms, tuple(self.segment.active.tolist()), wanted, self.party.data.labelled)
 
-        Args:
-            segment: The message's payload.
-        """
-        return make_agreement(self.party, self.settings, self.scalars, segment)
-
-    def identity(self) -> Identity:
-        """Return the party's own identity, else the identity kept since the run began, else a new one."""
-        own, kept = self.party.identity, self.state.identity
-        if own is None and kept is not None:
-            own = Identity.from_bytes(kept.tobytes())
-        return own or Identity.create(f"party {self.me}")
-
-    def endpoint(self, segment: Segment) -> Endpoint:
+    def endpoint(self) -> Endpoint:
         """Return the addresses and certificates of all parties.
-
-        Args:
-            segment: The message's payload.
 
         Raises:
             PolicyError: See `Party.resolve`.
             ValueError: The segment's addresses or certificates cannot be read.
         """
-        (certificates, shown), silence = segment.peers(), self.settings.silence_timeout
+        (certificates, shown), silence = self.segment.peers(), self.settings.silence_timeout
         party, port = self.party, 0 if self.state.port is None else int(self.state.port[0])
-        salt, serial = segment.salt.tobytes(), int(segment.serial[0])
+        salt, serial = self.segment.salt.tobytes(), int(self.segment.serial[0])
         addresses = party.resolve([*map(Address.parse, shown)], salt, serial, port)
         listen = party.listen if addresses[self.me].kind == "tcp" else None
         limits = Limits(join=self.settings.join_timeout, silence=silence, beat=min(1.0, silence / 4))
         return Endpoint(
-            addresses, self.identity(), certificates, party.authority, limits, listen, verbose=party.verbose
+            addresses,
+            find_identity(party, self.state),
+            certificates,
+            party.authority,
+            limits,
+            listen,
+            verbose=party.verbose,
         )

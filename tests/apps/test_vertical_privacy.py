@@ -78,7 +78,7 @@ def test_a_party_does_not_give_what_it_does_not_share(tmp_path: Path, monkeypatc
     rows.holding.return_value = Holding(np.ones((2, 3)), np.ones((1, 3)), np.ones(2), np.ones(1))
     rows.ids.return_value, rows.training_marks.return_value = ["1", "2", "3"], None
     client = client_of(tmp_path, Party(0, 3, lambda: rows))
-    monkeypatch.setattr("vertical.taking_part.run", lambda turn, segment, plan, start: SegmentOutcome(np.ones(3)))
+    monkeypatch.setattr("vertical.taking_part.run", lambda turn, plan, start: SegmentOutcome(np.ones(3)))
     client.inbox = segment_of([b""] * 3, share=True)
     message = [np.zeros(0)], {ROUND: 1}
     client.fit(*message)

@@ -28,7 +28,7 @@ from tests.clients.test_party_secrecy import MASKINGS
 from vertical.parties import KeptBlock, Party
 from vertical.policy import PolicyError
 from vertical.problem.data import load_vertical
-from vertical.records import ALIGNMENT, Segment
+from vertical.records import ALIGNMENT
 from vertical.segment.plan import Holding, PartyState, SegmentOutcome, SegmentPlan
 from vertical.turn import Turn
 
@@ -288,7 +288,7 @@ def test_a_party_sums_for_those_it_knows_to_be_recipients_only(
     client = client_of(tmp_path, Party(0, 3, lambda: rows), {"vfb2.score-run": "a" * 32, "vfb2.score-for": score_for})
     plans: list[SegmentPlan] = []
 
-    def run(turn: Turn, segment: Segment, plan: SegmentPlan, start: PartyState) -> SegmentOutcome:
+    def run(turn: Turn, plan: SegmentPlan, start: PartyState) -> SegmentOutcome:
         plans.append(plan)
         return SegmentOutcome(start.weights, scores=np.ones(2))  # type: ignore[arg-type]
 
