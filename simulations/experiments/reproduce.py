@@ -154,7 +154,8 @@ class Runs:
         config = self._config(run)
         data = f"{run.line.clients} clients of {parse_run_config(config).data}"
         line, metrics = run.line, tuple(self.metrics_of(run))
-        return WorkerTask(run.name, line.run.engine, line.clients, config, metrics, data, self.stack, line.injected)
+        injected = dict[str, float](line.injected.items())
+        return WorkerTask(run.name, line.run.engine, line.clients, config, metrics, data, self.stack, injected)
 
     def _check_same(self) -> None:
         """Raises ConfigError: the directory holds something else."""
