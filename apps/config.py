@@ -119,12 +119,11 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     family = tables[algorithm.table] if algorithm.table else Settings()
     if run.model not in MODELS and ":" not in run.model:
         raise _choice("model", run.model, ["auto", *MODELS, "package.module:factory"], list_hint("models"))
-    if run.init_from and algorithm.strategy.vertical:
+    if run.init_from and not algorithm.strategy.shares_model:
         allowed = f"'', since with strategy {run.strategy!r} no model travels, and each party begins its own block"
         raise ConfigError("init-from", got=repr(run.init_from), allowed=allowed, hint="leave it out")
     try:
-        # where parties have files of their own, the server needs none
-        validate(spec, from_site=algorithm.sites.bring_files and not spec.data_dir)
+        validate(spec, from_site=algorithm.sites.hold_columns and not spec.data_dir)
     except DataError as error:
         raise ConfigError.of(error) from None
     _check_needs(run.strategy, algorithm, training)
@@ -136,10 +135,10 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
         training = _with_loss(training, run.strategy, algorithm, family)
     evaluation: EvaluationSettings = parts[EvaluationSettings]
     scored = spec.dataset not in UNLABELLED and ":" not in training.loss
-    evaluation.check(run.strategy, training, spec, vertical=algorithm.strategy.vertical, scored=scored)
+    evaluation.check(run.strategy, training, spec, shares_model=algorithm.strategy.shares_model, scored=scored)
     _check_budget(run.strategy, algorithm, training.loss, tables[PRIVACY], family)
     training = family.adapt_training(training)
-    privacy = PrivacySettings() if algorithm.strategy.vertical else tables[PRIVACY]
+    privacy = tables[PRIVACY] if algorithm.strategy.shares_model else PrivacySettings()
     _check_privacy(run.strategy, algorithm, privacy, family)
     _check_aggregation(training, privacy)
     without_effect = _without_effect(flat, algorithm, family, data.dataset)
@@ -156,7 +155,7 @@ def _without_effect(
     read = {
         algorithm.table,
         SYNTHETIC if dataset == SPARSE_LOGISTIC else "",
-        "" if algorithm.strategy.vertical else PRIVACY,
+        PRIVACY if algorithm.strategy.shares_model else "",
     }
     fields = type(family).model_fields
     unread |= {f"{algorithm.table}.{kebab(name)}": fields[name].default for name in family.without_effect}
@@ -181,7 +180,7 @@ def _without_auto(flat: Mapping[str, Scalar], row: Algorithm | None) -> dict[str
     own = {**_AUTO, **_AUTO_OF.get(flat.get("dataset", ""), {})}
     if row is not None:
         dataset = str(flat.get("dataset", ""))
-        if row.strategy.vertical and (dataset in TABLES or is_hub(dataset)):
+        if row.sites.hold_columns and (dataset in TABLES or is_hub(dataset)):
             own["scale"] = "range"
         own["learning-rate"] = ADAM_STEP if flat.get("local-optimizer") == "adam" else row.strategy.default_step
         if own["dtype"] not in row.strategy.number_types:
@@ -212,7 +211,7 @@ def _check_needs(strategy: str, algorithm: Algorithm, training: TrainingSettings
 
 def _check_privacy(strategy: str, algorithm: Algorithm, privacy: PrivacySettings, family: Settings) -> None:
     """Refuse secure sums where the server needs what single clients send."""
-    if not privacy.secure_sum or algorithm.strategy.vertical:
+    if not privacy.secure_sum:
         return
     if needed := algorithm.strategy.own_values(family):
         got = f"true, with strategy {strategy!r}"

@@ -344,7 +344,7 @@ class Training:
             checkpoint_round: that of the newest checkpoint, 0 for none.
         """
         checkpoints = bool(self.config.training.checkpoint_every)
-        if self.config.algorithm.client.memory is None or not (checkpoints or self.strategy.vertical):
+        if self.config.algorithm.client.memory is None or (self.strategy.shares_model and not checkpoints):
             return
         self.strategy.extra_config = {RUN_TOKEN: self.directory.token}
         if checkpoints:

@@ -17,7 +17,7 @@ from harness import PIXELS, alternate, arguments, config, data_file, table, tens
 
 from apps.registry import ALGORITHMS
 
-HORIZONTAL = [name for name, row in ALGORITHMS.items() if not row.strategy.vertical]
+HORIZONTAL = [name for name, row in ALGORITHMS.items() if row.strategy.shares_model]
 ROWS = 50
 BATCH = 10
 

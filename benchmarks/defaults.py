@@ -39,7 +39,7 @@ from problems.errors import InputError
 from simulations.arguments import stack_of
 from simulations.engines.launch import run
 
-HORIZONTAL = [name for name, row in ALGORITHMS.items() if not row.strategy.vertical]
+HORIZONTAL = [name for name, row in ALGORITHMS.items() if row.strategy.shares_model]
 BUNDLED, LOG_NORMAL = ["digits", "breast-cancer"], "log-normal"
 FILES = ["uci-credit", "w8a", "heart-disease", "fashion-mnist"]
 STEPS = [0.003, 0.01, 0.03, 0.1, 0.3, 1.0]

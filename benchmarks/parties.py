@@ -20,9 +20,10 @@ from multiprocessing.process import BaseProcess
 from threadpoolctl import threadpool_limits
 
 from simulations.engines.addresses import local_addresses, socket_folder
+from vertical.injection import Injection
 from vertical.problem.blocks.network import Architecture
 from vertical.segment.party import run_segment
-from vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan, Recorder
+from vertical.segment.plan import Holding, PartyState, Recorder, SegmentOutcome, SegmentPlan
 from vertical.transport.addresses import Address
 from vertical.transport.endpoint import Endpoint, Limits
 from vertical.transport.identity import Identity
@@ -53,7 +54,7 @@ class _Party:
 
     me: int
     holding: Holding
-    plans: Sequence[Plan]
+    plans: Sequence[SegmentPlan]
     state: PartyState
     endpoint: Endpoint | None
     network: Architecture | None
@@ -62,7 +63,7 @@ class _Party:
     threads: int
     events: bool
 
-    def run(self) -> Iterator[Outcome]:
+    def run(self) -> Iterator[SegmentOutcome]:
         """Its outcomes, segment by segment."""
         for plan in self.plans:
             outcome = asyncio.run(
@@ -85,7 +86,7 @@ class _Party:
 
 def run_parties(
     holdings: Sequence[Holding],
-    plans: Plan | Sequence[Plan],
+    plans: SegmentPlan | Sequence[SegmentPlan],
     *,
     processes: bool = True,
     transport: str = "unix",
@@ -97,7 +98,7 @@ def run_parties(
     events: bool = False,
     limits: Limits | None = None,
     timeout: float = 600.0,
-) -> list[list[Outcome]]:
+) -> list[list[SegmentOutcome]]:
     """Run segments one after another with all parties on this machine, each with a fresh mesh.
 
     Args:
@@ -121,7 +122,7 @@ def run_parties(
         ValueError: the arguments do not fit one another.
         PartiesError: with the error of every party; nothing is left running.
     """
-    plans = [plans] if isinstance(plans, Plan) else list(plans)
+    plans = [plans] if isinstance(plans, SegmentPlan) else list(plans)
     count = len(holdings)
     lists = {"states": states, "networks": networks, "injections": injections, "recorders": recorders}
     _check(count, plans, transport, processes, lists)
@@ -148,7 +149,7 @@ def run_parties(
 
 def _check(
     count: int,
-    plans: Sequence[Plan],
+    plans: Sequence[SegmentPlan],
     transport: str,
     processes: bool,
     lists: Mapping[str, Sequence[object] | None],
@@ -172,8 +173,8 @@ def _endpoints(addresses: list[Address], limits: Limits) -> list[Endpoint | None
     return [Endpoint(addresses, identity, certificates, limits=limits) for identity in identities]
 
 
-def _in_threads(parties: list[_Party], timeout: float) -> list[list[Outcome]]:
-    outcomes: list[list[Outcome]] = [[] for _ in parties]
+def _in_threads(parties: list[_Party], timeout: float) -> list[list[SegmentOutcome]]:
+    outcomes: list[list[SegmentOutcome]] = [[] for _ in parties]
     errors: dict[int, BaseException] = {}
 
     def work(party: _Party) -> None:
@@ -198,7 +199,7 @@ def _in_threads(parties: list[_Party], timeout: float) -> list[list[Outcome]]:
     return [list(segment) for segment in zip(*outcomes, strict=True)]
 
 
-def _in_processes(parties: list[_Party], timeout: float) -> list[list[Outcome]]:
+def _in_processes(parties: list[_Party], timeout: float) -> list[list[SegmentOutcome]]:
     context = _fork_server()
     running: list[BaseProcess] = []
     pipes: list[Connection] = []
@@ -215,18 +216,20 @@ def _in_processes(parties: list[_Party], timeout: float) -> list[list[Outcome]]:
         segments = []
         for _ in parties[0].plans:
             answers = _answers(pipes, running, timeout)
-            errors = {me: answer for me, answer in answers.items() if not isinstance(answer, Outcome)}
+            errors = {me: answer for me, answer in answers.items() if not isinstance(answer, SegmentOutcome)}
             if errors:
                 raise PartiesError(errors)
-            segments.append([answer for _, answer in sorted(answers.items()) if isinstance(answer, Outcome)])
+            segments.append([answer for _, answer in sorted(answers.items()) if isinstance(answer, SegmentOutcome)])
         return segments
     finally:
         _end(running, pipes)
 
 
-def _answers(pipes: list[Connection], running: list[BaseProcess], timeout: float) -> dict[int, Outcome | BaseException]:
+def _answers(
+    pipes: list[Connection], running: list[BaseProcess], timeout: float
+) -> dict[int, SegmentOutcome | BaseException]:
     """Each process's outcome or error in a segment; once one has failed, the others get only a little time."""
-    answers: dict[int, Outcome | BaseException] = {}
+    answers: dict[int, SegmentOutcome | BaseException] = {}
     waiting = {pipe: me for me, pipe in enumerate(pipes)}
     deadline = time.monotonic() + timeout
     while waiting:
@@ -239,13 +242,13 @@ def _answers(pipes: list[Connection], running: list[BaseProcess], timeout: float
     return answers
 
 
-def _answer(pipe: Connection, process: BaseProcess) -> Outcome | BaseException:
+def _answer(pipe: Connection, process: BaseProcess) -> SegmentOutcome | BaseException:
     try:
         answer = pipe.recv()
     except (EOFError, OSError):
         process.join(1.0)
         return RuntimeError(f"its process ended with exit code {process.exitcode}")
-    if isinstance(answer, Outcome | BaseException):
+    if isinstance(answer, SegmentOutcome | BaseException):
         return answer
     return TypeError(f"its process sent a {type(answer).__name__}")
 

@@ -49,7 +49,7 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -64,11 +64,12 @@ from problems.randomness import stream
 from simulations.engines.addresses import local_addresses
 from tests.reference.vertical import smoothness, train
 from vertical.alignment import find_rows
+from vertical.injection import Injection, make_injections
 from vertical.problem.analysis import largest_step, minimum, value
 from vertical.problem.data import load_vertical
 from vertical.problem.objectives import Array, make_objective
-from vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan
-from vertical.transport.endpoint import Delays, Endpoint
+from vertical.segment.plan import Holding, PartyState, SegmentOutcome, SegmentPlan
+from vertical.transport.endpoint import Endpoint
 from vertical.transport.identity import Identity
 
 # The harness is imported where it is used: every party's process imports this file, and it needs PyTorch and Flower.
@@ -102,9 +103,9 @@ class Problem:
             for party, columns in enumerate(parts)
         ]
 
-    def plan(self, parties: int, active: int, window: int, *, delay: int | None = None) -> Plan:
+    def plan(self, parties: int, active: int, window: int, *, delay: int | None = None) -> SegmentPlan:
         """One epoch of SVRG, evaluated, with the step for a delay of `delay` updates; None: active * window."""
-        return Plan(
+        return SegmentPlan(
             serial=1,
             segment=0,
             algorithm="svrg",
@@ -174,7 +175,7 @@ def load_problem(data_dir: str, smoke: bool) -> Problem:
     return Problem(features, labels, smoke)
 
 
-def seconds_to_target(problem: Problem, plan: Plan, injections: list[Injection | None] | None = None) -> Reached:
+def seconds_to_target(problem: Problem, plan: SegmentPlan, injections: Sequence[Injection] | None = None) -> Reached:
     """Train in segments of one epoch until the target is reached; see the module's docstring for what is timed."""
     holdings = problem.holdings(plan.parties, len(plan.active))
     states = [PartyState() for _ in holdings]
@@ -200,7 +201,7 @@ def seconds_to_target(problem: Problem, plan: Plan, injections: list[Injection |
     raise SystemExit(f"{done} epochs at step {plan.step:.3g} end {gap:.3g} above the optimum")
 
 
-def epochs_by_the_centralised_run(problem: Problem, plan: Plan) -> int:
+def epochs_by_the_centralised_run(problem: Problem, plan: SegmentPlan) -> int:
     """How many epochs the same updates take without delay; the parties are first asked for so many."""
     at_zero = value(problem.features, problem.labels, OBJECTIVE, np.zeros(problem.features.shape[1]))
     gaps = [at_zero - problem.optimum]
@@ -225,24 +226,18 @@ def epochs_by_the_centralised_run(problem: Problem, plan: Plan) -> int:
 
 def run_in_processes(
     holdings: list[Holding],
-    plans: list[Plan],
+    plans: list[SegmentPlan],
     states: list[PartyState] | None = None,
-    injections: list[Injection | None] | None = None,
-) -> list[list[Outcome]]:
+    injections: Sequence[Injection] | None = None,
+) -> list[list[SegmentOutcome]]:
     """As `run_parties`, over TCP; with injected computing in as many workers a party as there are active parties."""
     threads = len(plans[0].active) if injections else 1
     return run_parties(holdings, plans, transport="tcp", states=states, injections=injections, threads=threads)
 
 
-def largest(outcomes: list[Outcome], counter: str) -> float:
+def largest(outcomes: list[SegmentOutcome], counter: str) -> float:
     """The largest of a counter over the parties."""
     return max(outcome.counters[counter] for outcome in outcomes)
-
-
-def injected(parties: int, latency: float, compute: float, slower: float = 1.0) -> list[Injection | None]:
-    """Delay and computing of each party; the last one's computing takes `slower` times as long."""
-    delays = Delays(one_way=latency) if latency else None
-    return [Injection(compute * (slower if party == parties - 1 else 1.0), delays) for party in range(parties)]
 
 
 def compare(parties: int, active: int, window: int, latency: float, compute: float) -> Callable[[Problem], Result]:
@@ -250,7 +245,7 @@ def compare(parties: int, active: int, window: int, latency: float, compute: flo
 
     def run(problem: Problem) -> Result:
         plan = problem.plan(parties, active, window)
-        injections = injected(parties, latency, compute, SLOWER) if latency or compute else None
+        injections = make_injections(parties, compute, latency, SLOWER) if latency or compute else None
         kinds = {"synchronous": replace(plan, synchronous=True), "asynchronous": plan}
         found = {kind: seconds_to_target(problem, one, injections) for kind, one in kinds.items()}
         lines = [
@@ -270,7 +265,7 @@ def more_parties(problem: Problem) -> Result:
     for parties in (2, 8):
         plan = replace(problem.plan(parties, 2, 4), algorithm="sgd", evaluate=False)
         (outcomes,) = run_in_processes(
-            problem.holdings(parties, 2), [plan], injections=injected(parties, 0.0, SHARED_COMPUTE / parties)
+            problem.holdings(parties, 2), [plan], injections=make_injections(parties, SHARED_COMPUTE / parties)
         )
         pace[parties] = outcomes[0].counters["updates"] / largest(outcomes, "seconds_training")
     return Result(pace[8] / pace[2], [f"q = {parties}: {one:.1f} updates/s" for parties, one in pace.items()])

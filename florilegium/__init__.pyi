@@ -117,7 +117,7 @@ from vertical.records import DataSummary as DataSummary
 from vertical.records import Report as Report
 from vertical.records import Segment as Segment
 from vertical.records import VFB2Progress as VFB2Progress
-from vertical.records import VFB2Settings as VFB2Settings
 from vertical.records import VFB2State as VFB2State
+from vertical.settings import VFB2Settings as VFB2Settings
 
 __version__: str

@@ -152,7 +152,7 @@ def _run_with_flower(out: Path, clients: int, flat: dict[str, Any], client_gpus:
     config = parse_run_config(flat)
     gpus = gpu_share(config.training.device) if client_gpus is None else client_gpus
     try:
-        run_with_flower(clients, flat, together=config.algorithm.strategy.vertical, client_gpus=gpus, quiet=quiet)
+        run_with_flower(clients, flat, together=config.algorithm.strategy.clients_meet, client_gpus=gpus, quiet=quiet)
     except FlowerError as error:
         failure = out / "failure.json"
         reason = json.loads(failure.read_text("utf-8"))["reason"] if failure.exists() else str(error)

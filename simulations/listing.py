@@ -52,7 +52,7 @@ def collect() -> dict[Section, dict[str, Any]]:
     experiments = {name: read_experiment(path) for name, path in find_packaged().items()}
     return {
         "strategies": {
-            name: row.description + (" [--stack has no effect]" if row.strategy.vertical else "")
+            name: row.description + (" [--stack has no effect]" if row.strategy.clients_meet else "")
             for name, row in ALGORITHMS.items()
         },
         "datasets": dict(DATASETS),

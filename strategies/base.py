@@ -57,8 +57,7 @@ class PayloadStrategy(Family, Strategy):
             StrategyError: sites are missing, or do not fit each other or the strategy.
         """
         if not self.roster:
-            # no party of a vertical run reports how many rows it holds
-            timeout, counted = self.training.handshake_timeout, not self.vertical
+            timeout, counted = self.training.handshake_timeout, self.counts_samples
             roster = call_the_roll(grid, timeout, counted=counted, local=self.local)
             self.schema, self.states = agree(roster.reports), SiteStates.unknown(len(roster))
             self.roster = roster

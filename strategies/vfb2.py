@@ -7,7 +7,7 @@ symbols.
 
 import secrets
 from collections.abc import Mapping, Sequence
-from logging import INFO, WARNING
+from logging import INFO
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,14 +15,23 @@ from flwr.app import ArrayRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 
-from payloads.id_forms import check_lengths, compare_forms
+from payloads.id_forms import check_lengths
 from payloads.record import FloatArray, Payload, PayloadError
-from payloads.settings import Settings, TrainingSettings, kebab
+from payloads.settings import Settings, TrainingSettings
 from payloads.wire import RUN_TOKEN
 from strategies.rounds.errors import SetupError, StrategyError
 from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import Reply
-from strategies.vertical.meeting import active_parties, addresses_of, check_rows, check_step, warn_of_looks
+from strategies.vertical.meeting import (
+    check_number,
+    check_rows,
+    check_step,
+    choose_active,
+    forms_of,
+    log_common_rows,
+    peers_of,
+    warn_of_looks,
+)
 from strategies.vertical.strategy import VerticalStrategy
 from vertical.records import (
     ALIGNMENT,
@@ -39,11 +48,9 @@ from vertical.records import (
     Report,
     Segment,
     VFB2Progress,
-    VFB2Settings,
-    cut,
-    join_bytes,
     text,
 )
+from vertical.settings import VFB2Settings
 
 # most bytes of a party's certificate, and of host:port
 MOST_CREDENTIALS = {"c": 16 * PAGE, "a": 512}
@@ -83,26 +90,9 @@ class VFB2(VerticalStrategy):
         """Check the number of parties against the settings.
 
         Raises:
-            SetupError: too few parties, too many active ones, or a list of seconds of the wrong length.
+            SetupError: Too few parties, or too many active parties.
         """
-        parties, fewest = len(roster), 2 if self.settings.allow_two_parties else self.fewest_clients
-        if parties < fewest:
-            allowed, way_out = "2 or more", "take more clients"
-            if parties == 2:
-                allowed = "3 or more, since two parties learn each other's partial sums, which no mask can hide"
-                way_out = "take at least 3, or set vfb2.allow-two-parties=true"
-            raise SetupError("number of parties", got=parties, allowed=allowed, hint=f"{way_out}; see docs/vertical.md")
-        wanted = self.settings.active_parties
-        if isinstance(wanted, int) and wanted > parties and not self.settings.score_run:
-            allowed = f"at most as many as parties, {parties}"
-            raise SetupError("vfb2.active-parties", got=wanted, allowed=allowed, hint="lower it")
-        for name in ("extra_compute", "delay", "jitter"):
-            try:
-                self.settings.seconds(name, parties)
-            except ValueError:
-                key, got = f"vfb2.{kebab(name)}", f"{getattr(self.settings, name)!r} for {parties} parties"
-                allowed = "one number, or one for each of them"
-                raise SetupError(key, got=got, allowed=allowed, hint="see docs/vertical.md") from None
+        check_number(len(roster), self.fewest_clients, self.settings)
 
     def prepare(self, arrays: ArrayRecord, grid: Grid) -> Roster:
         """Do the handshake and the prologue; in a resumed run, exchange the credentials again."""
@@ -120,12 +110,11 @@ class VFB2(VerticalStrategy):
             StrategyError: a party failed, rows differ, or gamma is too large and ``check-step`` is "refuse".
         """
         self.introduce(0, arrays)
-        everyone = range(len(self.credentials))
+        everyone, names = range(len(self.credentials)), ", ".join(map(str, self.active))
         self.under_way = 0
         if self.rows is None:
             self.rows = self.find_rows(arrays)
         if self.settings.score_run:
-            names = ", ".join(map(str, self.active))
             log(INFO, "%d parties score %d rows each, for party %s", len(everyone), self.rows[0], names)
             return
         replies = self.ask(0, everyone, arrays, self.segment(), ALIGNMENT)
@@ -134,7 +123,6 @@ class VFB2(VerticalStrategy):
         eigenvalue = self.measured.pop(EIGENVALUE, None)
         columns = [int(shown.columns[0]) for shown in self.summaries]
         agreed = "%d parties hold the same %d training and %d test rows, %s columns; labels of party %s"
-        names = ", ".join(map(str, self.active))
         log(INFO, agreed, len(replies), *self.rows, " + ".join(map(str, columns)), names)
         warn_of_looks(self.training.num_server_rounds * self.settings.epochs, columns, self.settings.embedding)
         if eigenvalue is not None:
@@ -149,19 +137,14 @@ class VFB2(VerticalStrategy):
         Raises:
             StrategyError: A party failed, or too few rows are common; with how the forms of the parties' ids differ.
         """
-        forms = compare_forms([(summary.id_lengths, summary.id_marks) for summary in self.summaries])
         try:
             replies = self.ask(0, range(len(self.credentials)), arrays, self.segment(), INTERSECTION)
         except StrategyError as error:
-            if forms and NONE_IN_COMMON in str(error):
+            if NONE_IN_COMMON in str(error) and (forms := forms_of(self.summaries)):
                 raise StrategyError(f"{error}; {forms}") from error
             raise
         rows = check_rows([reply.payload for reply in replies])
-        held = [int(summary.rows.sum()) for summary in self.summaries]
-        counts = ", ".join(f"{count:,} at party {party}" for party, count in enumerate(held))
-        log(INFO, "%s rows in common, of %s", f"{sum(rows):,}", counts)
-        if forms and sum(rows) < min(held):
-            log(WARNING, "%s of %s rows in common: %s", f"{sum(rows):,}", f"{min(held):,}", forms)
+        log_common_rows(sum(rows), self.summaries)
         return rows
 
     def introduce(self, server_round: int, arrays: ArrayRecord) -> None:
@@ -177,7 +160,7 @@ class VFB2(VerticalStrategy):
         self.serial = max([self.serial, *(int(shown.serial[0]) for shown in self.credentials)])
         replies = self.ask(server_round, everyone, arrays, self.meeting(), DATA_SUMMARY)
         self.summaries = [reply.payload for reply in replies]
-        self.active = self.choose_active()
+        self.active = choose_active(self.summaries, self.settings)
         if self.settings.alignment == "digest" or self.rows is not None:
             # the forms are of all rows of a party, and not of the common ones
             rows = check_rows(self.summaries, forms=self.settings.alignment == "digest")
@@ -186,21 +169,6 @@ class VFB2(VerticalStrategy):
                 allowed = f"{self.rows}, with which this run began"
                 raise SetupError("rows", got=got, allowed=allowed, hint="bring back the files it began with")
             self.rows = rows
-
-    def choose_active(self) -> tuple[int, ...]:
-        """The parties that dominate updates or, in a run that scores rows, learn the scores.
-
-        Raises:
-            SetupError: too few hold labels, or held them in training.
-        """
-        if not self.settings.score_run:
-            return active_parties(self.summaries, self.settings)
-        for_all = self.settings.score_for == "all"
-        chosen = [place for place, shown in enumerate(self.summaries) if for_all or shown.labels[0]]
-        if not chosen:
-            got, hint = "'label-holders', but no party used labels in training", "set it to 'all'"
-            raise SetupError("vfb2.score-for", got=got, allowed="parties that did", hint=hint)
-        return tuple(chosen)
 
     def down(self, server_round: int) -> Segment:
         self.under_way = server_round
@@ -215,34 +183,26 @@ class VFB2(VerticalStrategy):
         """The payload of the newest attempt, with the parties' certificates and addresses."""
         training, number = self.training, self.under_way
         last, every = number == training.num_server_rounds, training.checkpoint_every
-        shown = [cut("certificate", held.certificate, held.certificate_length)[0] for held in self.credentials]
-        certificates, certificate_lengths = join_bytes(shown, PAGE)
-        places = addresses_of(self.credentials, self.settings.transport, self.serial)
-        addresses, address_lengths = join_bytes([address.encode() for address in places])
         return Segment(
             serial=np.array([self.serial]),
             segment=np.array([number]),
             base=np.array([number - 1]),
-            step=np.array([step_of(training, self.settings, number)]),
+            step=np.array([self.settings.step(training, number)]),
             salt=text(bytes.fromhex(self.salt)),
             rows=None if self.rows is None else np.array(self.rows),
             active=np.array(self.active, dtype=np.int64),
             curvature=np.array([number == 0 and self.settings.check_step != "off" and not self.settings.embedding]),
             evaluate=np.array([self.evaluates()]),
-            share=np.array(
-                [self.shares and not self.settings.score_run and (last or (every > 0 and number % every == 0))]
-            ),
+            share=np.array([self.shares and (last or (every > 0 and number % every == 0))]),
             last=np.array([last]),
-            certificates=certificates,
-            certificate_lengths=certificate_lengths,
-            addresses=addresses,
-            address_lengths=address_lengths,
+            **peers_of(self.credentials, self.settings.transport, self.serial),
         )
 
     @property
     def shares(self) -> bool:
-        """Whether the server gets the blocks: ``vfb2.assemble`` is set, and every party agrees."""
-        return self.settings.assemble and all(bool(shown.share[0]) for shown in self.credentials)
+        """Whether the server gets the blocks: ``vfb2.assemble`` is set in a run that trains, and every party agrees."""
+        wanted = self.settings.assemble and not self.settings.score_run
+        return wanted and all(bool(shown.share[0]) for shown in self.credentials)
 
     def meet_again(self, server_round: int, arrays: ArrayRecord) -> Segment:
         """Introduce the parties anew, since one may have lost its memory and with it its certificate."""
@@ -310,15 +270,12 @@ class VFB2(VerticalStrategy):
     def snapshot(self) -> VFB2Progress | None:
         if self.rows is None or self.finished < 0:
             return None
-        blocks, lengths = None, None
-        if self.blocks:
-            blocks, lengths = np.concatenate(self.blocks), np.array([len(block) for block in self.blocks])
         return VFB2Progress(
             serial=np.array([self.serial]),
             segment=np.array([self.finished]),
             rows=np.array(self.rows),
-            blocks=blocks,
-            block_lengths=lengths,
+            blocks=np.concatenate(self.blocks) if self.blocks else None,
+            block_lengths=np.array([len(block) for block in self.blocks]) if self.blocks else None,
         )
 
     def restore(self, state: Payload) -> None:
@@ -340,14 +297,3 @@ class VFB2SVRG(VFB2):
 
 class VFB2SAGA(VFB2):
     """VFB2-SAGA (Algorithms 6 and 7)."""
-
-
-def step_of(training: TrainingSettings, vfb2: VFB2Settings, segment: int) -> float:
-    """Return gamma of a segment.
-
-    Args:
-        training: its drops of the learning rate count an epoch as a local step.
-        segment: from 1; segment 0, which only aligns, has the gamma of segment 1.
-    """
-    counted = training.model_copy(update={"local_steps": vfb2.epochs})
-    return counted.learning_rate_at(max(segment - 1, 0) * vfb2.epochs)

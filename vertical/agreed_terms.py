@@ -6,9 +6,8 @@ from dataclasses import replace
 from payloads.record import specs_of
 from payloads.wire import Values, hash_parts, parts_of
 from vertical.agreement import Agreement
-from vertical.parties import Party
-from vertical.records import Segment, VFB2Settings
-from vertical.segment.plan import Plan
+from vertical.records import Segment
+from vertical.segment.plan import SegmentPlan
 
 
 def agreed_terms(
@@ -34,15 +33,7 @@ def agreed_terms(
     }
 
 
-def make_agreement(party: Party, settings: VFB2Settings, scalars: Values, segment: Segment) -> Agreement:
-    """Return everything that a party compares with its peers: what the server sends, and who holds labels."""
-    terms = agreed_terms(party.run_config, scalars, segment)
-    # the parties' blocks tell whose labels count in a run that scores rows
-    wanted = 0 if settings.score_run else settings.max_active
-    return Agreement(terms, tuple(segment.active.tolist()), wanted, party.data.labelled)
-
-
-def bind(plan: Plan, agreement: Agreement, history: str = "") -> Plan:
+def bind(plan: SegmentPlan, agreement: Agreement, history: str = "") -> SegmentPlan:
     """Return a plan that two parties share only if they also agree on the terms.
 
     Args:

@@ -1,32 +1,25 @@
-"""A party of vertical learning: its data and identity, and the folder where parties of one host meet."""
+"""A party of vertical learning: its data, its identity and its owner's policy."""
 
-import contextlib
-import hashlib
-import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from logging import WARNING
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from flwr.common import log
 from numpy.typing import NDArray
 
-from payloads.record import FloatArray
 from problems.data import Preprocessing
-from problems.files import make_private, socket_base
-from problems.models.vectors import Copy
 from problems.randomness import seed_sequence
 from vertical.policy import Policy, PolicyError
 from vertical.problem.blocks.network import Architecture
 from vertical.records import VFB2State
 from vertical.segment.dominator import Flips, draw_flips
-from vertical.segment.plan import Holding, Plan
+from vertical.segment.plan import Holding, SegmentPlan
 from vertical.transport.addresses import UNREACHABLE, Address
+from vertical.transport.folders import run_folder
 from vertical.transport.identity import Identity
 
 Rows = NDArray[np.int64]
@@ -53,6 +46,10 @@ class KeptBlock:
     model: str = ""
     head: NDArray[np.float64] | None = None
     classes: tuple[str, ...] = ()
+
+    def arrays(self) -> dict[str, NDArray[np.float64]]:
+        """Return the ``weights`` and, if there is one, the ``head``."""
+        return {"weights": self.weights} | ({} if self.head is None else {"head": self.head})
 
 
 class PartyData(Protocol):
@@ -87,7 +84,7 @@ class PartyData(Protocol):
         """
 
 
-class FlipMemory(Protocol):
+class FlipStore(Protocol):
     """The label flips of all runs, kept so that many runs reveal no more about a label than one."""
 
     def check(self) -> None:
@@ -116,7 +113,7 @@ class FlipMemory(Protocol):
 class Looks(Protocol):
     """The count of the numbers of every row that the party's peers could have computed in all runs."""
 
-    def spend(self, plan: Plan, columns: int, weights: NDArray[np.float64] | None) -> int:
+    def spend(self, plan: SegmentPlan, columns: int, weights: NDArray[np.float64] | None) -> int:
         """Count a segment, before anything of it is sent, and return the count.
 
         Args:
@@ -160,7 +157,7 @@ class Party:
     share: bool = True
     model: str = ""
     policy: Policy = field(default_factory=Policy)
-    flips: FlipMemory | None = None
+    flips: FlipStore | None = None
     verbose: bool = True
     looks: Looks | None = None
     run_config: Mapping[str, bool | int | float | str] = field(default_factory=dict)
@@ -240,29 +237,6 @@ class Party:
             self.flips.keep(marks, epsilon, flips)
 
 
-class NoModel:
-    """The model that Flower sees: without entries, since a party's block is part of its state."""
-
-    stochastic = False
-    device = torch.device("cpu")
-
-    def __init__(self) -> None:
-        self.parameters = torch.zeros(0, dtype=torch.float64)
-
-    def load(self, arrays: Sequence[FloatArray]) -> None:
-        """Take a model without entries.
-
-        Raises:
-            ValueError: it has some.
-        """
-        if len(arrays) != 1 or arrays[0].size:
-            raise ValueError(f"a vertical run's messages carry an empty model, got {[a.shape for a in arrays]}")
-
-    def arrays(self, copy: Copy) -> list[FloatArray]:
-        """The model without entries."""
-        return [copy(self.parameters.numpy())]
-
-
 def find_network(party: Party, seed: int) -> Architecture:
     """Return the network of a party's kept block, else of its node's config or the run's.
 
@@ -278,51 +252,3 @@ def find_network(party: Party, seed: int) -> Architecture:
         return Architecture(party.model, secrets.randbits(128))
     drawn = seed_sequence(seed, "vertical network", party.partition_id).generate_state(1, np.uint64)
     return Architecture(party.model, int(drawn[0]))
-
-
-def run_folder(salt: bytes) -> Path:
-    """Return the folder for the sockets of a run's parties on one host: a short path, the same for all of them.
-
-    Args:
-        salt: the run's random bytes, which the server sends to all parties.
-    """
-    return socket_base() / f"vfb2-{hashlib.sha256(salt).hexdigest()[:16]}"
-
-
-def host_mark() -> bytes:
-    """32 bytes, equal for two parties that can meet in a folder: same machine, same file system, same user."""
-    base = socket_base().stat()
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    machine = boot.read_text("ascii").strip() if boot.exists() else os.uname().nodename
-    return hashlib.sha256(f"{machine} {base.st_dev} {base.st_ino} {os.getuid()}".encode()).digest()
-
-
-@contextlib.contextmanager
-def sockets(address: Address) -> Iterator[None]:
-    """Provide a private folder for a Unix socket; the last party to leave removes it.
-
-    Raises:
-        PermissionError: a folder that is not private to this user is in its place.
-    """
-    if address.kind != "unix":
-        yield
-        return
-    marker = Path(f"{address.text}.here")
-    _enter(marker)
-    try:
-        yield
-    finally:
-        marker.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # the others are still there
-            marker.parent.rmdir()
-
-
-def _enter(marker: Path) -> None:
-    """Create the marker, which keeps the folder from being removed, and the folder if it is missing."""
-    while True:
-        try:
-            make_private(marker.parent)
-            marker.touch(mode=0o600)
-            return
-        except FileNotFoundError:  # the last party in the folder has just removed it
-            continue

@@ -5,39 +5,31 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from payloads.settings import TrainingSettings
 from vertical.parties import KeptBlock
 from vertical.policy import PolicyError
 from vertical.problem.blocks import NO_PENALTY
 from vertical.problem.blocks.base import SGD
 from vertical.problem.objectives import SOFTMAX, make_objective
-from vertical.records import COUNTERS, Segment, VFB2Settings, VFB2State, text
-from vertical.segment.plan import Outcome, PartyState, Plan
+from vertical.records import COUNTERS, text
+from vertical.segment.plan import PartyState, SegmentOutcome, SegmentPlan
+from vertical.turn import Turn
 
 
-def make_plan(
-    algorithm: str,
-    segment: Segment,
-    parties: int,
-    held: NDArray[np.int64],
-    ids: bytes,
-    training: TrainingSettings,
-    vfb2: VFB2Settings,
-) -> Plan:
-    """Say what the segment does, from the party's own settings and what the server sends.
+def make_plan(turn: Turn, held: NDArray[np.int64], ids: bytes) -> SegmentPlan:
+    """Return the segment's plan, by the party's own settings and the server's message.
 
     Args:
-        algorithm: "sgd", "svrg" or "saga".
-        parties: q.
-        held: (2,) the party's training and test rows, which count while the server does not know those of all.
-        ids: digest of the ids of these rows.
+        turn: The party's turn.
+        held: (2,) the party's training and test rows. They count until the server knows the rows of all parties.
+        ids: The digest of the ids of these rows.
     """
+    segment, training, vfb2 = turn.segment, turn.training, turn.settings
     number = int(segment.segment[0])
     rows, test_rows = (held if segment.rows is None else segment.rows).tolist()
-    return Plan(
+    return SegmentPlan(
         serial=int(segment.serial[0]),
         segment=number,
-        algorithm=algorithm,
+        algorithm=turn.algorithm,
         problem=vfb2.problem,
         weight=make_objective(vfb2.problem, vfb2.factor).weight,
         step=float(segment.step[0]),
@@ -45,7 +37,7 @@ def make_plan(
         seed=training.seed,
         first_epoch=max(number - 1, 0) * vfb2.epochs,
         epochs=vfb2.epochs if number else 0,
-        parties=parties,
+        parties=turn.party.parties,
         active=tuple(segment.active.tolist()),
         window=1 if vfb2.synchronous else vfb2.window,
         skew=vfb2.skew_bound,
@@ -66,82 +58,58 @@ def make_plan(
     )
 
 
-def make_score_plan(
-    segment: Segment,
-    parties: int,
-    held: NDArray[np.int64],
-    ids: bytes,
-    training: TrainingSettings,
-    vfb2: VFB2Settings,
-    block: KeptBlock,
-) -> Plan:
-    """Say what a segment does that scores rows.
+def make_score_plan(turn: Turn, held: NDArray[np.int64], ids: bytes, block: KeptBlock) -> SegmentPlan:
+    """Return the plan of a segment that scores rows.
 
     Args:
-        segment: as of `make_plan`, and so are the next five.
-        parties: see there.
-        held: see there.
-        ids: see there.
-        training: see there.
-        vfb2: see there.
-        block: the party's. Parties whose blocks are of different ends of a run, or whose embeddings have other lengths,
-            have different plans.
+        turn: The party's turn.
+        held: (2,) the numbers of the party's rows.
+        ids: The digest of the ids of these rows.
+        block: The party's block. Blocks of different ends of a run, or of embeddings of other lengths, make different
+            plans.
     """
-    plan = make_plan(SGD, segment, parties, held, ids, training, vfb2)
-    plan = replace(plan, first_epoch=block.epochs, epochs=0, window=1, synchronous=False, label_epsilon=0.0)
-    plan = replace(plan, embedding=block.embedding, update_passive=True, penalty=NO_PENALTY)
-    return replace(plan, evaluate=False, curvature=False, start=False, score=True)
+    plan = replace(make_plan(turn, held, ids), algorithm=SGD, epochs=0, first_epoch=block.epochs, window=1, score=True)
+    plan = replace(plan, embedding=block.embedding, update_passive=True, penalty=NO_PENALTY, label_epsilon=0.0)
+    return replace(plan, synchronous=False, evaluate=False, curvature=False, start=False)
 
 
-def check_recipients(segment: Segment, block: KeptBlock, parties: int, vfb2: VFB2Settings) -> None:
-    """Check who learns the scores, since the server chooses whom it names.
+def check_recipients(turn: Turn, block: KeptBlock) -> None:
+    """Check the recipients of the scores, since the server chooses them.
 
     Args:
-        block: the party's, which says whose labels were used in training.
+        turn: The party's turn.
+        block: The party's block, which names the parties whose labels were used in training.
 
     Raises:
-        PolicyError: others than the run config says are to learn them, or than can make scores of the sums.
+        PolicyError: The server names other recipients than the run config, or recipients who cannot make scores of
+            the sums.
     """
+    vfb2, active = turn.settings, turn.segment.active.tolist()
     if block.embedding > 1 and vfb2.problem != SOFTMAX and vfb2.score_for == "all":
         allowed = f"'label-holders': only party {block.active[0]} has the head that makes scores of the sums"
         raise PolicyError("vfb2.score-for", got="'all'", allowed=allowed, hint="leave it out")
-    wanted = tuple(range(parties)) if vfb2.score_for == "all" else block.active
-    if tuple(segment.active.tolist()) != wanted:
-        got, allowed = f"parties {segment.active.tolist()} as those who learn scores", f"{list(wanted)}"
+    wanted = tuple(range(turn.party.parties)) if vfb2.score_for == "all" else block.active
+    if tuple(active) != wanted:
+        got, allowed = f"parties {active} as those who learn scores", f"{list(wanted)}"
         hint = "give every party the block of one and the same run"
         raise PolicyError("vfb2.score-for", got=got, allowed=f"{allowed}, by {vfb2.score_for!r}", hint=hint)
 
 
-def check_number(got: int, parties: int) -> None:
-    """Check the length of the server's list of parties, since a party that is left out cannot object.
-
-    Args:
-        got: The number of parties in the server's list.
-        parties: The party's own ``num-partitions``.
+def find_state(turn: Turn) -> PartyState:
+    """Return the state that the segment starts from: an earlier segment's.
 
     Raises:
-        PolicyError: The numbers differ.
+        ValueError: The party does not have that state.
     """
-    if got != parties:
-        listed, allowed = f"{got} parties in the server's list", f"{parties}, by this party's node config"
-        hint = "start every SuperNode with the same num-partitions"
-        raise PolicyError("num-partitions", got=listed, allowed=allowed, hint=hint)
-
-
-def find_state(segment: Segment, kept: VFB2State) -> PartyState:
-    """Return what the segment starts from: the state after an earlier one.
-
-    Raises:
-        ValueError: the party does not have that state.
-    """
-    base, (older, newer) = int(segment.base[0]), kept.segments.tolist()
+    kept, base = turn.state, int(turn.segment.base[0])
+    older, newer = kept.segments.tolist()
     if base == newer:
         return PartyState(kept.newer, kept.newer_table, kept.flips, kept.newer_head, _hex(kept.newer_history))
     if base == older:
         return PartyState(kept.older, kept.older_table, kept.flips, kept.older_head, _hex(kept.older_history))
     held = " and ".join(str(number) for number in (older, newer) if number >= 0) or "none"
     raise ValueError(
-        f"segment {int(segment.segment[0])} starts from the weights after segment {base}, but this party has those "
+        f"segment {turn.segment.segment[0]} starts from the weights after segment {base}, but this party has those "
         f"after segment {held} (a state-dir keeps them for a resumed run)"
     )
 
@@ -150,17 +118,18 @@ def _hex(digest: NDArray[np.uint8] | None) -> str:
     return "" if digest is None else digest.tobytes().hex()
 
 
-def add_segment(kept: VFB2State, segment: Segment, start: PartyState, outcome: Outcome, digest: bytes) -> VFB2State:
-    """Return a party's memory after a segment: what it left and, for its repetition, what it started from.
+def remember_segment(turn: Turn, start: PartyState, outcome: SegmentOutcome, digest: bytes) -> None:
+    """Change a party's memory after a segment: the result and, for a repetition, the starting point.
 
     Args:
-        kept: the memory before. Its identity and the places of shared rows stay as they are.
+        turn: The party's turn.
+        start: The party's state before the segment.
+        outcome: The segment's outcome.
         digest: The digest of the segment's plan.
     """
-    number = int(segment.segment[0])
-    return replace(
-        kept,
-        serial=segment.serial,
+    number = int(turn.segment.segment[0])
+    turn.remember(
+        serial=turn.segment.serial,
         segments=np.array([number - 1, number]),
         older=start.weights if number else None,
         older_head=start.head,
@@ -174,6 +143,6 @@ def add_segment(kept: VFB2State, segment: Segment, start: PartyState, outcome: O
     )
 
 
-def in_order(outcome: Outcome) -> NDArray[np.float64]:
+def in_order(outcome: SegmentOutcome) -> NDArray[np.float64]:
     """Return (c,) numbers that a party counted, in the order of `COUNTERS`."""
     return np.array([float(outcome.counters.get(name, 0.0)) for name in COUNTERS])

@@ -22,7 +22,7 @@ from payloads.wire import CONFIG, RUN_TOKEN, find
 from problems.errors import InputError
 from problems.files import OWNER_ONLY, make_folder
 from vertical.policy import PolicyError
-from vertical.records import VFB2Settings
+from vertical.settings import VFB2Settings
 
 AUDIT_LOG = "audit-log"
 _NAME = "audit.jsonl"

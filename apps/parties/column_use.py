@@ -22,7 +22,7 @@ from problems.data.spec import parse_columns, parse_names
 from problems.errors import NOTHING
 from vertical.policy import DEFAULT_FEWEST_ROWS, FEWEST_ROWS, PolicyError
 from vertical.problem.blocks.network import NETWORKS
-from vertical.records import VFB2Settings
+from vertical.settings import VFB2Settings
 
 LABELS, COLUMNS, ID_COLUMN, MODELS = "labels", "columns", "id-column", "models"
 FEWEST_COLUMNS, LARGEST_EMBEDDING = "fewest-columns", "largest-embedding"

@@ -26,8 +26,8 @@ from vertical.problem.blocks.network import check_name
 from vertical.problem.data import VerticalData, load_vertical
 from vertical.problem.errors import NetworkError
 from vertical.problem.objectives import SOFTMAX, make_objective
-from vertical.records import VFB2Settings
 from vertical.segment.plan import Holding
+from vertical.settings import VFB2Settings
 
 # What `partition` means where columns are spread instead of rows.
 COLUMN_PARTITIONS = {"iid": "random", "consecutive": "consecutive"}

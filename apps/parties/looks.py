@@ -22,8 +22,8 @@ from apps.sites.state_store import state_dir
 from vertical.policy import PolicyError
 from vertical.problem.blocks.base import SAGA, SVRG
 from vertical.problem.objectives import Array
-from vertical.records import VFB2Settings
-from vertical.segment.plan import Plan
+from vertical.segment.plan import SegmentPlan
+from vertical.settings import VFB2Settings
 
 MOST_LOOKS = "most-looks"
 _LOOKS, _RUNS, _BLOCKS = "looks", "runs", "blocks"
@@ -58,7 +58,7 @@ class LookLedger:
             runs = ledger.get(_LOOKS, {}).get(self._place, {}).get(_RUNS, {})
             self._compare(sum(runs.values()), max(planned - runs.get(self._run, 0), 0))
 
-    def spend(self, plan: Plan, columns: int, weights: Array | None) -> int:
+    def spend(self, plan: SegmentPlan, columns: int, weights: Array | None) -> int:
         """Count the looks of a segment before anything of it is sent.
 
         Args:
@@ -99,7 +99,7 @@ class LookLedger:
             raise PolicyError(MOST_LOOKS, got=got, allowed=f"{self._most} in all", hint=hint)
 
 
-def looks_of(plan: Plan) -> int:
+def looks_of(plan: SegmentPlan) -> int:
     """Return how many numbers of each row a segment shows at most."""
     passes = plan.epochs if plan.algorithm == SVRG else int(plan.algorithm == SAGA and plan.start and plan.epochs > 0)
     return plan.width * (plan.epochs + passes + plan.evaluate + plan.score)

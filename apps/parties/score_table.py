@@ -30,8 +30,8 @@ from problems.files import make_folder, write_atomic
 from vertical.parties import KeptBlock, PartyData, Rows
 from vertical.problem.blocks.base import Features, canonical
 from vertical.problem.objectives import make_objective
-from vertical.records import VFB2Settings
 from vertical.segment.plan import Holding
+from vertical.settings import VFB2Settings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 SCORES_PATH = "scores-path"
 
 
-class _Rows:
+class _ScoreRows:
     """Rows to score, none of which is a test row.
 
     Attributes:
@@ -69,7 +69,7 @@ class _Rows:
         return None
 
 
-class ScoreTable(_Rows):
+class ScoreTable(_ScoreRows):
     """The rows of one party's csv or parquet file, in the order of their ids, encoded and scaled as in training.
 
     Attributes:
@@ -100,7 +100,7 @@ class ScoreTable(_Rows):
         super().__init__(features, ids[order].tolist(), block, party)
 
 
-class SimulatedRows(_Rows):
+class SimulatedRows(_ScoreRows):
     """A party's columns of all rows of a data set, training rows first; ids are the data set's row numbers.
 
     Raises:

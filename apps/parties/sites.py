@@ -28,10 +28,10 @@ from apps.sites.rows import DATA_PATH, SCORE_PATH
 from apps.sites.state_store import state_dir
 from apps.sites.withheld import is_verbose
 from clients.base import PayloadClient, Trained
-from clients.vfb2 import VFB2Client
+from clients.vfb2 import NoModel, VFB2Client
 from payloads.handshake import Scaling, SiteReport
 from payloads.wire import PHASE, RUN_TOKEN
-from vertical.parties import NoModel, Party
+from vertical.parties import Party
 from vertical.policy import (
     ALLOW_INTERSECTION,
     ALLOW_SCORES,
@@ -53,7 +53,8 @@ from vertical.policy import (
 from vertical.problem.blocks import NO_PENALTY
 from vertical.problem.blocks.network import check_name
 from vertical.problem.errors import NetworkError
-from vertical.records import DATA_SUMMARY, UNREACHABLE, Segment, VFB2Settings
+from vertical.records import DATA_SUMMARY, UNREACHABLE, Segment
+from vertical.settings import VFB2Settings
 from vertical.transport.addresses import Address
 from vertical.transport.identity import Identity
 
@@ -66,7 +67,7 @@ T = TypeVar("T", bool, str)
 class PartySites(Sites):
     """Clients that hold columns. Each has an owner, who may keep a log of what leaves the party."""
 
-    bring_files = True
+    hold_columns = True
     refusals = (RefusalError,)
 
     def hold(self, config: RunConfig, context: Context, place: tuple[int, int], scaling: Scaling | None) -> Party:
@@ -130,15 +131,15 @@ class PartySites(Sites):
         elif folder is None and config.get(PHASE) == DATA_SUMMARY and not client.settings.score_run:
             lost = "party %d: its block of the model is lost when the run ends, and no row can be scored with it: %s"
             log(WARNING, lost, party.partition_id, "its node config has no state-dir to keep it in")
-        elif folder is not None and client.keepsake is not None:
+        elif folder is not None and client.block is not None:
             made_of = party.data.preprocessing(client.state.aligned)
             header = {
                 "run": run,
                 "problem": client.settings.problem,
                 "party": party.partition_id,
                 "parties": party.parties,
-                "active": client.active,
-                "epochs": client.epochs,
+                "active": client.block.active,
+                "epochs": client.block.epochs,
                 "embedding": client.settings.embedding,
                 "model": party.model,
                 "columns": party.data.names,
@@ -146,9 +147,9 @@ class PartySites(Sites):
                 "classes": list(party.data.classes),
                 "preprocessing": None if made_of is None else made_of.to_json(),
             }
-            path = write_block(folder, client.keepsake, header)
+            path = write_block(folder, client.block.arrays(), header)
             if client.settings.penalty != NO_PENALTY:
-                kept = [party.data.names[place] for place in np.flatnonzero(client.keepsake["weights"])]
+                kept = [party.data.names[place] for place in np.flatnonzero(client.block.weights)]
                 told = "party %d keeps %d of its %d columns: %s"
                 log(INFO, told, party.partition_id, len(kept), party.data.columns, ", ".join(kept) or "none")
             log(INFO, "party %d: its block of run %s is in %s", party.partition_id, run, path)

@@ -39,11 +39,12 @@ class Sites(Protocol):
     A place is a pair: a node's partition id, and the number of partitions.
 
     Attributes:
-        bring_files: whether a run needs no data at the server, since nodes may have files of their own.
+        hold_columns: Whether the nodes hold columns of the same rows. A node with a file reads it in every run,
+            and the server needs no data.
         refusals: exceptions by which a client refuses; their text is sent to the server as the answer.
     """
 
-    bring_files: bool = False
+    hold_columns: bool = False
     refusals: tuple[type[Exception], ...] = ()
 
     def hold(self, config: RunConfig, context: Context, place: tuple[int, int], scaling: Scaling | None) -> Held:
@@ -238,7 +239,7 @@ class RunConfig:
         data = {kebab(name): getattr(self.data, name) for name in DataSettings.model_fields}
         common = (self.run, self.training, self.evaluation)
         flat = {key: value for part in common for key, value in part.model_dump(by_alias=True).items()} | data
-        if not self.algorithm.strategy.vertical:
+        if self.algorithm.strategy.shares_model:
             flat[PRIVACY] = self.privacy.model_dump(by_alias=True)
         if self.algorithm.table:
             flat[self.algorithm.table] = self.family.model_dump(by_alias=True)

@@ -93,12 +93,14 @@ class EvaluationSettings(Settings):
         every = self.site_metrics_every
         return bool(every) and (server_round % every == 0 or server_round == training.num_server_rounds)
 
-    def check(self, strategy: str, training: TrainingSettings, spec: DataSpec, *, vertical: bool, scored: bool) -> None:
+    def check(
+        self, strategy: str, training: TrainingSettings, spec: DataSpec, *, shares_model: bool, scored: bool
+    ) -> None:
         """Check the keys against those of the data and of the training.
 
         Args:
             strategy: its name.
-            vertical: whether the strategy is, whose server has no model.
+            shares_model: Whether the server has a model.
             scored: whether the model scores rows.
 
         Raises:
@@ -117,7 +119,7 @@ class EvaluationSettings(Settings):
             if not value:
                 continue
             none = "''" if isinstance(value, str) else "false"
-            if vertical:
+            if not shares_model:
                 got, allowed = f"{value!r} with strategy {strategy!r}", f"{none}, since its parties keep their blocks"
                 raise ConfigError(key, got=got, allowed=allowed, hint="leave it out")
             if needs_scores and not scored:

@@ -19,7 +19,7 @@ from apps.evaluation.metric_names import add_suffix
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import SHOWING_KEYS, ConfigError, flatten
 from apps.run_directory.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
-from apps.run_directory.claim import TOKEN, Claim, check_origin
+from apps.run_directory.claim import TOKEN, DirectoryClaim, check_origin
 from apps.run_directory.events import TENSORBOARD, Events
 from apps.run_directory.tracking import Tracker
 from apps.sites.files import write_tensors
@@ -61,7 +61,7 @@ class RunDirectory:
         self.path = path
         self._events = Events(path / "events")
         self._tracker: Tracker | None = None
-        self._claim: Claim | None = None
+        self._claim: DirectoryClaim | None = None
 
     @classmethod
     def open(cls, config: RunConfig, engine: str = "") -> RunDirectory:
@@ -105,7 +105,7 @@ class RunDirectory:
             check_origin(directory.path)
             try:
                 make_folder(directory.path)
-                directory._claim = Claim(directory.path)
+                directory._claim = DirectoryClaim(directory.path)
                 if not (directory.path / "metrics.jsonl").exists():
                     return directory
                 directory.close()
@@ -124,7 +124,7 @@ class RunDirectory:
         """Claim the directory of a run that is to be resumed, and check it."""
         try:
             if (self.path / TOKEN).is_file():
-                self._claim = Claim(self.path)
+                self._claim = DirectoryClaim(self.path)
             self._check_resumable(config)
         except BaseException:
             self.close()

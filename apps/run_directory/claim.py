@@ -16,7 +16,7 @@ _WRITTEN = ("config.toml", "result.json", "failure.json", "columns.json", "check
 _BUSY = (errno.EAGAIN, errno.EACCES)
 
 
-class Claim:
+class DirectoryClaim:
     """A lock on the token file of a run directory, which the system drops when the process ends, in whatever way.
 
     Args:

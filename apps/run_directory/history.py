@@ -173,7 +173,7 @@ class History:
 
 def _training_rows(config: RunConfig, roster: Roster) -> list[dict[str, int]] | None:
     """What each site said before round 1 of the rows it trains on; None where sites hold columns, or rows no labels."""
-    if config.algorithm.strategy.vertical or config.data.dataset in UNLABELLED:
+    if not config.algorithm.strategy.counts_samples or config.data.dataset in UNLABELLED:
         return None
     return [
         {"partition": place, "rows": negatives + positives, "positives": positives}

@@ -19,7 +19,7 @@ from payloads.settings import kebab
 from problems.data import OWN, DataSpec
 from problems.errors import NOTHING
 from vertical.policy import FEWEST_PARTIES, PINNED_PEERS
-from vertical.records import VFB2Settings
+from vertical.settings import VFB2Settings
 
 DATASET, STRATEGIES = "dataset", "allowed-strategies"
 # A site with one of these keys is a party.
@@ -75,7 +75,7 @@ def _check_strategy(node: Mapping[str, Scalar], config: RunConfig) -> None:
     """
     strategy = config.run.strategy
     use = [key for key in OF_PARTIES if key in node]
-    if use and STRATEGIES not in node and not config.algorithm.strategy.vertical:
+    if use and STRATEGIES not in node and not config.algorithm.sites.hold_columns:
         got, allowed = f"{strategy!r}", f"a vertical strategy, since this site's settings have {use[0]}"
         hint = f"set strategy, or let the owner name it in {STRATEGIES}"
         raise ConfigError("strategy", got=got, allowed=allowed, hint=hint)
@@ -88,9 +88,8 @@ def _check_strategy(node: Mapping[str, Scalar], config: RunConfig) -> None:
 def _check_fixed(node: Mapping[str, Scalar], config: RunConfig) -> None:
     """Refuse another partition than the owner's file, and other values than those that the owner has fixed."""
     data = config.data
-    # a party reads its own file in every vertical run, whatever the partition
     scores = isinstance(config.family, VFB2Settings) and bool(config.family.score_run)
-    party = config.algorithm.strategy.vertical and (DATA_PATH in node or (scores and SCORE_PATH in node))
+    party = config.algorithm.sites.hold_columns and (DATA_PATH in node or (scores and SCORE_PATH in node))
     of_rows, of_data = (*LIMITS.values(), LARGEST_TOTAL), (SPLIT_SEED, *FIXED)
     named = [key for key in (of_rows if party else (*of_data, *of_rows)) if key in node]
     # a server could name the same file as the run's own data set

@@ -62,7 +62,7 @@ def withhold(config: RunConfig, node: Mapping[str, Scalar]) -> Iterator[None]:
     except Exception as error:
         if verbose or isinstance(error, _TOLD):
             raise
-        if config.algorithm.strategy.vertical:
+        if config.algorithm.sites.hold_columns:
             log(ERROR, "the server learns of this error, but not its text: %s: %s", type(error).__name__, error)
             kind = WithheldRefusalError if isinstance(error, RefusalError) else WithheldError
             raise kind(f"party {node.get('partition-id')}: it cannot take part: its own log says why") from error

@@ -26,7 +26,7 @@ from vertical.masking.pairwise import RING
 from vertical.problem.objectives import make_objective
 from vertical.segment.dominator import draw_flips
 from vertical.segment.party import run_segment
-from vertical.segment.plan import Holding, Outcome, PartyState, Plan
+from vertical.segment.plan import Holding, PartyState, SegmentOutcome, SegmentPlan
 from vertical.transport.endpoint import Endpoint
 from vertical.transport.frames import Frame, Kind
 from vertical.transport.identity import Identity
@@ -142,7 +142,9 @@ def most_frequent(held: Sequence[Values]) -> float:
     return float(np.mean([np.bincount(column).max() / len(column) for column in np.hstack(list(held)).T]))
 
 
-async def overheard(features: Sequence[Array], labels: Array, epochs: int = 0) -> tuple[list[Ear], list[Outcome]]:
+async def overheard(
+    features: Sequence[Array], labels: Array, epochs: int = 0
+) -> tuple[list[Ear], list[SegmentOutcome]]:
     """Run a segment of VFB2-SGD among the three parties, only the bank active.
 
     Args:
@@ -153,7 +155,7 @@ async def overheard(features: Sequence[Array], labels: Array, epochs: int = 0) -
     Returns:
         What each party receives, and what the segment leaves there.
     """
-    plan = Plan(
+    plan = SegmentPlan(
         algorithm="sgd",
         problem="logistic",
         weight=1e-4,

@@ -26,7 +26,7 @@ def check_baselines(config: RunConfig) -> None:
     Raises:
         ConfigError: The run's sites have columns, or it has no test rows.
     """
-    if config.algorithm.strategy.vertical:
+    if config.algorithm.sites.hold_columns:
         got, hint = f"strategy {config.run.strategy!r}", "take `florilegium nonfederated` as its reference"
         raise ConfigError("--baselines", got=got, allowed="sites that hold rows, which one could train on", hint=hint)
     if config.data.dataset in UNLABELLED:

@@ -59,7 +59,7 @@ def check_run(clients: int, flat: Mapping[str, Scalar], nodes: Sequence[Mapping[
 
 
 def _of_sites(config: RunConfig, roster: Roster) -> Iterator[str]:
-    if config.algorithm.strategy.vertical:
+    if not config.algorithm.strategy.counts_samples:
         return  # parties disclose their rows only to parties that they have agreed to meet
     for place, (negatives, positives) in enumerate(roster.class_counts.tolist()):
         lacking = [name for name, count in (("positive", positives), ("negative", negatives)) if not count]

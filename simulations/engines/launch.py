@@ -123,7 +123,7 @@ def run_federation(
         other = "--engine ray" if cluster is not None else f"--stack {stack}"
         raise ConfigError("--threads", got=f"{threads} with {other}", allowed="1", hint="leave one of both out")
     if cluster is not None:
-        if (parsed := parse_run_config(config)).algorithm.strategy.vertical:
+        if (parsed := parse_run_config(config)).algorithm.strategy.clients_meet:
             got, allowed = (
                 f"ray with {parsed.run.strategy}",
                 "inprocess or flower, since its parties talk to each other",

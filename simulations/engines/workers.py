@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -23,14 +23,18 @@ from simulations.arguments import Stack
 from simulations.engines.launch import launch
 from simulations.results.output import log_off
 from simulations.results.records import evaluation
+from vertical.injection import inject, make_injections
 
 _ENDING_SECONDS = 5.0
 _SPAWN = get_context("spawn")  # a fork would copy PyTorch's threads
 
 
 @dataclass(frozen=True)
-class Task:
-    """One run: the arguments of `launch`, the metrics it must have, and ``data``, equal for runs on the same data."""
+class WorkerTask:
+    """One run: the arguments of `launch`, the metrics it must have, and ``data``, equal for runs on the same data.
+
+    ``injected`` delays the parties of a vertical run, see `vertical.injection.make_injections`.
+    """
 
     name: str
     engine: str
@@ -39,13 +43,14 @@ class Task:
     metrics: tuple[str, ...] = ()
     data: str = ""
     stack: Stack = 1
+    injected: Mapping[str, float] = field(default_factory=dict)
 
 
 # called with (task, why its run has no result, or "") once a task has ended
-TaskHook = Callable[[Task, str], None]
+TaskHook = Callable[[WorkerTask, str], None]
 
 
-def run_all(tasks: Sequence[Task], jobs: int, ended: TaskHook) -> None:
+def run_all(tasks: Sequence[WorkerTask], jobs: int, ended: TaskHook) -> None:
     """Run tasks, ``jobs`` at a time, calling ``ended`` after each.
 
     Raises:
@@ -76,7 +81,7 @@ def run_all(tasks: Sequence[Task], jobs: int, ended: TaskHook) -> None:
 class _Worker:
     """A process and the task it has."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: WorkerTask) -> None:
         self.connection, theirs = _SPAWN.Pipe()
         self.process = _SPAWN.Process(target=_serve, args=(theirs,), name="run", daemon=True)
         with _deaf():  # the new process inherits this: only the parent reacts to Ctrl-C
@@ -85,7 +90,7 @@ class _Worker:
         self.alive = True
         self.give(task)
 
-    def give(self, task: Task) -> None:
+    def give(self, task: WorkerTask) -> None:
         self.task = task
         try:
             self.connection.send(task)
@@ -139,12 +144,12 @@ def _serve(connection: Connection) -> None:
         connection.send(_reason(task))
 
 
-def _reason(task: Task) -> str:
+def _reason(task: WorkerTask) -> str:
     """Run a task; returns why it has no result, or an empty text."""
     torch.set_num_threads(1)  # a federation sets its number of threads itself, a reference does not
     heard = ROUND_LISTENER.set(lambda line: _check_metrics(task.metrics, line))
     try:
-        with log_off(True):
+        with log_off(True), inject(make_injections(task.clients, **task.injected)):
             launch(task.engine, task.clients, task.config, task.stack)
     except (RunFailedError, *EXPECTED) as error:
         return str(error) or type(error).__name__

@@ -17,7 +17,7 @@ from simulations.arguments import Stack
 from simulations.experiments.expansion import Expansion
 from simulations.experiments.lines import Line, PlannedRun, run_folder, settings
 from simulations.experiments.reproduce import ExperimentRuns
-from simulations.experiments.tuned_values import Choice, Point, Tuned, fits, read_tuned
+from simulations.experiments.tuned_values import TriedPoint, Tuned, TunedChoice, fits, read_tuned
 from simulations.experiments.tuning import keys_of
 from simulations.results.ranking import over_seeds, rank
 from simulations.results.records import OF_TRAINING, check_metric
@@ -93,7 +93,7 @@ class Choosing(ExperimentRuns):
         write_atomic(path, tuned.toml().encode())
         return tuned
 
-    def _choose(self, search: _Search) -> Choice:
+    def _choose(self, search: _Search) -> TunedChoice:
         metric = self._metric_of(search.line)
         points = [self._point(values, runs, metric) for values, runs in search.points]
         best = min(points, key=lambda one: rank(one.finished, one.missing or 0, one.mean, self._mode_of(metric)))
@@ -101,7 +101,7 @@ class Choosing(ExperimentRuns):
             reason = f"no value for {search.line.title} works: {points[0].reason}"
             raise RunFailedError(f"--tune: {reason}; give other values")
         seeds = len(search.points[0][1])
-        return Choice(
+        return TunedChoice(
             at=search.at,
             values=best.values,
             metric=None if metric == self.metric else metric,
@@ -117,14 +117,14 @@ class Choosing(ExperimentRuns):
         own = self.tune.mode if metric == self.metric else ""
         return own or ("min" if better(metric) is min else "max")
 
-    def _point(self, values: dict[str, Scalar], runs: Sequence[PlannedRun], metric: str) -> Point:
+    def _point(self, values: dict[str, Scalar], runs: Sequence[PlannedRun], metric: str) -> TriedPoint:
         ended, lost = self.finished, self.failed
         records = [ended[run.name] for run in runs if run.name in ended]
         finished, mean, std, missing = over_seeds((run.last(metric), bool(run.dropped)) for run in records)
         failed = [lost[run.name] for run in runs if run.name in lost]
         reason = failed[0] if failed else "" if finished == len(runs) else f"{metric} is not finite"
         reason = " ".join(reason.split())
-        return Point(values=values, finished=finished, mean=mean, std=std, reason=reason, missing=missing or None)
+        return TriedPoint(values=values, finished=finished, mean=mean, std=std, reason=reason, missing=missing or None)
 
     def _check(self) -> None:
         config = self.expansion.lines[0].config

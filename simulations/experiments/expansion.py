@@ -110,11 +110,12 @@ def _expand_unchecked(
         for cases in itertools.product(*{**experiment.axes, **run.axes}.values()):
             config = {**flatten(experiment.config), **run.config}
             at: dict[str, Scalar] = {METHOD: run.name}
-            clients = run.clients or experiment.clients
+            clients, injected = run.clients or experiment.clients, experiment.injected
             for case in cases:
                 config |= case.config
                 at |= case.at
                 clients = case.clients or clients
+                injected = {**injected, **case.injected}
             origin = str(at.get(DATASET, config.get(DATASET, "digits")))
             config |= {**profile.config, **own}
             at.setdefault(DATASET, config.get(DATASET, "digits"))
@@ -123,7 +124,7 @@ def _expand_unchecked(
             if data_dir is not None:
                 config["data-dir"] = str(data_dir / str(config.get("data-dir", "")))
             clients = 1 if run.engine == NONFEDERATED else profile.clients or clients
-            yield Line(run, at, clients, config, origin)
+            yield Line(run, at, clients, config, origin, {**injected, **profile.injected})
 
 
 def _kept(profile: Profile, lines: Iterable[Line]) -> list[Line]:

@@ -23,6 +23,8 @@ from simulations.experiments.tuning import Tuning
 _LISTED = "`florilegium list experiments` explains them"
 PACKAGED = Path(__file__).parent
 
+# seconds added to each update and message of a party, and the factor of the last party's updates
+Injected = dict[Literal["compute", "delay", "slowest"], Annotated[float, Field(ge=0)]]
 Abscissa = Literal["round", "iteration", "communication", "seconds", "megabytes", "clients"]
 
 
@@ -61,6 +63,7 @@ class Case(_Overrides):
 
     at: dict[str, Scalar] = Field(min_length=1)
     clients: Count | None = None
+    injected: Injected = Field(default_factory=dict)
 
 
 def _cases(axes: Any) -> Any:
@@ -100,6 +103,7 @@ class Profile(_Overrides):
 
     minutes: float = Field(gt=0)
     clients: Count | None = None
+    injected: Injected = Field(default_factory=dict)
     seeds: Count | None = None
     differs: Sentences = Field(default_factory=list)  # from the paper's setting, in addition to the experiment's
     only: dict[str, Annotated[list[Scalar], Field(min_length=1)]] = Field(default_factory=dict)
@@ -159,6 +163,7 @@ class Experiment(Settings):
     # what is run
     clients: Count = 8
     seeds: Count = 3
+    injected: Injected = Field(default_factory=dict)
     config: Annotated[dict[str, Any], AfterValidator(_checked_config)] = Field(default_factory=dict)
     axes: Axes = Field(default_factory=dict)
     runs: list[Run] = Field(min_length=1)

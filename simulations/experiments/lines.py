@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from apps.config import Scalar
-from simulations.experiments.experiment import Run
+from simulations.experiments.experiment import Injected, Run
 from simulations.results.output import format_cell
 
 DATASET, METHOD = "dataset", "method"  # the coordinates that every run has; coordinates tell lines apart
@@ -25,6 +25,7 @@ class Line:
     clients: int
     config: dict[str, Scalar]
     origin: str  # the data set that the experiment names; a profile may take another
+    injected: Injected = field(default_factory=dict)
     # empty until the config has been checked
     panel: str = ""
     curve: str = ""

@@ -18,7 +18,7 @@ from problems.errors import require
 from problems.files import write_atomic
 from simulations.arguments import Stack
 from simulations.engines.planned import RunHook, Runs
-from simulations.engines.workers import Task, run_all
+from simulations.engines.workers import WorkerTask, run_all
 from simulations.experiments.expansion import Expansion
 from simulations.experiments.lines import PlannedRun
 from simulations.experiments.reports import claims, page, tables
@@ -31,7 +31,7 @@ _OF_FINISHED = ("runs.csv", "curves.png", "curves.svg")  # which are there if a 
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ReproductionOutcome:
     """What a reproduction found. ``failed``: run -> reason."""
 
     expansion: Expansion
@@ -128,10 +128,12 @@ class ExperimentRuns(Runs[PlannedRun]):
         """The metrics that the run must have."""
         return list(dict.fromkeys([self.metric_of(run), *self.expansion.experiment.metrics]))
 
-    def _task(self, run: PlannedRun) -> Task:
+    def _task(self, run: PlannedRun) -> WorkerTask:
         config = self.config(run)
         data = f"{run.clients} clients of {parse_run_config(config).data}"
-        return Task(run.name, run.engine, run.clients, config, tuple(self.metrics_of(run)), data, self.stack)
+        injected = dict[str, float](run.line.injected.items())
+        metrics = tuple(self.metrics_of(run))
+        return WorkerTask(run.name, run.engine, run.clients, config, metrics, data, self.stack, injected)
 
     def _check_same(self) -> None:
         """Raises ConfigError: the directory holds something else."""
@@ -170,7 +172,7 @@ class Reproduction(ExperimentRuns):
                 write_atomic(self.out / "tuned.toml", self.expansion.tuned.toml().encode())
             yield
 
-    def run(self, jobs: int, say: Callable[[str], None]) -> Outcome:
+    def run(self, jobs: int, say: Callable[[str], None]) -> ReproductionOutcome:
         """Make the runs that are waiting, and write the results, also after Ctrl-C.
 
         Args:
@@ -188,7 +190,7 @@ class Reproduction(ExperimentRuns):
             raise
         return self.write()
 
-    def write(self) -> Outcome:
+    def write(self) -> ReproductionOutcome:
         """Write the tables, the figure and the page of the runs that have finished."""
         records = self.finished
         rows = tables.rows(self.expansion, records)
@@ -206,7 +208,7 @@ class Reproduction(ExperimentRuns):
         texts = page.as_markdown_and_html(self.expansion, records, rows, judged, curves, failed, missing)
         for name, text in zip(("table.md", "report.html"), texts, strict=True):
             write_atomic(self.out / name, text.encode())
-        return Outcome(self.expansion, self.out, rows, judged, self.failed)
+        return ReproductionOutcome(self.expansion, self.out, rows, judged, self.failed)
 
 
 def _check_readable(specs: Iterable[DataSpec]) -> None:

@@ -16,7 +16,7 @@ from simulations.experiments.files import Count, ProfileName, read_settings
 from simulations.experiments.tuning import Grid, keys_of
 
 
-class Point(Settings):
+class TriedPoint(Settings):
     """A point of a grid: ``mean`` and sample ``std`` of the last evaluated round, over the ``finished`` seeds."""
 
     values: dict[str, Scalar]
@@ -27,7 +27,7 @@ class Point(Settings):
     missing: int | None = Field(None, ge=1)  # number of finished seeds with a site missing in some round, if any
 
 
-class Choice(Settings):
+class TunedChoice(Settings):
     """The values chosen for runs with the coordinates ``at``, and the grid they come from with all its points."""
 
     at: dict[str, Scalar] = Field(min_length=1)
@@ -35,10 +35,10 @@ class Choice(Settings):
     metric: str | None = None  # None: that of `Tuned`
     seeds: Count | None = None  # of each point; None: as many as `Tuned` says
     grid: Grid
-    points: list[Point]
+    points: list[TriedPoint]
 
     @property
-    def score(self) -> Point:
+    def score(self) -> TriedPoint:
         """The point that was chosen."""
         return next(point for point in self.points if point.values == self.values)
 
@@ -63,7 +63,7 @@ class Tuned(Settings):
     mode: Literal["max", "min"]
     seeds: Count
     validation_fraction: float = Field(ge=0, lt=1)
-    chosen: list[Choice] = Field(min_length=1)
+    chosen: list[TunedChoice] = Field(min_length=1)
 
     def values_of(self, at: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """The values chosen for runs with these coordinates.

@@ -10,11 +10,11 @@ from apps.parties.data import settings_of, vertical_data
 from apps.registry import ALGORITHMS
 from problems.metrics import accuracy, binary_metrics
 from simulations.references.centralized import RoundHook
-from strategies.vfb2 import step_of
 from vertical.problem.blocks import GROUP_LASSO, L1_NORM, NO_PENALTY, make_block, make_nonsmooth
 from vertical.problem.blocks.base import SAGA, SVRG
 from vertical.problem.objectives import Array, Objective, make_objective
 from vertical.problem.schedule import Schedule
+from vertical.settings import VFB2Settings
 
 
 def check_vertical(config: RunConfig) -> None:
@@ -23,8 +23,8 @@ def check_vertical(config: RunConfig) -> None:
     Raises:
         ConfigError: it is not; the message names those that are. Or the parties have networks, or groups of columns.
     """
-    if not config.algorithm.strategy.vertical:
-        vertical = ", ".join(name for name, row in ALGORITHMS.items() if row.strategy.vertical)
+    if config.algorithm.settings is not VFB2Settings:
+        vertical = ", ".join(name for name, row in ALGORITHMS.items() if row.settings is VFB2Settings)
         raise ConfigError(
             "strategy",
             got=f"{config.run.strategy!r}, which is not vertical",
@@ -75,7 +75,7 @@ def train_nonfederated(
 
     history = [metrics()]
     for server_round in range(1, training.num_server_rounds + 1):
-        block.set_step(step_of(training, vfb2, server_round))
+        block.set_step(vfb2.step(training, server_round))
         for epoch in range((server_round - 1) * vfb2.epochs, server_round * vfb2.epochs):
             if algorithm == SVRG or (algorithm == SAGA and epoch == 0):
                 block.remember(objective.slopes(block.partials(), data.train_labels))

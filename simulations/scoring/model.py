@@ -233,7 +233,7 @@ def _config_of(record: RunRecord) -> RunConfig:
         raise ConfigError(place, got=reason, allowed="a finished one", hint="let it finish, or resume it")
     config = parse_run_config(record.config)
     allowed = "a run of a horizontal strategy that trains a network"
-    if config.algorithm.strategy.vertical:
+    if not config.algorithm.strategy.shares_model:
         got = f"a run of strategy {config.run.strategy!r}, whose parties hold a part of the model each"
         raise ConfigError(place, got=got, allowed=allowed, hint="see docs/vertical.md")
     if is_problem(config):

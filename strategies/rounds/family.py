@@ -46,9 +46,12 @@ class Family:
     needs_examples = ""
     # gradients already carry their site's weight by samples, so means over sites are plain
     weighted_gradients = False
-    # clients hold columns of the same samples and talk to each other within an exchange: all run at once, no model
-    # travels, and the metrics are those the clients measured
-    vertical = False
+    # the server has a model, which travels; else each client keeps a part, and the clients measure the metrics
+    shares_model = True
+    # the clients talk to each other within an exchange, so all of them run at once
+    clients_meet = False
+    # the clients report their numbers of samples in the handshake
+    counts_samples = True
     number_types: ClassVar[tuple[str, ...]] = ("float32", "float64")
     # what `learning-rate = "auto"` means
     default_step: ClassVar[float] = 0.3

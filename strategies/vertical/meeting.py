@@ -1,106 +1,61 @@
-"""What parties need to run together: capacity, addresses, equal rows, a stable step; and waiting for replies."""
+"""What parties need to train together: addresses, labels, equal rows, a stable step."""
 
 import math
-import os
-import time
 from collections import Counter
 from collections.abc import Sequence
 from logging import INFO, WARNING
-from typing import Literal
+from typing import Any, Literal
 
-from flwr.app import Message
 from flwr.common import log
-from flwr.serverapp import Grid
 
-from payloads.flower_internals import CLIENT_ACTOR, PULL_INTERVAL, SIMULATION_GRID
 from payloads.id_forms import compare_forms
-from strategies.rounds.errors import SetupError, StrategyError, reason_of, refusal_of
-from strategies.rounds.exchange import Exchange
+from strategies.rounds.errors import SetupError
 from vertical.problem.analysis import largest_step
-from vertical.records import UNREACHABLE, Credentials, DataSummary, Report, VFB2Settings
-
-# Flower's simulation has min(MOST_THREADS, cores + MORE_THREADS) server threads
-MOST_THREADS, MORE_THREADS = 32, 4
-# seconds between two polls for replies, if the grid sets none
-SLOW_PULL = 0.5
+from vertical.records import PAGE, UNREACHABLE, Credentials, DataSummary, Report, cut, join_bytes
+from vertical.settings import VFB2Settings
 
 
-def check_capacity(grid: Grid, parties: int) -> None:
-    """Have the in-process engine run all parties at once, since they wait for each other.
-
-    Raises:
-        SetupError: Flower's simulation cannot, see `check_simulation`. A deployment is not checked.
-    """
-    run_together = getattr(grid, "run_together", None)
-    if run_together is not None:
-        run_together(parties)
-    elif type(grid).__name__ == SIMULATION_GRID:
-        check_simulation(parties, os.cpu_count() or 1, ray_actors())
-
-
-def check_simulation(parties: int, cores: int, actors: int | None) -> None:
-    """Check that Flower's simulation, on so many cores, runs all parties at once.
+def check_number(parties: int, fewest: int, vfb2: VFB2Settings) -> None:
+    """Check the number of parties against the settings.
 
     Args:
-        actors: how many clients Ray runs at once; None: unknown, and not checked.
+        parties: The number of parties.
+        fewest: The fewest parties of a run that does not allow two.
+        vfb2: The run's settings.
 
     Raises:
-        SetupError: there are more parties than Ray, or the simulation's threads, can run.
+        SetupError: Too few parties, or too many active parties.
     """
-    threads = min(MOST_THREADS, cores + MORE_THREADS)
-    if parties > threads:
-        most = f"min({MOST_THREADS}, {cores} cores + {MORE_THREADS}) = {threads}"
-        allowed = f"{most}, what Flower's simulation runs at once on this machine"
-        hint = "take fewer parties, or the in-process engine"
-    elif actors is not None and parties > actors:
-        allowed = f"{actors}, what Ray runs at once, its CPUs divided by client-resources-num-cpus"
-        cpus = f"client-resources-num-cpus=1 init-args-num-cpus={parties}"
-        hint = f"give flwr run --federation-config 'num-supernodes={parties} {cpus}'"
-    else:
-        return
-    raise SetupError("number of parties", got=f"{parties}, who must run at once", allowed=allowed, hint=hint)
+    if parties < (2 if vfb2.allow_two_parties else fewest):
+        allowed, hint = "2 or more", "take more clients"
+        if parties == 2:
+            allowed = "3 or more, since two parties learn each other's partial sums, which no mask can hide"
+            hint = "take at least 3, or set vfb2.allow-two-parties=true"
+        raise SetupError("number of parties", got=parties, allowed=allowed, hint=f"{hint}; see docs/vertical.md")
+    wanted = vfb2.active_parties
+    if isinstance(wanted, int) and wanted > parties and not vfb2.score_run:
+        allowed = f"at most as many as parties, {parties}"
+        raise SetupError("vfb2.active-parties", got=wanted, allowed=allowed, hint="lower it")
 
 
-def ray_actors() -> int | None:
-    """How many clients Ray runs at once for this process: Flower's actors, else Ray's CPUs; None without Ray."""
-    import ray
-
-    if not ray.is_initialized():
-        return None
-    try:
-        from ray._private.state import actors  # the public list needs Ray's dashboard
-
-        job = ray.get_runtime_context().get_job_id()
-        found = [one for one in actors().values() if one["JobID"] == job and one["State"] == "ALIVE"]
-        count = sum(one["ActorClassName"] == CLIENT_ACTOR for one in found)
-    except (ImportError, KeyError, TypeError):
-        count = 0
-    return count or int(ray.cluster_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
-
-
-def meet_on(grid: Grid, messages: list[Message], timeout: float, patience: float) -> list[Message]:
-    """Send messages to clients that wait for each other, and get their replies.
+def peers_of(
+    credentials: Sequence[Credentials], transport: Literal["auto", "unix", "tcp"], serial: int
+) -> dict[str, Any]:
+    """Return the fields of a `Segment` with all parties' certificates and addresses.
 
     Args:
-        timeout: seconds to wait for all replies.
-        patience: seconds to wait for the other replies after the first error.
+        credentials: The credentials of each party.
+        transport: The setting ``vfb2.transport``.
+        serial: The number of the attempt.
+
+    Raises:
+        StrategyError: See `addresses_of`.
     """
-    waiting, replies = list(grid.push_messages(messages)), list[Message]()
-    deadline, failed = time.monotonic() + timeout, False
-    while True:
-        pulled = list(grid.pull_messages(waiting))
-        answered = {reply.metadata.reply_to_message_id for reply in pulled}
-        waiting = [message_id for message_id in waiting if message_id not in answered]
-        replies += pulled
-        broken = next((reply for reply in pulled if reply.has_error()), None)
-        if broken is not None and waiting and not failed:
-            failed = True
-            deadline = min(deadline, time.monotonic() + patience)
-            words = "a party failed: %s; waiting %g s at most for %d more"
-            log(WARNING, words, reason_of(broken.error), patience, len(waiting))
-        if not waiting or time.monotonic() > deadline:
-            return replies
-        time.sleep(getattr(grid, PULL_INTERVAL, SLOW_PULL))
+    shown = [cut("certificate", held.certificate, held.certificate_length)[0] for held in credentials]
+    certificates, certificate_lengths = join_bytes(shown, PAGE)
+    joined = join_bytes([address.encode() for address in addresses_of(credentials, transport, serial)])
+    fields = {"certificates": certificates, "certificate_lengths": certificate_lengths}
+    return fields | dict(zip(("addresses", "address_lengths"), joined, strict=True))
 
 
 def addresses_of(
@@ -150,26 +105,21 @@ def addresses_of(
     return [f"none:{place}" if address == UNREACHABLE else f"tcp:{address}" for place, address in enumerate(advertised)]
 
 
-def check_refusals(exchange: Exchange, replies: Sequence[Message]) -> None:
-    """Check that no party has refused; a retry would bring the same refusal.
-
-    Raises:
-        StrategyError: with the words of the first party that has.
-    """
-    places = {message.metadata.message_id: place for place, message in exchange.sent.items()}
-    answers = [(places.get(reply.metadata.reply_to_message_id, len(places)), refusal_of(reply)) for reply in replies]
-    refusals = [(place, words) for place, words in answers if words is not None]
-    if refusals:
-        raise StrategyError(min(refusals)[1])
-
-
-def active_parties(summaries: Sequence[DataSummary], vfb2: VFB2Settings) -> tuple[int, ...]:
+def choose_active(summaries: Sequence[DataSummary], vfb2: VFB2Settings) -> tuple[int, ...]:
     """Return the active parties by index: the first ``vfb2.active-parties`` parties with labels.
 
+    In a run that scores rows they are the recipients of the scores.
+
     Raises:
-        SetupError: No party has labels, or fewer than the run config asks for.
+        SetupError: No party has labels (had labels in training), or fewer than the run config asks for.
     """
     holders = [place for place, summary in enumerate(summaries) if summary.labels[0]]
+    if vfb2.score_run:
+        recipients = [*range(len(summaries))] if vfb2.score_for == "all" else holders
+        if not recipients:
+            got, hint = "'label-holders', but no party used labels in training", "set it to 'all'"
+            raise SetupError("vfb2.score-for", got=got, allowed="parties that did", hint=hint)
+        return tuple(recipients)
     if not holders:
         hint = "set label-column to a column of one party's file that its owner lists in labels"
         raise SetupError("label-column", got="labels at no party", allowed="labels at one party or more", hint=hint)
@@ -217,6 +167,25 @@ def check_rows(held: Sequence[DataSummary | Report], *, forms: bool = False) -> 
             hint='bring these, or set vfb2.alignment="intersection"',
         )
     return common[0], common[1]
+
+
+def forms_of(summaries: Sequence[DataSummary]) -> str:
+    """Return a sentence about the different forms of the parties' ids; empty if they are alike."""
+    return compare_forms([(summary.id_lengths, summary.id_marks) for summary in summaries])
+
+
+def log_common_rows(common: int, summaries: Sequence[DataSummary]) -> None:
+    """Log the number of common rows, and of each party's rows.
+
+    Args:
+        common: The number of rows that all parties have.
+        summaries: The summary of each party.
+    """
+    held = [int(summary.rows.sum()) for summary in summaries]
+    counts = ", ".join(f"{count:,} at party {party}" for party, count in enumerate(held))
+    log(INFO, "%s rows in common, of %s", f"{common:,}", counts)
+    if common < min(held) and (forms := forms_of(summaries)):
+        log(WARNING, "%s of %s rows in common: %s", f"{common:,}", f"{min(held):,}", forms)
 
 
 def warn_of_looks(epochs: int, columns: Sequence[int], embedding: int) -> None:

@@ -24,7 +24,7 @@ from strategies.rounds.errors import NO_ANSWER
 from strategies.rounds.exchange import Exchange
 from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import Reply
-from strategies.vertical.meeting import check_capacity, check_refusals, meet_on
+from strategies.vertical.together import check_capacity, check_refusals, meet_on
 
 # seconds to wait for the other parties once one has failed; Flower reports late that a client was killed
 PATIENCE = 90.0
@@ -79,7 +79,9 @@ class VerticalStrategy(PayloadStrategy):
     needs_examples = "has clients that hold columns of the same rows"
     needs_all_clients = "trains a block of columns at every client"
     retries_failed = True
-    vertical = True
+    shares_model = False
+    clients_meet = True
+    counts_samples = False
     fewest_clients = 3
     number_types = ("float64",)
     default_step = 0.1  # smaller than elsewhere, since updates that come late narrow the steps that are stable

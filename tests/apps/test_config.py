@@ -156,7 +156,6 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "min-train-nodes": st.one_of(st.integers(1, 10**6), st.floats(0, 1, exclude_min=True)),
         "vfb2.skew": st.one_of(st.just("auto"), st.integers(1, 10**6)),
         "vfb2.active-parties": st.one_of(st.just("auto"), st.integers(1, 10**6)),
-        **dict.fromkeys(("vfb2.extra-compute", "vfb2.delay", "vfb2.jitter"), st.sampled_from(["", "0.5", "0, 1e-3,2"])),
         "composite.anchor-weight": st.one_of(st.just("auto"), st.floats(0, 1e6, exclude_min=True)),
     }
     if key in special:
@@ -178,7 +177,7 @@ def fitting(values: dict[str, Scalar]) -> dict[str, Scalar]:
     """Without what a data set, or a strategy whose clients hold columns, refuses."""
     if values.get("partition") == "natural":
         values = {**values, "dataset": "heart-disease", "data-dir": "data"}
-    if not ALGORITHMS[str(values.get("strategy", "fedx2"))].strategy.vertical:
+    if ALGORITHMS[str(values.get("strategy", "fedx2"))].strategy.shares_model:
         return values
     refused = {"partition", "partition-sites", "client-shift", "dtype", "init-from"}
     if values.get("vfb2.problem") in ("ridge", "robust"):
@@ -278,7 +277,6 @@ REFUSED: list[tuple[dict[str, Scalar], list[str]]] = [
     ({"loss": "p-norm-push", "fedx.surrogate": "psm"}, ["surrogate", "'psm'", "squared-hinge, logistic"]),
     ({"composite.parameters": ""}, ["composite.parameters", "''", "auto (all but biases), all, or names"]),
     ({"composite.upper": float("inf")}, ["composite.upper", "inf", "or none"]),
-    ({"vfb2.delay": "0.1,-1"}, ["vfb2.delay", "'0.1,-1'"]),
     ({"strategy": "composite", "composite.penalty": "box"}, ["composite.penalty: got 'box'", "must be finite"]),
     (
         {"strategy": "fedda", "composite.penalty": "box", "composite.lower": 1.0, "composite.upper": 0.5},

@@ -9,8 +9,8 @@ import pytest
 
 from apps.client_app import app as client_app
 from apps.config import Scalar
+from apps.parties import table
 from apps.server_app import app as server_app
-from apps.sites import party_table
 from payloads.wire import PHASE, ROUND
 from simulations.engines.grid import FIRST_NODE_ID
 from tests.apps.vertical_runs import CSV, EVERYBODY, KEYS, client_of, identified, own_files, play, segment_of
@@ -25,8 +25,8 @@ from vertical.transport.identity import Identity, fingerprint
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files of parties that have been read."""
     names: list[str] = []
-    read = party_table.read_table
-    monkeypatch.setattr(party_table, "read_table", lambda path, *form: (names.append(path.name), read(path, *form))[1])
+    read = table.read_table
+    monkeypatch.setattr(table, "read_table", lambda path, *form: (names.append(path.name), read(path, *form))[1])
     return names
 
 

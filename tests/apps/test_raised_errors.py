@@ -21,7 +21,7 @@ from simulations.__main__ import cli
 from simulations.listing import Section
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("apps", "clients", "simulations", "problems", "strategies", "vertical")
+PACKAGES = ("apps", "clients", "simulations", "problems", "strategies")
 VALUE = "\0"  # what is known only when the error is raised
 KEYS = known_keys()
 TABLES = {key.partition(".")[0] for key in KEYS if "." in key}

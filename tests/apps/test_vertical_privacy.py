@@ -16,13 +16,16 @@ from safetensors.numpy import load_file
 
 from apps.config import Scalar
 from apps.training import Training
+from payloads.wire import ROUND
 from tests.apps.vertical_runs import PARTIES, client_of, play, segment_of
 from tests.battery.federation import payloads_of
 from tests.battery.ports import free_ports
-from vertical.parties import Party, sockets
-from vertical.records import CREDENTIALS, Credentials, DataSummary, Segment, VFB2Settings, VFB2State
-from vertical.segment.plan import Holding, Outcome
+from vertical.parties import Party
+from vertical.records import CREDENTIALS, Credentials, DataSummary, Segment
+from vertical.segment.plan import Holding, SegmentOutcome
+from vertical.settings import VFB2Settings
 from vertical.transport.addresses import Address
+from vertical.transport.folders import sockets
 
 
 def test_no_model_travels_and_only_active_parties_hold_labels(tmp_path: Path) -> None:
@@ -69,21 +72,24 @@ def test_a_server_without_run_tokens_does_not_keep_parties_from_their_state_dir(
         np.testing.assert_array_equal(kept, run.model[f"weights.{place}"])
 
 
-def test_a_party_does_not_give_what_it_does_not_share(tmp_path: Path) -> None:
+def test_a_party_does_not_give_what_it_does_not_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the server asks."""
     rows = Mock(labelled=True, columns=3, names=("a", "b", "c"))
     rows.holding.return_value = Holding(np.ones((2, 3)), np.ones((1, 3)), np.ones(2), np.ones(1))
     rows.ids.return_value, rows.training_marks.return_value = ["1", "2", "3"], None
     client = client_of(tmp_path, Party(0, 3, lambda: rows))
-    client.run = lambda segment, plan, start: Outcome(np.ones(3))
-    client.state = VFB2State.empty()
-    segment = segment_of([b""] * 3, share=True)
-    assert client.take_part(segment).weights is not None
+    monkeypatch.setattr("vertical.taking_part.run", lambda turn, plan, start: SegmentOutcome(np.ones(3)))
+    client.inbox = segment_of([b""] * 3, share=True)
+    message = [np.zeros(0)], {ROUND: 1}
+    client.fit(*message)
+    assert client.outbox.weights is not None
     client.settings = client.settings.model_copy(update={"assemble": False})
-    assert client.take_part(segment).weights is None
+    client.fit(*message)
+    assert client.outbox.weights is None
     client.settings = client.settings.model_copy(update={"assemble": True})
     client.party = dataclasses.replace(client.party, share=False)
-    assert client.take_part(segment).weights is None
+    client.fit(*message)
+    assert client.outbox.weights is None
 
 
 def test_no_key_is_written_to_a_disk(tmp_path: Path) -> None:
@@ -155,7 +161,7 @@ def test_what_a_party_cannot_use(config: dict[str, Scalar], node: dict[str, Scal
 
 def test_parties_of_several_hosts_use_their_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counter = iter(range(100))
-    monkeypatch.setattr("clients.vfb2.host_mark", lambda: bytes([next(counter)]) * 32)
+    monkeypatch.setattr("vertical.introductions.host_mark", lambda: bytes([next(counter)]) * 32)
     with pytest.raises(RuntimeError, match="party 0, 1, 2: got no address, .* on 3 hosts"):
         play(tmp_path / "without", {}, [{}] * 3)
     ports = free_ports(4)

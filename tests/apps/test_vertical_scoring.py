@@ -19,6 +19,7 @@ from apps.config import ConfigError, Scalar, parse_run_config
 from apps.parties.blocks import BLOCK_FORMAT, BLOCK_VERSION, read_block, write_block
 from apps.parties.score_table import check_scores_path
 from apps.sites.files import FORMAT, VERSION, read_sealed
+from payloads.wire import PHASE, ROUND
 from problems.data import DataSpec
 from problems.data.disturb import split_rows
 from tests.apps.vertical_runs import CSV, EVERYBODY, KEYS, client_of, identified, own_files, play, segment_of
@@ -27,8 +28,9 @@ from tests.clients.test_party_secrecy import MASKINGS
 from vertical.parties import KeptBlock, Party
 from vertical.policy import PolicyError
 from vertical.problem.data import load_vertical
-from vertical.records import ALIGNMENT, VFB2State
-from vertical.segment.plan import Holding, Outcome, Plan
+from vertical.records import ALIGNMENT
+from vertical.segment.plan import Holding, PartyState, SegmentOutcome, SegmentPlan
+from vertical.turn import Turn
 
 NEW = [f"new-{number:03}" for number in range(30)]
 INTERSECTION: dict[str, Scalar] = {"vfb2.alignment": "intersection"}
@@ -278,25 +280,32 @@ def test_a_block_of_an_earlier_release_or_a_changed_one_is_refused(trained: Any,
     ("score_for", "active"), [("label-holders", (0,)), ("all", (0, 1, 2)), ("label-holders", (1,))]
 )
 def test_a_party_sums_for_those_it_knows_to_be_recipients_only(
-    score_for: str, active: tuple[int, ...], tmp_path: Path
+    score_for: str, active: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server names party 0; the party's own block says whose labels were used. Nor does it train when asked to."""
     rows = Mock(labelled=True, columns=3, block=KeptBlock(np.ones(3), active, 3))
     rows.holding.return_value, rows.ids.return_value = Holding(np.ones((2, 3))), ["1", "2"]
     client = client_of(tmp_path, Party(0, 3, lambda: rows), {"vfb2.score-run": "a" * 32, "vfb2.score-for": score_for})
-    plans: list[Plan] = []
-    client.run = lambda segment, plan, start: (plans.append(plan), Outcome(start.weights, scores=np.ones(2)))[1]
-    client.state, client.inbox = VFB2State.empty(), segment_of([b""] * 3, share=True)
+    plans: list[SegmentPlan] = []
+
+    def run(turn: Turn, plan: SegmentPlan, start: PartyState) -> SegmentOutcome:
+        plans.append(plan)
+        return SegmentOutcome(start.weights, scores=np.ones(2))  # type: ignore[arg-type]
+
+    monkeypatch.setattr("vertical.taking_part.run", run)
+    client.inbox = segment_of([b""] * 3, share=True)
+    message = [np.zeros(0)], {ROUND: 1}
     if (score_for, active) == ("label-holders", (0,)):
-        assert client.answer("").weights is None
+        client.fit(*message)
+        assert client.outbox.weights is None
         assert (plans[0].score, plans[0].epochs, plans[0].first_epoch) == (True, 0, 3)
         assert client.scores[0] == ["1", "2"]
     else:
         with pytest.raises(PolicyError, match=r"party 0: vfb2.score-for: got parties \[0\] as those who learn scores"):
-            client.answer("")
+            client.fit(*message)
         assert not plans
     with pytest.raises(ValueError, match="phase 'alignment', which is none"):
-        client.answer(ALIGNMENT)
+        client.fit([np.zeros(0)], {ROUND: 0, PHASE: ALIGNMENT})
 
 
 def test_a_simulation_leaves_blocks_that_score_its_data_set(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ from apps.client_app import app as client_app
 from apps.config import Scalar, parse_run_config
 from apps.parties.blocks import read_block
 from apps.server_app import app as server_app
+from clients.vfb2 import NoModel
 from tests.battery.federation import Run, Wiretap, flat_config, serve
 from tests.clients.test_identity import Authority
-from vertical.parties import NoModel, Party
+from vertical.parties import Party
 from vertical.records import Segment, VFB2State, join_bytes
 from vertical.transport.identity import fingerprint
 

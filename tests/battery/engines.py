@@ -45,7 +45,7 @@ class Flower:
 
     def run(self, path: Path, config: Mapping[str, Scalar], clients: int) -> Run:
         flat = flat_config(path, config)
-        together = parse_run_config(flat).algorithm.strategy.vertical
+        together = parse_run_config(flat).algorithm.strategy.clients_meet
         run_with_flower(clients, flat, together=together, quiet=True)
         return Run(path)
 

@@ -44,9 +44,9 @@ TIMING = ("seconds", "server_seconds", "training_seconds")
 SAMPLING = [name for name, row in ALGORITHMS.items() if not row.strategy.needs_all_clients]
 PAIRS = [(name, loss) for name, row in ALGORITHMS.items() for loss in row.losses]
 # whose clients hold rows: they may hold those of one class, and a model travels
-OF_ROWS = [name for name, row in ALGORITHMS.items() if not row.strategy.vertical]
+OF_ROWS = [name for name, row in ALGORITHMS.items() if row.strategy.shares_model]
 # whose clients can train without the others at hand
-ALONE = [name for name, row in ALGORITHMS.items() if not row.strategy.vertical]
+ALONE = [name for name, row in ALGORITHMS.items() if row.strategy.shares_model]
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ CASES = [
     (name, kind)
     for name, row in ALGORITHMS.items()
     for kind in (*TAMPER, *(TAMPER_PAYLOAD if row.strategy.up_type is not None else ()))
-    if not (row.strategy.vertical and kind in OF_A_MODEL)
+    if row.strategy.shares_model or kind not in OF_A_MODEL
 ]
 RETRYING = [name for name, row in ALGORITHMS.items() if row.strategy.retries_failed]
 
@@ -118,7 +118,7 @@ def test_a_bad_reply_is_asked_for_again(
     change, _ = (TAMPER | TAMPER_PAYLOAD)[kind]
     run, tap = run_with_a_bad_reply(strategy, tmp_path / "run", change, times=2)
     asked = [e.partition for e in tap.exchanges if e.server_round == BAD_ROUND and not e.phase]
-    again = [0, 1, 2] if ALGORITHMS[strategy].strategy.vertical else [BAD_PARTITION]
+    again = [BAD_PARTITION] if ALGORITHMS[strategy].strategy.shares_model else [0, 1, 2]
     assert asked == [0, 1, 2, *again, *again]
     assert [line["dropped"] for line in run.lines] == [{}] * 5
     assert [line["clients_answered"] for line in run.lines[1:]] == [3] * 4

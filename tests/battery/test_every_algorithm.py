@@ -50,7 +50,7 @@ def test_two_seeds_give_two_runs(strategy: str, tmp_path: Path) -> None:
 
 
 def test_one_client_is_enough_or_three_parties(strategy: str, tmp_path: Path) -> None:
-    clients = 3 if ALGORITHMS[strategy].strategy.vertical else 1
+    clients = 1 if ALGORITHMS[strategy].strategy.shares_model else 3
     run, _ = federate(tmp_path / "run", {"strategy": strategy}, clients=clients)
     assert [line["clients_answered"] for line in run.lines[1:]] == [clients] * 3
     assert run.lines[3]["loss"] != run.lines[0]["loss"]

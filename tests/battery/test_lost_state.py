@@ -24,7 +24,7 @@ from tests.battery.federation import Exchange, Run, Wiretap, federate, flat_conf
 
 CLIENTS, ROUNDS, LOST_AFTER, LOSER = 3, 6, 2, 1
 # whose clients keep a state; a party of a vertical run that has lost its block ends the run, see test_vertical_failures
-KEEPING = [n for n, row in ALGORITHMS.items() if row.client.memory is not None and not row.strategy.vertical]
+KEEPING = [n for n, row in ALGORITHMS.items() if row.client.memory is not None and row.strategy.shares_model]
 JOINT = [name for name in KEEPING if ALGORITHMS[name].strategy.joint_states]
 each_keeping = pytest.mark.parametrize("strategy", KEEPING)
 each_joint = pytest.mark.parametrize("strategy", JOINT)

@@ -30,7 +30,7 @@ from tests.battery.test_resume import assert_same_run
 SUMMED = [
     name
     for name, row in ALGORITHMS.items()
-    if not row.strategy.vertical and not row.strategy.own_values(row.settings())
+    if row.strategy.shares_model and not row.strategy.own_values(row.settings())
 ]
 UNEQUAL: dict[str, Scalar] = {"dataset": "breast-cancer", "partition": "dirichlet", "privacy.secure-sum": True}
 
@@ -54,7 +54,7 @@ def silence(stage: str, partitions: tuple[int, ...], server_round: int = 2) -> C
 
 
 def test_all_but_those_whose_clients_send_scores_can_be_summed() -> None:
-    horizontal = {name for name, row in ALGORITHMS.items() if not row.strategy.vertical}
+    horizontal = {name for name, row in ALGORITHMS.items() if row.strategy.shares_model}
     assert horizontal - set(SUMMED) == {"fedx1", "fedx2"}
     with pytest.raises(ConfigError, match="each client's own FedXPredictions.positive_scores"):
         parse_run_config({"strategy": "fedx2", "privacy.secure-sum": True})

@@ -20,7 +20,7 @@ from tests.battery.federation import federate
 from tests.battery.test_resume import assert_same_run
 from tests.battery.test_trajectories import CASES, COMMON, RECORDED, RUNS_RECORDED, trajectory
 
-HORIZONTAL = [run for run in RUNS_RECORDED if not ALGORITHMS[run[0].split(",")[0]].strategy.vertical]
+HORIZONTAL = [run for run in RUNS_RECORDED if ALGORITHMS[run[0].split(",")[0]].strategy.shares_model]
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}  # of the values' Euclidean norm
 UNEQUAL: dict[str, Scalar] = {"partition": "dirichlet", "dataset": "breast-cancer", "batch-size": 8}
 

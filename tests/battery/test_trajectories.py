@@ -71,7 +71,7 @@ def trajectory(case: str, dtype: str, folder: Path, stack: int = 1) -> tuple[NDA
     half: dict[str, Scalar] = {"fraction-train": 0.5} if strategy in SAMPLING else {}
     features = np.random.default_rng(5).normal(size=(len(LABELS), 3)) + 0.7 * np.asarray(LABELS)[:, None]
     config = {**save_npz(folder / "rows.npz", features, LABELS), **COMMON, **half, **CASES[case]}
-    if ALGORITHMS[strategy].strategy.vertical:
+    if not ALGORITHMS[strategy].strategy.shares_model:
         keys = ("dataset", "data-dir", "num-server-rounds", "learning-rate", "seed")
         own = {key: config[key] for key in keys} | {"evaluate-every": 1, "strategy": strategy}
         run, _ = federate(folder / "run", own)  # what parties send each other is masked, and never the same

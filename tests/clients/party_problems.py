@@ -13,7 +13,7 @@ from scipy import sparse
 
 from benchmarks.parties import run_parties
 from tests.reference import vfb2 as reference
-from vertical.segment.plan import Array, Holding, Outcome, Plan
+from vertical.segment.plan import Array, Holding, SegmentOutcome, SegmentPlan
 from vertical.transport.frames import Frame
 
 PROBLEMS = ("logistic", "nonconvex-logistic", "ridge", "robust")
@@ -30,7 +30,7 @@ class Case:
     test_features: Array
     test_labels: Array
     columns: list[NDArray[np.int64]]
-    plan: Plan
+    plan: SegmentPlan
 
     @property
     def holdings(self) -> list[Holding]:
@@ -56,14 +56,14 @@ class Case:
             for holding in self.holdings
         ]
 
-    def whole(self, outcomes: Sequence[Outcome]) -> Array:
+    def whole(self, outcomes: Sequence[SegmentOutcome]) -> Array:
         """(d,) the assembled model."""
         weights = np.full(self.features.shape[1], np.nan)
         for own, outcome in zip(self.columns, outcomes, strict=True):
             weights[own] = outcome.weights
         return weights
 
-    def epochs(self, plan: Plan | None = None) -> list[list[list[NDArray[np.int64]]]]:
+    def epochs(self, plan: SegmentPlan | None = None) -> list[list[list[NDArray[np.int64]]]]:
         """Every epoch's batches, by place."""
         plan = plan or self.plan
         return [
@@ -81,7 +81,7 @@ class Case:
             self.problem(), self.features, self.labels, plan.algorithm, plan.step, self.epochs(), frozen=frozen
         )
 
-    def run(self, plans: Plan | Sequence[Plan] | None = None, **options: Any) -> list[Outcome]:
+    def run(self, plans: SegmentPlan | Sequence[SegmentPlan] | None = None, **options: Any) -> list[SegmentOutcome]:
         """The outcomes of the last segment, with a thread for each party."""
         options.setdefault("processes", False)
         options.setdefault("timeout", 30.0)
@@ -103,7 +103,7 @@ def make_case(
     if problem == "softmax":  # the thirds of the numbers
         cuts = np.quantile(labels, [1 / 3, 2 / 3])
         labels, test_labels = (np.digitize(numbers, cuts).astype(np.float64) for numbers in (labels, test_labels))
-    plan = Plan(
+    plan = SegmentPlan(
         serial=7,
         segment=0,
         algorithm="sgd",

@@ -12,6 +12,7 @@ import pytest
 from benchmarks.parties import run_parties
 from tests.clients.party_problems import ALGORITHMS, Case, make_case
 from tests.reference import vfb2 as reference
+from vertical.injection import Injection
 from vertical.problem.analysis import gradient, minimum, value
 from vertical.problem.blocks import make_block
 from vertical.problem.blocks.base import Block
@@ -19,7 +20,7 @@ from vertical.problem.blocks.dense import DenseBlock
 from vertical.problem.blocks.sparse import SparseBlock
 from vertical.problem.objectives import make_objective
 from vertical.segment.masked_sums import Elements, Sums
-from vertical.segment.plan import Array, Holding, Injection, Outcome
+from vertical.segment.plan import Array, Holding, SegmentOutcome
 from vertical.segment.shared import Station
 from vertical.segment.sum_order import Agenda
 from vertical.segment.updates import Updates
@@ -31,12 +32,12 @@ FAR = 10**6  # a skew without effect
 SHAKEN = [Injection(delays=Delays(one_way=0.0003 * (party % 3), jitter=0.002, seed=party)) for party in range(8)]
 
 
-def logs_of(outcomes: list[Outcome]) -> list[list[reference.Event]]:
+def logs_of(outcomes: list[SegmentOutcome]) -> list[list[reference.Event]]:
     assert all(outcome.log is not None for outcome in outcomes)
     return [[reference.Event(*event) for event in outcome.log or []] for outcome in outcomes]
 
 
-def replayed(case: Case, outcomes: list[Outcome]) -> list[np.ndarray]:
+def replayed(case: Case, outcomes: list[SegmentOutcome]) -> list[np.ndarray]:
     plan = case.plan
     frozen = [] if plan.update_passive else [party for party in range(plan.parties) if party not in plan.active]
     parties = reference.make_parties(
@@ -45,7 +46,7 @@ def replayed(case: Case, outcomes: list[Outcome]) -> list[np.ndarray]:
     return reference.replay(case.problem(), parties, case.labels, plan.active, case.epochs(), logs_of(outcomes))
 
 
-def check_logs(case: Case, outcomes: list[Outcome], window: int | None = None) -> None:
+def check_logs(case: Case, outcomes: list[SegmentOutcome], window: int | None = None) -> None:
     plan = case.plan
     counts, barrier = [len(batches) for batches in case.epochs()[0]], plan.algorithm == "svrg"
     window, skew = window or plan.window, plan.skew or FAR

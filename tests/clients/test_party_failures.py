@@ -15,10 +15,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from benchmarks.parties import PartiesError, run_parties
 from tests.clients.party_problems import Case, make_case
+from vertical.injection import Injection
 from vertical.segment.dominator import Dominator, agreed_flips, draw_flips, notice
 from vertical.segment.masked_sums import DirectSums, Gathering
 from vertical.segment.party import run_segment
-from vertical.segment.plan import Holding, Injection, PartyState, Plan
+from vertical.segment.plan import Holding, PartyState, SegmentPlan
 from vertical.segment.preparation import Hello, agree_keys
 from vertical.segment.same_rows import ABSENT
 from vertical.segment.sum_order import BINS, Agenda
@@ -245,7 +246,7 @@ def test_a_state_that_does_not_fit() -> None:
     ],
 )
 def test_plans_differ(change: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def odd(me: int, plan: Plan, *arguments: Any, **options: Any) -> Any:
+    async def odd(me: int, plan: SegmentPlan, *arguments: Any, **options: Any) -> Any:
         return await run_segment(me, plan if me else replace(plan, **change), *arguments, **options)
 
     monkeypatch.setattr("benchmarks.parties.run_segment", odd)

@@ -16,7 +16,7 @@ from tests.reference import split_network, vfb2
 from vertical.problem.blocks.network import HIDDEN, Architecture, make_network
 from vertical.problem.head import Head
 from vertical.problem.objectives import make_objective
-from vertical.segment.plan import Outcome, PartyState
+from vertical.segment.plan import PartyState, SegmentOutcome
 from vertical.transport.frames import Kind
 
 # each party has its own: two are linear, one has a hidden layer
@@ -46,11 +46,11 @@ def reference_of(case: Case) -> tuple[split_network.Headed, list[split_network.P
     return problem, parts
 
 
-def play(case: Case, **options: Any) -> list[Outcome]:
+def play(case: Case, **options: Any) -> list[SegmentOutcome]:
     return case.run(networks=architectures(case), **options)
 
 
-def assert_equal(case: Case, outcomes: list[Outcome], problem: split_network.Headed, parts: Any) -> None:
+def assert_equal(case: Case, outcomes: list[SegmentOutcome], problem: split_network.Headed, parts: Any) -> None:
     for outcome, part in zip(outcomes, parts, strict=True):
         np.testing.assert_allclose(outcome.weights, part.w, rtol=0, atol=1e-9)
     owner = case.plan.active[0]

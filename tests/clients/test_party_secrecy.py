@@ -12,14 +12,14 @@ from benchmarks.parties import PartiesError, run_parties
 from tests.clients.party_problems import Case, Tape, make_case
 from tests.reference import vfb2 as reference
 from vertical.masking.pairwise import RING
-from vertical.segment.plan import Outcome, PartyState, Plan
+from vertical.segment.plan import PartyState, SegmentOutcome, SegmentPlan
 from vertical.transport.frames import Kind
 
 SUM_KINDS = {Kind.PARTIAL, Kind.SNAPSHOT_PARTIAL, Kind.EVALUATION, Kind.TOTALS, Kind.VALUE_TREE, Kind.MASK_TREE}
 MASKINGS = ("pairwise", "two-trees")
 
 
-def recorded(case: Case) -> tuple[list[Tape], list[Outcome]]:
+def recorded(case: Case) -> tuple[list[Tape], list[SegmentOutcome]]:
     tapes = [Tape() for _ in case.columns]
     rng = np.random.default_rng(4)
     states = [PartyState(rng.standard_normal(len(own))) for own in case.columns]
@@ -153,7 +153,7 @@ def private_case(**fields: object) -> Case:
     return make_case(4, (2, 0), rows=200, batch_size=16, label_epsilon=1.0, synchronous=True, **fields)
 
 
-def corrected(case: Case, flips: np.ndarray, plans: list[Plan]) -> np.ndarray:
+def corrected(case: Case, flips: np.ndarray, plans: list[SegmentPlan]) -> np.ndarray:
     """The reference's model on flipped labels, with the loss that corrects for them."""
     plan = case.plan
     problem = reference.Corrected(plan.problem, plan.weight, reference.flip_rate(plan.label_epsilon))

@@ -13,7 +13,7 @@ from tests.clients.party_problems import Case, Tape, make_case
 from tests.clients.test_party_processes import LIMITS
 from tests.clients.test_party_secrecy import MASKINGS, elements, exposed
 from vertical.segment import sum_order
-from vertical.segment.plan import Array, Outcome, PartyState
+from vertical.segment.plan import Array, PartyState, SegmentOutcome
 from vertical.transport.frames import Kind
 
 SCORING = {"epochs": 0, "evaluate": False, "test_rows": 0, "score": True, "start": False}
@@ -21,7 +21,7 @@ SCORING = {"epochs": 0, "evaluate": False, "test_rows": 0, "score": True, "start
 
 def scored(
     case: Case, weights: Array, tapes: list[Tape] | None = None, *, processes: bool = False, **options: Any
-) -> list[Outcome]:
+) -> list[SegmentOutcome]:
     """The outcomes of a segment in which nobody holds labels."""
     holdings = [replace(held, test_features=None, labels=None, test_labels=None) for held in case.holdings]
     states = [PartyState(weights[own]) for own in case.columns]

@@ -157,7 +157,7 @@ def test_the_bytes(traffic: Traffic, lines: Any) -> None:
     _, clients, _ = command_of(traffic.page)
     letters = letters_of(traffic.page)
     # parties differ, so that formulas are of all of them together
-    times = 1 if ALGORITHMS[traffic.strategy].strategy.vertical else clients
+    times = clients if ALGORITHMS[traffic.strategy].strategy.shares_model else 1
     line = lines(traffic.page, traffic.strategy)[traffic.round]
     for formula, total, key in zip(traffic.each, traffic.all, ("bytes_up", "bytes_down"), strict=True):
         assert line[key] == number(total), key
@@ -165,7 +165,7 @@ def test_the_bytes(traffic: Traffic, lines: Any) -> None:
         assert eval(formula, {"__builtins__": {}}, letters) * times == line[key], key
 
 
-@pytest.mark.parametrize("strategy", [name for name, row in ALGORITHMS.items() if row.strategy.vertical])
+@pytest.mark.parametrize("strategy", [name for name, row in ALGORITHMS.items() if not row.strategy.shares_model])
 def test_the_bytes_between_the_parties(strategy: str, tmp_path: Path) -> None:
     """What the parties send each other in a round, all of them together: rows of strategy, round, formula, bytes."""
     page = PAGE_OF[strategy]

@@ -120,9 +120,9 @@ def test_the_row_is_what_the_code_does(strategy: str) -> None:
     uncovered = uncovered_fields(config.algorithm.client)
     expected = "refused" if config.algorithm.objection else "model" if uncovered else "covered"
     assert changing == [expected] * 3
-    assert (beside == "nothing") == (not uncovered and not config.algorithm.strategy.vertical)
+    assert (beside == "nothing") == (not uncovered and config.algorithm.strategy.shares_model)
     # fedx1 and local-pair share fedx2's records
-    if strategy not in ("fedx1", "local-pair") and not config.algorithm.strategy.vertical:
+    if strategy not in ("fedx1", "local-pair") and config.algorithm.strategy.shares_model:
         told = {field: word in beside or field in codes(beside) for field, word in NAMED.items()}
         assert [field for field in uncovered if not told.get(field, True)] == []
 

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,6 +86,17 @@ def test_three_in_four_public_functions_have_sections() -> None:
     without = [name for name, text in functions.items() if not sections.search(text)]
     assert len(functions) > 80
     assert len(without) <= len(functions) / 4, without
+
+
+def test_no_two_classes_share_a_name() -> None:
+    places = defaultdict(list)
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(str(path.relative_to(PROJECT)))
+    # each method has its own Carry and Batch
+    outside = {name: found for name, found in places.items() if not all(one.startswith("methods/") for one in found)}
+    assert {name: found for name, found in outside.items() if len(found) > 1} == {}
 
 
 def test_pages_and_docstrings_use_the_words_of_the_glossary() -> None:

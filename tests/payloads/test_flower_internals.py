@@ -210,7 +210,7 @@ def test_it_behaves_as_we_use_it(name: str) -> None:
 NO_INSTALLATION = constant("NO_INSTALLATION")
 COMMANDS, HOMES = "simulations/engines/flower.py, tests/deployment/federation.py", "deploy, tests/battery/engines.py"
 TEXTS = [
-    ("class ClientAppActor", "simulation/ray_transport/ray_actor.py", "strategies/vertical/meeting.py"),
+    ("class ClientAppActor", "simulation/ray_transport/ray_actor.py", "strategies/vertical/together.py"),
     (
         """str(type(ex)) + ":<'" + str(ex) + "'>\"""",
         "server/superlink/fleet/vce/vce_api.py",

@@ -13,7 +13,7 @@ import tomli_w
 
 from apps.config import Scalar, parse_run_config
 from simulations.arguments import add_directory
-from simulations.engines.workers import Task
+from simulations.engines.workers import WorkerTask
 from simulations.experiments.expansion import Expansion, expand
 from simulations.experiments.experiment import read_experiment
 from simulations.results.records import COMPOSITE_METRICS, METRICS, RunRecord, read_run
@@ -151,7 +151,7 @@ class Runs:
         self.missing: Callable[[Mapping[str, Any]], bool] = lambda config: False
         self.interrupt_after = 1000
 
-    def __call__(self, tasks: Sequence[Task], jobs: int, ended: Callable[[Task, str], None]) -> None:
+    def __call__(self, tasks: Sequence[WorkerTask], jobs: int, ended: Callable[[WorkerTask, str], None]) -> None:
         for task in tasks:
             if len(self.names) == self.interrupt_after:
                 raise KeyboardInterrupt

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulations.engines.workers import Task, _reason
+from simulations.engines.workers import WorkerTask, _reason
 from simulations.experiments.expansion import expand
 from simulations.experiments.experiment import find_experiment, find_packaged
 from simulations.experiments.reproduce import Reproduction
@@ -206,7 +206,7 @@ def test_ctrl_c_keeps_and_shows_what_has_finished(command: Line, runs: Runs, tmp
 
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_all(tasks: Sequence[Task], jobs: int, ended: Callable[[Task, str], None]) -> None:
+    def run_all(tasks: Sequence[WorkerTask], jobs: int, ended: Callable[[WorkerTask, str], None]) -> None:
         for task in tasks:
             ended(task, _reason(task))
 

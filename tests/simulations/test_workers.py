@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from simulations.engines.workers import Task, run_all
+from simulations.engines.workers import WorkerTask, run_all
 from simulations.results.records import read_run
 
 # Models that end a worker's process, fail, or tell the process that they ran in.
@@ -42,10 +42,10 @@ def meeting(shape):
 """
 
 
-def task(folder: Path, name: str, model: str, data: str = "", metrics: tuple[str, ...] = ("auc", "loss")) -> Task:
+def task(folder: Path, name: str, model: str, data: str = "", metrics: tuple[str, ...] = ("auc", "loss")) -> WorkerTask:
     config = {"strategy": "local-sgd", "num-server-rounds": 1, "local-steps": 1, "checkpoint-every": 0}
     place = {"output-dir": str(folder), "run-name": name}
-    return Task(name, "in-process", 2, {**config, "model": model, **place}, metrics, data)
+    return WorkerTask(name, "in-process", 2, {**config, "model": model, **place}, metrics, data)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], li
     return lambda: [int(pid) for pid in dict.fromkeys((tmp_path / "pids").read_text().split())]
 
 
-def ran(tasks: Sequence[Task], jobs: int) -> dict[str, str]:
+def ran(tasks: Sequence[WorkerTask], jobs: int) -> dict[str, str]:
     """The reasons, in the order in which the tasks ended."""
     reasons: dict[str, str] = {}
     run_all(tasks, jobs, lambda task, reason: reasons.update({task.name: reason}))

@@ -21,7 +21,7 @@ from strategies.rounds.robust import make_robust
 from tests.battery.federation import Exchange, federate
 
 ROBUST = AGGREGATIONS[1:]
-HORIZONTAL = [name for name, row in ALGORITHMS.items() if not row.strategy.vertical]
+HORIZONTAL = [name for name, row in ALGORITHMS.items() if row.strategy.shares_model]
 stacks = arrays_of.arrays(np.float64, st.tuples(st.integers(3, 9), st.integers(1, 5)), elements=st.floats(-9, 9))
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from payloads.handshake import SiteReport
 from payloads.record import PayloadError
@@ -18,17 +17,16 @@ from payloads.settings import TrainingSettings
 from strategies.rounds.errors import StrategyError
 from strategies.rounds.handshake import Roster
 from strategies.vertical.meeting import (
-    active_parties,
     addresses_of,
-    check_capacity,
     check_rows,
-    check_simulation,
     check_step,
-    meet_on,
+    choose_active,
     warn_of_looks,
 )
 from strategies.vertical.strategy import find_blamed, find_culprits
-from strategies.vfb2 import VFB2SGD, step_of
+from strategies.vertical.together import check_capacity, check_simulation, meet_on
+from strategies.vfb2 import VFB2SGD
+from vertical.injection import Injection, inject, injection_of, make_injections
 from vertical.records import (
     COUNTERS,
     PAGE,
@@ -36,11 +34,12 @@ from vertical.records import (
     DataSummary,
     Report,
     VFB2Progress,
-    VFB2Settings,
     cut,
     join_bytes,
     text,
 )
+from vertical.settings import VFB2Settings
+from vertical.transport.endpoint import Delays
 from vertical.transport.frames import PartyError
 
 
@@ -74,12 +73,6 @@ def roster_of(parties: int) -> Roster:
 # Settings.
 
 
-@pytest.mark.parametrize("wrong", [{"delay": "0.1;0.2"}, {"jitter": "inf"}, {"extra_compute": "nan"}])
-def test_seconds_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        VFB2Settings(**wrong)
-
-
 def test_what_auto_means() -> None:
     assert VFB2Settings().factor is None
     assert VFB2Settings(weight=0.5).factor == 0.5
@@ -100,13 +93,11 @@ def test_the_delay_is_bounded_by_what_is_under_way(settings: dict[str, Any], act
     assert VFB2Settings(**settings).delay_bound(active) == bound
 
 
-def test_seconds_are_for_all_or_one_a_party() -> None:
-    settings = VFB2Settings(delay="0.5", jitter="1, 2,3")
-    assert settings.seconds("delay", 3) == [0.5, 0.5, 0.5]
-    assert settings.seconds("jitter", 3) == [1.0, 2.0, 3.0]
-    assert settings.seconds("extra_compute", 3) == [0.0, 0.0, 0.0]
-    with pytest.raises(ValueError, match=r"vfb2\.jitter: got 3 numbers for 4 parties"):
-        settings.seconds("jitter", 4)
+def test_injections_last_as_long_as_the_context() -> None:
+    with inject(make_injections(3, compute=0.5, delay=0.25, slowest=2)):
+        assert [injection_of(party).compute for party in range(4)] == [0.5, 0.5, 1.0, 0.0]
+        assert [injection_of(party).delays for party in (0, 2)] == [Delays(0.25)] * 2
+    assert injection_of(0) == Injection()
 
 
 # Records.
@@ -145,7 +136,6 @@ def test_metrics_keep_their_names_on_the_way() -> None:
         (1, {"allow_two_parties": True}, "number of parties: got 1, allowed: 2 or more"),
         (2, {}, "take at least 3, or set vfb2.allow-two-parties=true"),
         (3, {"active_parties": 4}, "vfb2.active-parties: got 4, allowed: at most as many as parties, 3"),
-        (4, {"delay": "1,2,3"}, "vfb2.delay: got .* for 4 parties, allowed: one number, or one for each"),
     ],
 )
 def test_parties_that_cannot_meet_are_refused(parties: int, settings: dict[str, Any], told: str) -> None:
@@ -294,9 +284,9 @@ def test_active_parties_are_the_first_with_labels(
     summaries = [summary(labels=np.array([bool(label)])) for label in labels]
     if isinstance(active, str):
         with pytest.raises(StrategyError, match=re.escape(active)):
-            active_parties(summaries, VFB2Settings(**settings))
+            choose_active(summaries, VFB2Settings(**settings))
     else:
-        assert active_parties(summaries, VFB2Settings(**settings)) == active
+        assert choose_active(summaries, VFB2Settings(**settings)) == active
 
 
 # How large a step may be.
@@ -326,9 +316,9 @@ def test_or_warned_about(caplog: pytest.LogCaptureFixture) -> None:
 def test_an_epoch_is_what_drops_count() -> None:
     training = TrainingSettings(num_server_rounds=4, local_steps=99, learning_rate=1.0, lr_decay=0.5, lr_decay_every=3)
     settings = VFB2Settings(epochs=2)
-    assert [step_of(training, settings, segment) for segment in (0, 1, 2, 3, 4)] == [1, 1, 1, 0.5, 0.25]
+    assert [settings.step(training, segment) for segment in (0, 1, 2, 3, 4)] == [1, 1, 1, 0.5, 0.25]
     halfway = training.model_copy(update={"lr_decay_every": 0, "lr_decay_at": "0.5"})
-    assert [step_of(halfway, settings, segment) for segment in (1, 2, 3, 4)] == [1, 1, 0.5, 0.5]
+    assert [settings.step(halfway, segment) for segment in (1, 2, 3, 4)] == [1, 1, 0.5, 0.5]
 
 
 @pytest.mark.parametrize("percent", range(1, 100))

@@ -17,9 +17,10 @@ from multiprocessing.process import BaseProcess
 from benchmarks.parties import PRELOADED
 from simulations.engines.addresses import socket_folder
 from tests.battery.ports import addresses_for
+from vertical.injection import Injection
 from vertical.problem.objectives import Array
 from vertical.segment.party import run_segment
-from vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan
+from vertical.segment.plan import Holding, PartyState, SegmentOutcome, SegmentPlan
 from vertical.transport.endpoint import Endpoint, Limits
 from vertical.transport.frames import Frame, Kind, PartyError
 from vertical.transport.identity import Identity
@@ -36,7 +37,7 @@ _UNDER_WAY = 20
 class Ended:
     """How a party's segment ended, and the most memory its process had, in bytes."""
 
-    result: Outcome | BaseException
+    result: SegmentOutcome | BaseException
     memory: int
 
 
@@ -49,7 +50,7 @@ class Post:
     """
 
     me: int
-    plan: Plan
+    plan: SegmentPlan
     holding: Holding
     endpoint: Endpoint
     state: PartyState = field(default_factory=PartyState)
@@ -133,11 +134,11 @@ class Company:
                         found[waiting.pop(pipe)] = told
         return found
 
-    def outcomes(self, within: float = 60.0) -> list[Outcome]:
+    def outcomes(self, within: float = 60.0) -> list[SegmentOutcome]:
         """Of all parties, of which none fails."""
         outcomes = []
         for _, ended in sorted(self.ends(within=within).items()):
-            assert isinstance(ended.result, Outcome), repr(ended.result)
+            assert isinstance(ended.result, SegmentOutcome), repr(ended.result)
             outcomes.append(ended.result)
         return outcomes
 
@@ -151,7 +152,7 @@ class Company:
 
 @contextlib.contextmanager
 def posts(
-    plan: Plan, holdings: Sequence[Holding], transport: str = "unix", limits: Limits = LIMITS
+    plan: SegmentPlan, holdings: Sequence[Holding], transport: str = "unix", limits: Limits = LIMITS
 ) -> Iterator[dict[int, Post]]:
     """What each party is started with; addresses are of the test's own."""
     with socket_folder() as folder:
@@ -174,7 +175,7 @@ def _live(pipe: Connection) -> None:
         pipe.recv()
         watch = _Watch(lambda: pipe.send("under way"))
         given = (post.me, post.plan, post.holding, post.state, post.endpoint)
-        result: Outcome | BaseException
+        result: SegmentOutcome | BaseException
         try:
             result = asyncio.run(run_segment(*given, injection=post.injection, recorder=watch))
         except Exception as error:

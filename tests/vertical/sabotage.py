@@ -9,7 +9,7 @@ import pytest
 
 import vertical.segment.party
 from vertical.problem.objectives import Array
-from vertical.segment.plan import PartyState, Plan
+from vertical.segment.plan import PartyState, SegmentPlan
 from vertical.transport.frames import Frame
 
 FULL = "its disk is full"
@@ -48,7 +48,9 @@ class Saboteur:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         real = vertical.segment.party.run_segment
 
-        async def run_segment(me: int, plan: Plan, holding: Any, start: PartyState, *rest: Any, **options: Any) -> Any:
+        async def run_segment(
+            me: int, plan: SegmentPlan, holding: Any, start: PartyState, *rest: Any, **options: Any
+        ) -> Any:
             if plan.segment != self.segment or me != self.party:
                 return await real(me, plan, holding, start, *rest, **options)
             self.serials.append(plan.serial)
@@ -62,4 +64,4 @@ class Saboteur:
                 raise OSError(FULL)
             return outcome
 
-        monkeypatch.setattr("clients.vfb2.run_segment", run_segment)
+        monkeypatch.setattr("vertical.taking_part.run_segment", run_segment)

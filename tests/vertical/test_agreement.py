@@ -27,7 +27,7 @@ from vertical.masking.pairwise import RING
 from vertical.records import INTERSECTION, Segment, join_bytes
 from vertical.segment.masked_sums import DirectSums
 from vertical.segment.party import run_segment
-from vertical.segment.plan import Plan
+from vertical.segment.plan import SegmentPlan
 from vertical.transport.frames import PartyError
 
 QUICK: dict[str, Scalar] = {"max-retries": 0, "retry-wait": 0.0, "vfb2.join-timeout": 2.0}
@@ -266,7 +266,7 @@ def test_sums_of_parties_that_skip_the_comparison_are_noise(monkeypatch: pytest.
     monkeypatch.setattr(Agreement, "confirm", skip)
     plans = {2: dataclasses.replace(case.plan, terms=(("segment field base", "00"),))}
 
-    async def odd(me: int, plan: Plan, *arguments: Any, **options: Any) -> Any:
+    async def odd(me: int, plan: SegmentPlan, *arguments: Any, **options: Any) -> Any:
         return await run_segment(me, plans.get(me, plan), *arguments, **options)
 
     monkeypatch.setattr("benchmarks.parties.run_segment", odd)

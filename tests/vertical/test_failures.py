@@ -21,10 +21,10 @@ import pytest
 from tests.apps.vertical_runs import CSV, EVERYBODY, own_files, play
 from tests.clients.party_problems import Case, make_case
 from tests.vertical.company import LIMITS, Company, Post, posts
+from vertical.injection import Injection
 from vertical.problem.blocks.base import Rows
 from vertical.problem.blocks.dense import DenseBlock
 from vertical.problem.objectives import Array
-from vertical.segment.plan import Injection
 
 
 @dataclass(frozen=True)

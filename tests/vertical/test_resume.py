@@ -18,7 +18,7 @@ from benchmarks.parties import PartiesError, run_parties
 from tests.clients.party_problems import ALGORITHMS, Case, make_case
 from tests.vertical.sabotage import FULL
 from vertical.problem.blocks.dense import DenseBlock
-from vertical.segment.plan import Outcome, PartyState, Plan
+from vertical.segment.plan import PartyState, SegmentOutcome, SegmentPlan
 from vertical.transport.endpoint import Limits
 
 LIMITS = Limits(join=5.0, beat=0.3, silence=3.0, close=1.0)
@@ -29,7 +29,7 @@ def case_of(algorithm: str, **fields: Any) -> Case:
     return make_case(4, (1,), algorithm=algorithm, rows=60, batch_size=5, epochs=1, step=0.03, **fields)
 
 
-def plans_of(case: Case, first: int = 0, attempts: int = 0) -> list[Plan]:
+def plans_of(case: Case, first: int = 0, attempts: int = 0) -> list[SegmentPlan]:
     """The plans of the segments from `first` on, each of one epoch; serials count every attempt."""
     return [
         replace(case.plan, serial=10 + segment + attempts, segment=segment, first_epoch=segment, start=segment == 0)
@@ -37,19 +37,19 @@ def plans_of(case: Case, first: int = 0, attempts: int = 0) -> list[Plan]:
     ]
 
 
-def states(outcomes: Sequence[Outcome]) -> list[PartyState]:
+def states(outcomes: Sequence[SegmentOutcome]) -> list[PartyState]:
     """What the parties go on from, as a file would keep it."""
     kept: list[PartyState] = pickle.loads(pickle.dumps([outcome.state for outcome in outcomes]))
     return kept
 
 
 def play_segments(
-    case: Case, plans: Sequence[Plan], start: list[PartyState] | None = None, **options: Any
-) -> list[list[Outcome]]:
+    case: Case, plans: Sequence[SegmentPlan], start: list[PartyState] | None = None, **options: Any
+) -> list[list[SegmentOutcome]]:
     return run_parties(case.holdings, plans, **{"processes": False, "states": start, "limits": LIMITS, **options})
 
 
-def assert_same(left: Sequence[Outcome], right: Sequence[Outcome]) -> None:
+def assert_same(left: Sequence[SegmentOutcome], right: Sequence[SegmentOutcome]) -> None:
     for mine, theirs in zip(left, right, strict=True):
         np.testing.assert_array_equal(mine.weights, theirs.weights)
         np.testing.assert_array_equal(mine.table, theirs.table)

@@ -13,13 +13,12 @@ from benchmarks.parties import run_parties
 from tests.clients.party_problems import make_case
 from tests.reference.vertical import train
 from tests.vertical.company import Company, posts
-from tests.vertical.pooled import train
 from tests.vertical.synthetic import sparse_like_news20
 from vertical.problem.analysis import value
 from vertical.problem.blocks.base import Features
 from vertical.problem.blocks.sparse import canonical
 from vertical.problem.objectives import Array, make_objective
-from vertical.segment.plan import Holding, Outcome, Plan
+from vertical.segment.plan import Holding, SegmentOutcome, SegmentPlan
 from vertical.transport.endpoint import Limits
 
 WEIGHT = 1e-6
@@ -37,7 +36,7 @@ PLAN = replace(
 class Table:
     """Sparse rows for training and testing, their columns cut among the parties of a plan."""
 
-    def __init__(self, plan: Plan, columns: int, draws: int) -> None:
+    def __init__(self, plan: SegmentPlan, columns: int, draws: int) -> None:
         features, labels = sparse_like_news20(plan.rows + plan.test_rows, columns, draws, seed=1)
         self.plan = plan
         self.train, self.test = canonical(features[: plan.rows]), canonical(features[plan.rows :])
@@ -59,7 +58,7 @@ class Table:
         settings = {"step": plan.step, "epochs": plan.epochs, "batch_size": plan.batch_size, "seed": plan.seed}
         return train(features, self.labels, objective, plan.algorithm, **settings)
 
-    def check(self, outcomes: list[Outcome]) -> tuple[float, float, float]:
+    def check(self, outcomes: list[SegmentOutcome]) -> tuple[float, float, float]:
         """The objective, the reference's objective and the test accuracy; what was reported is what was computed."""
         weights = np.concatenate([outcome.weights for outcome in outcomes])
         accuracy = float(np.mean(np.sign(self.test @ weights) == self.test_labels))
@@ -77,7 +76,7 @@ def test_news20_sized_blocks_train_in_processes() -> None:
     limits = Limits(join=30.0, silence=20.0)
     with posts(PLAN, table.holdings, limits=limits) as team, Company(team.values()) as company:
         ended = [end for _, end in sorted(company.ends(within=180.0).items())]
-    outcomes = [end.result for end in ended if isinstance(end.result, Outcome)]
+    outcomes = [end.result for end in ended if isinstance(end.result, SegmentOutcome)]
     assert len(outcomes) == 8, ended
     objective, alone, accuracy = table.check(outcomes)
     assert objective < 0.5

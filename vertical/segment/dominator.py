@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vertical.problem.head import Head
 from vertical.problem.objectives import Array, Objective, correct_for_flips
-from vertical.segment.plan import Plan
+from vertical.segment.plan import SegmentPlan
 from vertical.transport.frames import Frame, PartyError
 
 Flips = NDArray[np.bool_]
@@ -32,7 +32,7 @@ class Dominator:
     def __init__(
         self,
         me: int,
-        plan: Plan,
+        plan: SegmentPlan,
         objective: Objective,
         labels: Array,
         flips: Flips | None,
@@ -107,7 +107,7 @@ def notice(labels: Array, flips: Flips | None) -> bytes:
     return digest + (b"" if flips is None else np.packbits(flips).tobytes())
 
 
-def agreed_flips(plan: Plan, me: int, own: bytes, notices: dict[int, bytes], held: Flips | None) -> Flips | None:
+def agreed_flips(plan: SegmentPlan, me: int, own: bytes, notices: dict[int, bytes], held: Flips | None) -> Flips | None:
     """(n,) flips that the first active party has sent, once all notices agree; None without label privacy.
 
     Args:

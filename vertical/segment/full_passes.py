@@ -12,7 +12,7 @@ from problems.tallies import Tally
 from vertical.problem.analysis import second_moment
 from vertical.problem.blocks import NO_PENALTY
 from vertical.problem.objectives import Array
-from vertical.segment.shared import Phase, Station
+from vertical.segment.shared import SegmentPhase, Station
 from vertical.segment.sum_order import BINS, MARKS
 from vertical.transport.frames import Kind, PartyError
 
@@ -20,7 +20,7 @@ PENALTY, MOMENT, TRAINING_LOSS, TEST_LOSS, TEST_MARK = range(MARKS)
 COUNTS = slice(MARKS, MARKS + 2 * BINS)
 
 
-class FullPass(Phase):
+class FullPass(SegmentPhase):
     """The full passes of a segment (Algorithm 4, steps 3 and 4; Algorithm 6, step 2); `begin` starts the next one.
 
     The active parties send the slopes (theta) of their chunks to all who learn; at the end the block stores them all.
@@ -85,7 +85,7 @@ def _check(peer: int, body: bytes | memoryview, length: int) -> Array:
     return values
 
 
-class Evaluation(Phase):
+class SegmentEvaluation(SegmentPhase):
     """One evaluation, with the current block, by two masked sums.
 
     The first gives each dominator the predictions of its share of the training and test rows. The second gives the

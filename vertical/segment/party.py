@@ -1,7 +1,7 @@
 """One party of a vertical segment: it joins its peers, trains, evaluates and leaves.
 
 Between two barriers all work is done in the callbacks of incoming frames. docs/vertical.md ("Metrics") says what the
-counters of an `Outcome` count.
+counters of a `SegmentOutcome` count.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from scipy import sparse
 
+from vertical.injection import Injection
 from vertical.problem.blocks import NO_PENALTY
 from vertical.problem.blocks.base import SAGA, SVRG, Block
 from vertical.problem.blocks.network import Architecture
@@ -20,16 +21,16 @@ from vertical.problem.head import Head
 from vertical.problem.objectives import make_objective
 from vertical.segment.counted_sums import CountedSums
 from vertical.segment.dominator import Dominator, agreed_flips, draw_flips, notice
-from vertical.segment.full_passes import Evaluation, FullPass
-from vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan, Recorder
+from vertical.segment.full_passes import FullPass, SegmentEvaluation
+from vertical.segment.plan import Holding, PartyState, Recorder, SegmentOutcome, SegmentPlan
 from vertical.segment.preparation import Hello, check_hellos, prepared_block, prepared_head, shared_sums
-from vertical.segment.routing import Exchange
+from vertical.segment.routing import FrameRouter
 from vertical.segment.same_rows import RowComparison
 from vertical.segment.scoring import Scoring
 from vertical.segment.shared import Station
 from vertical.segment.sum_order import Agenda
 from vertical.segment.updates import Rounds, Updates
-from vertical.segment.varying import FEWEST, Watch, check_start, flags_of_party
+from vertical.segment.varying import FEWEST, VariationWatch, check_start, flags_of_party
 from vertical.segment.workers import SleepingWorkers, Threads, Workers
 from vertical.transport.endpoint import Endpoint
 from vertical.transport.frames import WITHHELD, Kind, PartyError
@@ -39,7 +40,7 @@ from vertical.transport.traffic import Counters
 
 async def run_segment(
     me: int,
-    plan: Plan,
+    plan: SegmentPlan,
     holding: Holding,
     start: PartyState,
     endpoint: Endpoint | None,
@@ -50,7 +51,7 @@ async def run_segment(
     threads: int = 1,
     events: bool = False,
     fewest: int = FEWEST,
-) -> Outcome:
+) -> SegmentOutcome:
     """Take part in one segment.
 
     Args:
@@ -79,7 +80,7 @@ async def run_segment(
 @dataclass(eq=False, repr=False)
 class _Party:
     me: int
-    plan: Plan
+    plan: SegmentPlan
     holding: Holding
     state: PartyState
     endpoint: Endpoint | None
@@ -97,7 +98,7 @@ class _Party:
         self._comparison = RowComparison(self.me, plan.ids, rows)
         self._hello = Hello.of(self._private, plan, self._comparison.tag, self.holding)
         self._mesh = self._make_mesh() if plan.parties > 1 else None
-        self._exchange = Exchange(plan, self._mesh)
+        self._exchange = FrameRouter(plan, self._mesh)
 
     def _make_mesh(self) -> Mesh:
         plan, endpoint = self.plan, self.endpoint
@@ -111,7 +112,7 @@ class _Party:
             )
         return Mesh(self.me, endpoint, plan.serial, hello=self._hello.to_bytes(), delays=self.injection.delays)
 
-    async def run(self, recorder: Recorder | None, events: bool) -> Outcome:
+    async def run(self, recorder: Recorder | None, events: bool) -> SegmentOutcome:
         began = time.perf_counter()
         exchange, plan = self._exchange, self.plan
         try:
@@ -121,7 +122,7 @@ class _Party:
             await self._train(station)
             seconds, cpu = time.perf_counter() - seconds, time.process_time() - cpu
             if plan.evaluate:
-                await exchange.through(Evaluation(station))
+                await exchange.through(SegmentEvaluation(station))
             await self._score(station)
             await exchange.barrier(1)
         except Exception as error:
@@ -135,7 +136,7 @@ class _Party:
                 await self._mesh.close()
         times = {"seconds_total": time.perf_counter() - began, "seconds_training": seconds, "cpu_training": cpu}
         counters = {name: float(count) for name, count in (self._counts(station) | times).items()}
-        return Outcome(
+        return SegmentOutcome(
             station.block.weights,
             station.block.table,
             self.state.flips,
@@ -166,7 +167,7 @@ class _Party:
         sums = shared_sums(self.me, self._agenda, self._private, hellos, self._exchange.send, recorder)
         counted = None
         if plan.counts and plan.penalty != NO_PENALTY:  # which may make a block zero during the segment
-            look = Watch(self.holding, block)
+            look = VariationWatch(self.holding, block)
             sums = counted = CountedSums(self.me, self._agenda, sums, look, self.fewest, self._exchange.broadcast)
         self._exchange.open(sums, recorder)
         if plan.ids:

@@ -18,7 +18,6 @@ from vertical.agreement import DERIVED, Agreement
 from vertical.problem.blocks import NO_PENALTY, PENALTIES
 from vertical.problem.blocks.base import ALGORITHMS, SGD, Features
 from vertical.problem.objectives import PROBLEMS, SOFTMAX, Array, make_objective
-from vertical.transport.endpoint import Delays
 from vertical.transport.frames import Frame
 
 PAIRWISE, TWO_TREES, BARE = "pairwise", "two-trees", "none"
@@ -27,7 +26,7 @@ MOST_PARTIES = 2**16 - 1
 
 
 @dataclass(frozen=True)
-class Plan:
+class SegmentPlan:
     """One segment; the same at every party.
 
     Attributes:
@@ -225,18 +224,6 @@ class PartyState:
     history: str = ""
 
 
-@dataclass(frozen=True)
-class Injection:
-    """What experiments add to a party: delays, and seconds for which each update keeps a worker asleep."""
-
-    compute: float = 0.0
-    delays: Delays | None = None
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.compute < math.inf:
-            raise ValueError(f"compute is seconds of at least 0, got {self.compute}")
-
-
 class Event(NamedTuple):
     """One step of a party: "partial" (computed, by a collaborator), "theta" (computed, by the dominator, with its own
     partial) or "apply". `active` is the dominating party, `update` counts its updates in this segment."""
@@ -263,7 +250,7 @@ class Recorder(Protocol):
 
 
 @dataclass
-class Outcome:
+class SegmentOutcome:
     """What a segment leaves at a party: its state and results.
 
     Attributes:

@@ -23,7 +23,7 @@ from vertical.problem.blocks.network import Architecture, NetworkBlock, make_net
 from vertical.problem.head import Head
 from vertical.problem.objectives import Objective
 from vertical.segment.masked_sums import DirectSums, Send, Sums, TreeSums
-from vertical.segment.plan import PAIRWISE, TWO_TREES, Holding, PartyState, Plan, Recorder
+from vertical.segment.plan import PAIRWISE, TWO_TREES, Holding, PartyState, Recorder, SegmentPlan
 from vertical.segment.sum_order import Agenda
 from vertical.transport.frames import PartyError
 
@@ -48,7 +48,7 @@ class Hello(NamedTuple):
     test_rows: int
 
     @classmethod
-    def of(cls, private: X25519PrivateKey, plan: Plan, ids: bytes, holding: Holding) -> Hello:
+    def of(cls, private: X25519PrivateKey, plan: SegmentPlan, ids: bytes, holding: Holding) -> Hello:
         key = private.public_key().public_bytes_raw()
         greeting = plan.agreement(labelled=holding.labels is not None).greet()
         return cls(key, greeting, ids, int(holding.features.shape[0]), holding.test_rows)
@@ -68,7 +68,7 @@ class Hello(NamedTuple):
         return cls(*_FORM.unpack(body))
 
 
-def check_hellos(plan: Plan, hellos: Mapping[int, Hello]) -> None:
+def check_hellos(plan: SegmentPlan, hellos: Mapping[int, Hello]) -> None:
     """Check that all parties hold as many rows as planned.
 
     Raises:
@@ -80,7 +80,7 @@ def check_hellos(plan: Plan, hellos: Mapping[int, Hello]) -> None:
                 raise PartyError(party, f"it holds {held:,} {name} rows, the plan says {planned:,}")
 
 
-def agree_keys(plan: Plan, me: int, private: X25519PrivateKey, hellos: Mapping[int, Hello]) -> dict[int, bytes]:
+def agree_keys(plan: SegmentPlan, me: int, private: X25519PrivateKey, hellos: Mapping[int, Hello]) -> dict[int, bytes]:
     """Return the 32-byte secret shared with each other party, for this segment.
 
     Masks under it cancel only between parties with the same plan and terms.
@@ -99,7 +99,7 @@ def agree_keys(plan: Plan, me: int, private: X25519PrivateKey, hellos: Mapping[i
 
 
 def prepared_block(
-    me: int, plan: Plan, holding: Holding, objective: Objective, state: PartyState, network: Architecture | None
+    me: int, plan: SegmentPlan, holding: Holding, objective: Objective, state: PartyState, network: Architecture | None
 ) -> Block:
     """The party's block as its last segment left it.
 
@@ -135,7 +135,7 @@ def prepared_block(
     return block
 
 
-def _new_block(plan: Plan, holding: Holding, objective: Objective, network: Architecture | None) -> Block:
+def _new_block(plan: SegmentPlan, holding: Holding, objective: Objective, network: Architecture | None) -> Block:
     if not plan.embedding:
         return make_block(holding.features, plan.algorithm, objective, plan.step)
     if network is None:
@@ -145,7 +145,7 @@ def _new_block(plan: Plan, holding: Holding, objective: Objective, network: Arch
 
 
 def prepared_head(
-    me: int, plan: Plan, objective: Objective, state: PartyState, network: Architecture | None
+    me: int, plan: SegmentPlan, objective: Objective, state: PartyState, network: Architecture | None
 ) -> Head | None:
     """The head as its last segment left it; None at a party without.
 
@@ -162,7 +162,7 @@ def prepared_head(
     return head
 
 
-def _check_labels(name: str, labels: object, plan: Plan, rows: int, objective: Objective) -> None:
+def _check_labels(name: str, labels: object, plan: SegmentPlan, rows: int, objective: Objective) -> None:
     if not isinstance(labels, np.ndarray):
         raise ValueError(f"this party needs {name}, it holds none")
     if labels.shape != (rows,):

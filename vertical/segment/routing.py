@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 from vertical.segment.masked_sums import Sums
-from vertical.segment.plan import Plan, Recorder
-from vertical.segment.shared import Phase
+from vertical.segment.plan import Recorder, SegmentPlan
+from vertical.segment.shared import SegmentPhase
 from vertical.segment.sum_order import SUMS
 from vertical.transport.frames import Frame, Kind, PartyError
 from vertical.transport.mesh import Mesh
@@ -14,17 +14,17 @@ from vertical.transport.mesh import Mesh
 _SUMS = frozenset((*SUMS, Kind.VALUE_TREE, Kind.MASK_TREE, Kind.COUNT))
 
 
-class Exchange:
+class FrameRouter:
     """Frames of one segment at one party. `mesh` must have joined before `open`; None for a party without peers."""
 
-    def __init__(self, plan: Plan, mesh: Mesh | None) -> None:
+    def __init__(self, plan: SegmentPlan, mesh: Mesh | None) -> None:
         self._mesh = mesh
         self._others = plan.parties - 1
         self._places = {party: place for place, party in enumerate(plan.active)}
         self._me = 0 if mesh is None else mesh.me
         self._sums: Sums | None = None
         self._recorder: Recorder | None = None
-        self._phase: Phase | None = None
+        self._phase: SegmentPhase | None = None
         self._phase_done = False
         self._change = asyncio.Event()
         self._notices: dict[int, dict[int, bytes]] = defaultdict(dict)
@@ -92,7 +92,7 @@ class Exchange:
 
         asyncio.get_running_loop().call_soon(unless_failed)
 
-    async def through(self, phase: Phase) -> None:
+    async def through(self, phase: SegmentPhase) -> None:
         """Carry a phase out, until this party has done its share.
 
         Raises:

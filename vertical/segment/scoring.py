@@ -7,11 +7,11 @@ import numpy as np
 
 from vertical.masking.pairwise import RING
 from vertical.problem.objectives import Array
-from vertical.segment.shared import Phase, Station
+from vertical.segment.shared import SegmentPhase, Station
 from vertical.transport.frames import Kind, PartyError
 
 
-class Scoring(Phase):
+class Scoring(SegmentPhase):
     """The scoring of one piece of the rows after another; `begin` starts the next one.
 
     Raises:

@@ -12,12 +12,12 @@ from vertical.problem.head import Head
 from vertical.problem.objectives import Array, Objective
 from vertical.segment.dominator import Dominator
 from vertical.segment.masked_sums import Sums
-from vertical.segment.plan import Event, Holding, Plan
+from vertical.segment.plan import Event, Holding, SegmentPlan
 from vertical.segment.sum_order import Agenda
 
 
 @dataclass
-class Tally:
+class SegmentTally:
     """Counts over the updates of a segment, at one party.
 
     Attributes:
@@ -62,7 +62,7 @@ class Station:
     """
 
     me: int
-    plan: Plan
+    plan: SegmentPlan
     agenda: Agenda
     holding: Holding
     objective: Objective
@@ -73,7 +73,7 @@ class Station:
     later: Callable[[Callable[[], None]], None]
     done: Callable[[], None]
     log: list[Event] | None = None
-    tally: Tally = field(default_factory=Tally)
+    tally: SegmentTally = field(default_factory=SegmentTally)
     metrics: dict[str, float] = field(default_factory=dict)
     scores: Array | None = None
     constant: Array | None = None
@@ -122,7 +122,7 @@ class Station:
         return None if own is None or others is None else others + own
 
 
-class Phase(ABC):
+class SegmentPhase(ABC):
     """A part of a segment that all parties begin at the same point and that ends when this party has done its share.
 
     It then calls `Station.done`, once. Before this party has begun a phase, no frames of it come but partials for its

@@ -15,7 +15,7 @@ from vertical.problem.blocks import NO_PENALTY
 from vertical.problem.blocks.base import SAGA, SVRG
 from vertical.problem.objectives import make_objective
 from vertical.problem.schedule import Schedule, shares
-from vertical.segment.plan import Plan
+from vertical.segment.plan import SegmentPlan
 from vertical.transport.frames import Kind
 
 SUMS = (Kind.PARTIAL, Kind.SNAPSHOT_PARTIAL, Kind.EVALUATION, Kind.TOTALS, Kind.SCORES)
@@ -30,7 +30,7 @@ PIECE = 2**16
 class Agenda:
     """The sums of a plan, by the place of their dominator in `plan.active`."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: SegmentPlan) -> None:
         self.plan = plan
         self.schedule = Schedule(plan.rows, 1 if plan.score else len(plan.active), plan.batch_size, plan.seed)
         self.chunks = self.schedule.chunks

@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 
 from vertical.problem.objectives import Array
 from vertical.segment.dominator import Dominator
-from vertical.segment.shared import Phase, Station
+from vertical.segment.shared import SegmentPhase, Station
 from vertical.segment.workers import Workers
 from vertical.transport.frames import WITHHELD, Kind, PartyError
 
 Rows = NDArray[np.int64]
 
 
-class UpdatePhase(Phase):
+class UpdatePhase(SegmentPhase):
     """The updates between two barriers, or of the whole segment; `begin` starts the next stretch.
 
     Args:

@@ -15,7 +15,7 @@ from scipy import sparse
 from vertical.problem.blocks import NO_PENALTY
 from vertical.problem.blocks.base import Block, Features, product
 from vertical.problem.objectives import Array
-from vertical.segment.plan import Holding, Plan
+from vertical.segment.plan import Holding, SegmentPlan
 from vertical.transport.frames import FinalError, PartyError
 
 FEWEST = 3
@@ -84,7 +84,7 @@ def flags_of_columns(features: Features) -> Flags:
     return together
 
 
-def flags_of_party(me: int, plan: Plan, holding: Holding, block: Block) -> bytes:
+def flags_of_party(me: int, plan: SegmentPlan, holding: Holding, block: Block) -> bytes:
     """Return a party's flags at the start of a segment.
 
     Args:
@@ -126,7 +126,7 @@ def _flags_of_scores(values: Float64[np.ndarray, "n"], block: Block) -> Flags:
     return BOTH if len(values) < _FEW_ROWS or float(np.ptp(values)) > _ROUNDING else Flags.SHOWN
 
 
-def check_start(plan: Plan, fewest: int, facts: Mapping[int, bytes]) -> bool:
+def check_start(plan: SegmentPlan, fewest: int, facts: Mapping[int, bytes]) -> bool:
     """Check the flags that all parties sent at the start of a segment.
 
     Args:
@@ -150,7 +150,7 @@ def check_start(plan: Plan, fewest: int, facts: Mapping[int, bytes]) -> bool:
     return not any(Flags.SHOWN in Flags(flag) for body in facts.values() for flag in body[:width])
 
 
-class Watch:
+class VariationWatch:
     """The flags of a linear block whose weights may become zero during a segment.
 
     They follow from the columns that have weights. They are computed again only if other columns have weights, and
@@ -184,7 +184,7 @@ class Watch:
 Look = Callable[[], Flags]
 
 
-def check_flags(plan: Plan, fewest: int, flags: Mapping[int, Flags]) -> None:
+def check_flags(plan: SegmentPlan, fewest: int, flags: Mapping[int, Flags]) -> None:
     """Check that no party's partials are shown while too few hide them.
 
     Without SHOWN at any party there is nothing to hide. Nor is there if the only party with it is the only one that
@@ -204,7 +204,7 @@ def check_flags(plan: Plan, fewest: int, flags: Mapping[int, Flags]) -> None:
         _check_count(plan, fewest, flags)
 
 
-def check_collaborators(plan: Plan, fewest: int, flags: Mapping[int, Flags]) -> None:
+def check_collaborators(plan: SegmentPlan, fewest: int, flags: Mapping[int, Flags]) -> None:
     """Check a sum before anything of it is sent, as `check_flags`.
 
     Args:
@@ -219,7 +219,7 @@ def check_collaborators(plan: Plan, fewest: int, flags: Mapping[int, Flags]) -> 
         _check_count(plan, fewest - 1, flags)
 
 
-def _check_count(plan: Plan, fewest: int, flags: Mapping[int, Flags]) -> None:
+def _check_count(plan: SegmentPlan, fewest: int, flags: Mapping[int, Flags]) -> None:
     silent = sorted(party for party, flag in flags.items() if Flags.HIDES not in flag)
     if (count := len(flags) - len(silent)) >= fewest:
         return

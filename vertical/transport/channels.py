@@ -28,14 +28,14 @@ class Cause(Enum):
     FORGED = auto()  # bytes that no honest party sends
 
 
-class Loss(NamedTuple):
+class ConnectionLoss(NamedTuple):
     """Why a channel ended, with a text for error messages."""
 
     cause: Cause
     reason: str
 
 
-_AT_END = Loss(Cause.CLOSED, "its connection closed")
+_AT_END = ConnectionLoss(Cause.CLOSED, "its connection closed")
 
 
 class Channel:
@@ -80,7 +80,7 @@ class Channel:
             FrameError: no honest party sends them; it ends the channel as forged.
         """
 
-    def lost(self, loss: Loss) -> None:
+    def lost(self, loss: ConnectionLoss) -> None:
         """Called when the channel has ended, and not by `close`.
 
         Args:
@@ -169,7 +169,7 @@ class Channel:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self._end(Loss(Cause.CLOSED, f"its connection broke: {error.strerror or error}"))
+            self._end(ConnectionLoss(Cause.CLOSED, f"its connection broke: {error.strerror or error}"))
             return
         if not data:
             self._end(_AT_END)
@@ -190,7 +190,7 @@ class Channel:
         except ssl.SSLError as error:
             self._end(_loss(error))
         except FrameError as error:
-            self._end(Loss(Cause.FORGED, str(error)))
+            self._end(ConnectionLoss(Cause.FORGED, str(error)))
 
     def shake(self) -> bool:
         """Do a step of the handshake, which the client's side begins; True when it is done."""
@@ -209,7 +209,7 @@ class Channel:
         self.opened()
         return not self.closed
 
-    def _end(self, loss: Loss) -> None:
+    def _end(self, loss: ConnectionLoss) -> None:
         if self.closed:
             return
         if loss.cause is Cause.FORGED:
@@ -221,10 +221,10 @@ class Channel:
         self.lost(loss)
 
 
-def _loss(error: ssl.SSLError) -> Loss:
+def _loss(error: ssl.SSLError) -> ConnectionLoss:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return Loss(Cause.UNTRUSTED, f"its certificate is unknown: {error.verify_message}")
+        return ConnectionLoss(Cause.UNTRUSTED, f"its certificate is unknown: {error.verify_message}")
     reason = (error.reason or str(error)).replace("_", " ").lower()
     if "alert" in reason:
-        return Loss(Cause.REFUSED, reason)
-    return Loss(Cause.FOREIGN, f"its TLS failed: {reason}")
+        return ConnectionLoss(Cause.REFUSED, reason)
+    return ConnectionLoss(Cause.FOREIGN, f"its TLS failed: {reason}")

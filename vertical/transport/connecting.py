@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable
 
 from vertical.transport.addresses import UNREACHABLE, connect, listen, prepare, reason_of, stop_listening
-from vertical.transport.channels import Cause, Loss
+from vertical.transport.channels import Cause, ConnectionLoss
 from vertical.transport.endpoint import Endpoint
 from vertical.transport.frames import Kind, PartyError
 from vertical.transport.identity import client_context, fingerprint, server_context
@@ -68,7 +68,7 @@ class Door(Owner):
         # the accepted ones among them that have not proved their identity, oldest first, and their hosts
         self._unproven: dict[Link, str] = {}
         # connections made by us: set when the link is greeted or lost
-        self._outcomes: dict[Link, asyncio.Future[Loss | None]] = {}
+        self._outcomes: dict[Link, asyncio.Future[ConnectionLoss | None]] = {}
         self._verdict: bytes | None = None
 
     async def listen(self) -> None:
@@ -146,7 +146,7 @@ class Door(Owner):
         # whoever is met at the relay may come there later
         patience = self._limits.silence if self._addresses[peer].kind != UNREACHABLE else self._limits.join
         link = self._link(connection, self._client, peer, patience)
-        outcome: asyncio.Future[Loss | None] = self._loop.create_future()
+        outcome: asyncio.Future[ConnectionLoss | None] = self._loop.create_future()
         self._outcomes[link] = outcome
         try:
             link.shake()
@@ -227,7 +227,7 @@ class Door(Owner):
     def _tire(self, link: Link, patience: float) -> None:
         """Drop a connection on which nothing has come for too long."""
         link.close()
-        self.lost(link, Loss(Cause.CLOSED, f"it said nothing for {patience:g} s"))
+        self.lost(link, ConnectionLoss(Cause.CLOSED, f"it said nothing for {patience:g} s"))
 
     def opened(self, link: Link) -> None:
         """Identify the peer by its certificate, and greet it."""
@@ -243,7 +243,7 @@ class Door(Owner):
             link.close()
             known = f"party {party}'s" if party >= 0 else "unknown"
             reason = f"its certificate is {known}: SHA-256 {fingerprint(certificate)[:16]}"
-            self.lost(link, Loss(Cause.UNTRUSTED, reason))
+            self.lost(link, ConnectionLoss(Cause.UNTRUSTED, reason))
             return
         link.greet(self._greeting, self._verdict)
 
@@ -259,12 +259,12 @@ class Door(Owner):
             self._linked(link, hello)
             return
         link.close()
-        self.lost(link, Loss(Cause.CLOSED, f"it is in the segment of serial {serial}, not {self._serial}"))
+        self.lost(link, ConnectionLoss(Cause.CLOSED, f"it is in the segment of serial {serial}, not {self._serial}"))
         if serial > self._serial:
             later = f"it has begun a later attempt: it is at serial {serial}, this is {self._serial}"
             self._refused(PartyError(link.peer, later))
 
-    def lost(self, link: Link, loss: Loss) -> None:
+    def lost(self, link: Link, loss: ConnectionLoss) -> None:
         """Remember what was wrong with a connection that led to nothing; it is said of the peer if joining fails.
 
         Args:
@@ -277,7 +277,7 @@ class Door(Owner):
             self.notes.note_loss(link, loss)
         self._release(link)
 
-    def _settle(self, link: Link, loss: Loss | None) -> bool:
+    def _settle(self, link: Link, loss: ConnectionLoss | None) -> bool:
         outcome = self._outcomes.get(link)
         if outcome is None:
             return False

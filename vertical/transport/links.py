@@ -8,7 +8,7 @@ import ssl
 from collections import deque
 
 from problems.randomness import stream
-from vertical.transport.channels import Channel, Loss
+from vertical.transport.channels import Channel, ConnectionLoss
 from vertical.transport.endpoint import Delays
 from vertical.transport.frames import CONTROL, HEADER, HEADER_BYTES, WORK_KINDS, Frame, FrameError, Kind, pack
 
@@ -54,7 +54,7 @@ class Owner:
     def note_room(self, link: Link) -> None:
         """The peer has taken some of the bytes that waited for it."""
 
-    def lost(self, link: Link, loss: Loss) -> None:
+    def lost(self, link: Link, loss: ConnectionLoss) -> None:
         """The link has ended, and not by `close`."""
 
 
@@ -178,7 +178,7 @@ class Link(Channel):
     def note_room(self) -> None:
         self.owner.note_room(self)
 
-    def lost(self, loss: Loss) -> None:
+    def lost(self, loss: ConnectionLoss) -> None:
         self.owner.lost(self, loss)
 
     def received(self, chunk: bytes) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from vertical.transport.channels import Cause, Loss
+from vertical.transport.channels import Cause, ConnectionLoss
 from vertical.transport.connecting import Door
 from vertical.transport.endpoint import Delays, Endpoint
 from vertical.transport.frames import Kind, PartyError, pack
@@ -175,7 +175,7 @@ class Mesh(Hub):
         self.abort(error)
         self._change.set()
 
-    def lost(self, link: Link, loss: Loss) -> None:
+    def lost(self, link: Link, loss: ConnectionLoss) -> None:
         self._change.set()
         if link in self._others:
             self._others.discard(link)

@@ -3,7 +3,7 @@
 import contextlib
 import ssl
 
-from vertical.transport.channels import Cause, Loss
+from vertical.transport.channels import Cause, ConnectionLoss
 from vertical.transport.links import Link
 
 _PREFIX = "party-"
@@ -40,7 +40,7 @@ class Notes:
         """Count a connection that was refused, of nobody in particular."""
         self._strangers += 1
 
-    def note_loss(self, link: Link, loss: Loss) -> None:
+    def note_loss(self, link: Link, loss: ConnectionLoss) -> None:
         """Note why a connection ended that this party had accepted."""
         claim = self.forget(link)
         self.distrusted |= loss.cause is Cause.REFUSED

@@ -43,7 +43,7 @@ def make_stacker(stack: Stack, config: Mapping[str, Scalar]) -> Stacker | None:
     """
     if stack != AUTO and (not isinstance(stack, int) or stack < 1):
         raise wrong_stack("stack", stack)
-    if stack == 1 or parse_run_config(config).algorithm.strategy.vertical:
+    if stack == 1 or parse_run_config(config).algorithm.strategy.clients_meet:
         return None
     return Stacker(stack)
 

@@ -25,7 +25,7 @@ LEGEND = (
 
 
 @dataclass(frozen=True)
-class Finding:
+class ClaimFinding:
     """One claim as measured in one setting; ``better`` and ``than`` are the rows that it compares."""
 
     setting: str
@@ -43,7 +43,7 @@ class Judged:
     metric: str
     better: str
     than: str
-    findings: list[Finding]
+    findings: list[ClaimFinding]
 
     @property
     def sentence(self) -> str:
@@ -104,6 +104,6 @@ def judge(expansion: Expansion, rows: Sequence[Row], records: Mapping[str, RunRe
             # the coordinates that the two sides have in common, without those that all runs share
             common = {key: lines[0].at[key] for key in differ if key in lines[0].at and key not in claim.better}
             ahead, behind = (by[line.method, line.dataset, line.setting, metric] for line in lines)
-            findings.append(Finding(words(common), ahead, behind, gap, verdict))
+            findings.append(ClaimFinding(words(common), ahead, behind, gap, verdict))
         found.append(Judged(claim.text, metric, words(claim.better), words(claim.than), findings))
     return found

@@ -1,0 +1,110 @@
+"""Exchanges with clients that all run at once: the engine's capacity, waiting for replies, and refusals."""
+
+import os
+import time
+from collections.abc import Sequence
+from logging import WARNING
+
+from flwr.app import Message
+from flwr.common import log
+from flwr.serverapp import Grid
+
+from payloads.flower_internals import CLIENT_ACTOR, PULL_INTERVAL, SIMULATION_GRID
+from strategies.rounds.errors import SetupError, StrategyError, reason_of, refusal_of
+from strategies.rounds.exchange import Exchange
+
+# Flower's simulation has min(MOST_THREADS, cores + MORE_THREADS) server threads
+MOST_THREADS, MORE_THREADS = 32, 4
+# seconds between two polls for replies, if the grid sets none
+SLOW_PULL = 0.5
+
+
+def check_capacity(grid: Grid, parties: int) -> None:
+    """Have the in-process engine run all parties at once, since they wait for each other.
+
+    Raises:
+        SetupError: Flower's simulation cannot, see `check_simulation`. A deployment is not checked.
+    """
+    run_together = getattr(grid, "run_together", None)
+    if run_together is not None:
+        run_together(parties)
+    elif type(grid).__name__ == SIMULATION_GRID:
+        check_simulation(parties, os.cpu_count() or 1, ray_actors())
+
+
+def check_simulation(parties: int, cores: int, actors: int | None) -> None:
+    """Check that Flower's simulation, on so many cores, runs all parties at once.
+
+    Args:
+        actors: how many clients Ray runs at once; None: unknown, and not checked.
+
+    Raises:
+        SetupError: there are more parties than Ray, or the simulation's threads, can run.
+    """
+    threads = min(MOST_THREADS, cores + MORE_THREADS)
+    if parties > threads:
+        most = f"min({MOST_THREADS}, {cores} cores + {MORE_THREADS}) = {threads}"
+        allowed = f"{most}, what Flower's simulation runs at once on this machine"
+        hint = "take fewer parties, or the in-process engine"
+    elif actors is not None and parties > actors:
+        allowed = f"{actors}, what Ray runs at once, its CPUs divided by client-resources-num-cpus"
+        cpus = f"client-resources-num-cpus=1 init-args-num-cpus={parties}"
+        hint = f"give flwr run --federation-config 'num-supernodes={parties} {cpus}'"
+    else:
+        return
+    raise SetupError("number of parties", got=f"{parties}, who must run at once", allowed=allowed, hint=hint)
+
+
+def ray_actors() -> int | None:
+    """How many clients Ray runs at once for this process: Flower's actors, else Ray's CPUs; None without Ray."""
+    import ray
+
+    if not ray.is_initialized():
+        return None
+    try:
+        from ray._private.state import actors  # the public list needs Ray's dashboard
+
+        job = ray.get_runtime_context().get_job_id()
+        found = [one for one in actors().values() if one["JobID"] == job and one["State"] == "ALIVE"]
+        count = sum(one["ActorClassName"] == CLIENT_ACTOR for one in found)
+    except (ImportError, KeyError, TypeError):
+        count = 0
+    return count or int(ray.cluster_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
+
+
+def meet_on(grid: Grid, messages: list[Message], timeout: float, patience: float) -> list[Message]:
+    """Send messages to clients that wait for each other, and get their replies.
+
+    Args:
+        timeout: seconds to wait for all replies.
+        patience: seconds to wait for the other replies after the first error.
+    """
+    waiting, replies = list(grid.push_messages(messages)), list[Message]()
+    deadline, failed = time.monotonic() + timeout, False
+    while True:
+        pulled = list(grid.pull_messages(waiting))
+        answered = {reply.metadata.reply_to_message_id for reply in pulled}
+        waiting = [message_id for message_id in waiting if message_id not in answered]
+        replies += pulled
+        broken = next((reply for reply in pulled if reply.has_error()), None)
+        if broken is not None and waiting and not failed:
+            failed = True
+            deadline = min(deadline, time.monotonic() + patience)
+            words = "a party failed: %s; waiting %g s at most for %d more"
+            log(WARNING, words, reason_of(broken.error), patience, len(waiting))
+        if not waiting or time.monotonic() > deadline:
+            return replies
+        time.sleep(getattr(grid, PULL_INTERVAL, SLOW_PULL))
+
+
+def check_refusals(exchange: Exchange, replies: Sequence[Message]) -> None:
+    """Check that no party has refused; a retry would bring the same refusal.
+
+    Raises:
+        StrategyError: with the words of the first party that has.
+    """
+    places = {message.metadata.message_id: place for place, message in exchange.sent.items()}
+    answers = [(places.get(reply.metadata.reply_to_message_id, len(places)), refusal_of(reply)) for reply in replies]
+    refusals = [(place, words) for place, words in answers if words is not None]
+    if refusals:
+        raise StrategyError(min(refusals)[1])

@@ -1,0 +1,135 @@
+"""A party's answers before the parties talk to each other: its credentials, and a summary of its data."""
+
+from dataclasses import replace
+from logging import ERROR
+
+import numpy as np
+from flwr.common import log
+
+from payloads.id_forms import measure_ids
+from problems.errors import InputError
+from vertical.alignment import MOST_IDS
+from vertical.holdings import digest_holding
+from vertical.parties import Party, find_network
+from vertical.policy import PolicyError, RefusalError, StatedRefusalError
+from vertical.problem.blocks import GROUP_LASSO
+from vertical.problem.blocks.network import make_network
+from vertical.problem.errors import NetworkError
+from vertical.records import PAGE, Credentials, DataSummary, VFB2State, join_bytes, text
+from vertical.settings import VFB2Settings
+from vertical.transport.addresses import free_port
+from vertical.transport.folders import host_mark
+from vertical.transport.identity import fingerprint
+from vertical.turn import Turn, find_identity
+
+
+def introduce(party: Party, state: VFB2State, vfb2: VFB2Settings) -> tuple[Credentials, VFB2State]:
+    """Return the party's address and certificate, and its memory, which keeps both. Its data are not read.
+
+    Args:
+        party: The party.
+        state: The party's memory.
+        vfb2: The run's settings.
+    """
+    identity = find_identity(party, state)
+    certificate, length = join_bytes([identity.certificate], PAGE)
+    local = vfb2.transport == "tcp" and not party.advertised
+    port = np.array([free_port() if local else 0])
+    credentials = Credentials(
+        certificate=certificate,
+        certificate_length=length,
+        advertised=text(party.advertised),
+        port=port,
+        host=text(host_mark()),
+        share=np.array([party.share]),
+        serial=state.serial,
+    )
+    return credentials, replace(state, identity=text(identity.to_bytes()), port=port)
+
+
+def admit(turn: Turn) -> None:
+    """Check the parties against the policy. Every message needs this check, since the server chooses the parties.
+
+    Raises:
+        PolicyError: They are too few, other than ``num-partitions``, or one of them is under no pin or under another
+            party's pin.
+    """
+    certificates = turn.segment.peers()[0]
+    if len(certificates) != turn.party.parties:  # a party that is left out cannot object
+        got, own = f"{len(certificates)} parties in the server's list", turn.party.parties
+        hint = "start every SuperNode with the same num-partitions"
+        raise PolicyError("num-partitions", got=got, allowed=f"{own}, by this party's node config", hint=hint)
+    names = turn.party.policy.check_peers(certificates, turn.me, find_identity(turn.party, turn.state).certificate)
+    turn.facts["peers"] = [
+        {"party": party, "name": name, "certificate": fingerprint(certificates[party])}
+        for party, name in enumerate(names)
+        if party != turn.me
+    ]
+
+
+def describe(turn: Turn) -> DataSummary:
+    """Return the numbers of the party's rows and columns, and the form of its ids.
+
+    Raises:
+        RefusalError: Its data, or its network for them, cannot be used.
+    """
+    me = f"party {turn.me}"
+    try:
+        data = turn.party.data
+        _check_settings(turn, me)
+        turn.check_network()
+        _check_same(turn, me)
+        id_lengths, id_marks = measure_ids(data.ids(None))
+        return DataSummary(
+            rows=turn.count_rows(),
+            columns=np.array([data.columns]),
+            labels=np.array([data.labelled]),
+            id_lengths=id_lengths,
+            id_marks=id_marks,
+        )
+    except NetworkError as error:
+        if turn.party.data.keys or turn.party.model == turn.settings.model:
+            raise StatedRefusalError(str(NetworkError.of(error, me))) from error
+        log(ERROR, "%s: model in the node config: %s", me, error)
+        raise StatedRefusalError(f"{me}: its own network does not fit, its log says why") from error
+    except RefusalError:
+        raise
+    except (ValueError, OSError) as error:
+        raise RefusalError(str(error)) from error
+
+
+def _check_settings(turn: Turn, me: str) -> None:
+    """Compare the party's data with the run's settings.
+
+    Raises:
+        RefusalError: They do not fit.
+        NetworkError: The party's network does not fit its columns.
+    """
+    data, vfb2 = turn.party.data, turn.settings
+    if vfb2.label_epsilon and turn.party.flips is not None and data.training_marks(None) is not None:
+        turn.party.flips.check()
+    if vfb2.alignment == "intersection" and (rows := len(data.ids(None))) > MOST_IDS:
+        key, got, allowed = f"{me}: vfb2.alignment", f"'intersection' of {rows:,} ids", f"{MOST_IDS:,} at most"
+        raise StatedRefusalError(str(InputError(key, got=got, allowed=allowed, hint="bring fewer rows")))
+    if data.block is not None:
+        return
+    if data.classes and len(data.classes) != vfb2.embedding:
+        key, allowed = f"{me}: vfb2.embedding", f"{len(data.classes)}, the number of classes"
+        raise RefusalError(str(InputError(key, got=vfb2.embedding, allowed=allowed, hint="set it to that")))
+    if data.keys and (vfb2.penalty, vfb2.groups) == (GROUP_LASSO, "columns"):
+        allowed, hint = "'party', since the data set's encoding is not known here", "set it to that"
+        raise StatedRefusalError(str(InputError("vfb2.groups", got="'columns'", allowed=allowed, hint=hint)))
+    if vfb2.embedding:  # refused now, before any segment
+        make_network(find_network(turn.party, turn.training.seed), data.columns, vfb2.embedding)
+
+
+def _check_same(turn: Turn, me: str) -> None:
+    """Compare the party's rows with the rows that the run began with.
+
+    Raises:
+        RefusalError: They differ.
+    """
+    if turn.state.data is not None and turn.state.data.tobytes() != digest_holding(turn.holding()):
+        got = "other rows, values, labels or order of rows than the run began with"
+        allowed, hint = "the same data", "restore the file, or begin a new run"
+        raise StatedRefusalError(str(InputError(f"resume: {me}", got=got, allowed=allowed, hint=hint)))

@@ -1,0 +1,194 @@
+"""A party's answers for which it talks to the other parties: common rows, a segment of training, scores of rows."""
+
+import asyncio
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vertical.agreed_terms import bind
+from vertical.alignment import digest, find_rows
+from vertical.holdings import digest_holding
+from vertical.injection import injection_of
+from vertical.parties import KeptBlock, find_network
+from vertical.policy import PolicyError, RefusalError
+from vertical.records import COUNTERS, Report, text
+from vertical.segment.party import run_segment
+from vertical.segment.plan import PartyState, SegmentOutcome, SegmentPlan
+from vertical.segment.varying import FEWEST
+from vertical.segments import check_recipients, find_state, in_order, make_plan, make_score_plan, remember_segment
+from vertical.transport.folders import sockets
+from vertical.turn import Turn
+
+
+def find_common_rows(turn: Turn) -> Report:
+    """Find the rows that all parties have, and keep their positions.
+
+    Raises:
+        RefusalError: The party's data cannot be used; or, a PolicyError, the policy does not allow it.
+        PartyError: A party failed, or too few rows are common. Scoring needs one row, training two.
+    """
+    party = turn.party
+    party.policy.check_intersection()
+    ids, salt = party.data.ids(None), turn.segment.salt.tobytes()
+    endpoint, serial = turn.endpoint(), int(turn.segment.serial[0])
+    offered: dict[int, int] = {}
+    turn.facts["ids"] = {"offered": len(ids), "theirs": offered}
+    reporter, fewest = int(turn.segment.active[0]), 1 if turn.settings.score_run else 2
+    if party.data.block is not None:
+        check_recipients(turn, party.data.block)
+    agreement = turn.agreement()
+    with sockets(endpoint.addresses[turn.me]):
+        search = find_rows(
+            turn.me, reporter, ids, endpoint, serial, salt, fewest=fewest, offered=offered, agreement=agreement
+        )
+        aligned, sent = asyncio.run(search)
+    turn.facts["ids"]["common"] = len(aligned)
+    turn.facts["bytes-to-peers"] = sent
+    turn.remember(serial=turn.segment.serial, aligned=aligned)
+    try:
+        rows = turn.count_rows()
+    except PolicyError:
+        raise
+    except ValueError as error:
+        raise RefusalError(f"party {turn.me}: of the rows that all parties have: {error}") from error
+    return Report(serial=turn.segment.serial, counters=np.zeros(len(COUNTERS)), rows=rows)
+
+
+def train(turn: Turn) -> Report:
+    """Run a segment with the other parties, and keep the resulting block.
+
+    Returns:
+        The party's counters and, from the reporter, the metrics; the block if it is wanted and may leave.
+
+    Raises:
+        PartyError: A party failed.
+    """
+    party, rows, ids = turn.party, turn.count_rows(), _digest_ids(turn)
+    plan = make_plan(turn, rows, ids)
+    if not plan.segment:
+        turn.remember(data=text(digest_holding(turn.holding())))
+    _note(turn, plan, rows)
+    start = _start(turn)
+    plan = bind(plan, turn.agreement(), start.history)
+    outcome = run(turn, plan, start)
+    party.keep_flips(turn.state.aligned, turn.settings.label_epsilon, outcome.flips)
+    remember_segment(turn, start, outcome, plan.digest())
+    if plan.embedding:
+        turn.remember(network=text(party.model))
+    if turn.segment.last[0]:
+        epochs = plan.first_epoch + plan.epochs
+        turn.block = KeptBlock(
+            outcome.weights, plan.active, epochs, plan.embedding, party.model, outcome.head, tuple(party.data.classes)
+        )
+    share = bool(turn.segment.share[0]) and turn.settings.assemble and party.share
+    return Report(
+        serial=turn.segment.serial,
+        counters=in_order(outcome),
+        rows=None if plan.segment else rows,
+        weights=outcome.weights if share else None,
+        **Report.of_metrics(outcome.metrics),  # type: ignore[arg-type]
+    )
+
+
+def score(turn: Turn) -> Report:
+    """Score rows with the other parties, and keep the scores if this party may learn them.
+
+    Returns:
+        The party's counters, and nothing about rows.
+
+    Raises:
+        PartyError: A party failed.
+        PolicyError: The server names other recipients of the scores than the run config.
+    """
+    party, rows, block = turn.party, turn.count_rows(), turn.party.data.block
+    assert block is not None
+    check_recipients(turn, block)
+    ids = _digest_ids(turn)
+    plan = make_score_plan(turn, rows, ids, block)
+    plan = bind(plan, turn.agreement())
+    _note(turn, plan, rows)
+    turn.facts["score-run"] = turn.settings.score_run
+    outcome = run(turn, plan, PartyState(block.weights, head=block.head))
+    turn.remember(serial=turn.segment.serial)
+    if outcome.scores is not None:
+        turn.scores = party.data.ids(turn.state.aligned), outcome.scores
+    return Report(serial=turn.segment.serial, counters=in_order(outcome))
+
+
+def run(turn: Turn, plan: SegmentPlan, start: PartyState) -> SegmentOutcome:
+    """Run a segment with the other parties.
+
+    Args:
+        turn: The party's turn.
+        plan: The segment's plan.
+        start: The party's state before the segment.
+
+    Raises:
+        PartyError: A party failed.
+        PolicyError: The owner allows fewer looks at the rows.
+    """
+    party, data, vfb2 = turn.party, turn.party.data, turn.settings
+    # simulated parties share one data set and hide nothing
+    plan = dataclasses.replace(plan, counted=not data.keys)
+    # at weights 0 an evaluation shows nothing of the columns
+    if party.looks is not None and (plan.epochs or plan.embedding or start.weights is not None):
+        weights = None if data.block is None else data.block.weights
+        turn.facts["looks"] = party.looks.spend(plan, data.columns, weights)
+    endpoint = turn.endpoint()
+    with sockets(endpoint.addresses[turn.me]):
+        holding = turn.holding()
+        if vfb2.groups == "party" and holding.groups is not None:
+            holding = dataclasses.replace(holding, groups=np.minimum(holding.groups, 0))
+        options: dict[str, Any] = {
+            "injection": injection_of(turn.me),
+            "network": find_network(party, turn.training.seed) if plan.embedding else None,
+            "threads": vfb2.threads,
+            "fewest": max(FEWEST, party.policy.fewest_parties),
+        }
+        outcome = asyncio.run(run_segment(turn.me, plan, holding, start, endpoint, **options))
+    turn.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))
+    return outcome
+
+
+def _digest_ids(turn: Turn) -> bytes:
+    """Return the digest of the ids of the rows that the party takes part with; it stays at the party."""
+    return digest(turn.party.data.ids(turn.state.aligned), turn.segment.salt.tobytes())
+
+
+def _start(turn: Turn) -> PartyState:
+    """Return the state that the segment starts from: an earlier segment's, or weights 0 and the labels' flips.
+
+    Raises:
+        ValueError: This party no longer has the earlier segment's state.
+    """
+    if turn.segment.base[0] >= 0:
+        turn.check_network()
+        return find_state(turn)
+    epsilon = turn.settings.label_epsilon
+    draws = epsilon and turn.me == turn.segment.active[0]
+    return PartyState(flips=turn.party.label_flips(turn.state, epsilon, turn.facts) if draws else None)
+
+
+def _note(turn: Turn, plan: SegmentPlan, rows: NDArray[np.int64]) -> None:
+    """Note the segment's plan for the owner's log.
+
+    Args:
+        turn: The party's turn.
+        plan: The segment's plan.
+        rows: (2,) numbers of rows that take part.
+    """
+    turn.facts |= {
+        "rows": int(rows[0]),
+        "test-rows": int(rows[1]),
+        "digest": plan.ids,
+        "segment": plan.segment,
+        "attempt": plan.serial,
+        "epochs": plan.epochs,
+        "active": list(plan.active),
+        "masking": plan.masking,
+        "label-epsilon": plan.label_epsilon,
+        "embedding": plan.embedding,
+        "evaluated": plan.evaluate,
+    }

@@ -1,0 +1,58 @@
+"""The private folders in which parties on one host meet, by Unix sockets."""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from problems.files import make_private, socket_base
+from vertical.transport.addresses import Address
+
+
+def run_folder(salt: bytes) -> Path:
+    """Return the folder for the sockets of a run's parties on one host: a short path, the same for all of them.
+
+    Args:
+        salt: the run's random bytes, which the server sends to all parties.
+    """
+    return socket_base() / f"vfb2-{hashlib.sha256(salt).hexdigest()[:16]}"
+
+
+def host_mark() -> bytes:
+    """32 bytes, equal for two parties that can meet in a folder: same machine, same file system, same user."""
+    base = socket_base().stat()
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    machine = boot.read_text("ascii").strip() if boot.exists() else os.uname().nodename
+    return hashlib.sha256(f"{machine} {base.st_dev} {base.st_ino} {os.getuid()}".encode()).digest()
+
+
+@contextlib.contextmanager
+def sockets(address: Address) -> Iterator[None]:
+    """Provide a private folder for a Unix socket; the last party to leave removes it.
+
+    Raises:
+        PermissionError: a folder that is not private to this user is in its place.
+    """
+    if address.kind != "unix":
+        yield
+        return
+    marker = Path(f"{address.text}.here")
+    _enter(marker)
+    try:
+        yield
+    finally:
+        marker.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the others are still there
+            marker.parent.rmdir()
+
+
+def _enter(marker: Path) -> None:
+    """Create the marker, which keeps the folder from being removed, and the folder if it is missing."""
+    while True:
+        try:
+            make_private(marker.parent)
+            marker.touch(mode=0o600)
+            return
+        except FileNotFoundError:  # the last party in the folder has just removed it
+            continue

@@ -1,0 +1,133 @@
+"""A party's turn: one message of the server, and everything that the party needs to answer it."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from payloads.settings import TrainingSettings
+from payloads.wire import Values
+from vertical.agreed_terms import agreed_terms
+from vertical.agreement import Agreement
+from vertical.parties import KeptBlock, Party
+from vertical.policy import StatedRefusalError
+from vertical.records import Segment, VFB2State
+from vertical.segment.plan import Holding
+from vertical.settings import VFB2Settings
+from vertical.transport.addresses import Address
+from vertical.transport.endpoint import Endpoint, Limits
+from vertical.transport.identity import Identity
+
+
+def find_identity(party: Party, state: VFB2State) -> Identity:
+    """Return the party's own identity, else the identity kept since the run began, else a new one.
+
+    Args:
+        party: The party.
+        state: The party's memory.
+    """
+    own, kept = party.identity, state.identity
+    if own is None and kept is not None:
+        own = Identity.from_bytes(kept.tobytes())
+    return own or Identity.create(f"party {party.partition_id}")
+
+
+@dataclass
+class Turn:
+    """A party's work on one message.
+
+    Attributes:
+        party: The party.
+        algorithm: "sgd", "svrg" or "saga".
+        training: The run's common settings.
+        settings: The run's VFB2 settings.
+        segment: The message's payload.
+        state: The party's memory; an answer may replace it.
+        scalars: The message's scalars.
+        facts: Entries for the owner's log: the peers, and the sizes of sent data. They contain no value, label or id.
+        block: The party's final block and the data needed to predict with it, after the last segment. Never sent.
+        scores: The id and z of each row, in a run that scores rows, at a party that may learn them.
+    """
+
+    party: Party
+    algorithm: str
+    training: TrainingSettings
+    settings: VFB2Settings
+    segment: Segment
+    state: VFB2State
+    scalars: Values
+    facts: dict[str, Any] = field(default_factory=dict)
+    block: KeptBlock | None = None
+    scores: tuple[Sequence[str], NDArray[np.float64]] | None = None
+
+    @property
+    def me(self) -> int:
+        """The party's index."""
+        return self.party.partition_id
+
+    def remember(self, **changes: Any) -> None:
+        """Change fields of the party's memory.
+
+        Args:
+            changes: The fields' new values, by name.
+        """
+        self.state = dataclasses.replace(self.state, **changes)
+
+    def holding(self) -> Holding:
+        """Return the rows that the party takes part with."""
+        return self.party.data.holding(self.state.aligned)
+
+    def count_rows(self) -> NDArray[np.int64]:
+        """Return the (2,) numbers of training and test rows that the party takes part with.
+
+        Raises:
+            PolicyError: There are fewer than the owner demands.
+        """
+        holding = self.holding()
+        rows, test_rows = int(holding.features.shape[0]), holding.test_rows
+        self.party.policy.check_rows(rows, test_rows, max(len(self.segment.active), self.settings.min_active))
+        return np.array([rows, test_rows])
+
+    def check_network(self) -> None:
+        """Compare the party's network with the network of its weights.
+
+        Raises:
+            RefusalError: They differ.
+        """
+        network = self.state.network
+        if network is not None and network.tobytes().decode() != self.party.model:
+            text = "its weights are those of another network: take the model that it began with"
+            raise StatedRefusalError(f"party {self.me}: {text}")
+
+    def agreement(self) -> Agreement:
+        """Return everything that the party compares with its peers: the server's message, and who has labels."""
+        terms = agreed_terms(self.party.run_config, self.scalars, self.segment)
+        # in a run that scores rows the parties' blocks determine whose labels count
+        wanted = 0 if self.settings.score_run else self.settings.max_active
+        return Agreement(terms, tuple(self.segment.active.tolist()), wanted, self.party.data.labelled)
+
+    def endpoint(self) -> Endpoint:
+        """Return the addresses and certificates of all parties.
+
+        Raises:
+            PolicyError: See `Party.resolve`.
+            ValueError: The segment's addresses or certificates cannot be read.
+        """
+        (certificates, shown), silence = self.segment.peers(), self.settings.silence_timeout
+        party, port = self.party, 0 if self.state.port is None else int(self.state.port[0])
+        salt, serial = self.segment.salt.tobytes(), int(self.segment.serial[0])
+        addresses = party.resolve([*map(Address.parse, shown)], salt, serial, port)
+        listen = party.listen if addresses[self.me].kind == "tcp" else None
+        limits = Limits(join=self.settings.join_timeout, silence=silence, beat=min(1.0, silence / 4))
+        return Endpoint(
+            addresses,
+            find_identity(party, self.state),
+            certificates,
+            party.authority,
+            limits,
+            listen,
+            verbose=party.verbose,
+        )
