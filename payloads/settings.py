@@ -4,9 +4,11 @@ Types are strict: Flower does not check that an override has the type of the val
 """
 
 import math
-from typing import Literal
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic.fields import FieldInfo
 
 MEAN, TRIMMED_MEAN, MEDIAN, NORM_BOUND = AGGREGATIONS = ("mean", "trimmed-mean", "median", "norm-bound")
 
@@ -14,6 +16,36 @@ MEAN, TRIMMED_MEAN, MEDIAN, NORM_BOUND = AGGREGATIONS = ("mean", "trimmed-mean",
 def kebab(name: str) -> str:
     """The run-config key of a Python name: ``local_steps`` -> ``local-steps``, ``lambda_`` -> ``lambda``."""
     return name.rstrip("_").replace("_", "-")
+
+
+_KINDS: dict[Any, str] = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
+
+
+def describe_allowed(field: FieldInfo) -> str:
+    """Return the allowed values of a setting, for errors and for the pages of settings.
+
+    Args:
+        field: The setting's field. A title replaces the description by type and bounds.
+    """
+    return field.title or _describe(field.annotation, field.metadata)
+
+
+def _describe(kind: Any, bounds: list[Any]) -> str:
+    if get_origin(kind) is Literal:
+        return ", ".join(get_args(kind))
+    if get_origin(kind) is Annotated:
+        return _describe(kind.__origin__, [one for info in kind.__metadata__ for one in getattr(info, "metadata", ())])
+    if kind not in _KINDS:
+        return ", or ".join(_describe(one, bounds) for one in get_args(kind) if one is not NoneType)
+    limits = {
+        name: getattr(bound, name) for bound in bounds for name in ("ge", "gt", "le", "lt") if hasattr(bound, name)
+    }
+    low, high = limits.get("ge", limits.get("gt")), limits.get("le", limits.get("lt"))
+    if high is not None and kind is int:
+        return f"an integer from {low} to {high}"
+    if high is not None:
+        return f"a number in {'[' if 'ge' in limits else '('}{low:g}, {high:g}{']' if 'le' in limits else ')'}"
+    return _KINDS[kind] if low is None else f"{_KINDS[kind]} {'>=' if 'ge' in limits else '>'} {low:g}"
 
 
 class Settings(BaseModel):

@@ -117,7 +117,7 @@ def test_without_a_seed_of_its_own_a_site_tells_of_other_rows(tmp_path: Path) ->
         ({"site-confg": "/srv/a"}, {}, "node config: got 'site-confg', allowed: 'site-config'"),
         ({"mine": "/srv/site.TOML"}, {}, "node config: got 'mine', allowed: 'site-config'"),
         ({"privacy.secure-sum": True}, {}, "node config: got 'privacy.secure-sum', allowed: 'secure-sum'"),
-        ({"state-dir": 5}, {}, "node config: state-dir: got 5, allowed: text"),
+        ({"state-dir": 5}, {}, "node config: state-dir: got 5, allowed: a path"),
     ],
 )
 def test_a_demand_is_refused_in_words(node: dict[str, Scalar], run: dict[str, Scalar], said: str) -> None:
