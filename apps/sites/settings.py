@@ -8,11 +8,11 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field, PlainValidator, ValidationError
+from pydantic import PlainValidator, ValidationError
 from pydantic.fields import FieldInfo
 
 from apps.run_config.settings import ConfigError, Scalar
-from payloads.settings import Settings, describe_allowed, kebab
+from payloads.settings import Settings, describe_allowed, kebab, setting
 from privacy.secure_sum import FEWEST_MEMBERS
 from problems.data.spec import parse_names
 from problems.errors import NOTHING, InputError
@@ -62,12 +62,8 @@ def _name_some(key: str, text: str) -> tuple[str, ...]:
     return names
 
 
-def _key(meaning: str, default: Any = None, allowed: str | None = None, **bounds: Any) -> Any:
-    return Field(default, title=allowed, description=meaning, **bounds)
-
-
 def _file(meaning: str) -> Any:
-    return _key(meaning, None, "a path that is not empty")
+    return setting(meaning, None, "a path that is not empty")
 
 
 File = Annotated[Path | None, _parsed(_path)]
@@ -77,23 +73,23 @@ class DataTable(Settings):
     """The site's own file."""
 
     data_path: File = _file("The site's own file or folder. In vertical runs: the file of the party's columns.")
-    split_seed: int | None = _key(
+    split_seed: int | None = setting(
         "The seed that draws the site's held-out rows. It also fixes all keys of the data.", ge=0
     )
-    dataset: str | None = _key(_FIXES)
-    label_column: str | None = _key(_FIXES)
-    positive_label: str | None = _key(_FIXES)
-    feature_columns: str | None = _key(_FIXES)
-    drop_columns: str | None = _key(_FIXES)
-    group_column: str | None = _key(_FIXES)
-    missing: str | None = _key(_FIXES)
-    missing_values: str | None = _key(_FIXES)
-    scale: str | None = _key(_FIXES)
-    test_fraction: float | None = _key(_FIXES)
-    validation_fraction: float | None = _key(_FIXES)
-    separator: str | None = _key("The separator of the site's own csv. Without it the run config's value applies.")
-    decimal: str | None = _key("The decimal mark of the site's own csv. Without it the run config's value applies.")
-    encoding: str | None = _key("The encoding of the site's own csv. Without it the run config's value applies.")
+    dataset: str | None = setting(_FIXES)
+    label_column: str | None = setting(_FIXES)
+    positive_label: str | None = setting(_FIXES)
+    feature_columns: str | None = setting(_FIXES)
+    drop_columns: str | None = setting(_FIXES)
+    group_column: str | None = setting(_FIXES)
+    missing: str | None = setting(_FIXES)
+    missing_values: str | None = setting(_FIXES)
+    scale: str | None = setting(_FIXES)
+    test_fraction: float | None = setting(_FIXES)
+    validation_fraction: float | None = setting(_FIXES)
+    separator: str | None = setting("The separator of the site's own csv. Without it the run config's value applies.")
+    decimal: str | None = setting("The decimal mark of the site's own csv. Without it the run config's value applies.")
+    encoding: str | None = setting("The encoding of the site's own csv. Without it the run config's value applies.")
 
     def dialect(self) -> dict[str, str]:
         """Return the form of the site's own csv, as far as its owner sets it."""
@@ -103,66 +99,68 @@ class DataTable(Settings):
 class PrivacyTable(Settings):
     """The runs that a site takes part in, and how much it reveals."""
 
-    allowed_strategies: str | None = _key("The strategies of the runs that the site takes part in.", None, _NAMES)
-    most_handshakes: int = _key("The most handshakes over the life of the file. Needs state-dir. 0: any.", 0, ge=0)
-    most_evaluations: int = _key(
+    allowed_strategies: str | None = setting("The strategies of the runs that the site takes part in.", None, _NAMES)
+    most_handshakes: int = setting("The most handshakes over the life of the file. Needs state-dir. 0: any.", 0, ge=0)
+    most_evaluations: int = setting(
         "The most counts of held-out scores over the life of the file. Needs state-dir. 0: any.", 0, ge=0
     )
-    largest_epsilon: float | None = _key("The largest privacy.epsilon of a run.", gt=0)
-    largest_total_epsilon: float | None = _key("The largest sum of the epsilons of all runs. Needs state-dir.", gt=0)
-    largest_delta: float | None = _key("The largest delta of a run's budgets.", gt=0, lt=1)
-    secure_sum: bool = _key("Whether to refuse runs whose server sees more than sums.", False)
-    fewest_summed: int = _key("The fewest clients in a secure sum.", FEWEST_MEMBERS, ge=FEWEST_MEMBERS)
+    largest_epsilon: float | None = setting("The largest privacy.epsilon of a run.", gt=0)
+    largest_total_epsilon: float | None = setting("The largest sum of the epsilons of all runs. Needs state-dir.", gt=0)
+    largest_delta: float | None = setting("The largest delta of a run's budgets.", gt=0, lt=1)
+    secure_sum: bool = setting("Whether to refuse runs whose server sees more than sums.", False)
+    fewest_summed: int = setting("The fewest clients in a secure sum.", FEWEST_MEMBERS, ge=FEWEST_MEMBERS)
     sum_key: File = _file("The file of the site's private key for secure sums.")
     sum_peers: File = _file("The file of the public keys of the sites that may take part in a secure sum.")
-    least_cell: int = _key("The least number of rows in a count that leaves the site. 1: any.", LEAST_CELL, ge=1)
-    verbose_errors: bool = _key("Whether errors that leave the site quote its log.", False)
+    least_cell: int = setting("The least number of rows in a count that leaves the site. 1: any.", LEAST_CELL, ge=1)
+    verbose_errors: bool = setting("Whether errors that leave the site quote its log.", False)
 
 
 class VerticalTable(Settings):
     """The settings of a party of a vertical run."""
 
-    labels: Annotated[tuple[str, ...], _parsed(partial(parse_names, "labels"))] = _key(
+    labels: Annotated[tuple[str, ...], _parsed(partial(parse_names, "labels"))] = setting(
         "The columns that may be a label. Without it the party is never active.", (), _NAMES
     )
-    columns: Annotated[tuple[str, ...] | None, _parsed(partial(_name_some, "columns"))] = _key(
+    columns: Annotated[tuple[str, ...] | None, _parsed(partial(_name_some, "columns"))] = setting(
         "The columns that may be features. Without it all except the ids and the labels.", None, _NAMES
     )
-    id_column: str = _key("Fixes vfb2.id-column of the run config.", "", "a name", min_length=1)
-    models: Annotated[tuple[str, ...], _parsed(partial(_name_some, "models"))] = _key(
+    id_column: str = setting("Fixes vfb2.id-column of the run config.", "", "a name", min_length=1)
+    models: Annotated[tuple[str, ...], _parsed(partial(_name_some, "models"))] = setting(
         "The allowed values of vfb2.model.", NETWORKS, _NAMES
     )
-    model: str = _key("The party's own network. It replaces vfb2.model.", "", "a network, as vfb2.model", min_length=1)
-    fewest_rows: int = _key(
+    model: str = setting(
+        "The party's own network. It replaces vfb2.model.", "", "a network, as vfb2.model", min_length=1
+    )
+    fewest_rows: int = setting(
         "The fewest training rows, and the fewest scored rows, of a party with its own file.", DEFAULT_FEWEST_ROWS, ge=1
     )
-    fewest_columns: int = _key("The fewest columns that vary over the rows.", DEFAULT_FEWEST_COLUMNS, ge=1)
-    largest_embedding: int = _key("The largest vfb2.embedding.", DEFAULT_LARGEST_EMBEDDING, ge=1)
-    most_looks: int = _key(
+    fewest_columns: int = setting("The fewest columns that vary over the rows.", DEFAULT_FEWEST_COLUMNS, ge=1)
+    largest_embedding: int = setting("The largest vfb2.embedding.", DEFAULT_LARGEST_EMBEDDING, ge=1)
+    most_looks: int = setting(
         "The most numbers of each row that peers may compute in all runs. Needs state-dir. 0: any.", 0, ge=0
     )
-    fewest_parties: int = _key("The fewest parties of a run.", 0, ge=0)
-    pinned_peers: Annotated[dict[str, str], _parsed(parse_pins)] = _key(
+    fewest_parties: int = setting("The fewest parties of a run.", 0, ge=0)
+    pinned_peers: Annotated[dict[str, str], _parsed(parse_pins)] = setting(
         "The certificates of the accepted parties. Without it all are accepted.", {}, "name=SHA-256 pairs with spaces"
     )
-    peer_hosts: Annotated[tuple[str, ...], _parsed(lambda text: tuple(text.split()))] = _key(
+    peer_hosts: Annotated[tuple[str, ...], _parsed(lambda text: tuple(text.split()))] = setting(
         "The only hosts to which the party connects. Without it any host.", (), "hosts with spaces"
     )
-    largest_label_epsilon: float | None = _key("The largest vfb2.label-epsilon of a run.", gt=0)
-    allow_intersection: bool = _key("Whether to take part in runs that look for the common ids.", True)
-    allowed_maskings: Annotated[tuple[str, ...], _parsed(parse_maskings)] = _key(
+    largest_label_epsilon: float | None = setting("The largest vfb2.label-epsilon of a run.", gt=0)
+    allow_intersection: bool = setting("Whether to take part in runs that look for the common ids.", True)
+    allowed_maskings: Annotated[tuple[str, ...], _parsed(parse_maskings)] = setting(
         "The allowed values of vfb2.masking.", (PAIRWISE, TWO_TREES), "pairwise, two-trees, or both with a comma"
     )
-    allow_scores_for: Literal["nobody", "label-holders", "all"] = _key("The parties that may learn scores.", "all")
-    share_block: bool = _key("Whether the server may get the party's block of the model.", True)
+    allow_scores_for: Literal["nobody", "label-holders", "all"] = setting("The parties that may learn scores.", "all")
+    share_block: bool = setting("Whether the server may get the party's block of the model.", True)
     block: File = _file("The block of a finished run, for a run that scores.")
     score_path: File = _file("The file of the new rows, for a run that scores. Without it data-path applies.")
     scores_path: File = _file("The file to which a run that scores writes the scores.")
     audit_log: File = _file("The file of the party's audit log. Without it the log is in state-dir.")
-    advertise: Annotated[str, _parsed(lambda text: _address(text, UNREACHABLE))] = _key(
+    advertise: Annotated[str, _parsed(lambda text: _address(text, UNREACHABLE))] = setting(
         "The address at which the other parties reach this party.", "", f"{_ADDRESS}; or {UNREACHABLE!r}, if none can"
     )
-    listen: Annotated[str, _parsed(_address)] = _key(
+    listen: Annotated[str, _parsed(_address)] = setting(
         "The address at which the party listens, if advertise is another address.", "", _ADDRESS
     )
     peer_cert: File = _file("The file of the party's certificate.")
@@ -174,7 +172,7 @@ class ProcessTable(Settings):
     """The files of a site, and the life of its process."""
 
     state_dir: File = _file("The folder of the client's memory and of the disclosure ledger.")
-    stay: float = _key("The seconds that a process waits for another message. 0: it ends at once.", 0.0, ge=0)
+    stay: float = setting("The seconds that a process waits for another message. 0: it ends at once.", 0.0, ge=0)
 
 
 class SiteConfig(Settings):
