@@ -6,7 +6,7 @@ A default is the value that counts if the owner of the site does not set the key
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import PlainValidator, ValidationError
 from pydantic.fields import FieldInfo
@@ -183,8 +183,8 @@ class SiteConfig(Settings):
     vertical: VerticalTable = VerticalTable()
     process: ProcessTable = ProcessTable()
 
-    @classmethod
-    def of(cls, node: Mapping[str, Any]) -> Self:
+    @staticmethod
+    def of(node: Mapping[str, Any]) -> "SiteConfig":
         """Return the settings in a node config. They are validated once for each set of values.
 
         Args:
@@ -193,7 +193,7 @@ class SiteConfig(Settings):
         Raises:
             ConfigError: A value has the wrong type, or is out of bounds. The error names all such keys.
         """
-        return _read(cls, tuple((key, value, type(value)) for key, value in node.items() if key in KEYS))
+        return _read(tuple((key, value, type(value)) for key, value in node.items() if key in KEYS))
 
 
 class SiteKey(NamedTuple):
@@ -211,12 +211,12 @@ FIXED = tuple(key for key, row in KEYS.items() if row.field.description == _FIXE
 
 
 @lru_cache(maxsize=1024)
-def _read(kind: type[SiteConfig], items: tuple[tuple[str, Scalar, type], ...]) -> Any:
+def _read(items: tuple[tuple[str, Scalar, type], ...]) -> SiteConfig:
     nested: dict[str, dict[str, Any]] = {table: {} for table in TABLES}
     for key, value, _ in items:
         nested[KEYS[key].table][key] = value
     try:
-        return kind.model_validate(nested)
+        return SiteConfig.model_validate(nested)
     except ValidationError as error:
         raise ConfigError.join([fault.at("node config") for fault in list_faults(error)]) from None
 
