@@ -5,10 +5,12 @@ Flower hands over a flat dictionary whose values it has not checked, and in whic
 names the key, what it got and what is allowed.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from apps.plugins import ROW_FORM, add_settings, find_row
 from apps.registry import ALGORITHMS
@@ -26,7 +28,7 @@ from apps.run_config.settings import (
 from clients.base import MethodClient
 from methods.adam import ADAM_STEP
 from methods.method import SampleGradients
-from payloads.settings import MEAN, NORM_BOUND, PrivacySettings, Settings, TrainingSettings, kebab
+from payloads.settings import MEAN, NORM_BOUND, PrivacySettings, Settings, TrainingSettings, describe_allowed, kebab
 from problems.data import SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
 from problems.data.spec import TABLES, is_hub
 from problems.errors import did_you_mean
@@ -45,7 +47,9 @@ __all__ = [
     "RunSettings",
     "Scalar",
     "SyntheticSettings",
+    "allowed_values",
     "flatten",
+    "known_fields",
     "known_keys",
     "list_hint",
     "parse_run_config",
@@ -73,16 +77,31 @@ def list_hint(section: str) -> str:
     return f"`florilegium list {section}` explains them"
 
 
-def known_keys(tables: Mapping[str, type[Settings]] = _TABLES) -> dict[str, str]:
-    """Every run-config key with what it allows.
+def known_fields(tables: Mapping[str, type[Settings]] = _TABLES) -> dict[str, FieldInfo]:
+    """Return the field of each run-config key.
 
     Args:
-        tables: name -> settings; without it those of the project's own strategies.
+        tables: The settings of each table. Defaults to the tables of the project's own strategies.
     """
-    keys: dict[str, str] = {}
-    for prefix, model in [*(("", model) for model in _COMMON), *((f"{t}.", m) for t, m in tables.items())]:
-        keys |= {prefix + kebab(name): field.description or "" for name, field in model.model_fields.items()}
-    return keys | {"strategy": f"one of {', '.join(ALGORITHMS)}, or '{ROW_FORM}'"}
+    models = [*(("", model) for model in _COMMON), *((f"{table}.", model) for table, model in tables.items())]
+    return {prefix + kebab(name): field for prefix, model in models for name, field in model.model_fields.items()}
+
+
+def allowed_values(fields: Mapping[str, FieldInfo]) -> dict[str, str]:
+    """Return the allowed values of each run-config key.
+
+    Args:
+        fields: The field of each key.
+    """
+    strategies = {"strategy": f"one of {', '.join(ALGORITHMS)}, or '{ROW_FORM}'"}
+    return {key: describe_allowed(field) for key, field in fields.items()} | strategies
+
+
+def known_keys() -> dict[str, str]:
+    """Return the meaning and the allowed values of each run-config key, without links."""
+    fields = known_fields()
+    meanings = {key: re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", str(field.description)) for key, field in fields.items()}
+    return {key: f"{meanings[key]} Allowed: {allowed}" for key, allowed in allowed_values(fields).items()}
 
 
 def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
@@ -100,7 +119,7 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     if algorithm is not None:
         known |= {algorithm.table: algorithm.settings} if algorithm.table else {}
         flat = add_settings(flat, strategy, algorithm)
-    keys = known_keys(known)
+    keys = allowed_values(known_fields(known))
     problems = [_unknown_key(key, keys) for key in flat if key not in keys]
     flat = {**flat, **_without_auto(flat, algorithm)}
     parts = {model: _parse(model, "", flat, keys, problems) for model in _COMMON}

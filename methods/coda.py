@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Float64
-from pydantic import Field
 from torch import Tensor
 
 from methods.local_sgd import finish
@@ -44,7 +43,7 @@ from methods.method import (
 )
 from methods.minimax import MinimaxDown, count_population, draw_batches, fill_blocks, take_oracle, weigh
 from payloads.record import FloatArray, IntArray, Payload, array
-from payloads.settings import Settings
+from payloads.settings import Settings, setting
 from problems.minimax import AUC_MINIMAX, AUCOracle, Oracle
 from problems.randomness import Purpose, stream
 from problems.sampling import Indices
@@ -56,28 +55,16 @@ CLASS_SCORES = "class-scores"
 class CodaSettings(Settings):
     """Hyper-parameters of CoDA and CODASCA (table ``coda``)."""
 
-    proximal: float = Field(
-        0.002, ge=0, description="weight 1/gamma of the pull towards the stage's reference point, a number >= 0"
-    )
+    proximal: float = setting("The weight 1/gamma of the pull towards the stage's reference.", 0.002, ge=0)
     # the stages
-    stage_rounds: int = Field(
-        0, ge=0, description="rounds of the first stage, an integer >= 0 (0: one stage without end)"
-    )
-    stage_growth: float = Field(1.0, ge=1, description="factor of a stage's rounds from one to the next, a number >= 1")
-    stage_decay: float = Field(3.0, ge=1, description="what each new stage divides the learning rate by, a number >= 1")
-    restart_dual: bool = Field(
-        True, description="true: a new stage starts from the best lambda for its scores (auc-minimax); or false"
-    )
+    stage_rounds: int = setting("The rounds of the first stage. 0: one stage without end.", 0, ge=0)
+    stage_growth: float = setting("The factor of a stage's rounds from one stage to the next.", 1.0, ge=1)
+    stage_decay: float = setting("The divisor of the learning rate at each new stage.", 3.0, ge=1)
+    restart_dual: bool = setting("Whether a new stage starts from the best lambda for its scores (auc-minimax).", True)
     # where the published code departs from the formula
-    scaled_dual: bool = Field(
-        False,
-        description="true: divide lambda's gradient by p(1-p), as the published code does (auc-minimax); or false",
-    )
-    reference_noise: float = Field(
-        0.0,
-        ge=0,
-        description="standard deviation of the Gaussian noise that is the first stage's reference, a number >= 0 "
-        "(0: the initial model)",
+    scaled_dual: bool = setting("Whether to divide lambda's gradient by p (1 - p), as the published code does.", False)
+    reference_noise: float = setting(
+        "The standard deviation of a noisy first reference. 0: the initial model.", 0.0, ge=0
     )
 
 

@@ -8,14 +8,13 @@ works with Flower's strategy, and our strategy with Flower's clients.
 from dataclasses import dataclass
 
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor
 
 from methods.adam import Point, adam_step
 from methods.local_sgd import finish
 from methods.method import ClientHalf, Method, SampleGradients, Task
 from methods.samples import Batch, SampleObjective, sample_batches
-from payloads.settings import Settings
+from payloads.settings import Settings, setting
 
 # in every message's config
 PROXIMAL_MU = "proximal-mu"
@@ -24,9 +23,7 @@ PROXIMAL_MU = "proximal-mu"
 class FedProxSettings(Settings):
     """Hyper-parameters of FedProx (table ``fedprox``)."""
 
-    proximal_mu: float = Field(
-        0.01, ge=0, description="weight mu of the pull towards the server's model, a number >= 0"
-    )
+    proximal_mu: float = setting("The weight mu of the pull towards the server's model.", 0.01, ge=0)
 
 
 FedProxTask = Task[FedProxSettings, SampleObjective]

@@ -46,7 +46,7 @@ from methods.method import (
 )
 from methods.minimax import MinimaxDown, count_population, draw_batches, fill_blocks, take_oracle, weigh
 from payloads.record import FloatArray, Payload, array
-from payloads.settings import Settings
+from payloads.settings import Settings, setting
 from problems.minimax import AUC_MINIMAX, Oracle
 from problems.minimax.oracle import peek
 from problems.models.vectors import exact_mean
@@ -59,17 +59,15 @@ GRADIENTS = "gradients"
 class FedSGDASettings(Settings):
     """Hyper-parameters of FedSGDA (table ``fedsgda``); step sizes in round t = 0, 1, ... are constant / (t + 1)^rho."""
 
-    primal_step: float = Field(0.1, gt=0, description="constant of the step in x, a number > 0")
-    dual_step: float = Field(0.1, gt=0, description="constant of the step in y, a number > 0")
-    alpha_constant: float = Field(
-        1.0, gt=0, description="constant of storm's alpha_t = min(1, constant / (t + 1)^(2 rho)), a number > 0"
+    primal_step: float = setting("The constant of the step in x.", 0.1, gt=0)
+    dual_step: float = setting("The constant of the step in y.", 0.1, gt=0)
+    alpha_constant: float = setting("The constant of storm's alpha_t = min(1, constant / (t + 1)^(2 rho)).", 1.0, gt=0)
+    rho: Annotated[float, Field(ge=0, lt=1)] | Literal["auto"] = setting(
+        "The decay of the steps. auto: 1/3 for fedsgda-storm, else 0.", "auto"
     )
-    rho: Annotated[float, Field(ge=0, lt=1)] | Literal["auto"] = Field(
-        "auto", description="decay of the steps, a number in [0, 1), or auto: 1/3 for storm, 0 for the others"
-    )
-    period: int = Field(10, ge=1, description="rounds from one large batch to the next, an integer >= 1 (spider, svrg)")
-    large_batch: PositiveInt | Literal["auto"] = Field(
-        "auto", description="clients of a large batch, an integer >= 1, or auto: all (spider, svrg)"
+    period: int = setting("The rounds from one large batch of clients to the next (spider, svrg).", 10, ge=1)
+    large_batch: PositiveInt | Literal["auto"] = setting(
+        "The clients of a large batch (spider, svrg). auto: all.", "auto"
     )
 
     def decay(self, auto: float) -> float:

@@ -21,13 +21,12 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int64
-from pydantic import Field
 from torch import Tensor
 
 from methods.adjustment import Adjustment
 from methods.method import Plan, Replies, Task, as_array, as_tensor, momentum_step
 from payloads.record import BoolArray, FloatArray, Payload, array
-from payloads.settings import Settings, TrainingSettings
+from payloads.settings import Settings, TrainingSettings, setting
 from problems.models import FlatModel
 from problems.models.dense import add_scaled
 from problems.models.vectors import mean
@@ -43,34 +42,31 @@ class FedXSettings(Settings):
     """Hyper-parameters of FedX1, FedX2 and their local and centralised counterparts (table ``fedx``)."""
 
     # the estimators
-    gamma: float = Field(0.9, gt=0, le=1, description="weight of a new observation in u, in (0, 1] (FedX2)")
-    beta: float = Field(0.1, gt=0, le=1, description="weight of a new gradient in the momentum, in (0, 1] (FedX2)")
+    gamma: float = setting("The weight of a new observation in u (fedx2).", 0.9, gt=0, le=1)
+    beta: float = setting("The weight of a new gradient in the momentum (fedx2).", 0.1, gt=0, le=1)
     # the objective
-    lambda_: float = Field(3.0, gt=0, description="temperature of kl-opauc, a number > 0")
-    margin: float = Field(1.0, ge=0, description="margin of the hinge losses, a number >= 0")
-    surrogate: Literal["squared-hinge", "logistic", "psm"] = Field(
-        "squared-hinge", description="surrogate inside auprc and p-norm-push: squared-hinge, logistic or psm"
+    lambda_: float = setting("The temperature of kl-opauc.", 3.0, gt=0)
+    margin: float = setting("The margin of the hinge losses.", 1.0, ge=0)
+    surrogate: Literal["squared-hinge", "logistic", "psm"] = setting(
+        "The surrogate inside auprc and p-norm-push, which refuses psm.", "squared-hinge"
     )
-    power: float = Field(2.0, ge=1, description="p of p-norm-push, a number >= 1")
+    power: float = setting("The p of p-norm-push.", 2.0, ge=1)
     # batches and histories
-    positive_batch_size: int = Field(16, ge=1, description="positives a local step takes, an integer >= 1")
-    negative_batch_size: int = Field(16, ge=1, description="negatives a local step takes, an integer >= 1")
-    tau: int = Field(1, ge=1, description="rounds of predictions the pool keeps, an integer >= 1")
-    history_size: int = Field(0, ge=0, description="predictions of each kind sent a round, an integer >= 0 (0: all)")
-    independent_history: bool = Field(
-        False, description="true: record predictions of an independent sample (Algorithm 2, line 14); or false"
+    positive_batch_size: int = setting("The positives of a local step.", 16, ge=1)
+    negative_batch_size: int = setting("The negatives of a local step, or any samples for auprc.", 16, ge=1)
+    tau: int = setting("The rounds of predictions that the pool keeps.", 1, ge=1)
+    history_size: int = setting("The predictions of each kind that a client sends in a round. 0: all.", 0, ge=0)
+    independent_history: bool = setting(
+        "Whether to record predictions of an independent sample (Algorithm 2, line 14).", False
     )
-    pool: Literal["predictions", "histogram", "uniform"] = Field(
-        "predictions",
-        description="what clients know of the others: predictions, histogram, or as a control uniform (numbers)",
+    pool: Literal["predictions", "histogram", "uniform"] = setting(
+        "The clients' knowledge of other sites' scores.", "predictions"
     )
-    pool_epsilon: float = Field(
-        0.0, ge=0, description="epsilon that the histograms of a whole run may spend, a number >= 0 (0: no noise)"
-    )
-    pool_delta: float = Field(1e-5, gt=0, lt=1, description="delta of the same budget, in (0, 1)")
-    bins: int = Field(32, ge=2, le=2**16, description="bins of a histogram, an integer from 2 to 65536")
-    prediction_noise: float = Field(
-        0.0, ge=0, description="standard deviation of Gaussian noise on the scores that a client sends, a number >= 0"
+    pool_epsilon: float = setting("The epsilon that all histograms of a run may spend. 0: no noise.", 0.0, ge=0)
+    pool_delta: float = setting("The delta of the same budget.", 1e-5, gt=0, lt=1)
+    bins: int = setting("The bins of a histogram.", 32, ge=2, le=2**16)
+    prediction_noise: float = setting(
+        "The standard deviation of Gaussian noise on the scores that a client sends.", 0.0, ge=0
     )
 
     @property

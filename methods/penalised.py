@@ -19,13 +19,13 @@ from typing import Literal
 import numpy as np
 import torch
 from jaxtyping import Float
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from methods.method import ClientHalf, Method, Phase, Plan, Task
 from methods.samples import Batch, SampleObjective, sample_batches
 from payloads.record import FloatArray, Payload, array
-from payloads.settings import Settings, TrainingSettings
+from payloads.settings import Settings, TrainingSettings, setting
 from problems.models import FlatModel, Layout
 from problems.objectives.classification import SAMPLE_LOSSES
 from problems.objectives.composite import linear_smoothness, ridge_factors
@@ -39,11 +39,11 @@ SMOOTHNESS = "smoothness"
 class CompositeSettings(Settings, PenaltySettings):
     """Table ``composite``: what is minimised beside the loss, and the constants of Fast-FedDA."""
 
-    strong_convexity: NonNegativeFloat | Literal["auto"] = Field(
-        "auto", description="fast-fedda's mu, a number >= 0, or auto: composite.ridge"
+    strong_convexity: NonNegativeFloat | Literal["auto"] = setting(
+        "The mu of fast-fedda. auto: composite.ridge.", "auto"
     )
-    anchor_weight: PositiveFloat | Literal["auto"] = Field(
-        "auto", description="fast-fedda's gamma, inverse of its first step, a number > 0, or auto: 1 / learning-rate"
+    anchor_weight: PositiveFloat | Literal["auto"] = setting(
+        "The gamma of fast-fedda, the inverse of its first step. auto: 1 / learning-rate.", "auto"
     )
 
 

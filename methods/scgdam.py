@@ -20,7 +20,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor
 
 from methods.method import ClientHalf, Method, Plan, Records, Replies, ServerHalf, Task, as_array, as_tensor
@@ -28,6 +27,7 @@ from methods.minimax import MinimaxDown, count_population, weigh
 from methods.samples import make_sampler
 from methods.sgdam import SGDAMSettings, WeightFactor
 from payloads.record import FloatArray, Payload, array
+from payloads.settings import setting
 from problems.minimax import COMPOSITIONAL_AUC, CompositionalOracle, Oracle
 from problems.randomness import Purpose
 from problems.sampling import Indices
@@ -36,19 +36,16 @@ from problems.sampling import Indices
 class SCGDAMSettings(SGDAMSettings):
     """Hyper-parameters of LocalSCGDAM (table ``scgdam``); the defaults are the paper's Table 2, which has no rho."""
 
-    alpha: WeightFactor = Field(
-        3.0,
-        description="weight of a new inner point in its estimate, in units of eta, a number > 0 with eta * alpha <= 1",
+    alpha: WeightFactor = setting(
+        "The weight of a new inner point in the estimate h, in units of eta.", 3.0, "a number > 0 with eta * alpha <= 1"
     )
-    rho: float = Field(0.01, ge=0, description="step of the inner descent on the cross-entropy, a number >= 0")
-    hessian: Literal["exact", "identity"] = Field(
-        "exact", description="exact (Hessian-vector products) or identity (the inner step counts as constant)"
+    rho: float = setting("The step of the inner descent on the cross-entropy. 0: no descent.", 0.01, ge=0)
+    hessian: Literal["exact", "identity"] = setting(
+        "The inner step's derivative: with Hessian-vector products, or the identity.", "exact"
     )
-    independent_batches: bool = Field(
-        False, description="true: the inner and the outer function take a batch each; false: they share one"
-    )
-    headline: Literal["outer", "inner"] = Field(
-        "outer", description="whose metrics the log and the curves show: outer (the model w) or inner (the estimate h)"
+    independent_batches: bool = setting("Whether the inner and the outer function take separate batches.", False)
+    headline: Literal["outer", "inner"] = setting(
+        "The model in the log and the curves: w (outer) or the estimate h (inner).", "outer"
     )
 
 

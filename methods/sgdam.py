@@ -37,7 +37,7 @@ from methods.method import (
 from methods.minimax import MinimaxDown, count_population, fill_blocks, take_oracle, weigh
 from methods.samples import make_sampler
 from payloads.record import FloatArray, Payload, array
-from payloads.settings import Settings
+from payloads.settings import Settings, setting
 from problems.minimax import AUC_MINIMAX, Oracle
 from problems.sampling import Indices
 
@@ -55,16 +55,14 @@ WeightFactor = Annotated[float, Field(gt=0, validate_default=True), AfterValidat
 class SGDAMSettings(Settings):
     """Hyper-parameters of LocalSGDAM (table ``sgdam``)."""
 
-    eta: float = Field(0.3, gt=0, description="scale of steps and of the weights of new values, a number > 0")
-    gamma_x: float = Field(0.33, gt=0, description="step in x, in units of eta, a number > 0")
-    gamma_y: float = Field(0.33, gt=0, description="step in y, in units of eta, a number > 0")
-    beta_x: WeightFactor = Field(
-        3.3,
-        description="weight of a new gradient in x's momentum, in units of eta, a number > 0 with eta * beta-x <= 1",
+    eta: float = setting("The scale of the steps and of the weights of new values.", 0.3, gt=0)
+    gamma_x: float = setting("The step in x, in units of eta.", 0.33, gt=0)
+    gamma_y: float = setting("The step in y, in units of eta.", 0.33, gt=0)
+    beta_x: WeightFactor = setting(
+        "The weight of a new gradient in x's momentum, in units of eta.", 3.3, "a number > 0 with eta * beta-x <= 1"
     )
-    beta_y: WeightFactor = Field(
-        3.3,
-        description="weight of a new gradient in y's momentum, in units of eta, a number > 0 with eta * beta-y <= 1",
+    beta_y: WeightFactor = setting(
+        "The weight of a new gradient in y's momentum, in units of eta.", 3.3, "a number > 0 with eta * beta-y <= 1"
     )
 
 

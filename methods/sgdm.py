@@ -14,7 +14,6 @@ from functools import partial
 
 import numpy as np
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor
 
 from methods.method import (
@@ -32,17 +31,17 @@ from methods.method import (
 )
 from methods.samples import Batch, SampleObjective, Slope, sample_batches
 from payloads.record import FloatArray, IntArray, Payload, array
-from payloads.settings import Settings
+from payloads.settings import Settings, setting
 from problems.objectives.classification import RATIO_LOSS, ratio_slope, ratio_weights
 
 
 class SGDMSettings(Settings):
     """Hyper-parameters of local SGD with momentum (table ``sgdm``)."""
 
-    momentum: float = Field(0.1, gt=0, le=1, description="weight of a new gradient in the momentum, in (0, 1]")
-    ratio_alpha: float = Field(1.0, ge=0, description="ratio-loss: weight of every sample, a number >= 0")
-    ratio_beta: float = Field(
-        0.1, ge=0, description="ratio-loss: weight added, times the other class's samples over its own, a number >= 0"
+    momentum: float = setting("The weight of a new gradient in the momentum. 1: no momentum.", 0.1, gt=0, le=1)
+    ratio_alpha: float = setting("The weight of every sample in ratio-loss.", 1.0, ge=0)
+    ratio_beta: float = setting(
+        "The weight in ratio-loss of the other class's samples over the own class's.", 0.1, ge=0
     )
 
 

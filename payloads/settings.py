@@ -4,9 +4,12 @@ Types are strict: Flower does not check that an override has the type of the val
 """
 
 import math
-from typing import Literal
+from collections.abc import Sequence
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic.fields import FieldInfo
 
 MEAN, TRIMMED_MEAN, MEDIAN, NORM_BOUND = AGGREGATIONS = ("mean", "trimmed-mean", "median", "norm-bound")
 
@@ -14,6 +17,49 @@ MEAN, TRIMMED_MEAN, MEDIAN, NORM_BOUND = AGGREGATIONS = ("mean", "trimmed-mean",
 def kebab(name: str) -> str:
     """The run-config key of a Python name: ``local_steps`` -> ``local-steps``, ``lambda_`` -> ``lambda``."""
     return name.rstrip("_").replace("_", "-")
+
+
+_KINDS: dict[Any, str] = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
+_SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+
+
+def setting(meaning: str, default: Any = None, allowed: str | None = None, **bounds: Any) -> Any:
+    """Return the field of a setting.
+
+    Args:
+        meaning: The setting's meaning, for the pages of settings.
+        default: The default.
+        allowed: The allowed values. Defaults to a description of type and bounds.
+        bounds: The bounds, see `pydantic.Field`.
+    """
+    return Field(default, title=allowed, description=meaning, **bounds)
+
+
+def describe_allowed(field: FieldInfo) -> str:
+    """Return the allowed values of a setting, for errors and for the pages of settings.
+
+    Args:
+        field: The setting's field. A title replaces the description by type and bounds.
+    """
+    return field.title or _describe(field.annotation, field.metadata)
+
+
+def _describe(kind: Any, bounds: Sequence[Any]) -> str:
+    if get_origin(kind) is Literal:
+        return ", ".join(get_args(kind))
+    if get_origin(kind) is Annotated:
+        return _describe(
+            kind.__origin__, [one for info in kind.__metadata__ for one in getattr(info, "metadata", [info])]
+        )
+    if kind not in _KINDS:
+        return ", or ".join(_describe(one, bounds) for one in get_args(kind) if one is not NoneType)
+    limits = {sign: getattr(one, name) for one in bounds for name, sign in _SIGNS.items() if hasattr(one, name)}
+    if len(limits) == 2 and kind is int:
+        return f"an integer from {limits['>=']} to {limits['<=']}"
+    if len(limits) == 2:
+        low, high = (f"{limits.get(sign, limits.get(sign + '=')):.7g}" for sign in "><")
+        return f"a number in {'[' if '>=' in limits else '('}{low}, {high}{']' if '<=' in limits else ')'}"
+    return " ".join([_KINDS[kind], *(f"{sign} {limit:.7g}" for sign, limit in limits.items())])
 
 
 class Settings(BaseModel):
@@ -52,21 +98,21 @@ def refuse_other(owner: object, wanted: type | None, given: object) -> None:
 class PrivacySettings(Settings):
     """The keys of the table ``privacy``: what a client keeps to itself."""
 
-    secure_sum: bool = Field(
-        False, description="true: the server learns sums over a round's clients, and nothing of one client; or false"
+    secure_sum: bool = setting(
+        "Whether the server learns only sums over a round's clients, and nothing of a single client.", False
     )
-    secure_range: float = Field(
-        16.0, ge=1, le=2**20, description="largest absolute value in a secure sum, from 1 to 2^20"
+    secure_range: float = setting(
+        "The largest value in a secure sum. Clients [clip](secure-sums.md#precision) larger ones.", 16.0, ge=1, le=2**20
     )
-    secure_threshold: float = Field(
-        2 / 3, ge=2 / 3, le=1, description="share of the clients that must stay to the end of a secure sum, in [2/3, 1]"
+    secure_threshold: float = setting(
+        "The share of a client's neighbours that must stay to the end of a secure sum.", 2 / 3, ge=2 / 3, le=1
     )
-    epsilon: float = Field(
-        0.0, ge=0, description="differential privacy's epsilon of each training sample, a number >= 0 (0: no privacy)"
+    epsilon: float = setting(
+        "The [epsilon](sample-privacy.md) of each training sample over the whole run. 0: no privacy.", 0.0, ge=0
     )
-    delta: float = Field(1e-5, gt=0, lt=1, description="differential privacy's delta of the samples, in (0, 1)")
-    clip: float = Field(
-        1.0, ge=1e-6, le=1e6, description="longest gradient of one sample, to which it is clipped, from 1e-6 to 1e6"
+    delta: float = setting("Differential privacy's delta of each training sample.", 1e-5, gt=0, lt=1)
+    clip: float = setting(
+        "The longest gradient of one sample. Longer gradients are clipped to it.", 1.0, ge=1e-6, le=1e6
     )
 
     @property
@@ -77,85 +123,83 @@ class PrivacySettings(Settings):
 class TrainingSettings(Settings):
     """The common keys that every algorithm's client and strategy read. Descriptions say what is allowed."""
 
-    num_server_rounds: int = Field(25, ge=1, description="number of rounds, an integer >= 1")
-    local_steps: int = Field(32, ge=1, description="local steps K of a client in a round, an integer >= 1")
-    batch_size: int = Field(
-        32, ge=0, description="samples a local step takes, an integer >= 0 (0: all); pairwise strategies have their own"
+    num_server_rounds: int = setting("The number of rounds.", 25, ge=1)
+    local_steps: int = setting("The local steps K of a client in a round.", 32, ge=1)
+    batch_size: int = setting(
+        "The samples of a local step, except of the pairwise strategies. 0: all samples of the site.", 32, ge=0
     )
-    learning_rate: float = Field(
-        0.1, gt=0, description="step size of a local step, a number > 0, or in a run config auto: the strategy's own"
+    learning_rate: float = setting(
+        "The [step size](experiments.md#the-defaults) of a local step. auto: the strategy's.",
+        0.1,
+        "a number > 0, or auto",
+        gt=0,
     )
-    clip_gradient: float = Field(
-        0.0,
-        ge=0,
-        description="longest gradient of a local step, longer ones are clipped to it; a number >= 0 (0: none)",
+    clip_gradient: float = setting(
+        "The longest gradient of a local step. Longer gradients are shortened to it. 0: none.", 0.0, ge=0
     )
-    local_optimizer: Literal["sgd", "adam"] = Field(
-        "sgd", description="what a local step does with its gradient: sgd or adam"
+    local_optimizer: Literal["sgd", "adam"] = setting(
+        "The optimizer of the local steps. Adam restarts in each round, for local-sgd and fedprox.", "sgd"
     )
-    weight_decay: float = Field(
-        0.0, ge=0, description="factor of the weights that a local step adds to the gradient, a number >= 0"
+    weight_decay: float = setting(
+        "The factor of the weights that a local step adds to the clipped gradient.", 0.0, ge=0
     )
-    lr_decay: float = Field(1.0, gt=0, le=1, description="factor of each learning-rate drop, in (0, 1]")
-    lr_decay_every: int = Field(
-        0, ge=0, description="drop the learning rate every so many local steps, an integer >= 0 (0: never)"
+    lr_decay: float = setting("The factor of each drop of the learning rate.", 1.0, gt=0, le=1)
+    lr_decay_every: int = setting(
+        "The local steps from one drop of the learning rate to the next. 0: no drops.", 0, ge=0
     )
-    lr_decay_at: str = Field(
-        "", description="drop it at these fractions of the run, comma-separated numbers in (0, 1), e.g. '0.5,0.75'"
+    lr_decay_at: str = setting(
+        "Further drops, at these fractions of the run.", "", "numbers in (0, 1) with commas, or empty"
     )
-    fraction_train: float = Field(1.0, gt=0, le=1, description="fraction of the clients sampled a round, in (0, 1]")
-    min_train_nodes: int | float = Field(
+    fraction_train: float = setting("The fraction of the clients that a round samples.", 1.0, gt=0, le=1)
+    min_train_nodes: int | float = setting(
+        "The fewest valid replies of a round, or their share. With fewer the run stops.",
         0.5,
-        description=(
-            "fewest good replies a round needs, or the run stops: an integer >= 1, or a share in (0, 1] of the clients "
-            "asked, such as 0.5"
-        ),
+        "an integer >= 1, or a share in (0, 1] with a decimal point",
     )
-    replace_dropped: bool = Field(
-        False,
-        description="true: ask another client in the place of one that gave no good reply; false: average the others",
+    replace_dropped: bool = setting(
+        "Whether a round asks another client in place of a client without a valid reply.", False
     )
-    max_retries: int = Field(
-        3, ge=0, description="times a client without a good reply is asked again, an integer >= 0 (composite)"
+    max_retries: int = setting("The times that a method that needs all clients asks a client again.", 3, ge=0)
+    retry_wait: float = setting(
+        "The seconds before a client is asked again. A killed SuperNode needs a minute.", 0.0, ge=0
     )
-    retry_wait: float = Field(
-        0.0, ge=0, description="seconds to wait before a client is asked again, a number >= 0: a restart takes a minute"
+    server_learning_rate: float = setting(
+        "The server's step towards the clients' mean (codasca, scaffold, composite, ...).", 1.0, gt=0
     )
-    server_learning_rate: float = Field(
-        1.0, gt=0, description="server's step to the clients' mean, a number > 0 (codasca, scaffold, composite, ...)"
+    client_weights: Literal["equal", "examples"] = setting(
+        "The [weight](baselines.md#what-sites-count) of a client in a mean: its samples, or 1.", "examples"
     )
-    client_weights: Literal["equal", "examples"] = Field(
-        "examples",
-        description="what clients count by in a mean over them: examples (their samples) or equal (all the same)",
+    aggregation: Literal["mean", "trimmed-mean", "median", "norm-bound"] = setting(
+        "The mean over a round's clients. The others are [robust](robust.md) against bad clients.", "mean"
     )
-    aggregation: Literal["mean", "trimmed-mean", "median", "norm-bound"] = Field(
-        "mean", description=f"the mean over a round's clients, one of {', '.join(AGGREGATIONS)}"
+    trim_fraction: float = setting(
+        "The share of the clients that a trimmed mean leaves out on each side.", 0.2, ge=0, lt=0.5
     )
-    trim_fraction: float = Field(
-        0.2,
-        ge=0,
-        lt=0.5,
-        description="share of the clients that a trimmed mean leaves out on each side, in [0, 0.5) (trimmed-mean)",
+    norm_bound: float = setting(
+        "The longest step of a client with norm-bound. 0: the median length of the round's steps.", 0.0, ge=0
     )
-    norm_bound: float = Field(
-        0.0,
-        ge=0,
-        description="longest step of a client, a number >= 0 (0: the median of the round's steps) (norm-bound)",
+    seed: int = setting("The seed of all randomness.", 0, ge=0)
+    device: Literal["auto", "cpu", "cuda"] = setting("The device. auto: CUDA if the site has it, else the CPU.", "auto")
+    dtype: Literal["float32", "float64"] = setting(
+        "The number type. auto: as the data set and the strategy need.", "float32", "auto, float32, float64"
     )
-    seed: int = Field(0, ge=0, description="seed of all randomness, an integer >= 0")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")
-    dtype: Literal["float32", "float64"] = Field(
-        "float32", description="number type of the model and the payloads: float32, float64, or in a run config auto"
+    torch_threads: int = setting(
+        "The threads of PyTorch and NumPy in a process, or with --stack the stacks at once.", 1, ge=1
     )
-    torch_threads: int = Field(1, ge=1, description="threads of PyTorch and NumPy's BLAS in a process, an integer >= 1")
-    loss: str = Field("auto", description="name of a loss, or auto: the strategy's own")
-    score: Literal["auto", "logit", "sigmoid", "tanh"] = Field(
-        "auto", description="what pairwise losses compare: auto, logit (raw output), sigmoid or tanh"
+    loss: str = setting(
+        "The loss. auto: the strategy's first one.", "auto", "auto, a loss of the strategy, or package.module:factory"
     )
-    evaluate_every: int = Field(1, ge=1, description="evaluate every so many rounds, an integer >= 1")
-    checkpoint_every: int = Field(10, ge=0, description="checkpoint every so many rounds, an integer >= 0 (0: never)")
-    round_timeout: float = Field(3600.0, gt=0, description="seconds to wait for a round's replies, a number > 0")
-    handshake_timeout: float = Field(300.0, gt=0, description="seconds to wait for the sites to join, a number > 0")
+    score: Literal["auto", "logit", "sigmoid", "tanh"] = setting(
+        "The output that losses of pairs compare. auto: the loss's own.", "auto"
+    )
+    evaluate_every: int = setting(
+        "The rounds from one evaluation to the next. Round 0 and the last always have one.", 1, ge=1
+    )
+    checkpoint_every: int = setting("The rounds from one checkpoint to the next. The last has one. 0: none.", 10, ge=0)
+    round_timeout: float = setting(
+        "The seconds to wait for a round's replies. Later replies are dropped.", 3600.0, gt=0
+    )
+    handshake_timeout: float = setting("The seconds to wait for all sites to join.", 300.0, gt=0)
 
     @property
     def fixes_rounds(self) -> bool:

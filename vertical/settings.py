@@ -1,10 +1,10 @@
 """Settings of VFB2: the parties' problem and their exchanges; `vertical.records` gives the paper and its symbols."""
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from payloads.settings import Settings, TrainingSettings
+from payloads.settings import Settings, TrainingSettings, setting
 
 ScoreFor = Literal["label-holders", "all"]
 ProblemName = Literal["logistic", "nonconvex-logistic", "ridge", "robust", "softmax"]
@@ -13,64 +13,67 @@ ProblemName = Literal["logistic", "nonconvex-logistic", "ridge", "robust", "soft
 class VFB2Settings(Settings):
     """What the parties minimise together, and how they talk to each other (table ``vfb2``)."""
 
-    problem: ProblemName = Field("logistic", description=f"one of {', '.join(get_args(ProblemName))}")
-    weight: Annotated[float, Field(ge=0)] | Literal["auto"] = Field(
-        "auto", description="the regulariser's factor, a number >= 0, or auto: 1e-4, for robust 0"
+    problem: ProblemName = setting(
+        "The problem. ridge and robust are regressions. softmax needs vfb2.embedding.", "logistic"
     )
-    penalty: Literal["none", "l1", "group-lasso"] = Field(
-        "none", description="a nonsmooth penalty beside the regulariser: none, l1 or group-lasso"
+    weight: Annotated[float, Field(ge=0)] | Literal["auto"] = setting(
+        "The regulariser's factor. auto: 1e-4, for robust 0.", "auto"
     )
-    penalty_weight: float = Field(1e-4, ge=0, description="the penalty's factor, a number >= 0")
-    groups: Literal["columns", "party"] = Field(
-        "columns", description="group-lasso's groups: columns (what one column of a party's file became) or party"
+    penalty: Literal["none", "l1", "group-lasso"] = setting(
+        "A nonsmooth [penalty](vertical.md#few-columns-l1-and-group-lasso) of linear models.", "none"
     )
-    intercept: bool | Literal["auto"] = Field(
-        "auto", description="true: parties with labels have a column of ones; false; or auto: those with own files have"
+    penalty_weight: float = setting("The penalty's factor.", 1e-4, ge=0)
+    groups: Literal["columns", "party"] = setting(
+        "The groups of group-lasso: the features of a column, or all of a party.", "columns"
     )
-    active_parties: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
-        "auto", description="parties whose labels are used, an integer >= 1, or auto: 1 or 2, as many as have labels"
+    intercept: bool | Literal["auto"] = setting(
+        "Whether parties with labels have a column of ones. auto: with their own files.", "auto"
     )
-    epochs: int = Field(1, ge=1, description="epochs of a round, an integer >= 1")
-    window: int = Field(4, ge=1, description="updates an active party may have under way, an integer >= 1")
-    skew: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
-        "auto", description="updates an active party may be ahead of the slowest, an integer >= 1, or auto: 4 * window"
+    active_parties: Annotated[int, Field(ge=1)] | Literal["auto"] = setting(
+        "The number of parties whose labels are used. auto: 1 or 2.", "auto"
     )
-    synchronous: bool = Field(False, description="true: rounds of one update an active party, in step; or false")
-    embedding: int = Field(
-        0, ge=0, description="numbers that each party's network makes of a row, an integer >= 0; 0: linear models"
+    epochs: int = setting("The epochs of a round.", 1, ge=1)
+    window: int = setting("The updates that an active party may have under way at once.", 4, ge=1)
+    skew: Annotated[int, Field(ge=1)] | Literal["auto"] = setting(
+        "The updates that a party may be ahead of the slowest. auto: 4 * window.", "auto"
     )
-    model: str = Field("linear", description="the parties' networks: linear, mlp or package.module:factory")
-    update_passive: bool = Field(True, description="false: blocks of parties without labels stay at 0; or true")
-    masking: Literal["pairwise", "two-trees"] = Field(
-        "pairwise", description="what hides partial sums: pairwise, or two-trees (Algorithm 1)"
+    synchronous: bool = setting("Whether the active parties update in step, independent of time.", False)
+    embedding: int = setting(
+        "The outputs of each party's [network](vertical.md#beyond-linear-models). 0: linear models.", 0, ge=0
     )
-    label_epsilon: float = Field(
-        0.0, ge=0, description="epsilon of the labels' differential privacy, a number > 0, or 0: off"
+    model: str = setting(
+        "The network of each party without its own `model`.", "linear", "linear, mlp, or package.module:factory"
     )
-    alignment: Literal["digest", "intersection"] = Field(
-        "digest", description="digest: rows must be the same everywhere; intersection: take those that all hold"
+    update_passive: bool = setting("Whether the blocks of parties without labels are updated.", True)
+    masking: Literal["pairwise", "two-trees"] = setting(
+        "The masks of a party's partial sums. two-trees: Algorithm 1.", "pairwise"
     )
-    id_column: str = Field("id", min_length=1, description="the column of a party's own file that names its rows")
-    threads: int = Field(1, ge=1, description="threads of a party that apply updates, an integer >= 1")
-    allow_two_parties: bool = Field(
-        False, description="true: two parties may train, though each learns the other's partial sums; or false"
+    label_epsilon: float = setting("The epsilon of the labels' differential privacy. 0: no privacy.", 0.0, ge=0)
+    alignment: Literal["digest", "intersection"] = setting(
+        "The rows: all parties must have the same (digest), or the common rows.", "digest"
     )
-    assemble: bool = Field(False, description="true: the server gets the blocks of the last round; or false")
-    transport: Literal["auto", "unix", "tcp"] = Field(
-        "auto", description="unix, tcp, or auto: Unix sockets where all parties share a host"
+    id_column: str = setting("The column of a party's own file that names its rows.", "id", "a name", min_length=1)
+    threads: int = setting("The threads of a party that apply updates.", 1, ge=1)
+    allow_two_parties: bool = setting(
+        "Whether two parties may train, though each learns the other's partial sums.", False
     )
-    join_timeout: float = Field(10.0, gt=0, description="seconds the parties wait for each other, a number > 0")
-    silence_timeout: float = Field(5.0, gt=0, description="seconds after which a silent party has failed, a number > 0")
-    check_step: Literal["warn", "refuse", "off"] = Field(
-        "warn", description="what is done about a learning-rate too large for the delay: warn, refuse or off"
+    assemble: bool = setting("Whether the server gets the blocks at checkpoints, if every party shares its own.", False)
+    transport: Literal["auto", "unix", "tcp"] = setting(
+        "The way in which parties reach each other. auto: Unix sockets if all share a host.", "auto"
     )
-    score_run: str = Field(
+    join_timeout: float = setting(
+        "The seconds that the parties wait for each other at the start of a round.", 10.0, gt=0
+    )
+    silence_timeout: float = setting("The seconds after which a silent party has failed.", 5.0, gt=0)
+    check_step: Literal["warn", "refuse", "off"] = setting(
+        "The reaction to a learning rate that is too large for the delay.", "warn"
+    )
+    score_run: str = setting(
+        "The finished run whose model [scores rows](vertical.md#from-files-to-scored-customers).",
         "",
-        description="the token, or on one machine the directory, of a finished run whose model scores rows; '': train",
+        "a run token, a run directory, or empty",
     )
-    score_for: ScoreFor = Field(
-        "label-holders", description=f"who learns the scores: {' or '.join(get_args(ScoreFor))}"
-    )
+    score_for: ScoreFor = setting("The parties that learn the scores.", "label-holders")
 
     @property
     def without_effect(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from flwr.app import ConfigRecord, Context, Message
 from apps.parties.table import UsedColumns
 from apps.run_config.settings import ConfigError
 from apps.sites.rows import DATA_PATH
+from apps.sites.settings import SiteConfig
 from apps.sites.state_store import STATE_DIR, state_dir
 from payloads.wire import CONFIG, RUN_TOKEN, find
 from problems.errors import InputError
@@ -32,16 +33,10 @@ def log_path(node: Mapping[str, Any]) -> Path | None:
     """The path of a node's log: `audit-log`, else in its `state-dir`, else None.
 
     Raises:
-        ConfigError: `audit-log` is not text, or empty.
+        ConfigError: A setting of the site has a wrong value.
     """
-    named, folder = node.get(AUDIT_LOG), state_dir(node)
-    if named is None:
-        return None if folder is None else folder / _NAME
-    if not isinstance(named, str) or not named:
-        raise ConfigError(
-            f"node config: {AUDIT_LOG}", got=repr(named), allowed="the path of a file", hint="see docs/vertical.md"
-        )
-    return Path(named).expanduser()
+    folder = state_dir(node)
+    return SiteConfig.of(node).vertical.audit_log or (None if folder is None else folder / _NAME)
 
 
 def describe_columns(vfb2: VFB2Settings, read: UsedColumns) -> dict[str, Any]:

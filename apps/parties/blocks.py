@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from apps.run_config.settings import ConfigError
 from apps.sites.files import read_sealed, write_sealed
+from apps.sites.settings import SiteConfig
 from apps.sites.shared_disk import shares_disk
 from apps.sites.state_store import STATE_DIR, base_folder, client_folder, is_token, state_dir
 from payloads.record import PayloadError
@@ -50,7 +51,7 @@ def party_folder(node: Mapping[str, Any], local: Mapping[str, Any], token: str, 
             does not keep its block from the server.
         token: the run's.
     """
-    base = base_folder(node, local if node.get("share-block", True) else {})
+    base = base_folder(node, local if SiteConfig.of(node).vertical.share_block else {})
     return None if base is None else client_folder(base, token, party)
 
 
@@ -88,8 +89,8 @@ def read_block(node: Mapping[str, Any], score_run: str, problem: str, place: tup
     if not is_token(token):
         allowed = "the 32 hexadecimal digits of a run's token, or in a simulation a run directory"
         raise ConfigError(f"party {party}: vfb2.score-run", got=repr(score_run), allowed=allowed, hint=_PAGE)
-    named, base = str(node.get(BLOCK, "")), state_dir(node) or directory / "client-state"
-    path = Path(named).expanduser() if named else client_folder(base, token, party) / _NAME
+    base = state_dir(node) or directory / "client-state"
+    path = SiteConfig.of(node).vertical.block or client_folder(base, token, party) / _NAME
     if not path.is_file():
         got, where = f"{str(path)!r}, which does not exist", f"in the node config's {STATE_DIR}, or at its {BLOCK}"
         allowed = f"its block of the run {score_run!r}, {where}"

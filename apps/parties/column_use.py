@@ -5,22 +5,21 @@ label, which every party then reads off the slopes. A party with its own file th
 owner has named.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from logging import INFO
-from typing import Any
+from typing import Self
 
 import numpy as np
 from flwr.common import log
 from numpy.typing import NDArray
 
 from apps.run_config.algorithm import RunConfig
-from apps.sites.site_config import DEFAULT_FEWEST_COLUMNS, DEFAULT_LARGEST_EMBEDDING
-from problems.data import DataError, DataSpec
+from apps.sites.settings import DEFAULT_FEWEST_COLUMNS, DEFAULT_LARGEST_EMBEDDING, VerticalTable
+from problems.data import DataSpec
 from problems.data.samples import Array
-from problems.data.spec import parse_columns, parse_names
-from problems.errors import NOTHING
-from vertical.policy import DEFAULT_FEWEST_ROWS, FEWEST_ROWS, PolicyError
+from problems.data.spec import parse_columns
+from vertical.policy import DEFAULT_FEWEST_ROWS, PolicyError
 from vertical.problem.blocks.network import NETWORKS
 from vertical.settings import VFB2Settings
 
@@ -28,7 +27,6 @@ LABELS, COLUMNS, ID_COLUMN, MODELS = "labels", "columns", "id-column", "models"
 FEWEST_COLUMNS, LARGEST_EMBEDDING = "fewest-columns", "largest-embedding"
 # A column varies if one row of so many, at least, differs from the column's most frequent value.
 _VARYING = 100
-_PAGE = "see docs/vertical.md"
 
 
 @dataclass(frozen=True)
@@ -52,6 +50,15 @@ class ColumnUse:
     fewest_columns: int = DEFAULT_FEWEST_COLUMNS
     largest_embedding: int = DEFAULT_LARGEST_EMBEDDING
     fewest_rows: int = DEFAULT_FEWEST_ROWS
+
+    @classmethod
+    def of(cls, settings: VerticalTable) -> Self:
+        """Return the use of its columns that the owner of a party names.
+
+        Args:
+            settings: The party's settings.
+        """
+        return cls(**{field.name: getattr(settings, field.name) for field in fields(cls)})
 
     def may_be_feature(self, name: str) -> bool:
         """Whether a column of the file may be a feature."""
@@ -152,27 +159,6 @@ class ColumnUse:
             )
 
 
-def read_use(node: Mapping[str, Any]) -> ColumnUse:
-    """Return the use of its columns that the owner of a party names.
-
-    Args:
-        node: The party's node config.
-
-    Raises:
-        PolicyError: A value has the wrong type or is out of range.
-    """
-    id_column = value_of(node, ID_COLUMN, "", "text", lambda one: isinstance(one, str))
-    return ColumnUse(
-        labels=() if node.get(LABELS) == "" else _names(node, LABELS) or (),
-        columns=_names(node, COLUMNS),
-        id_column=id_column,
-        models=_names(node, MODELS) or NETWORKS,
-        fewest_columns=count_of(node, FEWEST_COLUMNS, DEFAULT_FEWEST_COLUMNS),
-        largest_embedding=count_of(node, LARGEST_EMBEDDING, DEFAULT_LARGEST_EMBEDDING),
-        fewest_rows=count_of(node, FEWEST_ROWS, DEFAULT_FEWEST_ROWS),
-    )
-
-
 def check_use(use: ColumnUse, config: RunConfig, *, own_model: bool) -> None:
     """Refuse a run that asks a party for more than its owner allows; nothing is read or imported.
 
@@ -196,51 +182,3 @@ def check_use(use: ColumnUse, config: RunConfig, *, own_model: bool) -> None:
         got, allowed = f"a run with vfb2.model={vfb2.model!r}", ", ".join(use.models)
         hint = f"set vfb2.model, or let the owner add the network to {MODELS} in the site config"
         raise PolicyError(MODELS, got=got, allowed=allowed, hint=hint)
-
-
-def value_of(node: Mapping[str, Any], name: str, default: Any, allowed: str, fits: Callable[[Any], bool]) -> Any:
-    """Return the value of a key of a node config.
-
-    Args:
-        node: The node config.
-        name: The key.
-        default: The value of a key that the node config lacks.
-        allowed: The allowed values, for the error.
-        fits: Tells whether a value is allowed.
-
-    Raises:
-        PolicyError: The value is not allowed.
-    """
-    value = node.get(name, default)
-    if value is not default and not fits(value):
-        raise PolicyError(name, got=repr(value), allowed=allowed, hint=_PAGE)
-    return value
-
-
-def count_of(node: Mapping[str, Any], name: str, default: int) -> int:
-    """Return the value of a key of a node config that is a count of at least 1.
-
-    Args:
-        node: The node config.
-        name: The key.
-        default: The value of a key that the node config lacks.
-
-    Raises:
-        PolicyError: The value is not such a count.
-    """
-    value = value_of(node, name, default, "an integer >= 1", lambda found: type(found) is int and found >= 1)
-    return int(value)
-
-
-def _names(node: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
-    """The names in a key's value; None if the node config lacks the key."""
-    text = value_of(node, key, None, "names with commas", lambda one: isinstance(one, str))
-    if text is None:
-        return None
-    try:
-        names = parse_names(key, text)
-    except DataError as error:
-        raise PolicyError.of(error) from None
-    if not names:
-        raise PolicyError(key, got=NOTHING, allowed="one name at least", hint=f"name a column, or remove {key}")
-    return names

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from apps.parties.blocks import read_block
-from apps.parties.column_use import LARGEST_EMBEDDING, MODELS, ColumnUse, check_use, read_use
+from apps.parties.column_use import ColumnUse, check_use
 from apps.parties.score_table import SimulatedRows, check_scores_path, read_score_table
 from apps.parties.table import INTERCEPT, PartyTable, read_own
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError
-from apps.sites.rows import DATA_PATH, SCORE_PATH, with_dialect
+from apps.sites.rows import DATA_PATH, with_dialect
+from apps.sites.settings import SiteConfig
 from payloads.settings import Settings, kebab
 from problems.data import DataSpec, Preprocessing
 from problems.data.spec import DRAWN, GENERIC, TABLES, is_hub, is_loader
@@ -155,18 +156,18 @@ def data_loader(config: RunConfig, node: Mapping[str, Any], place: int, parties:
 
     Raises:
         ConfigError: the node config names no table where there must be one, or the run config does not fit it.
-        PolicyError: the owner does not allow the run's use of the columns, or names it wrongly.
+        PolicyError: the owner does not allow the run's use of the columns.
     """
     vfb2, dataset = settings_of(config), config.data.dataset
-    path = (vfb2.score_run and node.get(SCORE_PATH)) or node.get(DATA_PATH)
-    use = read_use(node)
-    if path is not None or MODELS in node or LARGEST_EMBEDDING in node:
-        check_use(use, config, own_model="model" in node)
-    if path is not None:
+    own = SiteConfig.of(node)
+    file = (own.vertical.score_path if vfb2.score_run else None) or own.data.data_path
+    use = ColumnUse.of(own.vertical)
+    if file is not None or own.vertical.model_fields_set & {"models", "largest_embedding"}:
+        check_use(use, config, own_model=bool(own.vertical.model))
+    if file is not None:
         if dataset not in TABLES:
             allowed = f"{', '.join(TABLES)}, since a party with a {DATA_PATH} reads a table"
             raise ConfigError("dataset", got=repr(dataset), allowed=allowed, hint="set it to one")
-        file = Path(str(path)).expanduser()
         if vfb2.score_run:
             return partial(read_score_table, file, config, node, (place, parties), use)
         _check_as_it_is(config.data, vfb2)

@@ -7,17 +7,15 @@ A block that scores rows counts once, because scoring the same row again shows t
 """
 
 import hashlib
-from collections.abc import Mapping
 from logging import WARNING
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Context
 from flwr.common import log
 
 from apps.run_config.algorithm import RunConfig
 from apps.sites.ledger import check_folder, open_ledger
-from apps.sites.rows import DATA_PATH, SCORE_PATH
+from apps.sites.settings import SiteConfig
 from apps.sites.state_store import state_dir
 from vertical.policy import PolicyError
 from vertical.problem.blocks.base import SAGA, SVRG
@@ -129,17 +127,13 @@ def open_looks(config: RunConfig, context: Context, place: int) -> LookLedger | 
         place: The party's index.
 
     Raises:
-        PolicyError: The limit has a wrong value, or the run would exceed it.
+        PolicyError: The run would exceed the limit.
         ConfigError: There is a limit but no ``state-dir``; or as of `open_ledger`.
     """
-    node: Mapping[str, Any] = context.node_config
-    most = node.get(MOST_LOOKS, 0)
-    if type(most) is not int or most < 0:
-        raise PolicyError(MOST_LOOKS, got=repr(most), allowed="an integer >= 0", hint="change the site's settings")
-    if most:
-        check_folder(node, MOST_LOOKS)
-    folder = state_dir(node)
-    if folder is None or not (DATA_PATH in node or SCORE_PATH in node):
+    own, folder = SiteConfig.of(context.node_config), state_dir(context.node_config)
+    if most := own.vertical.most_looks:
+        check_folder(context.node_config, MOST_LOOKS)
+    if folder is None or not (own.data.data_path or own.vertical.score_path):
         return None
     ledger = LookLedger(folder, place, context.run_id, most)
     ledger.check(planned_looks(config))

@@ -21,6 +21,7 @@ from apps.parties.table import UsedColumns, encode_rows, read_ids, read_own
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError
 from apps.sites.rows import DATA_PATH, SCORE_PATH, with_dialect
+from apps.sites.settings import SiteConfig
 from problems.data import DataError, Preprocessing
 from problems.data.cells import is_number
 from problems.data.dialect import Dialect
@@ -149,7 +150,7 @@ def read_score_table(
         ConfigError: the party has no such block, or its scores would replace another file.
         DataError: its file does not fit the block; names the party, the file and the column.
     """
-    vfb2, key = config.family, SCORE_PATH if node.get(SCORE_PATH) else DATA_PATH
+    vfb2, key = config.family, SCORE_PATH if SiteConfig.of(node).vertical.score_path else DATA_PATH
     assert isinstance(vfb2, VFB2Settings)
     block = read_block(node, vfb2.score_run, vfb2.problem, place)
     check_scores_path(node, vfb2.id_column, [path, block.path])
@@ -204,13 +205,13 @@ def check_scores_path(node: Mapping[str, Any], id_column: str, inputs: Sequence[
     Raises:
         ConfigError: The file is an input, or of another origin.
     """
-    named = str(node.get(SCORES_PATH, ""))
-    target = Path(named).expanduser()
-    if not named or not target.exists():
+    own = SiteConfig.of(node)
+    target = own.vertical.scores_path
+    if target is None or not target.exists():
         return
-    others = [Path(str(node[key])).expanduser() for key in (DATA_PATH, SCORE_PATH) if node.get(key)]
+    others = (*inputs, own.data.data_path, own.vertical.score_path)
     fault = "which is not a table of scores"
-    if any(other.exists() and target.samefile(other) for other in (*inputs, *others)):
+    if any(other and other.exists() and target.samefile(other) for other in others):
         fault = "which is a file that this party reads"
     elif target.is_file():
         with target.open(encoding="utf-8", errors="replace", newline="") as file:
@@ -226,6 +227,6 @@ def scores_path(node: Mapping[str, Any], folder: Path | None, block: BlockFile, 
     Args:
         token: of the run that scores.
     """
-    if named := str(node.get(SCORES_PATH, "")):
-        return Path(named).expanduser()
+    if named := SiteConfig.of(node).vertical.scores_path:
+        return named
     return block.path.with_name(f"scores-{token}.csv") if folder is None else folder / "scores.csv"

@@ -1,11 +1,10 @@
 """Sites of vertical learning: parties, which hold columns of the same rows, each with a policy of its own."""
 
 import contextlib
-import math
 from collections.abc import Iterator, Mapping
 from logging import INFO, WARNING
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from cryptography import x509
@@ -14,17 +13,15 @@ from flwr.app import Context, Message
 from flwr.common import log
 
 from apps.parties.audit import audit, describe_columns
-from apps.parties.blocks import BLOCK, BlockFile, party_folder, write_block
-from apps.parties.column_use import count_of
-from apps.parties.column_use import value_of as _value
+from apps.parties.blocks import BlockFile, party_folder, write_block
 from apps.parties.data import data_loader, settings_of
 from apps.parties.flip_memory import FlipMemory, id_keys
 from apps.parties.looks import open_looks
-from apps.parties.score_table import SCORES_PATH, ScoreTable, scores_path, write_scores
+from apps.parties.score_table import ScoreTable, scores_path, write_scores
 from apps.parties.table import PartyTable
 from apps.run_config.algorithm import HANDSHAKE, Held, RunConfig, Sites
 from apps.run_config.settings import ConfigError
-from apps.sites.rows import DATA_PATH, SCORE_PATH
+from apps.sites.settings import SiteConfig, VerticalTable
 from apps.sites.state_store import state_dir
 from apps.sites.withheld import is_verbose
 from clients.base import PayloadClient, Trained
@@ -32,24 +29,7 @@ from clients.vfb2 import NoModel, VFB2Client
 from payloads.handshake import Scaling, SiteReport
 from payloads.wire import PHASE, RUN_TOKEN
 from vertical.parties import Party
-from vertical.policy import (
-    ALLOW_INTERSECTION,
-    ALLOW_SCORES,
-    ALLOWED_MASKINGS,
-    DEFAULT_FEWEST_ROWS,
-    FEWEST_PARTIES,
-    FEWEST_ROWS,
-    LARGEST_EPSILON,
-    PEER_CA,
-    PEER_HOSTS,
-    PINNED_PEERS,
-    SCORES_FOR,
-    Policy,
-    PolicyError,
-    RefusalError,
-    parse_maskings,
-    parse_pins,
-)
+from vertical.policy import PEER_CA, Policy, PolicyError, RefusalError
 from vertical.problem.blocks import NO_PENALTY
 from vertical.problem.blocks.network import check_name
 from vertical.problem.errors import NetworkError
@@ -58,10 +38,8 @@ from vertical.settings import VFB2Settings
 from vertical.transport.addresses import Address
 from vertical.transport.identity import Identity
 
-MODEL = "model"
 PEER_FILES = ("peer-cert", "peer-key", PEER_CA)
 _PAGE = "see docs/vertical.md"
-T = TypeVar("T", bool, str)
 
 
 class PartySites(Sites):
@@ -163,6 +141,7 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
         PolicyError: the party's policy forbids the run.
     """
     node, vfb2 = context.node_config, settings_of(config)
+    own = SiteConfig.of(node).vertical
     try:
         policy = policy_of(node)
         policy.check_run(
@@ -172,14 +151,12 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
             intersection=vfb2.alignment == "intersection",
             scores_for=vfb2.score_for if vfb2.score_run else "",
         )
-        for name in (BLOCK, SCORE_PATH, SCORES_PATH):
-            _of(node, name, "")
         load, looks = data_loader(config, node, place, parties), open_looks(config, context, place)
     except PolicyError as error:
         raise error.at(f"party {place}") from None
     folder = state_dir(node)
-    identity, authority = _identity(node)
-    advertised, listen = _addresses(node)
+    identity, authority = _identity(own)
+    advertised, listen = _addresses(own)
     return Party(
         place,
         parties,
@@ -188,8 +165,8 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
         authority=authority,
         advertised=advertised,
         listen=listen,
-        share=_of(node, "share-block", True),
-        model=_model_of(node, vfb2),
+        share=own.share_block,
+        model=_model_of(own, vfb2),
         policy=policy,
         flips=None if folder is None else FlipMemory(folder, place, id_keys(config, node)),
         verbose=is_verbose(config, node),
@@ -198,32 +175,22 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
     )
 
 
-def _addresses(node: Mapping[str, Any]) -> tuple[str, Address | None]:
+def _addresses(own: VerticalTable) -> tuple[str, Address | None]:
     """Return where the other parties reach a node, see `Party.advertised`, and where it listens if not there."""
-    advertised, listen = (_of(node, name, "") for name in ("advertise", "listen"))
-    for name, text in (("advertise", advertised), ("listen", listen)):
-        if not text or (name, text) == ("advertise", UNREACHABLE):
-            continue
-        try:
-            Address("tcp", text)
-        except ValueError:
-            allowed = "host:port, an IPv6 host in brackets, with a port of 1 to 65535"
-            allowed += f"; or {UNREACHABLE!r}, if nobody can reach it" if name == "advertise" else ""
-            raise ConfigError(f"node config: {name}", got=repr(text), allowed=allowed, hint=_PAGE) from None
-    if listen and advertised in ("", UNREACHABLE):
-        got = f"listen with advertise={advertised!r}" if advertised else "listen without advertise"
+    if own.listen and own.advertise in ("", UNREACHABLE):
+        got = f"listen with advertise={own.advertise!r}" if own.advertise else "listen without advertise"
         hint = "say in advertise where the others reach it"
         raise ConfigError("node config", got=got, allowed="advertise alone, or listen with host:port in it", hint=hint)
-    return advertised, Address("tcp", listen) if listen else None
+    return own.advertise, Address("tcp", own.listen) if own.listen else None
 
 
-def _model_of(node: Mapping[str, Any], vfb2: VFB2Settings) -> str:
-    """A party's network: its node config's ``model``, else the run's; nothing is imported."""
-    name = _of(node, MODEL, vfb2.model)
+def _model_of(own: VerticalTable, vfb2: VFB2Settings) -> str:
+    """A party's network: its own, else the run's; nothing is imported."""
+    name = own.model or vfb2.model
     if not vfb2.embedding:
         return name
     try:
-        check_name(f"node config: {MODEL}", name)
+        check_name("node config: model", name)
     except NetworkError as error:
         raise ConfigError.of(error) from None
     return name
@@ -233,33 +200,22 @@ def policy_of(node: Mapping[str, Any]) -> Policy:
     """The policy in a node config.
 
     Raises:
-        PolicyError: a value has the wrong type or is out of range, or `peer-ca` cannot be read; names the key.
+        ConfigError: A setting of the site has a wrong value.
+        PolicyError: `peer-ca` cannot be read.
     """
-    pins = parse_pins(_text(node, PINNED_PEERS)) if PINNED_PEERS in node else {}
-    authority = node.get(PEER_CA) if pins else None
-    epsilon = _value(
-        node, LARGEST_EPSILON, None, "a number > 0", lambda value: type(value) in (int, float) and 0 < value < math.inf
-    )
-    own = bool(node.get(DATA_PATH) or node.get(SCORE_PATH))
+    own = SiteConfig.of(node)
+    table, reads_file = own.vertical, bool(own.data.data_path or own.vertical.score_path)
     return Policy(
-        fewest_parties=_value(
-            node, FEWEST_PARTIES, 0, "an integer >= 0", lambda value: type(value) is int and value >= 0
-        ),
-        pins=pins,
-        authorities=_authorities(Path(str(authority)).expanduser()) if authority else (),
-        largest_label_epsilon=None if epsilon is None else float(epsilon),
-        allow_intersection=_value(
-            node, ALLOW_INTERSECTION, True, "true or false", lambda value: isinstance(value, bool)
-        ),
-        allowed_maskings=parse_maskings(_text(node, ALLOWED_MASKINGS)) if ALLOWED_MASKINGS in node else (),
-        scores_for=_value(node, ALLOW_SCORES, "all", ", ".join(SCORES_FOR), lambda value: value in SCORES_FOR),
-        fewest_rows=count_of(node, FEWEST_ROWS, DEFAULT_FEWEST_ROWS if own else 0),
-        peer_hosts=tuple(_text(node, PEER_HOSTS).split()),
+        fewest_parties=table.fewest_parties,
+        pins=table.pinned_peers,
+        authorities=_authorities(table.peer_ca) if table.pinned_peers and table.peer_ca else (),
+        largest_label_epsilon=table.largest_label_epsilon,
+        allow_intersection=table.allow_intersection,
+        allowed_maskings=table.allowed_maskings,
+        scores_for=table.allow_scores_for,
+        fewest_rows=table.fewest_rows if reads_file or "fewest_rows" in table.model_fields_set else 0,
+        peer_hosts=table.peer_hosts,
     )
-
-
-def _text(node: Mapping[str, Any], name: str) -> str:
-    return str(_value(node, name, "", "text", lambda value: isinstance(value, str)))
 
 
 def _authorities(path: Path) -> tuple[bytes, ...]:
@@ -270,30 +226,20 @@ def _authorities(path: Path) -> tuple[bytes, ...]:
         raise PolicyError(PEER_CA, got=f"{path}: {error}", allowed="a PEM file of certificates", hint=_PAGE) from None
 
 
-def _identity(node: Mapping[str, Any]) -> tuple[Identity | None, str | None]:
+def _identity(own: VerticalTable) -> tuple[Identity | None, str | None]:
     """Return a node's own certificate and key, and the file of the authority that signs its peers' certificates."""
-    named = {name: _of(node, name, "") for name in PEER_FILES}
-    files = {name: Path(path).expanduser() for name, path in named.items() if path}
-    certificate, key, authority = map(files.get, PEER_FILES)
+    certificate, key, authority = files = (own.peer_cert, own.peer_key, own.peer_ca)
     if bool(certificate) != bool(key):
         got, lacks = ("peer-cert", "peer-key") if certificate else ("peer-key", "peer-cert")
         got = f"{got} without {lacks}"
         raise ConfigError("node config", got=got, allowed="both or neither", hint=f"give {lacks} too")
     if authority and not certificate:
-        got, allowed = f"peer-ca {named['peer-ca']!r} alone", "that with peer-cert and peer-key"
+        got, allowed = f"peer-ca {str(authority)!r} alone", "that with peer-cert and peer-key"
         raise ConfigError("node config", got=got, allowed=allowed, hint="give them too")
-    for name, path in files.items():
-        if not path.is_file():
-            got, hint = f"{named[name]!r}, which does not exist", "give the path of a PEM file"
+    for name, path in zip(PEER_FILES, files, strict=True):
+        if path and not path.is_file():
+            got, hint = f"{str(path)!r}, which does not exist", "give the path of a PEM file"
             raise ConfigError(f"node config: {name}", got=got, allowed="an existing file", hint=hint)
     if certificate is None or key is None:
         return None, None
     return Identity.from_files(certificate, key), str(authority) if authority else None
-
-
-def _of(node: Mapping[str, Any], name: str, default: T) -> T:
-    value = node.get(name, default)
-    if not isinstance(value, type(default)):
-        kind = "true or false" if isinstance(default, bool) else "text"
-        raise ConfigError(f"node config: {name}", got=repr(value), allowed=kind, hint=_PAGE)
-    return value

@@ -6,7 +6,7 @@ from typing import Any, get_type_hints
 
 from pydantic import Field, create_model, field_validator
 
-from payloads.settings import Settings, TrainingSettings
+from payloads.settings import Settings, TrainingSettings, setting
 from problems.data import DataSpec
 from problems.errors import InputError
 from problems.models import MODELS
@@ -25,45 +25,54 @@ class RunSettings(Settings):
     """Keys that say where a run's parts come from and where its results go."""
 
     # `apps.config.known_keys` lists the names
-    strategy: str = Field("fedx2", description="the name of a strategy")
-    strategy_settings: str = Field(
-        "", description="key=value pairs with commas for the table of a strategy of your own, or empty"
+    strategy: str = setting(
+        "The algorithm, or one [of your own](tutorials/your-own-algorithm.md#in-a-package-of-your-own).", "fedx2"
     )
-    model: str = Field(
-        "mlp", description=f"auto: the data set's own, one of {', '.join(MODELS)}, or 'package.module:factory'"
+    strategy_settings: str = setting("The keys of a strategy of your own.", "", "key=value pairs with commas, or empty")
+    model: str = setting(
+        "The network. auto: the data set's own.", "mlp", f"auto, {', '.join(MODELS)}, or package.module:factory"
     )
-    init_from: str = Field(
-        "", description="the whole path of a model file whose weights a new run starts from, or empty"
+    init_from: str = setting(
+        "A file of weights that a new run starts from. The server reads it.", "", "an absolute path, or empty"
     )
-    output_dir: str = Field("results", min_length=1, description="the folder that holds the runs' directories")
-    run_name: str = Field("", description="the run directory's name, or empty: strategy-dataset-seed")
-    resume: bool = Field(False, description="true: continue the run of that name from its newest checkpoint; or false")
-    pictures: bool = Field(True, description="true: draw curves.png and other pictures beside the metrics; or false")
-    tracking_uri: str = Field(
+    output_dir: str = setting(
+        "The folder of the runs' directories.", "results", "a path that is not empty", min_length=1
+    )
+    run_name: str = setting(
+        "The name of the run's directory. Empty: made of strategy, data set and seed.", "", "a folder's name, or empty"
+    )
+    resume: bool = setting("Whether to continue the run of that name from its newest checkpoint.", False)
+    pictures: bool = setting("Whether to draw curves.png and, with site-metrics, pictures of the sites' figures.", True)
+    tracking_uri: str = setting(
+        "The [MLflow](following.md#mlflow) server or folder that gets a run's results.",
         "",
+        "file:///folder, or http:// or https:// without user and password, or empty",
         pattern=r"^$|^file:///.+$|^https?://[^@]+$",
-        description="of MLflow: file:///folder, or http:// or https:// without user and password; or empty: none",
     )
-    tracking_experiment: str = Field("florilegium", min_length=1, description="the name of the experiment in MLflow")
+    tracking_experiment: str = setting(
+        "The name of the experiment in MLflow.", "florilegium", "a name that is not empty", min_length=1
+    )
 
 
 class EvaluationSettings(Settings):
     """Keys that say what a run makes of its evaluations."""
 
-    select_by: str = Field("", description="the metric on validation rows that selects a round's model, or empty: none")
-    patience: int = Field(
-        0, ge=0, description="evaluations without a better select-by that end the run, an integer >= 0 (0: none do)"
+    select_by: str = setting(
+        "The metric that [selects a round](data.md#selecting-a-round) on validation rows.", "", "a metric, or empty"
     )
-    threshold_at: str = Field(
+    patience: int = setting(
+        "The successive evaluations without a better select-by that end the run early. 0: never.", 0, ge=0
+    )
+    threshold_at: str = setting(
+        "The rule of a [threshold](run-directory.md#figures-of-sites-and-a-threshold) on validation rows.",
         "",
-        description="what a threshold must reach on validation rows: sensitivity=x or specificity=x, x in (0, 1]; or "
-        "empty: none is chosen",
+        "sensitivity=x, specificity=x with x in (0, 1], or empty",
     )
-    site_metrics: bool = Field(
-        False, description="true: at the end figures with intervals of each site and of all together; or false"
+    site_metrics: bool = setting(
+        "Whether it ends with [each site's figures](run-directory.md#figures-of-sites-and-a-threshold).", False
     )
-    site_metrics_every: int = Field(
-        0, ge=0, description="figures of each site every so many rounds too, an integer >= 0 (0: at the end only)"
+    site_metrics_every: int = setting(
+        "The rounds between [sites' figures](run-directory.md#in-the-rounds). 0: at the end only.", 0, ge=0
     )
 
     @field_validator("threshold_at")

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from apps.run_config.settings import ConfigError, Scalar
+from apps.run_config.settings import Scalar
+from apps.sites.settings import SiteConfig
 from problems.data import DataError, SiteRows
-from problems.least_cell import LEAST_CELL, is_small
+from problems.least_cell import is_small
 
 LEAST = "least-cell"
-_ALLOWED = "an integer >= 1, where 1 switches the rule off"
 
 
 def least_cell(node: Mapping[str, Scalar]) -> int:
@@ -24,12 +24,9 @@ def least_cell(node: Mapping[str, Scalar]) -> int:
         node: The site's effective node config.
 
     Raises:
-        ConfigError: The key has a wrong value.
+        ConfigError: A setting of the site has a wrong value.
     """
-    value = node.get(LEAST, LEAST_CELL)
-    if type(value) is not int or value < 1:
-        raise ConfigError(f"node config: {LEAST}", got=repr(value), allowed=_ALLOWED, hint=f"set {LEAST} to a number")
-    return value
+    return SiteConfig.of(node).privacy.least_cell
 
 
 def check_classes(rows: SiteRows, least: int) -> None:

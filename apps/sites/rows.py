@@ -21,6 +21,7 @@ from apps.run_config.algorithm import Held, RunConfig, Sites
 from apps.run_config.settings import ConfigError
 from apps.sites.cells import check_classes, common_labels, describe_left_out, held_out_counts, least_cell
 from apps.sites.resources import device_of, dtype_of, federated_data, get_trainee, site
+from apps.sites.settings import DIALECT, SiteConfig
 from clients.base import Site, Trained
 from payloads.handshake import LONGEST_LABEL, MOST_LABELS, Scaling, SiteReport, encode_names
 from problems.data import OWN, DataError, DataSpec, Preprocessing, SampleFormat, Samples, SiteRows, read_own
@@ -28,13 +29,11 @@ from problems.data.agreement import Agreed
 from problems.data.dialect import Dialect
 from problems.data.preprocessing import describe_text
 from problems.data.spec import AUTO, PAGE
+from problems.errors import NOTHING
 from strategies.rounds.schema import Schema, describe_pixels
 
 DATA_PATH, SCORE_PATH = "data-path", "score-path"
-# of a node config: by this seed, whatever the run's, the site draws the rows that it holds out
 SPLIT_SEED = "split-seed"
-# of a node config: the form of the site's own file, whatever form the run config sets for other sites' files
-DIALECT = ("separator", "decimal", "encoding")
 
 _load_lock = threading.Lock()
 
@@ -48,30 +47,30 @@ def own_rows(config: RunConfig, node: Mapping[str, Any], partition_id: int) -> S
     """The rows of a node's file, read once per process and again when it has changed.
 
     Raises:
-        ConfigError: the node config names no file.
+        ConfigError: the node config names no file, or a value is not allowed.
         DataError: the file cannot be used, or has too few rows of a class; names the partition.
     """
-    path = node.get(DATA_PATH, "")
-    if not path or not isinstance(path, str):
+    own = SiteConfig.of(node)
+    if own.data.data_path is None:
         raise ConfigError(
             f"partition {partition_id}: {DATA_PATH}",
-            got=repr(path),
+            got=NOTHING,
             allowed=f"a path in every node config, since partition={OWN!r}",
             hint=f"give one, such as '{DATA_PATH}=\"/srv/site.csv\"'; see {PAGE}",
         )
     spec = with_dialect(config.data, node)
-    if SPLIT_SEED in node:  # held out even where the server tests on a file of its own
-        spec = replace(spec, seed=node[SPLIT_SEED], data_dir="")
+    if own.data.split_seed is not None:  # held out even where the server tests on a file of its own
+        spec = replace(spec, seed=own.data.split_seed, data_dir="")
     try:
-        rows = _read(path, spec, partition_id)
-        check_classes(rows, least_cell(node))
+        rows = _read(own.data.data_path, spec, partition_id)
+        check_classes(rows, own.privacy.least_cell)
     except DataError as error:
         raise error.at(f"partition {partition_id}") from error
     return rows
 
 
 def with_dialect(spec: DataSpec, node: Mapping[str, Any]) -> DataSpec:
-    """Return the run's data keys with a node's `DIALECT` in their place.
+    """Return the run's data keys with the form of a node's own file.
 
     Args:
         spec: The run's keys.
@@ -80,15 +79,14 @@ def with_dialect(spec: DataSpec, node: Mapping[str, Any]) -> DataSpec:
     Raises:
         ConfigError: A key of the node config has a wrong value, or ``split-seed`` does not allow the run's value.
     """
+    data = SiteConfig.of(node).data
+    dialect = data.dialect()
     for key in DIALECT:
-        own, wanted = node.get(key), getattr(spec, key)
-        if own is None and SPLIT_SEED in node and wanted != AUTO:
+        wanted = getattr(spec, key)
+        if key not in dialect and data.split_seed is not None and wanted != AUTO:
             allowed = f"{AUTO!r}, since this site's node config has {SPLIT_SEED} and no {key}"
             raise ConfigError(key, got=f"a run with {key}={wanted!r}", allowed=allowed, hint=f'set {key}="{AUTO}"')
-        if own is not None and not isinstance(own, str):
-            got, hint = repr(own), f"set {key} in the node config to a text"
-            raise ConfigError(f"node config: {key}", got=got, allowed="a text", hint=hint)
-    spec = replace(spec, **{key: node[key] for key in DIALECT if key in node})
+    spec = replace(spec, **dialect)
     try:
         Dialect.of(spec).check()
     except DataError as error:
@@ -152,7 +150,7 @@ def server_samples(config: RunConfig, schema: Schema) -> Samples:
     Raises:
         DataError: the file cannot be used, lacks a class, or has other columns than the sites.
     """
-    rows = _read(config.data.data_dir, config.data, None)
+    rows = _read(Path(config.data.data_dir).expanduser(), config.data, None)
     here, there = (() if table is None else table.inputs for table in (rows.preprocessing, schema.preprocessing))
     names = [tuple(feature.name for feature in features) for features in (here, there)]
     shape = (len(there),) if there else schema.shape
@@ -195,10 +193,9 @@ def format_of(config: RunConfig, schema: Schema) -> SampleFormat:
     return SampleFormat(schema.shape, pixels, schema.negative_labels, schema.positive_labels, schema.pixel_max)
 
 
-def _read(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
-    file = Path(path).expanduser()
+def _read(file: Path, spec: DataSpec, partition_id: int | None) -> SiteRows:
     if not file.is_absolute():
-        got, allowed = f"{path!r}, which is relative", "a whole path, since an app runs in a folder of its own"
+        got, allowed = f"{str(file)!r}, which is relative", "a whole path, since an app runs in a folder of its own"
         raise DataError("data-dir, data-path", got=got, allowed=allowed, hint="give it")
     found = file.stat() if file.exists() else None
     changed = (0, 0) if found is None else (found.st_mtime_ns, found.st_size)

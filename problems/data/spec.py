@@ -218,74 +218,93 @@ def parse_rows(text: str) -> list[tuple[int, int]]:
     return found
 
 
-def _key(default: Any, description: str, **bounds: float) -> Any:
-    """A field that a run config sets; the description says what is allowed."""
-    return field(default=default, metadata={"description": description, **bounds})
+def _key(default: Any, description: str, allowed: str | None = None, **bounds: float) -> Any:
+    """A field that a run config sets; without `allowed` type and bounds describe the allowed values."""
+    return field(default=default, metadata={"description": description, "title": allowed, **bounds})
 
 
 @dataclass(frozen=True)
 class DataSpec:
     """A data set, how it is made binary, disturbed and spread over clients."""
 
-    dataset: str = _key("digits", f"one of {', '.join(DATASETS)}, '{LOADER_FORM}' or '{HUB_FORM}'")
-    data_dir: str = _key("", "the folder or file of a data set that is not bundled")
-    partition: str = _key("iid", f"one of {', '.join(PARTITIONS)}")
-    partition_alpha: float = _key(0.5, "Dirichlet concentration, a number > 0", gt=0)
-    partition_classes: int = _key(2, "classes a client holds, an integer >= 1 (pathological, shard)", ge=1)
-    partition_sites: int = _key(
-        0, "sites that rows are spread over, of which the clients are the first; 0: as many as clients", ge=0
+    dataset: str = _key(
+        "digits", "The [data set](data.md#data-sets).", f"one of {', '.join(DATASETS)}, '{LOADER_FORM}' or '{HUB_FORM}'"
     )
-    partition_rows: str = _key("", "what each client holds, rows:share of positives with commas, or empty (given)")
-    positive_label: str = _key("", "a label, labels with commas, first-half, or empty: the data set's own")
-    label_column: str = _key("", "label column of a tabular file, or empty: 'label'")
-    site_column: str = _key("", "column of a table with the name of each row's site (natural), or empty")
+    data_dir: str = _key("", "The files of a data set that is not bundled.", "a folder or file, or empty")
+    partition: str = _key(
+        "iid",
+        "The [spread](data.md#partitions) of training rows, or of a vertical run's columns, over clients.",
+        f"one of {', '.join(PARTITIONS)}",
+    )
+    partition_alpha: float = _key(0.5, "The concentration of dirichlet and positives-skewed.", gt=0)
+    partition_classes: int = _key(
+        2, "The classes of a client for pathological, the shards of a client for shard.", ge=1
+    )
+    partition_sites: int = _key(
+        0, "The sites that rows are spread over; the clients are the first of them. 0: as many as clients.", ge=0
+    )
+    partition_rows: str = _key(
+        "", "The clients' rows and shares of positives for given.", "rows:share of each client with commas, or empty"
+    )
+    positive_label: str = _key(
+        "", "The positive labels. Empty: the data set's own.", "a label, labels with commas, first-half, or empty"
+    )
+    label_column: str = _key("", "The label column of a table. Empty: label.", "a column's name, or empty")
+    site_column: str = _key(
+        "", "The column of a table that names each row's site, for natural.", "a column's name, or empty"
+    )
     group_column: str = _key(
         "",
-        "column of a table whose equal cells keep rows together, such as a patient's id; of images: folder, or a "
-        "pattern with one group; or empty",
+        "The column whose equal cells [keep rows together](data.md#rows-that-belong-together).",
+        "a column's name, or empty; of images: folder, or a pattern with one group",
     )
     feature_columns: str = _key(
-        "", "columns of a table, with commas; name[value|value] for text; of svmlight: how many; or empty: all"
+        "",
+        "The [columns](data.md#columns-of-a-table) that are features. Empty: all except the label.",
+        "names with commas, name[value|value] for text, or empty; of svmlight: a count",
     )
-    drop_columns: str = _key("", "columns of a table that are no features, with commas, or empty")
-    missing: str = _key("error", f"what is done about missing cells of a table, one of {', '.join(MISSING)}")
+    drop_columns: str = _key(
+        "", "The columns of a table that are not features, such as ids.", "names with commas, or empty"
+    )
+    missing: str = _key(
+        "error", "The treatment of a table's [missing cells](data.md#missing-cells).", f"one of {', '.join(MISSING)}"
+    )
     missing_values: str = _key(
         "",
-        "cells of a table that mean missing, with commas; column:cell|cell for one column; or empty: empty cells only",
+        "The cells of a table that mean missing, in addition to empty cells.",
+        "cells with commas, column:cell|cell for one column, or empty",
     )
     scale: str = _key(
         "standard",
-        f"how a table's numbers are scaled by its training rows, one of {', '.join(SCALES)}, or in a run config auto",
+        "The [scaling](data.md#scaling) of a table's numbers. auto: standard, or range in vertical runs.",
+        f"auto, {', '.join(SCALES)}",
     )
     separator: str = _key(
-        AUTO, "separator of a table's columns: auto, comma, semicolon, tab, bar, space, or one character"
+        AUTO,
+        "The separator of a [csv](data.md#the-form-of-a-csv)'s columns.",
+        "auto, comma, semicolon, tab, bar, space, or one character",
     )
-    decimal: str = _key(AUTO, "decimal mark of a table's numbers: auto, a point or a comma")
-    encoding: str = _key(AUTO, "encoding of a text table: auto, or a name such as utf-8, cp1252 or mac-roman")
-    bins: int = _key(
-        10, f"bins of each number of a table with scale 'bins', an integer from 2 to {MOST_BINS}", ge=2, le=MOST_BINS
-    )
+    decimal: str = _key(AUTO, "The decimal mark of a csv's numbers.", "auto, a point or a comma")
+    encoding: str = _key(AUTO, "The encoding of a csv.", "auto, or a name such as utf-8, cp1252 or mac-roman")
+    bins: int = _key(10, "The bins of each number with scale bins.", ge=2, le=MOST_BINS)
     pixel_bits: int = _key(
         0,
-        "bits in use of 16-bit images of an image-folder, an integer from 8 to 16, or 0: found in the images",
+        "The bits in use of an image-folder's [16-bit images](data.md#images). 0: found in the images.",
+        "0, or an integer from 8 to 16",
         ge=0,
         le=16,
     )
-    imbalance: float = _key(
-        0.0, "share of positives left in the training set, in (0, 1), or 0: as they are", ge=0, lt=1
-    )
-    label_noise: float = _key(0.0, "share of each class's labels flipped, in [0, 0.5)", ge=0, lt=0.5)
-    client_shift: float = _key(0.0, "step from client to client of the mean of added Gaussian noise")
-    client_shift_std: float = _key(
-        0.2, "its standard deviation, a number >= 0 (no effect while client-shift is 0)", ge=0
-    )
-    test_fraction: float = _key(0.2, "share held out for testing where a set has no test split, in (0, 1)", gt=0, lt=1)
+    imbalance: float = _key(0.0, "The share of positives left in the training set. 0: all.", ge=0, lt=1)
+    label_noise: float = _key(0.0, "The share of each class's training labels that is flipped.", ge=0, lt=0.5)
+    client_shift: float = _key(0.0, "The step from client to client of the mean of added Gaussian noise. 0: no noise.")
+    client_shift_std: float = _key(0.2, "The noise's standard deviation.", ge=0)
+    test_fraction: float = _key(0.2, "The share of each class held out if a data set has no test split.", gt=0, lt=1)
     validation_fraction: float = _key(
-        0.0, "share of the training rows to evaluate on instead of the test rows, or 0: none", ge=0, lt=1
+        0.0, "The share of training rows to [evaluate on](data.md#choosing-on-training-rows). 0: none.", ge=0, lt=1
     )
-    synthetic_alpha: float = _key(10.0, "variance over clients of their label vectors' mean, a number >= 0", ge=0)
-    synthetic_beta: float = _key(10.0, "variance over clients of their samples' mean, a number >= 0", ge=0)
-    synthetic_samples: int = _key(2000, "training samples of a client, an integer >= 1", ge=1)
+    synthetic_alpha: float = _key(10.0, "The variance over clients of the mean of the label vector.", ge=0)
+    synthetic_beta: float = _key(10.0, "The variance over clients of the mean of the samples' centre.", ge=0)
+    synthetic_samples: int = _key(2000, "The training samples of a client. A tenth as many are test samples.", ge=1)
     seed: int = 0
 
     @property

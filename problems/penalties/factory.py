@@ -23,21 +23,25 @@ PENALTIES: tuple[PenaltyName, ...] = get_args(PenaltyName)
 class PenaltySettings(BaseModel, frozen=True, extra="forbid"):
     """What is minimised beside the loss: the penalty, and ridge/2 ||x||^2, which belongs to the smooth part f."""
 
-    penalty: PenaltyName = Field("l1", description=f"one of {', '.join(PENALTIES)}")
-    weight: float = Field(1e-4, ge=0, description="the penalty's factor, a number >= 0 (no effect on constraint sets)")
-    ridge: float = Field(0.01, ge=0, description="factor of the smooth term ||x||^2 / 2, a number >= 0")
+    penalty: PenaltyName = Field("l1", description="The penalty g.")
+    weight: float = Field(1e-4, ge=0, description="The penalty's factor theta_1. It has no effect on constraint sets.")
+    ridge: float = Field(0.01, ge=0, description="The factor theta_2 of the smooth term ||x||^2 / 2.")
     parameters: str = Field(
         "auto",
         min_length=1,
-        description="what penalty and ridge act on: auto (all but biases), all, or names with commas",
+        description="The parameters that penalty and ridge act on. auto: all except biases.",
+        title="auto, all, or names with commas",
     )
-    ratio: float = Field(0.5, ge=0, le=1, description="share of l1 in elastic-net, in [0, 1]")
+    ratio: float = Field(0.5, ge=0, le=1, description="The share of l1 in elastic-net.")
     groups: Literal["rows", "columns"] = Field(
-        "rows", description="group-lasso's groups: rows (the weights of a unit) or columns (those of an input)"
+        "rows",
+        description="The groups of group-lasso: the weights of a unit (rows), or the weights of an input (columns).",
     )
-    lower: float | Literal["none"] = Field("none", description="lower bound of box, a number, or none")
-    upper: float | Literal["none"] = Field("none", description="upper bound of box, a number >= lower, or none")
-    radius: float = Field(1.0, gt=0, description="radius of l2-ball, sum of simplex, a number > 0")
+    lower: float | Literal["none"] = Field("none", description="The lower bound of box.")
+    upper: float | Literal["none"] = Field(
+        "none", description="The upper bound of box.", title="a number >= lower, or none"
+    )
+    radius: float = Field(1.0, gt=0, description="The radius of l2-ball, the sum of simplex.")
 
 
 def make_penalty(settings: PenaltySettings, layout: Layout) -> Penalty:

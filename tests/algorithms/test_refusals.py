@@ -2,7 +2,7 @@
 
 import pytest
 
-from apps.config import ConfigError, Scalar, known_keys, parse_run_config
+from apps.config import ConfigError, Scalar, allowed_values, known_fields, parse_run_config
 
 OWN = "tests.algorithms.minimax_problems:"
 # a strategy, a key, its value, and what the message says besides
@@ -67,12 +67,12 @@ BOUNDS: dict[str, tuple[Scalar, ...]] = {
     "a number >= 1": (0.9,),
     "an integer >= 0": (-1,),
     "an integer >= 1": (0,),
-    "in (0, 1]": (0.0, 1.1),
+    "a number in (0, 1]": (0.0, 1.1),
     "in [0, 1]": (-0.1, 1.1),
     "in [0, 1)": (-0.1, 1.0),
 }
-# two that allow more besides
-DESCRIBED = {key: text for key, text in known_keys().items() if key not in ("min-train-nodes", "vfb2.label-epsilon")}
+# a share is allowed too
+DESCRIBED = {key: text for key, text in allowed_values(known_fields()).items() if key != "min-train-nodes"}
 
 
 @pytest.mark.parametrize(

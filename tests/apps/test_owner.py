@@ -16,7 +16,6 @@ from apps.config import ConfigError, Scalar, parse_run_config
 from apps.server_app import RunFailedError
 from apps.sites.ledger import NAME, open_record
 from apps.sites.policy import FIXED, check_demands
-from apps.sites.site_config import KEYS as KEYS_OF_SITES
 from apps.sites.site_config import effective
 from payloads.handshake import REFUSAL
 from payloads.secure_sum import KEYS as KEYS_STAGE
@@ -25,7 +24,6 @@ from simulations.engines.grid import FIRST_NODE_ID, task_identity
 from simulations.engines.in_process import InProcessGrid
 from tests.apps.test_own_data import COLUMNS, CSV, files
 from tests.battery.federation import Wiretap, federate, flat_config, patients
-from tests.docs.markdown import DOCS, prose, rows
 
 KEYS: dict[str, Scalar] = {**CSV, "strategy": "local-sgd", "feature-columns": COLUMNS}
 # all that KEYS says of how a file is read
@@ -117,28 +115,13 @@ def test_without_a_seed_of_its_own_a_site_tells_of_other_rows(tmp_path: Path) ->
         ({"site-confg": "/srv/a"}, {}, "node config: got 'site-confg', allowed: 'site-config'"),
         ({"mine": "/srv/site.TOML"}, {}, "node config: got 'mine', allowed: 'site-config'"),
         ({"privacy.secure-sum": True}, {}, "node config: got 'privacy.secure-sum', allowed: 'secure-sum'"),
-        ({"state-dir": 5}, {}, "node config: state-dir: got 5, allowed: text"),
+        ({"state-dir": 5}, {}, "node config: state-dir: got 5, allowed: a path"),
     ],
 )
 def test_a_demand_is_refused_in_words(node: dict[str, Scalar], run: dict[str, Scalar], said: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         check_demands(effective(node), parse_run_config({**KEYS, **run}))
     assert said in str(refusal.value)
-
-
-def test_the_table_of_settings_is_the_model_s() -> None:
-    table = prose(DOCS / "deployment.md").partition("\n| key | table |")[1:]
-    shown = [tuple(row) for row in rows("".join(table).partition("\n\n")[0])]
-    assert shown == [
-        (", ".join(f"`{key}`" for key in FIXED), "data", "as in the [run config](configuration.md)", "none",
-         "fixes the key: the site refuses a run in which it differs"),
-        *((f"`{key}`", row.table, str(row.field.title), shorten(row.field.default), str(row.field.description))
-          for key, row in KEYS_OF_SITES.items() if key not in FIXED),
-    ]  # fmt: skip
-
-
-def shorten(default: object) -> str:
-    return "none" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
 
 
 def test_a_node_config_may_have_other_keys() -> None:
@@ -187,7 +170,7 @@ def test_a_node_with_a_file_says_no_more_where_the_server_names_it(tmp_path: Pat
     assert "first in row 8" in str(shake_hands(node, run))
     assert "8" not in str(shake_hands({**node, "verbose-errors": False}, run))
     assert shake_hands({**node, "verbose-errors": "no"}) == (
-        "verbose-errors: got 'no', allowed: true or false; change the site's settings"
+        "node config: verbose-errors: got 'no', allowed: true or false; change the site's settings"
     )
 
 

@@ -39,13 +39,13 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ({"allow-intersection": False}, {"vfb2.alignment": "intersection"}, "party 1: allow-intersection: got a run"),
         ({"allowed-maskings": "two-trees"}, {}, "party 1: allowed-maskings: .*'pairwise', allowed: two-trees"),
         # a policy that cannot be read
-        ({"fewest-parties": "3"}, {}, "party 1: fewest-parties: got '3', allowed: an integer >= 0; see docs"),
+        ({"fewest-parties": "3"}, {}, "node config: fewest-parties: got '3', allowed: an integer >= 0; change"),
         ({"fewest-parties": True}, {}, "fewest-parties: got True, allowed: an integer >= 0"),
         ({"largest-label-epsilon": 0}, {}, "largest-label-epsilon: got 0, allowed: a number > 0"),
         ({"allow-intersection": "no"}, {}, "allow-intersection: got 'no', allowed: true or false"),
-        ({"pinned-peers": 5}, {}, "pinned-peers: got 5, allowed: text"),
+        ({"pinned-peers": 5}, {}, "pinned-peers: got 5, allowed: name=SHA-256 pairs"),
         ({"pinned-peers": "bank"}, {}, "pinned-peers: got 'bank', allowed: name=SHA-256"),
-        ({"audit-log": ""}, {}, "audit-log: got '', allowed: the path of a file"),
+        ({"audit-log": ""}, {}, "audit-log: got '', allowed: a path that is not empty"),
     ],
 )
 def test_the_handshake_refuses_by_the_run_config(

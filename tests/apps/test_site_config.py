@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from apps.config import ConfigError, Scalar
 from apps.server_app import RunFailedError
-from apps.sites.site_config import KEYS, NODE_KEYS, TABLES, effective
+from apps.sites.settings import KEYS, TABLES, SiteConfig
+from apps.sites.site_config import NODE_KEYS, effective
 from apps.sites.staying import look_up, staying_seconds
+from payloads.settings import describe_allowed, kebab
 from simulations.baselines import train_baselines
 from simulations.engines.launch import run_federation
 from tests.apps.test_own_data import files
@@ -20,12 +22,24 @@ from tests.apps.test_owner import KEYS as RUN
 from tests.apps.test_owner import shake_hands
 from tests.battery.federation import federate, flat_config, patients
 
-EXAMPLES: dict[type, list[Scalar]] = {str: ["/srv/a", "x y"], int: [3, 50], float: [0.25, 0.5], bool: [True, False]}
-VALUES = {
-    key: st.sampled_from(EXAMPLES[str if key == "allow-scores-for" else row.field.annotation or str])
-    for key, row in KEYS.items()
-    if key not in ("allow-scores-for", "missing", "scale")
+EXAMPLES: dict[str, list[Scalar]] = {"an integer": [3, 50], "a number": [0.25, 0.5], "true or false": [True, False]}
+OF_KEYS: dict[str, list[Scalar]] = {
+    "pinned-peers": [f"bank={'0' * 64}"],
+    "allowed-maskings": ["pairwise"],
+    "allow-scores-for": ["nobody"],
+    "advertise": ["none", "here:1"],
+    "listen": ["here:1"],
 }
+
+
+def examples(key: str) -> list[Scalar]:
+    """Allowed values of a key."""
+    allowed = describe_allowed(KEYS[key].field)
+    fitting = (values for start, values in EXAMPLES.items() if allowed.startswith(start))
+    return OF_KEYS.get(key) or next(fitting, ["/srv/a", "x y"])
+
+
+VALUES = {key: st.sampled_from(examples(key)) for key in KEYS}
 
 
 def write(folder: Path, text: str | bytes) -> dict[str, Scalar]:
@@ -49,6 +63,8 @@ def test_every_key_of_a_file_arrives(
     text = text.replace("\n", data.draw(st.sampled_from(["\n", "\r\n", " # a note\n"])))
     node = write(tmp_path_factory.getbasetemp(), b"\xef\xbb\xbf" * data.draw(st.booleans()) + text.encode())
     assert effective(node) == {**node, **keys}
+    own = SiteConfig.of(effective(node))
+    assert {kebab(name) for table in TABLES for name in getattr(own, table).model_fields_set} == keys.keys()
     seconds = keys.get("stay", 0)
     assert staying_seconds(node) == staying_seconds(effective(node)) == seconds
 
@@ -139,7 +155,7 @@ def test_a_file_is_read_for_each_message(tmp_path: Path) -> None:
     text = Path(str(nodes[0]["site-config"])).read_text()
     assert isinstance(shake_hands(nodes[0]), ConfigRecord)
     Path(str(nodes[0]["site-config"])).write_text(f"{text}\n[process]\nstay = -1")
-    assert "stay: got -1, allowed: seconds >= 0" in str(shake_hands(nodes[0]))
+    assert "stay: got -1, allowed: a number >= 0" in str(shake_hands(nodes[0]))
     assert staying_seconds(nodes[0]) == 0
 
 

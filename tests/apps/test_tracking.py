@@ -197,5 +197,5 @@ def test_without_mlflow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("uri", ["runs", "file:relative", "http://me:secret@host", "https://", "sqlite:///a.db"])
 def test_other_addresses_are_refused(uri: str) -> None:
-    with pytest.raises(ConfigError, match="tracking-uri: got .*, allowed: of MLflow: file:///folder, or http"):
+    with pytest.raises(ConfigError, match="tracking-uri: got .*, allowed: file:///folder, or http"):
         parse_run_config({"tracking-uri": uri})

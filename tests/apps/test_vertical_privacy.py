@@ -141,7 +141,7 @@ def test_the_last_party_to_leave_a_folder_removes_it(tmp_path: Path) -> None:
     ("config", "node", "told"),
     [
         ({}, {"share-block": "no"}, "share-block: got 'no', allowed: true or false"),
-        ({}, {"advertise": 8080}, "advertise: got 8080, allowed: text"),
+        ({}, {"advertise": 8080}, "advertise: got 8080, allowed: host:port"),
         ({}, {"advertise": "bank.example"}, "advertise: got 'bank.example', allowed: host:port"),
         ({}, {"advertise": "bank:7000", "listen": "0.0.0.0"}, "listen: got '0.0.0.0', allowed: host:port"),
         ({}, {"listen": "0.0.0.0:7000"}, "got listen without advertise, allowed: advertise alone, or listen with"),

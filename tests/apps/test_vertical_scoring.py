@@ -237,8 +237,8 @@ def test_a_file_that_is_not_as_in_training_is_refused(change: Any, told: str, tr
             {"vfb2.score-for": "all"},
             r"^party 1: allow-scores-for: .* for all, a",
         ),
-        ({"allow-scores-for": "me"}, {}, r"^party 1: allow-scores-for: got 'me', allowed: nobody, label-holders, all"),
-        ({"scores-path": 3}, {}, "node config: scores-path: got 3, allowed: text"),
+        ({"allow-scores-for": "me"}, {}, r"allow-scores-for: got 'me', allowed: nobody, label-holders, all"),
+        ({"scores-path": 3}, {}, "node config: scores-path: got 3, allowed: a path"),
     ],
 )
 def test_a_block_that_is_not_the_party_s_and_a_policy_refuse(

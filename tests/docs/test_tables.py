@@ -4,49 +4,34 @@ import importlib
 import inspect
 import itertools
 import re
+import runpy
 import shlex
-import tomllib
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
-from apps.config import flatten, known_keys, parse_run_config
+from apps.config import known_fields, known_keys, parse_run_config
 from apps.mods import uncovered_fields
 from apps.registry import ALGORITHMS
 from apps.run_config.pairs import parse_pairs
+from apps.sites.settings import KEYS
 from problems.data import DATASETS, PARTITIONS
-from problems.models import MODELS
 from problems.objectives.pairwise import LINEAR, PAIRWISE_LOSSES
-from tests.docs.markdown import DOCS, PROJECT, blocks, codes, prose, rows, section
+from tests.docs.markdown import DOCS, PROJECT, blocks, codes, rows, section
 
-# docs/configuration.md, docs/data.md and docs/fedx.md
-
-CONFIGURATION = DOCS / "configuration.md"
-TABLES = re.findall(r"^## (Table .+)$", prose(CONFIGURATION), re.MULTILINE)
-SECTIONS = ("The run", "Local training", "Results", "Data", *TABLES)
-DOCUMENTED = [row for title in SECTIONS for row in rows(section(CONFIGURATION, title))]
+# docs/configuration.md and docs/site-settings.md
 
 
-def typed(values: dict[str, Any]) -> dict[str, tuple[str, Any]]:
-    return {key: (type(value).__name__, value) for key, value in values.items()}
+@pytest.mark.parametrize("page", ["configuration.md", "site-settings.md"])
+def test_the_tables_of_settings_are_the_models(page: str) -> None:
+    script, text = SimpleNamespace(**runpy.run_path(str(DOCS / "settings_tables.py"))), (DOCS / page).read_text("utf-8")
+    assert script.fill(text) == text, "run: python docs/settings_tables.py"
+    named = [key for _, kind, keys in script.TABLE.findall(text) for key in script.find_keys(kind, keys)]
+    assert sorted(named) == sorted(known_fields() if page == "configuration.md" else KEYS)
 
 
-def defaults() -> dict[str, Any]:
-    return {codes(row[0])[0]: tomllib.loads(f"value = {codes(row[1])[0]}")["value"] for row in DOCUMENTED}
-
-
-def test_the_defaults_are_those_of_pyproject() -> None:
-    """Whose keys and defaults are those of the settings, see ``tests/apps/test_config.py``."""
-    assert len(defaults()) == len(DOCUMENTED)
-    project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))
-    assert typed(defaults()) == typed(flatten(project["tool"]["flwr"]["app"]["config"]))
-
-
-def test_the_choices_are_all_there() -> None:
-    choices = {codes(row[0])[0]: sorted(codes(row[2])) for row in DOCUMENTED}
-    assert choices["strategy"] == sorted([*ALGORITHMS, "package.module:ROW"])
-    assert choices["model"] == sorted(["auto", *MODELS, "package.module:factory"])
+# docs/data.md and docs/fedx.md
 
 
 @pytest.mark.parametrize(("title", "names"), [("Data sets", DATASETS), ("Partitions", PARTITIONS)])

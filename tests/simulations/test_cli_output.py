@@ -78,7 +78,7 @@ def test_check_says_what_a_run_would_be(
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("local-steps=0", "local-steps: got 0, allowed: local steps K"),
+        ("local-steps=0", "local-steps: got 0, allowed: an integer >= 1"),
         ("fedx={", "fedx={"),
         ('run-name="x"', "--out"),
         ('output-dir="x"', "--out"),
