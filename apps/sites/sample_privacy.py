@@ -6,13 +6,14 @@ budget of a run, ``largest-total-epsilon`` the budgets of all runs on the site's
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from flwr.app import Context
 
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError, Scalar
-from apps.sites.ledger import check_folder, open_record, pledge_epsilon
+from apps.sites.ledger import check_folder, one_at_a_time, open_record, pledge_epsilon
 from clients.base import MethodClient, PayloadClient
 from methods.private import BudgetError, Guard, Ledger, releases_of
 from privacy.budget import noise_of_batches
@@ -129,6 +130,32 @@ def count_pools(client: PayloadClient[Any], config: RunConfig, context: Context)
             got, allowed = f"a request for more than {most} histograms", "one for each round, and one before round 1"
             raise BudgetError("fedx.pool-epsilon", got=got, allowed=allowed, hint="start a new run")
         released.update(agreed, histograms=histograms + 1)
+
+
+def lock_samples(config: RunConfig, context: Context, place: int) -> AbstractContextManager[None]:
+    """Hold back a node's other messages while a client releases something of its samples, if the run has a budget.
+
+    Args:
+        config: The run config.
+        context: The node's context.
+        place: The node's partition id.
+    """
+    return one_at_a_time(context, place) if config.privacy.epsilon else nullcontext()
+
+
+def refuse_losses(config: RunConfig) -> None:
+    """Refuse a request for the loss of training rows, which a run's budget does not cover.
+
+    Raises:
+        BudgetError: The run has a budget.
+    """
+    if config.privacy.epsilon:
+        raise BudgetError(
+            "privacy.epsilon",
+            got="a request for the loss of training rows",
+            allowed="none, since its budget is for training alone",
+            hint="evaluate on held-out rows",
+        )
 
 
 def keep_ledger(client: PayloadClient[Any], context: Context) -> None:

@@ -19,7 +19,7 @@ from apps.sites.ledger import open_record
 from clients.secure_sum import QUESTIONS, Demands, SumClient
 from payloads.held_out import EVALUATIONS
 from payloads.record import FloatArray, Payload
-from payloads.secure_sum import KEYS, OWN_EXCHANGE, Present, hash_settings, make_ring, purpose_of
+from payloads.secure_sum import KEYS, OWN_EXCHANGE, MaskedValues, Present, hash_settings, make_ring, purpose_of
 from payloads.summed_values import pack
 from payloads.wire import (
     CONFIG,
@@ -31,8 +31,6 @@ from payloads.wire import (
     STAGE,
     SUM_NUMBER,
     Values,
-    check_records,
-    content,
     need,
 )
 from privacy.keys import read_private, read_public
@@ -84,18 +82,22 @@ def _read(path: str, key: str, read: Callable[[bytes], T]) -> T:
         raise ConfigError(key, got=f"{path!r}: {error}", allowed=allowed, hint="give its whole path") from None
 
 
-def answer_question(records: RecordDict, context: Context, config: RunConfig, place: int) -> RecordDict:
+def answer_question(
+    records: RecordDict, context: Context, config: RunConfig, place: int
+) -> tuple[Payload, dict[str, int]]:
     """Answer a message that asks for a stage of a secure sum.
 
     Args:
         records: the message's content.
         place: the node's partition id.
 
+    Returns:
+        The answer's payload and metrics.
+
     Raises:
         SecureSumError: the answer would endanger the client's values.
         PayloadError: the message is not what a server asks.
     """
-    check_records(records)
     asked: Values = dict(need(records, CONFIG, ConfigRecord))
     stage = str(asked[STAGE])
     kind = QUESTIONS[stage]
@@ -103,7 +105,7 @@ def answer_question(records: RecordDict, context: Context, config: RunConfig, pl
     told = _client(asked, context, config, place, demands_of(context.node_config)).answer(stage, question)
     if stage == KEYS:
         _join_once(context, place, int(asked[ROUND]), str(asked.get(PHASE, "")))
-    return content(payload=told.to_record(), metrics={NUM_EXAMPLES: 0, ROUND: int(asked[ROUND])})
+    return told, {NUM_EXAMPLES: 0, ROUND: int(asked[ROUND])}
 
 
 def _join_once(context: Context, place: int, server_round: int, phase: str) -> None:
@@ -126,21 +128,21 @@ def mask_reply(
     payload: Payload | None,
     samples: int,
     asked: Values,
-    present: Present | None,
+    present: Present,
     question: bytes,
     context: Context,
     config: RunConfig,
     place: int,
     *,
     altered: bool = False,
-) -> ConfigRecord:
-    """Return the record that a client sends instead of its model and its payload.
+) -> MaskedValues:
+    """Return the payload that a client sends instead of its model and its payload.
 
     Args:
         steps: the differences of the client's model from the server's; [] if the reply has none.
         samples: how many the client has.
         asked: the scalars of the message.
-        present: who takes part in the sum; None: the server asks for the values as they are.
+        present: who takes part in the sum.
         question: a hash of the message.
         place: the node's partition id.
         altered: Whether the client has altered values of its reply before.
@@ -148,8 +150,6 @@ def mask_reply(
     Raises:
         SecureSumError: as for `answer_question`.
     """
-    if present is None:
-        raise SecureSumError("the server asked for values outside of a secure sum")
     limit = config.privacy.secure_range
     ring = make_ring(config.training.dtype, limit, len(present.places))
     weight = samples / int(asked[LARGEST_SITE]) if LARGEST_SITE in asked else 1.0
@@ -162,7 +162,7 @@ def mask_reply(
         text = "%d values of this site's reply were clipped to +-%g, or are not finite: %s"
         log(WARNING, text, changed, limit, "the server learns the number of such sites, and not which they are")
     client = _client(asked, context, config, place, demands_of(context.node_config))
-    return client.mask(values, ring, present, question).to_record()
+    return client.mask(values, ring, present, question)
 
 
 def _client(asked: Values, context: Context, config: RunConfig, place: int, demands: Demands) -> SumClient:
