@@ -11,6 +11,7 @@ from flwr.clientapp import ClientApp
 from apps.guards.chain import run
 from apps.guards.guard import Steps
 from apps.guards.work import Answer, Work, decode, report_of, site_of
+from apps.guards.work import run_config as run_config
 from apps.sites import resources
 from apps.sites.fingerprints import add_fingerprint
 from clients.base import Site
@@ -95,14 +96,14 @@ def take_part(work: Work) -> Steps:
 def measure(work: Work) -> Steps:
     """Measure a model: count the scores of held-out rows in a phase, else let the client evaluate."""
     yield from ()
-    request, run_config = work.request, work.run
+    request = work.request
     if PHASE not in request.config:
         loss, num_examples, metrics = work.client.evaluate(request.parameters, request.config)
         return Answer(metrics={NUM_EXAMPLES: num_examples, "loss": loss, **metrics})
-    site = site_of(work.context, run_config, request.scaling)
+    site = site_of(work.context, work.run, request.scaling)
     assert isinstance(site, Site)
     edges = None if request.extras is None else decode(ScoreEdges, request.extras, 0).check_order()
-    model = resources.skeleton(run_config, tuple(site.features.shape[1:]))
+    model = resources.skeleton(work.run, tuple(site.features.shape[1:]))
     phase = request.config[PHASE]
     counts, diverged = score(model, request.parameters, site, edges, phase, summed=work.summed > 1)
     rows = int(counts.negatives.sum() + counts.positives.sum())

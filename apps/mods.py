@@ -19,7 +19,6 @@ from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_m
 from flwr.common import log
 
 from apps import client_app
-from apps.guards.work import run_config
 from clients.base import PayloadClient
 from payloads.handshake import REFUSAL
 from payloads.record import specs_of
@@ -78,7 +77,7 @@ def uncovered_fields(client: type[PayloadClient[Any]]) -> list[str]:
 
 def _refuse(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """A mod that rejects unfit algorithms in the handshake, when the server still shows a client's reason."""
-    config = run_config(context)
+    config = client_app.run_config(context)
     secure = "with privacy.secure-sum a reply holds a term of a sum, and no model" if config.privacy.secure_sum else ""
     if objection := config.algorithm.objection or secure:
         refused = f"the ClientApp has a mod that changes the model: {objection}"
