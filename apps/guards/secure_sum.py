@@ -47,6 +47,7 @@ def mask(answer: Answer, work: Work) -> Answer:
         SecureSumError: The answer would endanger the site's values.
     """
     request, training = work.request, work.run.training
+    assert request.present is not None
     steps = [new - old for new, old in zip(answer.arrays, request.parameters, strict=False)]
     if steps and training.aggregation == NORM_BOUND:  # the server sees no single step
         steps[0] = bound_length(steps[0], training.norm_bound)
