@@ -11,9 +11,9 @@ from apps.client_app import take_part
 from apps.config import Scalar
 from apps.guards import chain
 from apps.guards.guard import Guard, Proceed, Steps
+from apps.guards.sample_privacy import SPENT
 from apps.guards.work import Answer, Request, Work
 from apps.run_config.algorithm import HANDSHAKE
-from apps.sites.sample_privacy import SPENT
 from payloads.secure_sum import Present
 from payloads.wire import ARRAYS, CONFIG, PHASE, PRESENT, ROUND
 from simulations.engines.grid import task_identity
