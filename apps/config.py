@@ -158,8 +158,8 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     _check_budget(run.strategy, algorithm, training.loss, tables[PRIVACY], family)
     training = family.adapt_training(training)
     privacy = tables[PRIVACY] if algorithm.strategy.shares_model else PrivacySettings()
-    _check_privacy(run.strategy, algorithm, privacy, family)
-    _check_aggregation(training, privacy)
+    if privacy.secure_sum:
+        _check_sums(run.strategy, algorithm, training, family)
     without_effect = _without_effect(flat, algorithm, family, data.dataset)
     return RunConfig(run, training, spec, family, algorithm, privacy, evaluation, without_effect)
 
@@ -228,23 +228,13 @@ def _check_needs(strategy: str, algorithm: Algorithm, training: TrainingSettings
     raise ConfigError(key, got=got, allowed=allowed, hint="leave it out")
 
 
-def _check_privacy(strategy: str, algorithm: Algorithm, privacy: PrivacySettings, family: Settings) -> None:
-    """Refuse secure sums where the server needs what single clients send."""
-    if not privacy.secure_sum:
-        return
+def _check_sums(strategy: str, algorithm: Algorithm, training: TrainingSettings, family: Settings) -> None:
+    """Refuse secure sums if the server needs values of single clients, also for a robust mean."""
     if needed := algorithm.strategy.own_values(family):
         got = f"true, with strategy {strategy!r}"
         allowed = f"false, since its server needs each client's own {needed}"
         raise ConfigError("privacy.secure-sum", got=got, allowed=allowed, hint=algorithm.strategy.sums_instead)
-
-
-def _check_aggregation(training: TrainingSettings, privacy: PrivacySettings) -> None:
-    """Refuse a robust mean for which the server needs the values of each client, under secure sums."""
-    if (
-        not privacy.secure_sum
-        or training.aggregation == MEAN
-        or (training.norm_bound and training.aggregation == NORM_BOUND)
-    ):
+    if training.aggregation == MEAN or (training.norm_bound and training.aggregation == NORM_BOUND):
         return
     got = f"{training.aggregation!r} with privacy.secure-sum=true"
     allowed = "'mean', or 'norm-bound' with a norm-bound above 0, since the server sees sums alone"

@@ -13,18 +13,18 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from payloads.held_out import EVALUATIONS, GroupCounts, ScoreCounts
+from payloads.held_out import EVALUATIONS, GroupCounts
 from payloads.record import Payload
-from payloads.settings import MEAN, NORM_BOUND, Settings, TrainingSettings
-from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, STATE_SINCE, content, digest, model_arrays, model_record
-from strategies.rounds.errors import SetupError
+from payloads.settings import Settings, TrainingSettings
+from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, STATE_SINCE, content, model_arrays, model_record
 from strategies.rounds.exchange import Exchange
 from strategies.rounds.family import Family
+from strategies.rounds.guards import ExchangeGuard, Steps, surround
 from strategies.rounds.handshake import Roster, call_the_roll
 from strategies.rounds.replies import Reply, RoundReport, SiteStates
-from strategies.rounds.robust import FEWEST, make_robust
+from strategies.rounds.robust import RobustMeans
 from strategies.rounds.schema import Schema, agree
-from strategies.rounds.secure_sum import MaskedExchange, SecureSum, log_precision
+from strategies.rounds.secure_sum import SecureSums
 
 
 class PayloadStrategy(Family, Strategy):
@@ -34,8 +34,8 @@ class PayloadStrategy(Family, Strategy):
         schema: what the sites' own files have in common, set by the handshake; None if they read none.
         prepared: whether everything before round 1 is done.
         exchange: the newest.
-        secure: the secure sum of the newest exchange, if it has one.
-        sums: how many secure sums there have been.
+        steps: the newest, inside of its guards.
+        guards: The modes that surround each exchange, the first outermost.
     """
 
     exchange_type: ClassVar[type[Exchange]] = Exchange
@@ -45,8 +45,8 @@ class PayloadStrategy(Family, Strategy):
         self.schema: Schema | None = None
         self.prepared = False
         self.exchange: Exchange | None = None
-        self.secure: SecureSum | None = None
-        self.sums = 0
+        self.steps: Steps | None = None
+        self.guards: tuple[ExchangeGuard, ...] = (SecureSums(), RobustMeans())
 
     # Before round 1.
 
@@ -73,12 +73,8 @@ class PayloadStrategy(Family, Strategy):
         roster = self.join(grid)
         self.grid = grid
         if not self.prepared:
-            if self.privacy.secure_sum:
-                log_precision(self, roster.share(self.training))
-            if self.training.aggregation != MEAN and roster.share(self.training) < FEWEST:
-                got = f"{self.training.aggregation!r} over {roster.share(self.training)} clients a round"
-                hint = "set aggregation to mean, or raise fraction-train"
-                raise SetupError("aggregation", got=got, allowed=f"{FEWEST} clients or more", hint=hint)
+            for guard in self.guards:
+                guard.check(self, roster.share(self.training))
             self.report = RoundReport(bytes_up=roster.bytes_up)
             self.model = model_arrays(arrays)
             if self.snapshot() is None:
@@ -99,23 +95,14 @@ class PayloadStrategy(Family, Strategy):
     ) -> list[Message]:
         """Open an exchange and return one message per client; all messages share the same records.
 
-        With secure sums, only the clients that take part in one get a message.
+        A guard may leave out clients.
 
         Args:
             config: scalars for the messages' config.
             phase: name of the exchange, "" for the round's own.
         """
-        counts = ScoreCounts if self.privacy.secure_sum else GroupCounts
-        up = {**self.phases, **dict.fromkeys(EVALUATIONS, counts)}[phase] if phase else self.up_type
+        up = {**self.phases, **dict.fromkeys(EVALUATIONS, GroupCounts)}[phase] if phase else self.up_type
         scalars = {**(config or {}), **self.extra_config, ROUND: server_round, **({PHASE: phase} if phase else {})}
-        self.secure = None
-        if self.privacy.secure_sum:
-            self.sums += 1
-            self.secure = SecureSum(self, self.sums, server_round, phase, up, 0 if phase else len(self.model))
-            if not phase:
-                self.report.asked = list(places)
-            places = self.secure.gather(places)
-            scalars |= self.secure.config
         if since := int(self.states.since[0]):
             scalars[STATE_SINCE] = since
         scaling = None if self.schema is None else self.schema.scaling
@@ -125,14 +112,10 @@ class PayloadStrategy(Family, Strategy):
             payload=None if payload is None else payload.to_record(),
             local=ConfigRecord(dict(self.local)) if self.local else None,
             scaling=None if scaling is None else scaling.to_record(),
-            present=None if self.secure is None else self.secure.record,
         )
-        if self.secure is None:
-            self.exchange = self.exchange_type(self, server_round, phase, up, records, wanted=len(places))
-        else:
-            wanted = self.secure.wanted
-            self.exchange = MaskedExchange(self, server_round, phase, up, records, wanted, secure=self.secure)
-        return self.exchange.write(places)
+        self.exchange = self.exchange_type(self, server_round, phase, up, records, wanted=len(places))
+        self.steps = surround(self.exchange, places, self.guards)
+        return next(self.steps)
 
     def receive(self, server_round: int, replies: Iterable[Message]) -> list[Reply]:
         """Validate the replies to the open exchange.
@@ -143,15 +126,13 @@ class PayloadStrategy(Family, Strategy):
         Raises:
             StrategyError: as in `Exchange.receive`.
         """
-        assert self.exchange is not None
-        valid = self.exchange.receive(replies)
-        if self.secure is not None:
-            return self.secure.open(valid, digest(self.exchange.content, self.exchange.kind))
-        if self.training.aggregation != MEAN and valid:
-            valid, bounded = make_robust(valid, self.training, self.exchange.model)
-            if self.training.aggregation == NORM_BOUND:
-                self.report.extras["bounded_clients"] = bounded + self.report.extras.get("bounded_clients", 0)
-        return valid
+        assert self.steps is not None
+        try:
+            self.steps.send(replies)
+        except StopIteration as end:
+            valid: list[Reply] = end.value
+            return valid
+        raise AssertionError("a guard has sent further messages")
 
     def ask(
         self,

@@ -129,7 +129,7 @@ class MethodStrategy(PayloadStrategy):
         edges = first_edges(BINS, kept)
         question = None if np.array_equal(edges, first_edges(BINS)) else ScoreEdges(edges=edges)
         # the difference of two sums, one without a client, would be that client's counts
-        exchanges = 1 if self.privacy.secure_sum else EXCHANGES
+        exchanges = 1 if (summed := self.privacy.secure_sum) else EXCHANGES
         for exchange in range(exchanges):
             replies = self.ask(server_round, places, record, question, phase)
             places = [reply.place for reply in replies]
@@ -148,7 +148,7 @@ class MethodStrategy(PayloadStrategy):
         key = f"round {server_round}: the rows that the sites hold out"
         check_both_classes(key, int(negatives.sum()), int(positives.sum()), "metrics need both")
         tally = Tally.of_bins(edges, of_sites[0], of_sites[1], tuple(places))
-        return tally.total() if self.privacy.secure_sum else tally
+        return tally.total() if summed else tally
 
 
 def count_rows(edges: IntArray, counts: ScoreCounts) -> tuple[IntArray, IntArray]:

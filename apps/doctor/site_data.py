@@ -19,7 +19,7 @@ def data(context: Context) -> str:
         DataError: the data cannot be read.
         WrongError: the site's own file has several labels, none of them positive.
     """
-    from apps.client_app import report_of, run_config, site_of
+    from apps.guards.work import report_of, run_config, site_of
     from apps.sites.policy import check_demands
 
     config = run_config(context)
@@ -106,7 +106,7 @@ def device(context: Context) -> str:
     """
     import torch
 
-    from apps.client_app import run_config
+    from apps.guards.work import run_config
     from apps.sites.resources import device_of
 
     config = run_config(context)

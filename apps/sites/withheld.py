@@ -9,7 +9,7 @@ from flwr.common import log
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError, Scalar
 from apps.sites.rows import DATA_PATH, SCORE_PATH, reads_own
-from clients.base import DivergedScoresError
+from clients.held_out import DivergedScoresError
 from clients.vfb2 import SegmentError
 from methods.private import BudgetError
 from payloads.record import PayloadError

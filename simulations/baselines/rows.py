@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.app import Context, RecordDict
 
-from apps.client_app import report_of, site_of
 from apps.config import RunConfig, Scalar
+from apps.guards.work import report_of, site_of
 from apps.sites import resources
 from apps.sites.rows import format_of, reads_own, server_samples
 from apps.sites.site_config import at_site

@@ -56,6 +56,8 @@ class Exchange:
 
     # whether others may be asked in the place of those that gave no good reply, or these again
     replaces: ClassVar[bool] = True
+    # whether replies are terms of a sum
+    summed: ClassVar[bool] = False
 
     family: Family
     server_round: int

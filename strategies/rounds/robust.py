@@ -19,12 +19,39 @@ import numpy as np
 from jaxtyping import Float
 
 from payloads.record import FloatArray, specs_of
-from payloads.settings import NORM_BOUND, TRIMMED_MEAN, TrainingSettings
+from payloads.settings import MEAN, NORM_BOUND, TRIMMED_MEAN, TrainingSettings
 from problems.models.vectors import bound_length
+from strategies.rounds.errors import SetupError
+from strategies.rounds.exchange import Exchange
+from strategies.rounds.family import Family
+from strategies.rounds.guards import ExchangeGuard, Proceed, Steps
 from strategies.rounds.replies import Reply
 
 # the fewest clients of which one can be outvoted
 FEWEST = 3
+
+
+class RobustMeans(ExchangeGuard):
+    """Makes the means of a round robust, unless they are means already when they arrive."""
+
+    def check(self, family: Family, clients: int) -> None:
+        """Refuse a robust mean over too few clients."""
+        aggregation = family.training.aggregation
+        if aggregation != MEAN and clients < FEWEST:
+            got, hint = (
+                f"{aggregation!r} over {clients} clients a round",
+                "set aggregation to mean, or raise fraction-train",
+            )
+            raise SetupError("aggregation", got=got, allowed=f"{FEWEST} clients or more", hint=hint)
+
+    def at_server(self, exchange: Exchange, places: Sequence[int], proceed: Proceed) -> Steps:
+        valid, training, report = (yield from proceed(exchange, places)), exchange.family.training, exchange.report
+        if training.aggregation == MEAN or exchange.summed or not valid:
+            return valid
+        valid, bounded = make_robust(valid, training, exchange.model)
+        if training.aggregation == NORM_BOUND:
+            report.extras["bounded_clients"] = bounded + report.extras.get("bounded_clients", 0)
+        return valid
 
 
 def make_robust(

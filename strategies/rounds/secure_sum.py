@@ -6,19 +6,17 @@ model and payload, so that every mean over them is that mean. Totals are in the 
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from dataclasses import replace
+from functools import cached_property
 from logging import INFO, WARNING
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 from flwr.common import log
 
-from payloads.flower_internals import readdress
-from payloads.held_out import BINS, ScoreCounts, held_counts
-from payloads.record import FloatArray, IntArray, Payload, PayloadError, specs_of
+from payloads.held_out import BINS, EVALUATIONS, ScoreCounts, held_counts
+from payloads.record import IntArray, Payload, PayloadError, specs_of
 from payloads.secure_sum import (
     BOXES,
     KEYS,
@@ -26,7 +24,6 @@ from payloads.secure_sum import (
     VIEWS,
     Boxes,
     Evidence,
-    MaskedValues,
     Members,
     Present,
     PublicKeys,
@@ -39,92 +36,17 @@ from payloads.secure_sum import (
     rows_of,
 )
 from payloads.summed_values import unpack
-from payloads.wire import LARGEST_SITE, PAYLOAD, PHASE, ROUND, STAGE, SUM_NUMBER, content, count_bytes, need
-from privacy.keys import agree
+from payloads.wire import CONFIG, LARGEST_SITE, PHASE, PRESENT, ROUND, STAGE, SUM_NUMBER, content, digest, need
 from privacy.ring import Ring
 from privacy.secure_sum import CODE_BYTES, FEWEST_MEMBERS, SEALED_BYTES, Group, SecureSumError, unmask
 from strategies.rounds.errors import SetupError, StrategyError
 from strategies.rounds.exchange import Exchange
 from strategies.rounds.family import Family
+from strategies.rounds.guards import ExchangeGuard, Proceed, Steps
 from strategies.rounds.replies import Reply
+from strategies.rounds.sum_exchanges import MaskedExchange, StageExchange
 
-# with which the server tries whether a client's key is one
-_PROBE = X25519PrivateKey.generate()
 UP: dict[str, type[Payload]] = {KEYS: PublicKeys, BOXES: Boxes, VIEWS: Views, SHARES: Shares}
-
-
-@lru_cache(maxsize=2**12)
-def _try_key(key: bytes) -> None:
-    """Raise `ValueError` unless it is a public key; clients tell the one for boxes in each sum."""
-    agree(_PROBE, key, info=b"")
-
-
-@dataclass(eq=False)
-class StageExchange(Exchange):
-    """The exchange of a stage: every client gets a message of its own, and nobody is asked in another's place.
-
-    Attributes:
-        contents: place -> what its message carries.
-        secure: the sum.
-        seen: the keys that clients have told.
-    """
-
-    contents: Mapping[int, RecordDict] = field(kw_only=True)
-    secure: "SecureSum" = field(kw_only=True)
-    seen: set[bytes] = field(default_factory=set)
-    replaces = False
-
-    def write(self, places: Sequence[int]) -> list[Message]:
-        first = Message(RecordDict(), dst_node_id=0, message_type=MessageType.TRAIN)
-        for place in places:
-            self.sent[place] = readdress(first, self.roster.node_ids[place], self.contents[place])
-            self.report.bytes_down += count_bytes(self.contents[place])
-        return list(self.sent.values())
-
-    def limits(self, place: int) -> Mapping[str, int]:
-        return {"k": 0 if self.secure.group is None else len(self.secure.group.members)}
-
-    def check_payload(self, place: int, payload: Any) -> None:
-        if isinstance(payload, PublicKeys):
-            keys = {payload.mask_key.tobytes(), payload.box_key.tobytes()}
-            if self.seen.intersection(keys) or len(keys) < 2:
-                raise PayloadError("PublicKeys: a key that another client has told, or one key twice")
-            for key in keys:
-                try:
-                    _try_key(key)
-                except ValueError as error:
-                    raise PayloadError(f"PublicKeys: {error}") from None
-            self.seen |= keys
-        group = self.secure.group
-        if isinstance(payload, Boxes) and group and sorted(payload.holders.tolist()) != group.neighbours[place]:
-            raise PayloadError(f"Boxes.holders: got {payload.holders.tolist()}, expected the client's neighbours")
-        if isinstance(payload, Views) and group:
-            expected = sorted(group.peers(place, self.secure.survivors))
-            if payload.receivers.tolist() != expected:
-                raise PayloadError(f"Views.receivers: got {payload.receivers.tolist()}, expected {expected}")
-
-
-@dataclass(eq=False)
-class MaskedExchange(Exchange):
-    """The exchange of stage 3, in which a reply brings masked values instead of a model and a payload."""
-
-    secure: "SecureSum" = field(kw_only=True)
-    replaces = False
-
-    @property
-    def expected(self) -> set[str]:
-        return {PAYLOAD}
-
-    def read_values(self, place: int, records: RecordDict) -> tuple[list[FloatArray], Any]:
-        limits = {"v": self.secure.longest, "f": 64}
-        masked = MaskedValues.from_record(need(records, PAYLOAD, ConfigRecord), limits=limits)
-        bits, expected = 8 * masked.elements.dtype.itemsize, self.secure.ring.bits
-        if bits != expected:
-            raise PayloadError(f"MaskedValues.elements: got {bits} bits, expected {expected}")
-        if masked.lengths.min(initial=0) < 0 or masked.lengths.sum() != len(masked.elements):
-            got = f"{masked.lengths.tolist()} for {len(masked.elements)} elements"
-            raise PayloadError(f"MaskedValues.lengths: got {got}")
-        return [], masked
 
 
 def log_precision(family: Family, clients: int) -> None:
@@ -141,6 +63,38 @@ def log_precision(family: Family, clients: int) -> None:
         raise SetupError("privacy.secure-range", got=got, allowed="a smaller one", hint=hint) from None
     text = "secure sums over %d clients: %d bits, values within +-%g, each off by at most %.1g"
     log(INFO, text, clients, ring.bits, most, 2.0 ** -(ring.fraction_bits + 1))
+
+
+class SecureSums(ExchangeGuard):
+    """Turns each exchange of a run with secure sums into one secure sum.
+
+    Attributes:
+        sums: The number of secure sums so far.
+    """
+
+    def __init__(self) -> None:
+        self.sums = 0
+
+    def check(self, family: Family, clients: int) -> None:
+        """Check and log the range and the precision of the run's sums."""
+        if family.privacy.secure_sum:
+            log_precision(family, clients)
+
+    def at_server(self, exchange: Exchange, places: Sequence[int], proceed: Proceed) -> Steps:
+        family, phase, records = exchange.family, exchange.phase, exchange.content
+        if not family.privacy.secure_sum:
+            return (yield from proceed(exchange, places))
+        self.sums += 1
+        up = ScoreCounts if phase in EVALUATIONS else exchange.up  # not even counts of groups
+        secure = SecureSum(family, self.sums, exchange.server_round, phase, up, 0 if phase else len(family.model))
+        if not phase:
+            exchange.report.asked = list(places)
+        places = secure.gather(places)
+        records[CONFIG] = ConfigRecord({**need(records, CONFIG, ConfigRecord), **secure.config})
+        records[PRESENT] = secure.record
+        asked = family, exchange.server_round, phase, up, records, secure.wanted
+        masked = MaskedExchange(*asked, longest=secure.longest, bits=secure.ring.bits)
+        return secure.open((yield from proceed(masked, places)), digest(records, masked.kind))
 
 
 class SecureSum:
@@ -323,7 +277,8 @@ class SecureSum:
             RecordDict(),
             self.wanted,
             contents=contents,
-            secure=self,
+            group=self.group,
+            survivors=self.survivors,
         )
         return exchange.receive(exchange.send(exchange.write(list(questions))))
 

@@ -13,8 +13,8 @@ import torch
 from flwr.app import Message
 from torch import nn
 
-from apps.client_app import STATE
 from apps.config import Scalar
+from apps.guards.memory import STATE
 from apps.registry import ALGORITHMS
 from clients.base import Site
 from methods.composite import CorrectionState

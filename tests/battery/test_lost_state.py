@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Error, Message, MessageType
 
-from apps.client_app import STATE
 from apps.client_app import app as client_app
 from apps.config import Scalar
+from apps.guards.memory import STATE
 from apps.registry import ALGORITHMS
 from apps.server_app import app as server_app
 from methods.composite import CorrectionState

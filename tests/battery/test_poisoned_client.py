@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import apps.client_app
+import apps.guards.work
 from apps.registry import ALGORITHMS
 from payloads.wire import ROUND
 from tests.battery.federation import SAMPLING, federate
@@ -20,7 +20,7 @@ REMEMBERING = [name for name in SAMPLING if ALGORITHMS[name].client.memory is no
 def test_a_site_whose_round_diverged_takes_part_in_the_next(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = apps.client_app.make_client
+    made = apps.guards.work.make_client
 
     def make(*args: Any) -> Any:
         client = made(*args)
@@ -39,7 +39,7 @@ def test_a_site_whose_round_diverged_takes_part_in_the_next(
         client.fit = diverge
         return client
 
-    monkeypatch.setattr(apps.client_app, "make_client", make)
+    monkeypatch.setattr(apps.guards.work, "make_client", make)
     run, _ = federate(tmp_path / "run", {"strategy": strategy, "num-server-rounds": 4, "checkpoint-every": 1})
     assert [line["clients_answered"] for line in run.lines[1:]] == [3, 2, 3, 3]
     assert "not finite" in json.dumps(run.lines[2]["dropped"])

@@ -7,9 +7,10 @@ import pytest
 
 from apps.client_app import app as client_app
 from apps.config import ConfigError, Scalar, parse_run_config, taken_of
+from apps.guards.sample_privacy import SPENT
 from apps.registry import ALGORITHMS
 from apps.server_app import RunFailedError
-from apps.sites.sample_privacy import SPENT, check_epsilon
+from apps.sites.sample_privacy import check_epsilon
 from methods.coda import CLASS_SCORES
 from payloads.wire import CONFIG, PHASE
 from simulations.engines.grid import task_identity

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import apps.client_app
+import apps.guards.work
 from apps.config import ConfigError, Scalar
 from apps.registry import ALGORITHMS
 from simulations.arguments import AUTO
@@ -97,7 +97,7 @@ def test_each_site_s_own_pool_is_read(tmp_path: Path) -> None:
 
 
 def test_one_client_s_fault_is_its_own(tmp_path: Path, stacked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    made = apps.client_app.make_client
+    made = apps.guards.work.make_client
 
     def make(*args: Any) -> Any:
         def refuse(config: object) -> Any:
@@ -108,7 +108,7 @@ def test_one_client_s_fault_is_its_own(tmp_path: Path, stacked: list[int], monke
             client.received = refuse
         return client
 
-    monkeypatch.setattr(apps.client_app, "make_client", make)
+    monkeypatch.setattr(apps.guards.work, "make_client", make)
     config: dict[str, Scalar] = {"strategy": "scaffold", "dtype": "float64"}
     alone, _ = federate(tmp_path / "alone", config, clients=4)
     together, _ = federate(tmp_path / "together", config, clients=4, stack=4)

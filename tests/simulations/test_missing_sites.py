@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, Error, Message
 
-import apps.client_app
+import apps.guards.work
 import apps.server_app
 import apps.training
 from apps.config import ConfigError, Scalar, parse_run_config
@@ -93,14 +93,14 @@ def test_many_sites_and_long_reasons_fit_on_a_line() -> None:
 
 def test_the_exit_code_where_sites_are_missing(command: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     config = 'dataset="breast-cancer" strategy="local-sgd" num-server-rounds=1 local-steps=1 model="linear"'
-    made = apps.client_app.make_client
+    made = apps.guards.work.make_client
 
     def make(context: Context, *more: Any) -> Any:
         if context.node_config["partition-id"] == 1:
             raise ValueError("broke")
         return made(context, *more)
 
-    monkeypatch.setattr("apps.client_app.make_client", make)
+    monkeypatch.setattr("apps.guards.work.make_client", make)
     for option in ("--quiet", "--json"):
         code, out, err = command("run", "--out", tmp_path / option, "--clients", 2, "-c", config, option)
         assert code == 3

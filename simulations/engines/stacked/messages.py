@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from logging import INFO
 from typing import Any
 
@@ -14,9 +15,11 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, MessageType
 from flwr.common import log
 
-from apps.client_app import Request, Work, answer, receive, run_config
+from apps.client_app import take_part
 from apps.config import Scalar, parse_run_config
-from apps.sites.site_config import at_site
+from apps.guards.chain import TRIAL, fit, resume, surround
+from apps.guards.guard import Steps
+from apps.guards.work import Request, Work, run_config
 from clients.base import Fitted, MethodClient
 from payloads.wire import CONFIG, PHASE, ROUND, need
 from simulations.arguments import AUTO, Stack, wrong_stack
@@ -51,9 +54,9 @@ def make_stacker(stack: Stack, config: Mapping[str, Scalar]) -> Stacker | None:
 class Stacker:
     """Answers messages as `apps.client_app.app` does, with the local training of several clients at once.
 
-    It leaves to others what is no local training, and all messages of a run whose clients cannot be stacked. On a CPU,
-    as many stacks train at once as ``torch-threads`` says, each on one thread: most products of a stack are too small
-    to be shared out among threads.
+    It leaves to others what is no local training, and the messages of a run whose first client cannot be stacked. On a
+    CPU, as many stacks train at once as ``torch-threads`` says, each on one thread: most products of a stack are too
+    small to be shared out among threads.
 
     Args:
         stack: how many clients are stacked at most; `AUTO`: as many as turn out to be fastest when clients that are
@@ -74,69 +77,69 @@ class Stacker:
         outcomes: list[Message | Exception | None] = [None] * len(messages)
         groups: dict[tuple[Hashable, ...], list[int]] = {}
         works: dict[int, Work] = {}
-        sites = list(contexts)
-        requests: dict[int, Request | Exception | None] = {}  # of each content: the clients of a round share one
+        steps: dict[int, Steps] = {}
+        requests: dict[int, Request | None] = {}  # of each content: the clients of a round share one
         for place, (message, context) in enumerate(zip(messages, contexts, strict=True)):
             if context is None or not self._stackable:
                 continue
             shared = id(message.content)
             if shared not in requests:
-                asked = asks_for_steps(message, context)
-                requests[shared] = attempt(Request.of, message.content) if asked else None
+                requests[shared] = Request(message.content) if asks_for_steps(message, context) else None
             request = requests[shared]
             if request is None:
                 continue
-            site = attempt(at_site, context)
-            if isinstance(site, Exception):
-                outcomes[place] = site
-                continue
-            sites[place] = site
-            work = request if isinstance(request, Exception) else attempt(receive, request, site, {})
+            work = attempt(Work.of, message, context, request)
             if isinstance(work, Exception):
                 outcomes[place] = work
+                continue
+            works[place], steps[place] = work, surround(work, take_part)
+            if (refused := attempt(resume, steps[place])) is not None:
+                assert isinstance(refused, Exception)
+                outcomes[place] = refused
                 continue
             self._stacking = self._stacking or stacking_of(work.client)  # type: ignore[arg-type]
             if self._stacking is None:
                 self._stackable = False
+                outcomes[place] = _reply(steps[place], fit(work), message)  # its guards must not see it twice
                 continue
-            works[place] = work
             groups.setdefault((shared, *likeness(work, self._stacking)), []).append(place)
         for key, group in groups.items():
-            alike = [(works[place].request, context) for place in group if (context := sites[place])]
-            trained = self._fit([works[place] for place in group], self._largest(key[-1], alike))
+            alike = [works[place] for place in group]
+            trained = self._fit(alike, self._largest(key[-1], alike))
             for place, fitted in zip(group, trained, strict=True):
-                outcomes[place] = _reply(works[place], fitted, messages[place], sites[place])
+                outcomes[place] = _reply(steps[place], fitted, messages[place])
         return outcomes
 
-    def _largest(self, kind: Hashable, asked: Sequence[tuple[Request, Context]]) -> int:
+    def _largest(self, kind: Hashable, works: Sequence[Work]) -> int:
         """How many of some clients that are alike to stack at most.
 
         Args:
             kind: what is remembered of them, the last entry of their `likeness`.
-            asked: what these clients are asked, with their contexts.
+            works: The work of these clients.
         """
-        count = len(asked)
+        count = len(works)
         if count == 1 or self.stack != AUTO:
             return 1 if count == 1 else int(self.stack)
         if kind not in self._chosen:
-            self._time(asked[:2], 2)  # makes what is made once, such as the sites' data
+            self._time(works[:2], 2)  # makes what is made once, such as the sites' data
             sizes = [size for size in (*TRIED, count) if size <= count]
             # twice, since a stack of a new size first needs new memory
-            seconds = {size: min(self._time(asked, size) for _ in range(2)) for size in sizes}
+            seconds = {size: min(self._time(works, size) for _ in range(2)) for size in sizes}
             self._chosen[kind] = best = min(seconds, key=lambda size: seconds[size])
             text = "stacking up to %d clients: %.2f ms a client, %.2f ms alone"
             log(INFO, text, best, 1000 * seconds[best], 1000 * seconds[1])
         return self._chosen[kind]
 
-    def _time(self, asked: Sequence[tuple[Request, Context]], size: int) -> float:
+    def _time(self, works: Sequence[Work], size: int) -> float:
         """The seconds a client that some clients take, in stacks of a size. Nothing is kept of what they train."""
-        works = [receive(*one, {}) for one in asked[:size]]
-        works += [receive(*one, {}) for one in asked[size : size * _threads_of(works[0])]]
+        trials = [replace(work) for work in works[: size * _threads_of(works[0])]]
+        for trial in trials:
+            resume(surround(trial, take_part, TRIAL))
         begun = time.perf_counter()
-        self._fit(works, size)
-        return (time.perf_counter() - begun) / len(works)
+        self._fit(trials, size)
+        return (time.perf_counter() - begun) / len(trials)
 
-    def _fit(self, works: Sequence[Work], largest: int) -> list[Fitted | Exception]:
+    def _fit(self, works: Sequence[Work], largest: int) -> list[Fitted | BaseException]:
         """What each client has trained, or the exception that it met.
 
         Args:
@@ -154,7 +157,7 @@ class Stacker:
             stacked = list(self._pool.map(_fit_stack, parts))
         else:
             stacked = [_fit_stack(part) for part in parts]
-        fitted: list[Fitted | Exception] = []
+        fitted: list[Fitted | BaseException] = []
         for part, outcomes in zip(parts, stacked, strict=True):
             fitted += _fit_alone(part) if outcomes is None else outcomes
         return fitted
@@ -175,11 +178,12 @@ def likeness(work: Work, stacking: Stacking) -> tuple[Hashable, ...]:
     return id(client.objective.model), id(client.inbox), shape
 
 
-def _reply(work: Work, fitted: Fitted | Exception, message: Message, context: Any) -> Message | Exception:
-    if isinstance(fitted, Exception):
-        return fitted
-    records = attempt(answer, work, fitted, context)
-    return records if isinstance(records, Exception) else make_reply(records, message)
+def _reply(steps: Steps, fitted: Fitted | BaseException, message: Message) -> Message | Exception:
+    answer = attempt(resume, steps, fitted)
+    if isinstance(answer, Exception):
+        return answer
+    assert answer is not None
+    return make_reply(answer.to_records(), message)
 
 
 def _threads_of(work: Work) -> int:
@@ -200,5 +204,5 @@ def _fit_stack(works: Sequence[Work]) -> Sequence[Fitted | Exception] | None:
         return [error] * len(works)
 
 
-def _fit_alone(works: Sequence[Work]) -> list[Fitted | Exception]:
-    return [attempt(work.client.fit, work.request.parameters, work.request.config) for work in works]
+def _fit_alone(works: Sequence[Work]) -> list[Fitted | BaseException]:
+    return [fit(work) for work in works]

@@ -1,0 +1,89 @@
+"""The order of the guards, and a site's work inside of them."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from apps.guards.audit import Audit
+from apps.guards.form import Form
+from apps.guards.guard import Guard, Proceed, Steps
+from apps.guards.ledger import Ledger
+from apps.guards.memory import Memory
+from apps.guards.policy import Policy
+from apps.guards.sample_privacy import SamplePrivacy
+from apps.guards.secure_sum import SecureSum
+from apps.guards.withhold import Withhold
+from apps.guards.work import Answer, Work
+from apps.sites import resources
+from clients.base import Fitted
+
+# The first is outermost. The order is security: an error of any guard is withheld; the owner's policy comes before any
+# data are read; a message that another guard refuses spends no budget of samples; a spent budget is kept before the
+# client's memory; and the mask is the last change of an answer.
+GUARDS: tuple[Guard, ...] = (
+    Withhold(),
+    Policy(),
+    Audit(),
+    Form(),
+    Ledger(),
+    SecureSum(),
+    Memory(),
+    SamplePrivacy(),
+)
+# for work whose answer is thrown away
+TRIAL: tuple[Guard, ...] = (Memory(),)
+
+
+def surround(work: Work, do: Proceed, guards: Sequence[Guard] | None = None) -> Steps:
+    """Return a site's work inside of its guards; nothing has been done yet.
+
+    Args:
+        work: The request at the site.
+        do: The work itself.
+        guards: The guards, the outermost first; None: `GUARDS`.
+    """
+    for guard in reversed(GUARDS if guards is None else guards):
+        do = partial(guard.at_site, proceed=do)
+    return do(work)
+
+
+def resume(steps: Steps, fitted: Fitted | BaseException | None = None) -> Answer | None:
+    """Carry on with a site's work.
+
+    Args:
+        steps: The work.
+        fitted: The fitted model, or the client's error in its place; None: the work has not begun.
+
+    Returns:
+        The answer; or None if the client must fit first.
+    """
+    try:
+        if isinstance(fitted, BaseException):
+            steps.throw(fitted)
+        else:
+            steps.send(fitted)  # type: ignore[arg-type]
+    except StopIteration as end:
+        answer: Answer = end.value
+        return answer
+    return None
+
+
+def fit(work: Work) -> Fitted | BaseException:
+    """Let the work's client fit; return the model, or the client's error."""
+    try:
+        with resources.turn(work.client.model):
+            fitted: Fitted = work.client.fit(work.request.parameters, work.request.config)
+            return fitted
+    except BaseException as error:  # every guard must see it
+        return error
+
+
+def run(work: Work, do: Proceed) -> Answer:
+    """Do a site's work inside of all guards; the arguments are as for `surround`.
+
+    Raises:
+        Exception: A guard refuses, or the work fails.
+    """
+    steps = surround(work, do)
+    answer = resume(steps) or resume(steps, fit(work))
+    assert answer is not None
+    return answer

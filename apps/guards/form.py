@@ -1,0 +1,12 @@
+"""The guard of the message's form."""
+
+from apps.guards.guard import Guard, Proceed, Steps
+from apps.guards.work import Work
+
+
+class Form(Guard):
+    """Refuses a malformed message before it is counted, and before any data are read."""
+
+    def at_site(self, work: Work, proceed: Proceed) -> Steps:
+        work.request.check()
+        return (yield from proceed(work))

@@ -1,0 +1,18 @@
+"""The guard of the owner's limits on answers."""
+
+from flwr.app import MessageType
+
+from apps.guards.guard import Guard, Proceed, Steps
+from apps.guards.work import Work
+from apps.sites.ledger import EVALUATIONS, HANDSHAKES, count_answer
+
+COUNTED = {MessageType.QUERY: HANDSHAKES, MessageType.EVALUATE: EVALUATIONS}
+
+
+class Ledger(Guard):
+    """Counts handshakes and evaluations, and refuses more than the owner allows."""
+
+    def at_site(self, work: Work, proceed: Proceed) -> Steps:
+        if answers := COUNTED.get(work.request.kind):
+            count_answer(work.node, answers)
+        return (yield from proceed(work))

@@ -1,0 +1,13 @@
+"""The guard of the owner's policy."""
+
+from apps.guards.guard import Guard, Proceed, Steps
+from apps.guards.work import Work
+from apps.sites.policy import check_demands
+
+
+class Policy(Guard):
+    """Refuses a run that does not meet the owner's demands, before any data are read."""
+
+    def at_site(self, work: Work, proceed: Proceed) -> Steps:
+        check_demands(work.node, work.run)
+        return (yield from proceed(work))

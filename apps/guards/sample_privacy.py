@@ -1,0 +1,125 @@
+"""The guard of single samples: budgets for everything that training reveals about them.
+
+The ledger of a budget is in the node's context and, with a ``state-dir``, on its disk: a server that asks for a round
+twice is refused.
+"""
+
+from contextlib import nullcontext
+
+from flwr.app import MessageType
+
+from apps.config import ConfigError
+from apps.guards.guard import Guard, Proceed, Steps
+from apps.guards.work import Work
+from apps.sites.ledger import one_at_a_time, open_record, pledge_epsilon
+from apps.sites.sample_privacy import LARGEST_TOTAL
+from clients.base import MethodClient
+from methods.private import BudgetError, Ledger, releases_of
+from methods.private import Guard as SampleGuard
+from payloads.wire import PHASE
+from privacy.budget import noise_of_batches
+
+SPENT, POOLS = "samples-spent", "pools-released"
+
+
+class SamplePrivacy(Guard):
+    """Puts a guard before the client's samples, and keeps the ledger of what it has released, also if it fails."""
+
+    def at_site(self, work: Work, proceed: Proceed) -> Steps:
+        request, limited = work.request, work.run.privacy.epsilon > 0
+        if limited and request.kind == MessageType.EVALUATE and PHASE not in request.config:
+            raise BudgetError(
+                "privacy.epsilon",
+                got="a request for the loss of training rows",
+                allowed="none, since its budget is for training alone",
+                hint="evaluate on held-out rows",
+            )
+        if request.kind != MessageType.TRAIN:
+            return (yield from proceed(work))
+        with one_at_a_time(work.context, work.place) if limited else nullcontext():
+            guard_samples(work)
+            count_pools(work)
+            try:
+                return (yield from proceed(work))
+            finally:
+                _keep_ledger(work)
+
+
+def _check_delta(key: str, delta: float, samples: int) -> None:
+    """Refuse a delta with which a site could reveal one of its samples as it is, and still keep its budget."""
+    if delta * samples > 1:
+        got, allowed = f"{delta:g}", f"at most 1 / {samples}, one over this site's number of training rows"
+        raise ConfigError(key, got=got, allowed=allowed, hint=f"set {key} to a smaller number")
+
+
+def guard_samples(work: Work) -> None:
+    """Put a guard before a client's samples, if the run has a budget.
+
+    Args:
+        work: The client's work.
+
+    Raises:
+        ConfigError: delta is so large that a site could tell one of its samples and keep the budget; or the run began
+            with another budget or number of rounds.
+        ModelError: the model's scores of a sample depend on others, or are random.
+    """
+    client, context, privacy, training = work.client, work.context, work.run.privacy, work.run.training
+    if not privacy.epsilon:
+        return
+    assert isinstance(client, MethodClient)
+    assert client.method.taken is not None
+    taken, samples = client.method.taken, len(client.site)
+    _check_delta("privacy.delta", privacy.delta, samples)
+    most = releases_of(taken, training, samples, training.num_server_rounds)
+    if (most_of_all := work.node.get(LARGEST_TOTAL)) is not None:
+        pledge_epsilon(context, privacy.epsilon, float(most_of_all))
+    agreed = {
+        "epsilon": privacy.epsilon,
+        "delta": privacy.delta,
+        "rate": most.rate,
+        "most-batches": most.batches,
+        "most-whole": most.whole,
+    }
+    with open_record(context, client.site.partition_id, SPENT) as spent:
+        if any(spent.get(key, value) != value for key, value in agreed.items()):
+            got = f"{privacy.epsilon:g}, with another budget, number of rounds or file than the run began with"
+            raise ConfigError("privacy.epsilon", got=got, allowed="the same in all of a run", hint="start a new run")
+        if "noise" not in spent:
+            noise = noise_of_batches(privacy.epsilon, privacy.delta, most)
+            spent.update(agreed, noise=noise, batches=0, whole=0)
+        ledger = Ledger(most, taken.of_batch, int(spent["batches"]), int(spent["whole"]))
+        noise = float(spent["noise"])
+    client.protect(SampleGuard(privacy.clip, noise, max(most.rate * samples, 1.0), ledger))
+
+
+def count_pools(work: Work) -> None:
+    """Count a histogram of scores that a client is about to release, if ``fedx.pool-epsilon`` bounds them.
+
+    Args:
+        work: The client's work.
+
+    Raises:
+        BudgetError: The run has as many histograms as its noise was computed for, or it began with another budget.
+        ConfigError: As for `guard_samples`.
+    """
+    epsilon, delta = (getattr(work.run.family, f"pool_{name}", 0.0) for name in ("epsilon", "delta"))
+    if not epsilon:
+        return
+    _check_delta("fedx.pool-delta", delta, len(work.client.site))
+    most = work.run.training.num_server_rounds + 1  # one before round 1
+    agreed = {"epsilon": epsilon, "delta": delta, "most": most}
+    with open_record(work.context, work.client.site.partition_id, POOLS) as released:
+        if any(released.get(key, value) != value for key, value in agreed.items()):
+            got, allowed = f"{epsilon:g} over {most} histograms", "the budget that the run began with"
+            raise BudgetError("fedx.pool-epsilon", got=got, allowed=allowed, hint="start a new run")
+        if (histograms := int(released.get("histograms", 0))) >= most:
+            got, allowed = f"a request for more than {most} histograms", "one for each round, and one before round 1"
+            raise BudgetError("fedx.pool-epsilon", got=got, allowed=allowed, hint="start a new run")
+        released.update(agreed, histograms=histograms + 1)
+
+
+def _keep_ledger(work: Work) -> None:
+    """Keep the ledger of what a client has released, for the next message."""
+    if isinstance(work.client, MethodClient) and (guard := work.client.guard):
+        with open_record(work.context, work.client.site.partition_id, SPENT) as spent:
+            spent.update(batches=guard.ledger.batches, whole=guard.ledger.whole)

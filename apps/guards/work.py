@@ -1,0 +1,265 @@
+"""A site's work for one message: the request, the client that answers it, and the answer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any, Self
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+
+from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
+from apps.run_config.algorithm import HANDSHAKE, Held
+from apps.sites import resources
+from apps.sites.shared_disk import read_paths
+from apps.sites.site_config import at_site
+from clients.base import PayloadClient
+from payloads.handshake import Scaling, SiteReport
+from payloads.record import FloatArray, Payload
+from payloads.secure_sum import Present
+from payloads.wire import (
+    ARRAYS,
+    CONFIG,
+    PAYLOAD,
+    PHASE,
+    PRESENT,
+    SCALING,
+    STAGE,
+    check_records,
+    content,
+    digest,
+    find,
+    model_arrays,
+    model_record,
+    need,
+)
+from problems.errors import NOTHING
+
+
+@lru_cache(maxsize=16)
+def _parse(items: tuple[tuple[str, Scalar], ...], types: tuple[type, ...]) -> RunConfig:
+    return parse_run_config(dict(items))
+
+
+def run_config(context: Context) -> RunConfig:
+    """The context's run config, parsed once per process and configuration."""
+    flat = context.run_config
+    # The types are part of the cache key: True equals 1, but only one of the two is valid for a run-config key.
+    return _parse(tuple(flat.items()), tuple(map(type, flat.values())))
+
+
+def node_place(context: Context) -> tuple[int, int]:
+    """(partition id, number of partitions) from the node config.
+
+    Raises:
+        ConfigError: they are missing, not integers, or out of range.
+    """
+    way_out = "start the SuperNode with --node-config 'partition-id=0 num-partitions=3'"
+    try:
+        place = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
+    except KeyError as error:
+        got = f"{', '.join(context.node_config) or NOTHING}, without {error}"
+        raise ConfigError("node config", got=got, allowed="partition-id and num-partitions", hint=way_out) from None
+    except ValueError:
+        got = ", ".join(f"{key}={context.node_config[key]!r}" for key in ("partition-id", "num-partitions"))
+        raise ConfigError("node config", got=got, allowed="integers", hint=way_out) from None
+    if not 0 <= place[0] < place[1]:
+        allowed = f"0 to num-partitions - 1 = {place[1] - 1}"
+        raise ConfigError("partition-id", got=place[0], allowed=allowed, hint="give another --node-config")
+    return place
+
+
+def site_of(context: Context, config: RunConfig, scaling: Scaling | None = None) -> Held:
+    """Return what a node holds of the run's data, and limit the threads of its process.
+
+    Args:
+        scaling: how the columns are scaled, if the server has sent it; see `Sites.hold`.
+    """
+    resources.hold_threads(config.training)
+    return config.algorithm.sites.hold(config, context, node_place(context), scaling)
+
+
+def report_of(context: Context, config: RunConfig) -> SiteReport:
+    """A node's report for the handshake; see `Sites.report`."""
+    resources.hold_threads(config.training)
+    return config.algorithm.sites.report(config, context, node_place(context))
+
+
+def make_client(context: Context, config: RunConfig, scaling: Scaling | None = None) -> PayloadClient[Any]:
+    """Make this node's client for the run's algorithm, on data and a model that the process caches.
+
+    Raises:
+        ConfigError, DataError, PolicyError: as for `Sites.hold`.
+    """
+    site = site_of(context, config, scaling)
+    model = config.algorithm.sites.model(config, site)
+    return config.algorithm.client(site, model, config.training, config.family)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=2)
+def decode(kind: type[Payload], fields: tuple[tuple[str, Any], ...], dim: int) -> Any:
+    """A payload from its fields; clients that share a process share its read-only arrays."""
+    return kind.from_record(ConfigRecord(dict(fields)), {"d": dim})
+
+
+@dataclass(frozen=True)
+class Request:
+    """A message's content, which clients may share. Each part is read when it is first needed, and may be malformed.
+
+    Attributes:
+        records: The message's content.
+        kind: Flower's type of the message.
+    """
+
+    records: RecordDict
+    kind: str = MessageType.TRAIN
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The message's scalars."""
+        return dict(find(self.records, CONFIG, ConfigRecord) or {})
+
+    @cached_property
+    def parameters(self) -> list[FloatArray]:
+        """The server's model."""
+        return model_arrays(need(self.records, ARRAYS, ArrayRecord))
+
+    @cached_property
+    def extras(self) -> tuple[tuple[str, Any], ...] | None:
+        """The fields of the payload, if there is one."""
+        record = find(self.records, PAYLOAD, ConfigRecord)
+        return None if record is None else tuple(record.items())
+
+    @cached_property
+    def local(self) -> dict[str, Any]:
+        """The paths that the message brings."""
+        return read_paths(self.records)
+
+    @cached_property
+    def scaling(self) -> Scaling | None:
+        """The scaling of the columns, if the server has sent it."""
+        record = find(self.records, SCALING, ConfigRecord)
+        return None if record is None else Scaling.from_record(record)
+
+    @cached_property
+    def present(self) -> Present | None:
+        """The members of a secure sum, if the server asks for a term of one."""
+        record = find(self.records, PRESENT, ConfigRecord)
+        return None if record is None else Present.from_record(record)
+
+    @cached_property
+    def question(self) -> bytes:
+        """A hash of the whole message."""
+        return digest(self.records, self.kind)
+
+    @property
+    def event(self) -> str:
+        """The request's name in the owner's log."""
+        if self.kind == MessageType.QUERY:
+            return HANDSHAKE
+        return str(self.config.get(PHASE, "segment" if self.kind == MessageType.TRAIN else self.kind))
+
+    def check(self) -> None:
+        """Read all parts but the payload, whose type depends on the algorithm.
+
+        Raises:
+            PayloadError: An unknown or malformed record, a missing record, or paths outside of a simulation.
+        """
+        check_records(self.records)
+        _ = self.local
+        if self.kind == MessageType.QUERY:
+            return
+        need(self.records, CONFIG, ConfigRecord)
+        if STAGE not in self.config:
+            _ = self.parameters, self.scaling, self.present
+
+
+@dataclass(eq=False)
+class Work:
+    """A request at one site.
+
+    Attributes:
+        message: The message that brings the request.
+        request: The message's content.
+        context: The node's context, with the effective node config.
+        run: The run config.
+        facts: Entries of the line in the owner's log.
+        summed: The least number of clients in the sum that the server sees in place of the answer; 1: the server sees
+            the answer itself.
+    """
+
+    message: Message
+    request: Request
+    context: Context
+    run: RunConfig
+    facts: dict[str, Any] = field(default_factory=dict)
+    summed: int = 1
+
+    @classmethod
+    def of(cls, message: Message, context: Context, request: Request | None = None) -> Self:
+        """Return the work for a message at a node.
+
+        Args:
+            message: The message.
+            context: The node's context.
+            request: The message's content, if other nodes share it.
+
+        Raises:
+            ConfigError: The node config or the run config is wrong.
+        """
+        site = at_site(context)
+        request = request or Request(message.content, message.metadata.message_type)
+        return cls(message, request, site, run_config(site))
+
+    @property
+    def place(self) -> int:
+        """The node's partition id."""
+        return node_place(self.context)[0]
+
+    @property
+    def node(self) -> Mapping[str, Scalar]:
+        """The effective node config."""
+        return self.context.node_config
+
+    @cached_property
+    def client(self) -> PayloadClient[Any]:
+        """The node's client with the request's payload. The first access reads the site's data.
+
+        Raises:
+            ConfigError, DataError, PolicyError: As for `make_client`.
+            PayloadError: The payload does not fit the algorithm.
+        """
+        client, request = make_client(self.context, self.run, self.request.scaling), self.request
+        kind: Any = client.down
+        if request.extras is not None and kind is not None:
+            client.inbox = decode(kind, request.extras, len(request.parameters[0]))
+        return client
+
+
+@dataclass
+class Answer:
+    """The values that a site is about to send.
+
+    Attributes:
+        arrays: The client's model; a model without arrays is not sent.
+        payload: The payload.
+        metrics: Numbers by name.
+        config: Texts and numbers of the handshake.
+        samples: The number of samples by which the values count in a mean.
+        altered: Whether the site has altered values.
+    """
+
+    arrays: list[FloatArray] = field(default_factory=list)
+    payload: Payload | None = None
+    metrics: dict[str, Any] | None = None
+    config: dict[str, Any] | None = None
+    samples: int = 0
+    altered: bool = False
+
+    def to_records(self) -> RecordDict:
+        """The content of the reply."""
+        return content(
+            arrays=model_record(self.arrays) if self.arrays else None,
+            config=None if self.config is None else ConfigRecord(self.config),
+            payload=None if self.payload is None else self.payload.to_record(),
+            metrics=self.metrics,
+        )

@@ -1,0 +1,90 @@
+"""A site's half of the evaluation on held-out rows, for any algorithm: counts of their scores."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from payloads.held_out import BINS, SCORE_COUNTS, TEST_SCORE_COUNTS, GroupCounts, ScoreCounts, ScoreEdges
+from payloads.record import FloatArray, IntArray, not_finite
+from problems.binned_scores import codes, first_edges, places, scores_of
+from problems.least_cell import Groups, is_small
+from problems.models import FlatModel
+from problems.site import Site
+
+
+class DivergedScoresError(ValueError):
+    """The scores of a site's rows are not finite; the text does not say of how many."""
+
+
+def score(
+    model: FlatModel,
+    parameters: Sequence[FloatArray],
+    site: Site,
+    asked: ScoreEdges | None,
+    phase: str = SCORE_COUNTS,
+    *,
+    summed: bool = False,
+) -> tuple[ScoreCounts, bool]:
+    """Count a site's held-out rows by class and by bin of their score under a model, for any algorithm.
+
+    With a least cell above 1 groups of rows are counted, see `problems.least_cell`, and none if a class has fewer rows.
+
+    Args:
+        asked: edges of the bins; None: `first_edges`.
+        phase: which rows; `TEST_SCORE_COUNTS` for the test rows of a run that evaluates on validation rows.
+        summed: Whether the server sees only a sum over sites. Scores that are not finite then become 0 or the largest
+            numbers, since an error would reveal something of one site to the server that chose the model. The site
+            spreads the scores of its groups itself, since the server cannot.
+
+    Returns:
+        The counts, and whether scores were replaced.
+
+    Raises:
+        DivergedScoresError: a score is not finite as float32.
+        ValueError: the site has no such rows.
+    """
+    rows = site.test if phase == TEST_SCORE_COUNTS else site.held_out
+    if rows is None:
+        kind = "has no test rows" if phase == TEST_SCORE_COUNTS else "holds out no rows"
+        raise ValueError(f"partition {site.partition_id} {kind}: the server evaluates on its own")
+    labels, least = rows.labels.cpu().numpy() > 0.5, site.least_cell
+    positives = int(labels.sum())
+    if is_small((len(labels) - positives, positives), least):
+        return ScoreCounts.of(np.zeros(0, np.int64), np.zeros(0, bool)), False
+    model.load(parameters)
+    found = model.predict(rows.features).cpu().numpy()
+    with np.errstate(over="ignore"):
+        found = found.astype(np.float32)
+    replaced = summed and not_finite(found) > 0
+    try:
+        scores = codes(np.nan_to_num(found) if summed else found)
+    except ValueError as error:
+        text = "the global model's scores are not finite: the run has diverged, its steps are too large"
+        raise DivergedScoresError(text) from error
+    edges = first_edges(BINS) if asked is None else asked.edges
+    if least == 1:
+        return ScoreCounts.of(places(scores, edges), labels), replaced
+    groups = [Groups.of(scores_of(scores[labels == side]), least) for side in (False, True)]
+    if summed:
+        spread = [codes(group.spread()) for group in groups]
+        sides = np.repeat([False, True], [len(part) for part in spread])
+        return ScoreCounts.of(places(np.concatenate(spread), edges), sides), replaced
+    return count_groups(groups[0], groups[1], edges), replaced
+
+
+def count_groups(negatives: Groups, positives: Groups, edges: IntArray) -> GroupCounts:
+    """Count groups of rows by the bins of their centres.
+
+    Args:
+        negatives: The groups of negatives.
+        positives: The groups of positives.
+        edges: The edges of the bins.
+    """
+    binned = [group.at(places(codes(group.centres), edges), BINS) for group in (negatives, positives)]
+    (negative, negative_spreads), (positive, positive_spreads) = binned
+    return GroupCounts(
+        negatives=negative,
+        positives=positive,
+        negative_spreads=negative_spreads,
+        positive_spreads=positive_spreads,
+    )

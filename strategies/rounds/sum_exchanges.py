@@ -1,0 +1,102 @@
+"""The exchanges of a secure sum: its four stages, and the exchange whose replies are masked values."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+
+from payloads.flower_internals import readdress
+from payloads.record import FloatArray, PayloadError
+from payloads.secure_sum import Boxes, MaskedValues, PublicKeys, Views
+from payloads.wire import PAYLOAD, count_bytes, need
+from privacy.keys import agree
+from privacy.secure_sum import Group
+from strategies.rounds.exchange import Exchange
+
+# with which the server tries whether a client's key is one
+_PROBE = X25519PrivateKey.generate()
+
+
+@lru_cache(maxsize=2**12)
+def _try_key(key: bytes) -> None:
+    """Raise `ValueError` unless it is a public key; clients tell the one for boxes in each sum."""
+    agree(_PROBE, key, info=b"")
+
+
+@dataclass(eq=False)
+class StageExchange(Exchange):
+    """The exchange of a stage: every client gets a message of its own, and nobody is asked in another's place.
+
+    Attributes:
+        contents: place -> what its message carries.
+        group: The members of the sum; None: they are not yet known.
+        survivors: The places of the members whose values have arrived.
+        seen: the keys that clients have told.
+    """
+
+    contents: Mapping[int, RecordDict] = field(kw_only=True)
+    group: Group | None = field(kw_only=True)
+    survivors: Sequence[int] = field(kw_only=True)
+    seen: set[bytes] = field(default_factory=set)
+    replaces = False
+
+    def write(self, places: Sequence[int]) -> list[Message]:
+        first = Message(RecordDict(), dst_node_id=0, message_type=MessageType.TRAIN)
+        for place in places:
+            self.sent[place] = readdress(first, self.roster.node_ids[place], self.contents[place])
+            self.report.bytes_down += count_bytes(self.contents[place])
+        return list(self.sent.values())
+
+    def limits(self, place: int) -> Mapping[str, int]:
+        return {"k": 0 if self.group is None else len(self.group.members)}
+
+    def check_payload(self, place: int, payload: Any) -> None:
+        if isinstance(payload, PublicKeys):
+            keys = {payload.mask_key.tobytes(), payload.box_key.tobytes()}
+            if self.seen.intersection(keys) or len(keys) < 2:
+                raise PayloadError("PublicKeys: a key that another client has told, or one key twice")
+            for key in keys:
+                try:
+                    _try_key(key)
+                except ValueError as error:
+                    raise PayloadError(f"PublicKeys: {error}") from None
+            self.seen |= keys
+        group = self.group
+        if isinstance(payload, Boxes) and group and sorted(payload.holders.tolist()) != group.neighbours[place]:
+            raise PayloadError(f"Boxes.holders: got {payload.holders.tolist()}, expected the client's neighbours")
+        if isinstance(payload, Views) and group:
+            expected = sorted(group.peers(place, self.survivors))
+            if payload.receivers.tolist() != expected:
+                raise PayloadError(f"Views.receivers: got {payload.receivers.tolist()}, expected {expected}")
+
+
+@dataclass(eq=False)
+class MaskedExchange(Exchange):
+    """The exchange of stage 3, in which a reply brings masked values instead of a model and a payload.
+
+    Attributes:
+        longest: The most elements of a reply.
+        bits: The bits of an element.
+    """
+
+    longest: int = field(kw_only=True)
+    bits: int = field(kw_only=True)
+    replaces = False
+    summed = True
+
+    @property
+    def expected(self) -> set[str]:
+        return {PAYLOAD}
+
+    def read_values(self, place: int, records: RecordDict) -> tuple[list[FloatArray], Any]:
+        limits = {"v": self.longest, "f": 64}
+        masked = MaskedValues.from_record(need(records, PAYLOAD, ConfigRecord), limits=limits)
+        if (bits := 8 * masked.elements.dtype.itemsize) != self.bits:
+            raise PayloadError(f"MaskedValues.elements: got {bits} bits, expected {self.bits}")
+        if masked.lengths.min(initial=0) < 0 or masked.lengths.sum() != len(masked.elements):
+            got = f"{masked.lengths.tolist()} for {len(masked.elements)} elements"
+            raise PayloadError(f"MaskedValues.lengths: got {got}")
+        return [], masked
