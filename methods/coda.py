@@ -21,24 +21,26 @@ p(1-p) (``coda.scaled-dual``) and uses noise as the first stage's reference (``c
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from logging import getLogger
 
 import numpy as np
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Int64
 from pydantic import Field
 from torch import Tensor
 
 from methods.local_sgd import finish
 from methods.method import (
+    Ask,
     ClientHalf,
+    Exchanges,
     Method,
     Phase,
     Plan,
     Records,
-    Replies,
     SampleGradients,
     ServerHalf,
     Task,
+    Train,
     as_array,
     as_tensor,
 )
@@ -226,12 +228,12 @@ def restarts_dual(plan: CodaPlan) -> bool:
     return 1 < first == plan.server_round and plan.settings.restart_dual and plan.loss == AUC_MINIMAX
 
 
-def best_dual(answers: Sequence[ClassScores], sizes: Float64[np.ndarray, "c"], plan: CodaPlan) -> float | None:
+def best_dual(answers: Sequence[ClassScores], sizes: Int64[np.ndarray, "c"], plan: CodaPlan) -> float | None:
     """E[s|-] - E[s|+] over the sites that answered, weighted as in f; None where they lack a class.
 
     Args:
         answers: of c sites.
-        sizes: the numbers of samples of these sites, in any unit.
+        sizes: the numbers of samples of these sites.
         plan: says whether sites count by their samples.
     """
     # each sample weighs 1 or, where sites have equal weights, 1 / its site's size
@@ -242,6 +244,27 @@ def best_dual(answers: Sequence[ClassScores], sizes: Float64[np.ndarray, "c"], p
         return None
     negative, positive = sums / counts
     return float(negative - positive)
+
+
+def restart_dual(x: Float[np.ndarray, "d"], plan: CodaPlan) -> Exchanges[Float[np.ndarray, "d"]]:
+    """Restart lambda in the first round of every stage but the first.
+
+    Args:
+        x: The model of the round before.
+        plan: The round's plan.
+
+    Returns:
+        The model, with the new lambda as its last entry if it was restarted and both classes are among the answers.
+    """
+    if not restarts_dual(plan):
+        return x
+    answers = yield Ask(CLASS_SCORES, plan.sample())
+    dual = best_dual(answers.ups, plan.class_counts.sum(axis=1)[answers.places], plan)
+    if dual is None:
+        text = "round %d: lambda is not restarted: only one class among who answered"
+        getLogger("flwr").warning(text, plan.server_round)
+        return x
+    return np.append(x[:-1], x.dtype.type(dual))
 
 
 def tell_reference(x: Float[np.ndarray, "d"], state: StageState, plan: CodaPlan) -> Float[np.ndarray, "d"] | None:
@@ -261,10 +284,6 @@ def tell_reference(x: Float[np.ndarray, "d"], state: StageState, plan: CodaPlan)
     # The proximal term acts on v only, so alpha (for auc-minimax the last entry) is left out of the comparison.
     pulled = slice(-1) if plan.loss == AUC_MINIMAX else slice(None)
     return None if np.array_equal(reference[pulled], x[pulled]) else reference
-
-
-def tell(x: Float[np.ndarray, "d"], state: StageState, plan: CodaPlan) -> CodaDown:
-    return CodaDown(population=count_population(plan), reference=tell_reference(x, state, plan))
 
 
 def follow_stage(state: StageState, point: Float[np.ndarray, "d"], plan: CodaPlan) -> StageState:
@@ -287,17 +306,19 @@ def follow_stage(state: StageState, point: Float[np.ndarray, "d"], plan: CodaPla
     return replace(state, reference=total / (plan.server_round + 1 - stage.first), total=None)
 
 
-def update(
-    x: Float[np.ndarray, "d"], state: StageState, replies: Replies[Any], plan: CodaPlan
-) -> tuple[Float[np.ndarray, "d"], StageState]:
-    """z <- mean z_i, over all sites."""
+def run_round(
+    x: Float[np.ndarray, "d"], state: StageState, plan: CodaPlan
+) -> Exchanges[tuple[Float[np.ndarray, "d"], StageState]]:
+    """alpha_s in a stage's first round, then z <- mean z_i over all sites; a `ServerHalf.round`."""
+    x = yield from restart_dual(x, plan)
+    replies = yield Train(CodaDown(population=count_population(plan), reference=tell_reference(x, state, plan)), x)
     point = replies.mean_point()
     return point, follow_stage(state, point, plan)
 
 
 CODA = Method(
     ClientHalf(take_oracle, draw_stage, start, step, finish),
-    ServerHalf(init, tell, update),
+    ServerHalf(init, round=run_round),
     Records(down=CodaDown, state=StageState),
     CodaSettings,
     {CLASS_SCORES: Phase(ClassScores, sum_scores)},

@@ -33,7 +33,9 @@ from torch import Tensor
 
 from methods.local_sgd import finish
 from methods.method import (
+    Ask,
     ClientHalf,
+    Exchanges,
     Method,
     Phase,
     Plan,
@@ -41,6 +43,7 @@ from methods.method import (
     SampleGradients,
     ServerHalf,
     Task,
+    Train,
     as_array,
     as_tensor,
 )
@@ -50,6 +53,7 @@ from payloads.settings import Settings
 from problems.minimax import AUC_MINIMAX, Oracle
 from problems.minimax.oracle import peek
 from problems.models.vectors import exact_mean
+from problems.randomness import Purpose
 from problems.sampling import Indices
 
 # the exchange before a round's own: clients send gradients and take no step
@@ -328,20 +332,38 @@ def estimate(
     return new if state is None else replace(new, snapshot=state.snapshot, snapshot_gradient=state.snapshot_gradient)
 
 
-def tell(x: Float[np.ndarray, "d"], state: EstimatorState, plan: FedSGDAPlan) -> FedSGDADown:
-    """Line 7: what goes to S_t beside z_t."""
-    return FedSGDADown(population=count_population(plan), estimate=state.estimate.astype(x.dtype))
+def run_round(
+    x: Float[np.ndarray, "d"], state: EstimatorState | None, plan: FedSGDAPlan, estimator: Estimator
+) -> Exchanges[tuple[Float[np.ndarray, "d"], EstimatorState]]:
+    """Framework 1, lines 2 to 9; a `ServerHalf.round`.
+
+    Args:
+        estimator: E.
+    """
+    question = estimator.question(plan.server_round - 1, state, plan.settings)
+    # line 2: S'_t
+    large = plan.settings.large_batch
+    count = (plan.num_sites if large == "auto" else large) if question.large else None
+    clients = plan.sample(Purpose.GRADIENT_CLIENTS, count)
+    # lines 3 to 5: the clients' gradients, and (u_t, v_t)
+    answers = yield Ask(GRADIENTS, clients, ask(question, x, plan))
+    state = estimate(question, state, x, answers.ups)
+    # lines 6 to 8: S_t takes K local steps
+    down = FedSGDADown(population=count_population(plan), estimate=state.estimate.astype(x.dtype))
+    replies = yield Train(down)
+    # line 9: z_{t+1}
+    return replies.mean_point(), state
 
 
 def make_method(estimator: Estimator) -> Method:
-    """Make FedSGDA of an estimator. Line 9 is `ServerHalf`'s default, the mean of the points.
+    """Make FedSGDA of an estimator.
 
     Args:
         estimator: E; the rest of the method is the same for all.
     """
     return Method(
         ClientHalf(take_oracle, draw, partial(start, rho=estimator.rho), step, finish),
-        ServerHalf(tell=tell),
+        ServerHalf(round=partial(run_round, estimator=estimator)),
         Records(down=FedSGDADown, state=EstimatorState),
         FedSGDASettings,
         {GRADIENTS: Phase(LocalGradient, collect)},

@@ -1,15 +1,15 @@
 """The adapter between the server half of a `Method` and Flower."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from logging import INFO
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 
-from methods.method import Method, Plan, Replies
+from methods.method import Exchanges, Method, Plan, Replies, Train
 from methods.private import releases_of
 from payloads.held_out import BINS, SCORE_COUNTS, ScoreCounts, ScoreEdges
 from payloads.record import FloatArray, IntArray, Payload
@@ -21,10 +21,13 @@ from problems.least_cell import Groups
 from problems.models.vectors import mean
 from problems.tallies import Tally
 from strategies.base import PayloadStrategy
-from strategies.rounds.errors import SetupError, check_both_classes
+from strategies.rounds.errors import SetupError, check_both_classes, raise_setup
 from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import Reply
 
+T = TypeVar("T")
+# yields each exchange that trains, receives its replies, and ends with a result
+Trains = Generator[Train, Replies[Any], T]
 # Most are needed by equal scores of many rows, and by scores far from 0 that differ little.
 EXCHANGES = 4
 
@@ -33,6 +36,10 @@ class MethodStrategy(PayloadStrategy):
     """A strategy that does what a `Method` says. Subclasses name their `method`."""
 
     method: ClassVar[Method]
+    # the round under way, its exchanges, and the one that trains
+    opened: int | None = None
+    exchanges: Trains[Any]
+    train: Train
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -71,16 +78,54 @@ class MethodStrategy(PayloadStrategy):
             bool(self.report.state_lost),
         )
 
+    def carry_out(self, server_round: int, arrays: ArrayRecord, exchanges: Exchanges[T]) -> Trains[T]:
+        """Do the exchanges of a method, except those that train.
+
+        Args:
+            arrays: The model to send.
+            exchanges: The method's generator.
+
+        Yields:
+            Each `Train`; expects the replies to it.
+
+        Returns:
+            The result of the method's generator.
+        """
+        replies: Any = None
+        while True:
+            try:
+                with raise_setup():
+                    exchange = exchanges.send(replies)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            if isinstance(exchange, Train):
+                replies = yield exchange
+            else:
+                asked = self.ask(server_round, exchange.clients, arrays, exchange.down, exchange.phase)
+                replies = self.replies(asked)
+
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
-        self.state = self.method.server.init(model_arrays(arrays)[0], self.plan(0))
+        begun = self.method.server.begin(model_arrays(arrays)[0], self.plan(0))
+        self.state = finish(self.carry_out(0, arrays, begun))
+
+    def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
+        """Begin a round, and do its exchanges up to the one that trains."""
+        point, *buffers = model_arrays(arrays)
+        exchanges = self.method.server.run(point, self.state, self.plan(server_round))
+        self.exchanges = self.carry_out(server_round, arrays, exchanges)
+        self.opened, self.train = server_round, next(self.exchanges)
+        return arrays if self.train.x is None else model_record([self.train.x, *buffers])
 
     def down(self, server_round: int) -> Payload | None:
-        payload: Payload | None = self.method.server.tell(self.model[0], self.state, self.plan(server_round))
-        return payload
+        if self.opened != server_round:
+            self.inquire(server_round, model_record(self.model))
+        return self.train.down
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
+        self.down(server_round)  # begins the round if its model was sent by other means
         read = self.replies(replies)
-        point, self.state = self.method.server.update(self.model[0], self.state, read, self.plan(server_round))
+        point, self.state = finish(self.exchanges, read)
+        self.opened = None
         _, *buffers = zip(*(reply.model for reply in replies), strict=True)  # batch-norm statistics, site by site
         return [point, *(mean(values, read.weights) for values in buffers)], {}
 
@@ -149,6 +194,23 @@ class MethodStrategy(PayloadStrategy):
         check_both_classes(key, int(negatives.sum()), int(positives.sum()), "metrics need both")
         tally = Tally.of_bins(edges, of_sites[0], of_sites[1], tuple(places))
         return tally.total() if self.privacy.secure_sum else tally
+
+
+def finish(exchanges: Trains[T], replies: Replies[Any] | None = None) -> T:
+    """Run a method's exchanges to their end.
+
+    Args:
+        exchanges: The generator.
+        replies: The replies to its last `Train`. None: it has not begun.
+
+    Raises:
+        RuntimeError: The method trains once more.
+    """
+    try:
+        exchanges.send(replies)  # type: ignore[arg-type]
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    raise RuntimeError("a method must train once in a round, and not before round 1")
 
 
 def count_rows(edges: IntArray, counts: ScoreCounts) -> tuple[IntArray, IntArray]:

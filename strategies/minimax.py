@@ -11,7 +11,6 @@ from flwr.common import log
 from methods.coda import CLASS_SCORES, CODA, ClassScores, CodaSettings, best_dual, restarts_dual
 from methods.codasca import CODASCA
 from methods.fedsgda import (
-    GRADIENTS,
     MINIBATCH,
     SPIDER,
     STORM,
@@ -19,8 +18,6 @@ from methods.fedsgda import (
     Estimator,
     EstimatorState,
     FedSGDASettings,
-    ask,
-    estimate,
     make_method,
 )
 from methods.scgdam import LOCAL_SCGDAM, CompositionalState, CompositionalUp, SCGDAMSettings
@@ -29,7 +26,6 @@ from payloads.record import FloatArray, Payload, PayloadError
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import model_arrays, model_record
 from problems.minimax import AUC_MINIMAX, SADDLES
-from problems.randomness import Purpose
 from strategies.method import MethodStrategy, strategy_of
 from strategies.rounds.errors import SetupError
 from strategies.rounds.handshake import Roster
@@ -65,24 +61,6 @@ class StagewiseStrategy(MinimaxStrategy):
         assert isinstance(settings, CodaSettings)
         return cls.phases if settings.stage_rounds and settings.restart_dual else {}
 
-    def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
-        """Restart lambda in the first round of every stage but the first.
-
-        Returns:
-            The model, with a new last entry if lambda was restarted: not where only one class is among who answered.
-        """
-        plan = self.plan(server_round)
-        if not restarts_dual(plan):
-            return arrays
-        places = self.roster.sample(self.training, server_round)
-        read = self.replies(self.ask(server_round, places, arrays, None, CLASS_SCORES))
-        dual = best_dual(read.ups, self.roster.sample_weights[read.places], plan)
-        if dual is None:
-            log(WARNING, "round %d: lambda is not restarted: only one class among who answered", server_round)
-            return arrays
-        point, *buffers = model_arrays(arrays)
-        return model_record([np.append(point[:-1], point.dtype.type(dual)), *buffers])
-
     def check_payload(self, payload: Any) -> None:
         if isinstance(payload, ClassScores) and (payload.counts < 0).any():
             raise PayloadError(f"ClassScores.counts: got {payload.counts.tolist()}, expected numbers >= 0")
@@ -114,18 +92,6 @@ class FedSGDA(MinimaxStrategy):
         if self.estimator.periodic and isinstance(large, int) and large > len(roster):
             allowed = f"at most as many as clients, {len(roster)}"
             raise SetupError("fedsgda.large-batch", got=large, allowed=allowed, hint="lower it, or take more clients")
-
-    def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
-        """Run the gradient collection phase, lines 2 to 5: ask a sample of clients, update the estimate."""
-        training, large, x = self.training, self.settings.large_batch, model_arrays(arrays)[0]
-        question = self.estimator.question(server_round - 1, self.state, self.settings)
-        count = self.roster.share(training)
-        if question.large:
-            count = max(training.fewest_asked, len(self.roster) if isinstance(large, str) else large)
-        places = self.roster.draw(count, training.seed, server_round, Purpose.GRADIENT_CLIENTS)
-        replies = self.ask(server_round, places, arrays, ask(question, x, self.plan(server_round)), GRADIENTS)
-        self.state = estimate(question, self.state, x, [reply.payload for reply in replies])
-        return arrays
 
 
 FedSGDAMB = strategy_of(make_method(MINIBATCH), "FedSGDAMB", FedSGDA, estimator=MINIBATCH)

@@ -1,6 +1,8 @@
 """The errors that end a run, and the reasons why a reply does not count."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from flwr.app import ConfigRecord, Error, Message
 
@@ -25,6 +27,19 @@ class StrategyError(RuntimeError):
 
 class SetupError(InputError, StrategyError):
     """A run config, sites or data that a strategy cannot run with."""
+
+
+@contextmanager
+def raise_setup() -> Iterator[None]:
+    """Raise the `InputError` of a method as a `SetupError`.
+
+    Raises:
+        SetupError: The enclosed block raised an `InputError`.
+    """
+    try:
+        yield
+    except InputError as error:
+        raise SetupError.of(error) from None
 
 
 def check_both_classes(key: str, negatives: int, positives: int, why: str, where: str = "") -> None:
