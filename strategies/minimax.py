@@ -1,14 +1,9 @@
 """The server halves of the minimax methods, each of which is a module of `methods`."""
 
 from collections.abc import Mapping
-from logging import WARNING
 from typing import Any, ClassVar
 
-import numpy as np
-from flwr.app import ArrayRecord
-from flwr.common import log
-
-from methods.coda import CLASS_SCORES, CODA, ClassScores, CodaSettings, best_dual, restarts_dual
+from methods.coda import CODA, ClassScores, CodaSettings
 from methods.codasca import CODASCA
 from methods.fedsgda import (
     MINIBATCH,
@@ -24,7 +19,6 @@ from methods.scgdam import LOCAL_SCGDAM, CompositionalState, CompositionalUp, SC
 from methods.sgdam import LOCAL_SGDAM
 from payloads.record import FloatArray, Payload, PayloadError
 from payloads.settings import Settings, TrainingSettings
-from payloads.wire import model_arrays, model_record
 from problems.minimax import AUC_MINIMAX, SADDLES
 from strategies.method import MethodStrategy, strategy_of
 from strategies.rounds.errors import SetupError
