@@ -33,7 +33,7 @@ def main() -> None:
         for name in [options.only] if options.only else TIMED:
             if name not in LOOPS:
                 raise SystemExit(f"{name} has no hand-written loop in benchmarks/by_hand.py")
-            whole = ALGORITHMS[name].strategy.needs_all_clients
+            whole = ALGORITHMS[name].traits.needs_all_clients
             asked = clients if whole else cohort
             plan = Plan(cohort=asked, steps=5, batch=BATCH)
             flat = config(

@@ -25,17 +25,16 @@ from logging import getLogger
 
 import numpy as np
 from jaxtyping import Float, Int64
-from pydantic import Field
 from torch import Tensor
 
 from methods.local_sgd import finish
 from methods.method import (
     Ask,
+    Checks,
     ClientHalf,
     Exchanges,
     Method,
     Phase,
-    Plan,
     Records,
     SampleGradients,
     ServerHalf,
@@ -44,72 +43,30 @@ from methods.method import (
     as_array,
     as_tensor,
 )
-from methods.minimax import MinimaxDown, count_population, draw_batches, fill_blocks, take_oracle, weigh
-from payloads.record import FloatArray, IntArray, Payload, array
-from payloads.settings import Settings
+from methods.minimax import (
+    MinimaxDown,
+    check_saddle,
+    count_population,
+    draw_batches,
+    fill_blocks,
+    make_method,
+    take_oracle,
+    weigh,
+)
+from methods.stages import CodaPlan as CodaPlan
+from methods.stages import CodaSettings as CodaSettings
+from methods.stages import StageState as StageState
+from methods.stages import follow_stage as follow_stage
+from methods.stages import init, stage_of, tell_reference
+from payloads.record import FloatArray, IntArray, Payload, PayloadError, array
 from problems.minimax import AUC_MINIMAX, AUCOracle, Oracle
-from problems.randomness import Purpose, stream
 from problems.sampling import Indices
 
 # the exchange before the first round of a stage: clients send sums of scores and take no step
 CLASS_SCORES = "class-scores"
 
 
-class CodaSettings(Settings):
-    """Hyper-parameters of CoDA and CODASCA (table ``coda``)."""
-
-    proximal: float = Field(
-        0.002, ge=0, description="weight 1/gamma of the pull towards the stage's reference point, a number >= 0"
-    )
-    # the stages
-    stage_rounds: int = Field(
-        0, ge=0, description="rounds of the first stage, an integer >= 0 (0: one stage without end)"
-    )
-    stage_growth: float = Field(1.0, ge=1, description="factor of a stage's rounds from one to the next, a number >= 1")
-    stage_decay: float = Field(3.0, ge=1, description="what each new stage divides the learning rate by, a number >= 1")
-    restart_dual: bool = Field(
-        True, description="true: a new stage starts from the best lambda for its scores (auc-minimax); or false"
-    )
-    # where the published code departs from the formula
-    scaled_dual: bool = Field(
-        False,
-        description="true: divide lambda's gradient by p(1-p), as the published code does (auc-minimax); or false",
-    )
-    reference_noise: float = Field(
-        0.0,
-        ge=0,
-        description="standard deviation of the Gaussian noise that is the first stage's reference, a number >= 0 "
-        "(0: the initial model)",
-    )
-
-
 CodaTask = Task[CodaSettings, Oracle]
-CodaPlan = Plan[CodaSettings]
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Where a round stands: the stage's number, counted from 0, and its first round."""
-
-    index: int
-    first: int
-
-
-def stage_of(server_round: int, settings: CodaSettings) -> Stage:
-    """Find the stage of a round; stage s has round(stage_rounds * stage_growth^s) rounds.
-
-    Args:
-        server_round: the round's number, counted from 1.
-        settings: without ``stage_rounds``, stage 0 never ends.
-    """
-    stage = Stage(0, 1)
-    while settings.stage_rounds:
-        # the cap at server_round ends no stage too early and keeps the number small
-        rounds = round(min(settings.stage_rounds * settings.stage_growth**stage.index, server_round))
-        if server_round < stage.first + rounds:
-            break
-        stage = Stage(stage.index + 1, stage.first + rounds)
-    return stage
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,15 +82,6 @@ class ClassScores(Payload):
 
     sums: FloatArray = array(2)
     counts: IntArray = array(2, kind="int")
-
-
-@dataclass(frozen=True, eq=False)
-class StageState(Payload):
-    """The server's state, in float64: the stage's reference, the sum of the stage's points so far, and CODASCA's c."""
-
-    reference: FloatArray | None = array("d", optional=True)
-    total: FloatArray | None = array("d", optional=True)
-    control: FloatArray | None = array("d", optional=True)
 
 
 @dataclass(frozen=True)
@@ -210,14 +158,6 @@ def sum_scores(x: Float[Tensor, "d"], down: CodaDown, task: CodaTask) -> ClassSc
 # The server half.
 
 
-def init(x: Float[np.ndarray, "d"], plan: CodaPlan) -> StageState:
-    """The first stage's reference: the initial model, or noise."""
-    if not plan.settings.proximal:
-        return StageState()
-    noise, spread = stream(plan.training.seed, Purpose.REFERENCE_NOISE), plan.settings.reference_noise
-    return StageState(reference=noise.normal(0, spread, len(x)) if spread else x.astype(np.float64))
-
-
 def restarts_dual(plan: CodaPlan) -> bool:
     """Whether the round starts from a new lambda: with ``restart-dual``, the first round of each stage but stage 0.
 
@@ -267,45 +207,6 @@ def restart_dual(x: Float[np.ndarray, "d"], plan: CodaPlan) -> Exchanges[Float[n
     return np.append(x[:-1], x.dtype.type(dual))
 
 
-def tell_reference(x: Float[np.ndarray, "d"], state: StageState, plan: CodaPlan) -> Float[np.ndarray, "d"] | None:
-    """Prepare v_0 for a message.
-
-    Args:
-        x: the model that the message carries.
-        state: has the stage's reference, if there is a proximal term.
-        plan: its loss says which part of x the proximal term pulls.
-
-    Returns:
-        The reference in the model's number type, or None where the model itself serves as the reference.
-    """
-    if state.reference is None:
-        return None
-    reference = state.reference.astype(x.dtype)
-    # The proximal term acts on v only, so alpha (for auc-minimax the last entry) is left out of the comparison.
-    pulled = slice(-1) if plan.loss == AUC_MINIMAX else slice(None)
-    return None if np.array_equal(reference[pulled], x[pulled]) else reference
-
-
-def follow_stage(state: StageState, point: Float[np.ndarray, "d"], plan: CodaPlan) -> StageState:
-    """Add a round's point to the stage's sum; at the stage's end their mean is the next reference.
-
-    Args:
-        state: after the round before.
-        point: the model that the round has made.
-        plan: of the round.
-
-    Returns:
-        The new state; the same where there is no proximal term, or only one stage.
-    """
-    settings, stage = plan.settings, stage_of(plan.server_round, plan.settings)
-    if not (settings.proximal and settings.stage_rounds):
-        return state
-    total = point.astype(np.float64) if state.total is None else state.total + point
-    if stage_of(plan.server_round + 1, settings) == stage:
-        return replace(state, total=total)
-    return replace(state, reference=total / (plan.server_round + 1 - stage.first), total=None)
-
-
 def run_round(
     x: Float[np.ndarray, "d"], state: StageState, plan: CodaPlan
 ) -> Exchanges[tuple[Float[np.ndarray, "d"], StageState]]:
@@ -316,12 +217,32 @@ def run_round(
     return point, follow_stage(state, point, plan)
 
 
-CODA = Method(
+def check_scores(record: Payload, model: object, plan: CodaPlan) -> None:
+    """Check an answer of the phase `CLASS_SCORES`; a `Checks.record`.
+
+    Raises:
+        PayloadError: A number of scores is negative.
+    """
+    if isinstance(record, ClassScores) and (record.counts < 0).any():
+        raise PayloadError(f"ClassScores.counts: got {record.counts.tolist()}, expected numbers >= 0")
+
+
+def choose(method: Method, settings: CodaSettings) -> Method:
+    """Drop the phase `CLASS_SCORES` if no stage restarts lambda; a `Method.choose`."""
+    return method if settings.stage_rounds and settings.restart_dual else replace(method, phases={})
+
+
+CODA = make_method(
     ClientHalf(take_oracle, draw_stage, start, step, finish),
     ServerHalf(init, round=run_round),
     Records(down=CodaDown, state=StageState),
     CodaSettings,
     {CLASS_SCORES: Phase(ClassScores, sum_scores)},
-    AUC_MINIMAX,
     SampleGradients(),
+    checks=Checks(sites=check_saddle, record=check_scores),
+    choose=choose,
+    table="coda",
+    sends="down: the stage's reference point; up, between stages: class sums of scores",
+    needs_all_clients="averages all clients in every round; the fedsgda strategies are made for a few clients a round",
+    sums_instead="set coda.stage-rounds to 0, or coda.restart-dual to false",
 )

@@ -19,10 +19,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from methods import coda
-from methods.coda import CodaDown, CodaPlan, CodaTask, StageState
+from methods.coda import CodaDown, CodaTask
 from methods.method import Exchanges, Records, Train
 from methods.minimax import count_population
 from methods.scaffold import ControlChange, ControlVariate, kept, new_control, recall
+from methods.stages import CodaPlan, StageState, follow_stage, tell_reference
 from payloads.record import FloatArray, array
 from problems.sampling import Indices
 
@@ -70,10 +71,10 @@ def run_round(
     """alpha_s in a stage's first round, then z <- z + eta_g mean (z_i - z), and the new c; a `ServerHalf.round`."""
     x = yield from coda.restart_dual(x, plan)
     control = None if state.control is None else state.control.astype(x.dtype)
-    reference = coda.tell_reference(x, state, plan)
+    reference = tell_reference(x, state, plan)
     replies = yield Train(CodascaDown(population=count_population(plan), reference=reference, control=control), x)
     point = replies.move(x, plan)
-    return point, replace(coda.follow_stage(state, point, plan), control=new_control(state.control, replies))
+    return point, replace(follow_stage(state, point, plan), control=new_control(state.control, replies))
 
 
 CODASCA = replace(
@@ -81,4 +82,8 @@ CODASCA = replace(
     client=replace(coda.CODA.client, start=start, step=step, finish=finish),
     server=replace(coda.CODA.server, round=run_round),
     records=Records(down=CodascaDown, up=ControlChange, memory=ControlVariate, state=StageState),
+    sends="control variates; down: the stage's reference point; up, between stages: class sums of scores",
+    needs_all_clients="",
+    joint_states=True,
+    unread=(),
 )

@@ -68,4 +68,10 @@ def output(x: Float[np.ndarray, "d"], plan: PenalisedPlan) -> Float[np.ndarray, 
     return prox_at(x, t / weight(plan, t), plan)
 
 
-FAST_FEDDA = make_method(make_client(start, step, finish), ServerHalf(output=output))
+FAST_FEDDA = make_method(
+    make_client(start, step, finish),
+    ServerHalf(output=output),
+    phases={},
+    unread=("server_learning_rate", "score"),
+    sends="nothing, but the dual point in place of the model",
+)

@@ -38,6 +38,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from methods.checks import Checks as Checks
 from methods.server import Ask as Ask
 from methods.server import Exchanges as Exchanges
 from methods.server import Plan as Plan
@@ -159,17 +160,60 @@ class Records:
     state: type[Payload] | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What is true of an algorithm beside what it computes.
+
+    Attributes:
+        table: The run-config table of its own settings; "" if it has none.
+        losses: The losses that it can minimise.
+        loss: The meaning of ``loss = "auto"``.
+        sends: A description of everything that travels beside the model.
+        default_step: The meaning of ``learning-rate = "auto"``.
+        own_steps: Its own keys of step sizes.
+        unread: The common settings without effect.
+        number_types: The values of ``dtype`` that it can compute in.
+        needs_all_clients: The reason for which every client must take part in every round; it follows the words
+            "strategy x". "": a few clients a round are enough.
+        retries_failed: Whether a client that gave no good reply is asked again, up to ``max-retries`` times, before the
+            run ends.
+        joint_states: Whether the sum of the clients' memories matters: if one is lost, all clients discard theirs.
+        needs_examples: The reason for which ``client-weights`` must be "examples"; it follows the words "strategy x".
+        weighted_gradients: Whether gradients already have their site's weight by samples, and means over sites are
+            plain.
+        sums_instead: The way to do without each client's own values; it ends an error.
+        objection: The reason for which a model must not be clipped or noised in transit.
+    """
+
+    table: str = ""
+    losses: tuple[str, ...] = (CROSS_ENTROPY,)
+    loss: str = CROSS_ENTROPY
+    sends: str = "nothing"
+    default_step: float = 0.3
+    own_steps: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ("server_learning_rate", "score")
+    number_types: tuple[str, ...] = ("float32", "float64")
+    needs_all_clients: str = ""
+    retries_failed: bool = False
+    joint_states: bool = False
+    needs_examples: str = ""
+    weighted_gradients: bool = False
+    sums_instead: str = "take another strategy"
+    objection: str = ""
+
+
 @dataclass(frozen=True)
-class Method:
-    """An algorithm: its two halves, its records, and the family's own settings.
+class Method(Traits):
+    """An algorithm: its two halves, its records, the family's own settings, and its traits.
 
     Attributes:
         phases: the exchanges besides the rounds' own, by name.
-        loss: what ``loss = "auto"`` means.
         taken: what it takes of samples; None where it is more than gradients of means over single samples, so that
             clipping single samples does not make it private.
         adjusts: whether the gradient of a step may be clipped and have weight decay; see `methods.adjustment`.
         has_adam: whether its local steps may be Adam's; see `methods.adam`.
+        checks: The server's checks.
+        choose: (method, settings) -> the form of the method for a run's settings. None: there is one form.
     """
 
     client: ClientHalf
@@ -177,10 +221,19 @@ class Method:
     records: Records = Records()
     settings: type[Settings] = Settings
     phases: Mapping[str, Phase] = field(default_factory=dict)
-    loss: str = CROSS_ENTROPY
     taken: SampleGradients | None = None
     adjusts: bool = False
     has_adam: bool = False
+    checks: Checks = field(default_factory=Checks)
+    choose: Callable[["Method", Any], "Method"] | None = None
+
+    def of(self, settings: Any) -> "Method":
+        """Choose the form of the method for a run.
+
+        Args:
+            settings: The run's settings of the family.
+        """
+        return self if self.choose is None else self.choose(self, settings)
 
 
 def as_tensor(array: Float[np.ndarray, "*shape"], like: Tensor) -> Float[Tensor, "*shape"]:

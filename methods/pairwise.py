@@ -16,78 +16,26 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int64
-from pydantic import Field
 from torch import Tensor
 
 from methods.adjustment import Adjustment
+from methods.fedx_settings import FedXSettings as FedXSettings
 from methods.method import Plan, Replies, Task, as_array, as_tensor, momentum_step
 from payloads.record import BoolArray, FloatArray, Payload, array
-from payloads.settings import Settings, TrainingSettings
+from payloads.settings import TrainingSettings
 from problems.models import FlatModel
 from problems.models.dense import add_scaled
-from problems.models.vectors import mean
-from problems.objectives.pairwise import PairwiseObjective, make_objective, pairwise_score
+from problems.objectives.pairwise import make_objective, pairwise_score
 from problems.randomness import Purpose
 from problems.sampling import Indices, on_device
 from problems.site import Site
 
 ACTIVE = Purpose.POSITIVES, Purpose.PARTNERS
-
-
-class FedXSettings(Settings):
-    """Hyper-parameters of FedX1, FedX2 and their local and centralised counterparts (table ``fedx``)."""
-
-    # the estimators
-    gamma: float = Field(0.9, gt=0, le=1, description="weight of a new observation in u, in (0, 1] (FedX2)")
-    beta: float = Field(0.1, gt=0, le=1, description="weight of a new gradient in the momentum, in (0, 1] (FedX2)")
-    # the objective
-    lambda_: float = Field(3.0, gt=0, description="temperature of kl-opauc, a number > 0")
-    margin: float = Field(1.0, ge=0, description="margin of the hinge losses, a number >= 0")
-    surrogate: Literal["squared-hinge", "logistic", "psm"] = Field(
-        "squared-hinge", description="surrogate inside auprc and p-norm-push: squared-hinge, logistic or psm"
-    )
-    power: float = Field(2.0, ge=1, description="p of p-norm-push, a number >= 1")
-    # batches and histories
-    positive_batch_size: int = Field(16, ge=1, description="positives a local step takes, an integer >= 1")
-    negative_batch_size: int = Field(16, ge=1, description="negatives a local step takes, an integer >= 1")
-    tau: int = Field(1, ge=1, description="rounds of predictions the pool keeps, an integer >= 1")
-    history_size: int = Field(0, ge=0, description="predictions of each kind sent a round, an integer >= 0 (0: all)")
-    independent_history: bool = Field(
-        False, description="true: record predictions of an independent sample (Algorithm 2, line 14); or false"
-    )
-    pool: Literal["predictions", "histogram", "uniform"] = Field(
-        "predictions",
-        description="what clients know of the others: predictions, histogram, or as a control uniform (numbers)",
-    )
-    pool_epsilon: float = Field(
-        0.0, ge=0, description="epsilon that the histograms of a whole run may spend, a number >= 0 (0: no noise)"
-    )
-    pool_delta: float = Field(1e-5, gt=0, lt=1, description="delta of the same budget, in (0, 1)")
-    bins: int = Field(32, ge=2, le=2**16, description="bins of a histogram, an integer from 2 to 65536")
-    prediction_noise: float = Field(
-        0.0, ge=0, description="standard deviation of Gaussian noise on the scores that a client sends, a number >= 0"
-    )
-
-    @property
-    def fixes_rounds(self) -> bool:
-        return self.pool_epsilon > 0  # the noise is that for all rounds
-
-    @property
-    def draws(self) -> tuple[int, int]:
-        """How many positives and how many partners a step takes from the pool; of a histogram all bins."""
-        if self.pool == "histogram":
-            return self.bins, 2 * self.bins
-        return self.positive_batch_size, self.negative_batch_size
-
-    @property
-    def objective_options(self) -> dict[str, Any]:
-        """The arguments of `make_objective` beside the name."""
-        return {"margin": self.margin, "temperature": self.lambda_, "surrogate": self.surrogate, "power": self.power}
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +60,36 @@ class ActiveBatch(NamedTuple):
     features: Tensor
     places: Int64[Tensor, "*stack b"]
     labels: Float64[Tensor, "*stack m"] | None
+
+
+class Predictions(NamedTuple):
+    """Predictions of positives or of partners from the pool.
+
+    Attributes:
+        scores: one of each.
+        weights: the weight of each in a mean.
+        u: of positives, NaN where unknown; None unless it is tracked.
+        labels: of partners; None where the loss reads none.
+    """
+
+    scores: Float64[Tensor, "*stack entries"]
+    weights: Float64[Tensor, "*stack entries"]
+    u: Any = None  # Float64[Tensor, "*stack entries k"] | None
+    labels: Float64[Tensor, "*stack entries"] | None = None
+
+    def take(self, rows: Indices) -> "Predictions":
+        places = on_device(rows, self.scores.device)
+        return Predictions._make(None if value is None else value[places] for value in self)
+
+
+class PairBatch(NamedTuple):
+    """The input of a local step: the active halves of its pairs (the site's samples), the lazy halves (predictions from
+    the pool) and, with ``independent-history``, the sample to record instead of the active one."""
+
+    active: ActiveBatch
+    positives: Predictions
+    partners: Predictions
+    independent: ActiveBatch | None = None
 
 
 @dataclass(frozen=True)
@@ -232,6 +210,22 @@ def differences(
     return partners[..., None, :] - positives[..., None]
 
 
+def observe(
+    task: PairwiseTask, scores: Float64[Tensor, "*stack b"], partners: Predictions
+) -> Float64[Tensor, "*stack b k"]:
+    """Observe the inner mean g of some positives.
+
+    Args:
+        task: has the pair loss l.
+        scores: of the positives.
+        partners: of the pool, with which all of them are paired.
+
+    Returns:
+        g in the form in which u is kept.
+    """
+    return task.f.objective.observe(differences(scores, partners.scores), partners.labels, partners.weights)
+
+
 def fill_in(u: Float64[Tensor, "*stack b k"], seen: Float64[Tensor, "*stack b k"]) -> Float64[Tensor, "*stack b k"]:
     """Complete u of some positives.
 
@@ -301,25 +295,7 @@ def average(
     Returns:
         The mean model, and the state with the mean momentum, or as it was if no client sent a momentum.
     """
-    state = Momentum() if state is None else state
-    sent = [place for place, up in enumerate(replies.ups) if up.momentum is not None]
-    if sent:
-        weights = None if replies.weights is None else replies.weights[sent] / replies.weights[sent].mean()
-        state = replace(state, momentum=mean([replies.ups[place].momentum for place in sent], weights))
+    state, sent = Momentum() if state is None else state, replies.having("momentum")
+    if sent.ups:
+        state = replace(state, momentum=sent.mean("momentum"))
     return replies.mean_point(), state
-
-
-def count_halves(
-    objective: PairwiseObjective, class_counts: Int64[np.ndarray, "N 2"]
-) -> tuple[Int64[np.ndarray, "N"], Int64[np.ndarray, "N"]]:
-    """Count the two halves of pairs at every site.
-
-    Args:
-        objective: says whether partners are the negatives or all samples.
-        class_counts: negatives and positives of every site.
-
-    Returns:
-        The numbers of positives, and those of partners.
-    """
-    negatives, positives = class_counts.T
-    return positives, negatives + positives if objective.partners == "all" else negatives

@@ -147,4 +147,8 @@ SCAFFOLD = Method(
     Records(down=ControlVariate, up=ControlChange, memory=ControlVariate, state=ControlVariate),
     taken=SampleGradients(),
     adjusts=True,
+    sends="control variates",
+    # c is the mean of all c_i; docs/architecture.md explains the effect of a lost c_i
+    joint_states=True,
+    unread=("score",),
 )

@@ -246,6 +246,9 @@ class ServerHalf:
         tell: (x, state, plan) -> down.
         update: (x, state, replies, plan) -> x, state.
         output: (x, plan) -> the model to evaluate and save, made from a round's x.
+        views: (state) -> further models of the same shape to evaluate and to save, by the suffix of their metrics.
+        headline: (settings) -> the view that the log and the curves show; "" is the model itself.
+        report: (state, plan) -> further entries of a round's line, by name.
         prologue: (x, plan) -> the exchanges before round 1, which end with the state. None: there are none, and `init`
             makes the state.
         round: (x, state, plan) -> a round's exchanges, one `Train` among them, which end with x, state. None: the round
@@ -256,6 +259,9 @@ class ServerHalf:
     tell: Callable[[Float[np.ndarray, "d"], Any, Any], Any] = lambda x, state, plan: None
     update: Callable[[Float[np.ndarray, "d"], Any, Any, Any], tuple[Float[np.ndarray, "d"], Any]] = average
     output: Callable[[Float[np.ndarray, "d"], Any], Float[np.ndarray, "d"]] = lambda x, plan: x
+    views: Callable[[Any], dict[str, list[FloatArray]]] = lambda state: {}
+    headline: Callable[[Any], str] = lambda settings: ""
+    report: Callable[[Any, Any], dict[str, float]] = lambda state, plan: {}
     prologue: Callable[[Float[np.ndarray, "d"], Any], Exchanges[Any]] | None = None
     round: Callable[[Float[np.ndarray, "d"], Any, Any], Exchanges[tuple[Float[np.ndarray, "d"], Any]]] | None = None
 

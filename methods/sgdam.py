@@ -23,8 +23,8 @@ from pydantic import AfterValidator, Field, ValidationInfo
 from torch import Tensor
 
 from methods.method import (
+    Checks,
     ClientHalf,
-    Method,
     Plan,
     Records,
     SampleGradients,
@@ -34,11 +34,11 @@ from methods.method import (
     as_tensor,
     average_records,
 )
-from methods.minimax import MinimaxDown, count_population, fill_blocks, take_oracle, weigh
+from methods.minimax import MinimaxDown, check_saddle, count_population, fill_blocks, make_method, take_oracle, weigh
 from methods.samples import make_sampler
 from payloads.record import FloatArray, Payload, array
 from payloads.settings import Settings
-from problems.minimax import AUC_MINIMAX, Oracle
+from problems.minimax import Oracle
 from problems.sampling import Indices
 
 
@@ -139,11 +139,15 @@ def tell(x: Float[np.ndarray, "d"], state: SaddleMomentum | None, plan: Plan[SGD
     return SGDAMDown(population=count_population(plan), momentum=None if state is None else state.momentum)
 
 
-LOCAL_SGDAM = Method(
+LOCAL_SGDAM = make_method(
     ClientHalf(take_oracle, draw_next, start, step, finish),
     ServerHalf(tell=tell, update=average_records),
     Records(down=SGDAMDown, up=SaddleMomentum, state=SaddleMomentum),
     SGDAMSettings,
-    loss=AUC_MINIMAX,
     taken=SampleGradients(first=1),
+    checks=Checks(sites=check_saddle),
+    table="sgdam",
+    sends="momentum",
+    own_steps=("sgdam.eta",),
+    unread=("learning_rate", "server_learning_rate"),
 )

@@ -8,7 +8,7 @@ symbols.
 import secrets
 from collections.abc import Mapping, Sequence
 from logging import INFO, WARNING
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -61,7 +61,7 @@ class VFB2(VerticalStrategy):
     state_type = VFB2Progress
     settings_type = VFB2Settings
     settings: VFB2Settings
-    phases: ClassVar[dict[str, type[Payload]]] = PHASES
+    phases = PHASES
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         super().__init__(training, settings)

@@ -42,21 +42,6 @@ def raise_setup() -> Iterator[None]:
         raise SetupError.of(error) from None
 
 
-def check_both_classes(key: str, negatives: int, positives: int, why: str, where: str = "") -> None:
-    """Refuse rows of one class only.
-
-    Args:
-        why: the reason for which both classes are needed; it follows the word "since".
-        where: where the rows are; it follows their numbers.
-
-    Raises:
-        SetupError: a class has no rows; ``key`` is what the error names.
-    """
-    if not negatives or not positives:
-        got, allowed = f"{positives} positives and {negatives} negatives{where}", f"both classes, since {why}"
-        raise SetupError(key, got=got, allowed=allowed, hint="set positive-label, or bring more rows")
-
-
 def reason_of(error: Error) -> str:
     """A ClientApp's exception in its own words, without the wrapping Flower puts around it."""
     wrapped = re.fullmatch(CLIENT_EXCEPTION, error.reason or "", re.DOTALL)

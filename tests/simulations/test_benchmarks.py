@@ -61,7 +61,7 @@ def test_a_loop_by_hand_learns_as_a_federation(name: str, tmp_path: Path, monkey
     monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
     by_hand, harness = importlib.import_module("by_hand"), importlib.import_module("harness")
     clients, rounds = 20, 30
-    everyone = ALGORITHMS[name].strategy.needs_all_clients
+    everyone = ALGORITHMS[name].traits.needs_all_clients
     plan = by_hand.Plan(cohort=clients if everyone else 5, steps=5, batch=10, learning_rate=0.05)
     data = {"dataset": "digits", "positive_label": "first-half", "strategy": name, "model": "mlp"}
     sizes = {"num_server_rounds": rounds, "fraction_train": plan.cohort / clients, "local_steps": plan.steps}

@@ -1,0 +1,120 @@
+"""The settings of FedX and of local pairs, and the checks of their runs and sites."""
+
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Int64
+from pydantic import Field
+
+from methods.checks import check_batch, check_classes
+from methods.server import Plan
+from payloads.settings import Settings
+from problems.errors import InputError
+from problems.objectives.pairwise import PairwiseObjective, make_objective, pairwise_score
+
+
+class FedXSettings(Settings):
+    """Hyper-parameters of FedX1, FedX2 and their local and centralised counterparts (table ``fedx``)."""
+
+    # the estimators
+    gamma: float = Field(0.9, gt=0, le=1, description="weight of a new observation in u, in (0, 1] (FedX2)")
+    beta: float = Field(0.1, gt=0, le=1, description="weight of a new gradient in the momentum, in (0, 1] (FedX2)")
+    # the objective
+    lambda_: float = Field(3.0, gt=0, description="temperature of kl-opauc, a number > 0")
+    margin: float = Field(1.0, ge=0, description="margin of the hinge losses, a number >= 0")
+    surrogate: Literal["squared-hinge", "logistic", "psm"] = Field(
+        "squared-hinge", description="surrogate inside auprc and p-norm-push: squared-hinge, logistic or psm"
+    )
+    power: float = Field(2.0, ge=1, description="p of p-norm-push, a number >= 1")
+    # batches and histories
+    positive_batch_size: int = Field(16, ge=1, description="positives a local step takes, an integer >= 1")
+    negative_batch_size: int = Field(16, ge=1, description="negatives a local step takes, an integer >= 1")
+    tau: int = Field(1, ge=1, description="rounds of predictions the pool keeps, an integer >= 1")
+    history_size: int = Field(0, ge=0, description="predictions of each kind sent a round, an integer >= 0 (0: all)")
+    independent_history: bool = Field(
+        False, description="true: record predictions of an independent sample (Algorithm 2, line 14); or false"
+    )
+    pool: Literal["predictions", "histogram", "uniform"] = Field(
+        "predictions",
+        description="what clients know of the others: predictions, histogram, or as a control uniform (numbers)",
+    )
+    pool_epsilon: float = Field(
+        0.0, ge=0, description="epsilon that the histograms of a whole run may spend, a number >= 0 (0: no noise)"
+    )
+    pool_delta: float = Field(1e-5, gt=0, lt=1, description="delta of the same budget, in (0, 1)")
+    bins: int = Field(32, ge=2, le=2**16, description="bins of a histogram, an integer from 2 to 65536")
+    prediction_noise: float = Field(
+        0.0, ge=0, description="standard deviation of Gaussian noise on the scores that a client sends, a number >= 0"
+    )
+
+    @property
+    def fixes_rounds(self) -> bool:
+        return self.pool_epsilon > 0  # the noise is that for all rounds
+
+    @property
+    def objective_options(self) -> dict[str, Any]:
+        """The arguments of `make_objective` beside the name."""
+        return {"margin": self.margin, "temperature": self.lambda_, "surrogate": self.surrogate, "power": self.power}
+
+
+def objective_of(plan: Plan[FedXSettings]) -> PairwiseObjective:
+    """Make the run's f and l."""
+    return make_objective(plan.loss, **plan.settings.objective_options)
+
+
+def count_halves(
+    objective: PairwiseObjective, class_counts: Int64[np.ndarray, "N 2"]
+) -> tuple[Int64[np.ndarray, "N"], Int64[np.ndarray, "N"]]:
+    """Count the two halves of pairs at every site.
+
+    Args:
+        objective: says whether partners are the negatives or all samples.
+        class_counts: negatives and positives of every site.
+
+    Returns:
+        The numbers of positives, and those of partners.
+    """
+    negatives, positives = class_counts.T
+    return positives, negatives + positives if objective.partners == "all" else negatives
+
+
+def check_pairs(plan: Plan[FedXSettings]) -> None:
+    """Check that the sites have both classes and can fill both halves of a batch; a `Checks.sites`.
+
+    Raises:
+        InputError: They have not, or cannot.
+    """
+    check_classes(plan, "a pairwise risk")
+    objective = objective_of(plan)
+    kind = "samples" if objective.partners == "all" else "negatives"
+    positives, partners = (counts.tolist() for counts in count_halves(objective, plan.class_counts))
+    check_batch("fedx.positive-batch-size", plan.settings.positive_batch_size, "positives", positives)
+    check_batch("fedx.negative-batch-size", plan.settings.negative_batch_size, kind, partners)
+
+
+def check_pool(plan: Plan[FedXSettings]) -> None:
+    """Refuse histograms of a score without bounds, and a budget without histograms; a `Checks.run`.
+
+    Raises:
+        InputError: The settings have one of these.
+    """
+    settings = plan.settings
+    if settings.pool != "histogram" and settings.pool_epsilon:
+        got = f"{settings.pool_epsilon:g} with fedx.pool={settings.pool!r}"
+        hint = "set fedx.pool to histogram"
+        raise InputError("fedx.pool-epsilon", got=got, allowed="0, without histograms", hint=hint)
+    if settings.pool == "histogram" and pairwise_score(plan.training.score, plan.loss).bounds is None:
+        got, allowed = f"'histogram' with score={plan.training.score!r}", "a score that is bounded"
+        raise InputError("fedx.pool", got=got, allowed=allowed, hint="set score to sigmoid or tanh")
+
+
+def check_linear(plan: Plan[FedXSettings]) -> None:
+    """Also refuse a loss whose f is not linear; a `Checks.run`.
+
+    Raises:
+        InputError: It is not, or as `check_pool`.
+    """
+    if not objective_of(plan).linear:
+        got = f"{plan.loss!r}, whose f is not linear"
+        raise InputError("loss", got=got, allowed="a linear f with strategy fedx1", hint="set strategy to fedx2")
+    check_pool(plan)
