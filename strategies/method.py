@@ -20,6 +20,7 @@ from payloads.wire import model_arrays, model_record
 from privacy.budget import epsilon_of_batches, noise_of_batches
 from problems.binned_scores import TOLERANCES, bounds, centres, codes, first_edges, refine
 from problems.binned_scores import places as bins_of
+from problems.errors import InputError
 from problems.least_cell import Groups
 from problems.models.vectors import mean
 from problems.tallies import Tally
@@ -39,7 +40,7 @@ class MethodStrategy(PayloadStrategy):
     """A strategy that runs the server half of a `Method`. Subclasses name their `method`."""
 
     method: Method
-    # the round under way, its exchanges, and the one that trains
+    # the round that `inquire` has begun, its exchanges, and the one that trains
     opened: int | None = None
     exchanges: Trains[Any]
     train: Train
@@ -109,10 +110,11 @@ class MethodStrategy(PayloadStrategy):
         replies: Any = None
         while True:
             try:
-                with raise_setup():
-                    exchange = exchanges.send(replies)
+                exchange = exchanges.send(replies)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
+            except InputError as error:
+                raise SetupError.of(error) from None
             if isinstance(exchange, Train):
                 replies = yield exchange
             else:
@@ -139,13 +141,14 @@ class MethodStrategy(PayloadStrategy):
                 hint="leave out the wrapper, or set strategy to another",
             )
         self.begin_round(server_round, arrays)
+        self.opened = server_round
         return arrays if self.train.x is None else model_record([self.train.x, *buffers])
 
     def begin_round(self, server_round: int, arrays: ArrayRecord) -> None:
         """Start the method's generator, and do its exchanges up to the one that trains."""
         exchanges = self.method.server.run(model_arrays(arrays)[0], self.state, self.plan(server_round))
         self.exchanges = self.carry_out(server_round, arrays, exchanges)
-        self.opened, self.train = server_round, next(self.exchanges)
+        self.train = next(self.exchanges)
 
     def down(self, server_round: int) -> Payload | None:
         if self.opened != server_round:

@@ -7,6 +7,7 @@ symbols.
 
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any
 
@@ -333,13 +334,21 @@ class VFB2(VerticalStrategy):
 class VFB2SGD(VFB2):
     """VFB2-SGD (Algorithms 2 and 3)."""
 
+    traits = replace(
+        VFB2.traits, sends="between parties, masked partial sums and slopes; to the server what the reporter measured"
+    )
+
 
 class VFB2SVRG(VFB2):
     """VFB2-SVRG (Algorithms 4 and 5)."""
 
+    traits = replace(VFB2.traits, sends="the same; all slopes once an epoch")
+
 
 class VFB2SAGA(VFB2):
     """VFB2-SAGA (Algorithms 6 and 7)."""
+
+    traits = replace(VFB2.traits, sends="the same; all slopes once a run")
 
 
 def step_of(training: TrainingSettings, vfb2: VFB2Settings, segment: int) -> float:
