@@ -11,45 +11,12 @@ from apps.evaluation.vertical import VerticalEvaluator
 from apps.parties.sites import PartySites
 from apps.run_config.algorithm import Algorithm
 from apps.sites.rows import RowSites
+from clients import scoring
 from clients.base import client_of
-from clients.scoring import (
-    CodaClient,
-    CodascaClient,
-    CompositeClient,
-    FastFedDAClient,
-    FedDAClient,
-    FedMidClient,
-    FedProxClient,
-    FedSGDAClient,
-    FedSGDASpiderClient,
-    FedSGDAStormClient,
-    FedSGDASvrgClient,
-    FedX1Client,
-    FedX2Client,
-    LocalPairClient,
-    LocalSCGDAMClient,
-    LocalSGDAMClient,
-    LocalSGDClient,
-    LocalSGDMClient,
-    LocalSGDMRatioClient,
-    ScaffoldClient,
-)
 from clients.vfb2 import VFB2SAGAClient, VFB2SGDClient, VFB2SVRGClient
 from methods.method import Method
-from strategies.composite import Composite, FastFedDA, FedDA, FedMid
-from strategies.fedx import FedX1, FedX2, LocalPair
-from strategies.local_sgd import FedProx, LocalSGD, LocalSGDM, LocalSGDMRatio, Scaffold
+from strategies import composite, fedx, local_sgd, minimax
 from strategies.method import strategy_of
-from strategies.minimax import (
-    Coda,
-    Codasca,
-    FedSGDAMB,
-    FedSGDASPIDER,
-    FedSGDASTORM,
-    FedSGDASVRG,
-    LocalSCGDAM,
-    LocalSGDAM,
-)
 from strategies.vfb2 import VFB2SAGA, VFB2SGD, VFB2SVRG
 
 __all__ = ["ALGORITHMS", "Algorithm", "adapt", "pair"]
@@ -75,108 +42,104 @@ _vertical = partial(Algorithm, sites=PartySites(), evaluation=VerticalEvaluator)
 ALGORITHMS: dict[str, Algorithm] = {
     # CoDA
     "coda": pair(
-        Coda,
-        CodaClient,
+        minimax.Coda,
+        scoring.CodaClient,
         "minimax AUC by local descent ascent with all clients, stage by stage (CoDA, Guo et al. 2020)",
     ),
     "codasca": pair(
-        Codasca,
-        CodascaClient,
+        minimax.Codasca,
+        scoring.CodascaClient,
         "the same with control variates against unequal sites (CODASCA, Yuan et al. 2021)",
     ),
     # Composite FL and its rivals
     "composite": _composite(
-        Composite,
-        CompositeClient,
+        composite.Composite,
+        scoring.CompositeClient,
         "loss plus a nonsmooth penalty or constraint, exact on unequal sites (Composite FL, Zhang et al. 2023)",
     ),
     "fedmid": _composite(
-        FedMid,
-        FedMidClient,
+        composite.FedMid,
+        scoring.FedMidClient,
         "the same by local proximal SGD and plain averaging (FedMid, Yuan et al. 2021)",
     ),
     "fedda": _composite(
-        FedDA,
-        FedDAClient,
+        composite.FedDA,
+        scoring.FedDAClient,
         "the same by dual averaging, which keeps sparsity (FedDualAvg, Yuan et al. 2021)",
     ),
     "fast-fedda": _composite(
-        FastFedDA,
-        FastFedDAClient,
+        composite.FastFedDA,
+        scoring.FastFedDAClient,
         "dual averaging over all points and gradients, steps decaying (Fast-FedDA, Bao et al. 2022)",
     ),
     "fedprox": pair(
-        FedProx,
-        FedProxClient,
+        local_sgd.FedProx,
+        scoring.FedProxClient,
         "local SGD on cross-entropy with a pull to the server's model, averaged by samples (FedProx, Li et al. 2020)",
     ),
     # FedSGDA
     "fedsgda-mb": pair(
-        FedSGDAMB,
-        FedSGDAClient,
+        minimax.FedSGDAMB,
+        scoring.FedSGDAClient,
         "nonconvex-PL minimax, a few clients a round, minibatch estimator (FedSGDA, Frameworks 1-3)",
     ),
     "fedsgda-storm": pair(
-        FedSGDASTORM,
-        FedSGDAStormClient,
+        minimax.FedSGDASTORM,
+        scoring.FedSGDAStormClient,
         "the same with the STORM estimator, which needs no large batch",
     ),
     "fedsgda-spider": pair(
-        FedSGDASPIDER,
-        FedSGDASpiderClient,
+        minimax.FedSGDASPIDER,
+        scoring.FedSGDASpiderClient,
         "the same with the SPIDER estimator and a periodic large batch of clients (Appendix B)",
     ),
     "fedsgda-svrg": pair(
-        FedSGDASVRG,
-        FedSGDASvrgClient,
+        minimax.FedSGDASVRG,
+        scoring.FedSGDASvrgClient,
         "the same with the SVRG estimator and a periodic large batch of clients (Remark 1)",
     ),
     # FedX, and the same losses without a pool
     "fedx1": pair(
-        FedX1,
-        FedX1Client,
-        "pairwise risk with linear f (AUC) over all sites' pairs (FedX, Algorithm 1)",
+        fedx.FedX1, scoring.FedX1Client, "pairwise risk with linear f (AUC) over all sites' pairs (FedX, Algorithm 1)"
     ),
     "fedx2": pair(
-        FedX2,
-        FedX2Client,
+        fedx.FedX2,
+        scoring.FedX2Client,
         "compositional pairwise risk (partial AUC, AUPRC, p-norm push) over all sites' pairs (FedX, Algorithm 2)",
     ),
     "local-pair": pair(
-        LocalPair,
-        LocalPairClient,
+        fedx.LocalPair,
+        scoring.LocalPairClient,
         "the same pairwise losses on each site's own pairs only (FedX's baseline)",
     ),
     # Baselines on cross-entropy
     "local-sgd": pair(
-        LocalSGD,
-        LocalSGDClient,
-        "local SGD on cross-entropy with plain averaging (Stich 2019)",
+        local_sgd.LocalSGD, scoring.LocalSGDClient, "local SGD on cross-entropy with plain averaging (Stich 2019)"
     ),
     "scaffold": pair(
-        Scaffold,
-        ScaffoldClient,
+        local_sgd.Scaffold,
+        scoring.ScaffoldClient,
         "local SGD on cross-entropy with control variates against unequal sites (SCAFFOLD, Karimireddy et al. 2020)",
     ),
     # Momentum
     "local-scgdam": pair(
-        LocalSCGDAM,
-        LocalSCGDAMClient,
+        minimax.LocalSCGDAM,
+        scoring.LocalSCGDAMClient,
         "minimax AUC one cross-entropy step from the model, with momentum (LocalSCGDAM, Zhang et al. 2023)",
     ),
     "local-sgdam": pair(
-        LocalSGDAM,
-        LocalSGDAMClient,
+        minimax.LocalSGDAM,
+        scoring.LocalSGDAMClient,
         "local descent ascent with momentum and plain averaging (LocalSGDAM, Sharma et al. 2022)",
     ),
     "local-sgdm": pair(
-        LocalSGDM,
-        LocalSGDMClient,
+        local_sgd.LocalSGDM,
+        scoring.LocalSGDMClient,
         "local SGD with momentum on cross-entropy, models and momenta averaged",
     ),
     "local-sgdm-rl": pair(
-        LocalSGDMRatio,
-        LocalSGDMRatioClient,
+        local_sgd.LocalSGDMRatio,
+        scoring.LocalSGDMRatioClient,
         "the same on the ratio loss, in which the rare class weighs more (Wang et al. 2021)",
     ),
     # Vertical learning
@@ -185,14 +148,6 @@ ALGORITHMS: dict[str, Algorithm] = {
         VFB2SGDClient,
         "vertical: parties with columns of the same rows, asynchronous SGD under masks (VFB2, Zhang et al. 2021)",
     ),
-    "vfb2-svrg": _vertical(
-        VFB2SVRG,
-        VFB2SVRGClient,
-        "the same with SVRG: a snapshot of all slopes before each epoch",
-    ),
-    "vfb2-saga": _vertical(
-        VFB2SAGA,
-        VFB2SAGAClient,
-        "the same with SAGA: a slope kept for every row",
-    ),
+    "vfb2-svrg": _vertical(VFB2SVRG, VFB2SVRGClient, "the same with SVRG: a snapshot of all slopes before each epoch"),
+    "vfb2-saga": _vertical(VFB2SAGA, VFB2SAGAClient, "the same with SAGA: a slope kept for every row"),
 }

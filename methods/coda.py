@@ -28,21 +28,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from methods.local_sgd import finish
-from methods.method import (
-    Ask,
-    Checks,
-    ClientHalf,
-    Exchanges,
-    Method,
-    Phase,
-    Records,
-    SampleGradients,
-    ServerHalf,
-    Task,
-    Train,
-    as_array,
-    as_tensor,
-)
+from methods.method import Checks, ClientHalf, Method, Phase, Records, SampleGradients, Task, as_array, as_tensor
 from methods.minimax import (
     MinimaxDown,
     check_saddle,
@@ -53,6 +39,7 @@ from methods.minimax import (
     take_oracle,
     weigh,
 )
+from methods.server import Ask, Exchanges, ServerHalf, Train
 from methods.stages import CodaPlan as CodaPlan
 from methods.stages import CodaSettings as CodaSettings
 from methods.stages import StageState as StageState

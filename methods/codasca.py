@@ -20,9 +20,10 @@ from torch import Tensor
 
 from methods import coda
 from methods.coda import CodaDown, CodaTask
-from methods.method import Exchanges, Records, Train
+from methods.method import Records
 from methods.minimax import count_population
 from methods.scaffold import ControlChange, ControlVariate, kept, new_control, recall
+from methods.server import Exchanges, Train
 from methods.stages import CodaPlan, StageState, follow_stage, tell_reference
 from payloads.record import FloatArray, array
 from problems.sampling import Indices

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from methods.method import Records, Replies, as_array, as_tensor
+from methods.method import Records, as_array, as_tensor
 from methods.penalised import (
     PenalisedPlan,
     PenalisedTask,
@@ -33,6 +33,7 @@ from methods.penalised import (
     prox_at,
 )
 from methods.samples import Batch
+from methods.server import Replies
 from payloads.record import FloatArray, IntArray, Payload, array
 
 

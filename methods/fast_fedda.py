@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from methods.method import ServerHalf
 from methods.penalised import PenalisedPlan, PenalisedTask, make_client, make_method, prox_at
 from methods.samples import Batch
+from methods.server import ServerHalf
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from methods import local_sgd
 from methods.local_sgd import Point
-from methods.method import Replies
 from methods.penalised import PenalisedPlan, PenalisedTask, between, make_client, make_method, make_server, prox_at
 from methods.samples import Batch
+from methods.server import Replies
 from payloads.record import Payload
 from payloads.settings import TrainingSettings
 

@@ -40,22 +40,7 @@ from methods.estimators import (
 from methods.estimators import EstimatorState as EstimatorState
 from methods.estimators import FedSGDASettings as FedSGDASettings
 from methods.local_sgd import finish
-from methods.method import (
-    Ask,
-    Checks,
-    ClientHalf,
-    Exchanges,
-    Method,
-    Phase,
-    Plan,
-    Records,
-    SampleGradients,
-    ServerHalf,
-    Task,
-    Train,
-    as_array,
-    as_tensor,
-)
+from methods.method import Checks, ClientHalf, Method, Phase, Records, SampleGradients, Task, as_array, as_tensor
 from methods.minimax import (
     MinimaxDown,
     check_saddle,
@@ -66,6 +51,7 @@ from methods.minimax import (
     take_oracle,
     weigh,
 )
+from methods.server import Ask, Exchanges, Plan, ServerHalf, Train
 from payloads.record import FloatArray, Payload, array
 from problems.errors import InputError
 from problems.minimax import Oracle

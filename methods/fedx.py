@@ -32,19 +32,7 @@ from methods import pairwise
 from methods.fedx_settings import FedXSettings, check_linear, check_pairs, check_pool, count_halves, objective_of
 from methods.histograms import SCORING as SCORING
 from methods.histograms import HistogramPool, with_histograms
-from methods.method import (
-    Ask,
-    Checks,
-    ClientHalf,
-    Exchanges,
-    Method,
-    Phase,
-    Plan,
-    Records,
-    Replies,
-    ServerHalf,
-    as_array,
-)
+from methods.method import Checks, ClientHalf, Method, Phase, Records, as_array
 from methods.pairwise import (
     ActiveBatch,
     InnerEstimates,
@@ -72,6 +60,7 @@ from methods.predictions import (
     queues,
     weigh_runs,
 )
+from methods.server import Ask, Exchanges, Plan, Replies, ServerHalf
 from problems.objectives.pairwise import LINEAR, PAIRWISE_LOSSES, times
 from problems.randomness import Purpose
 

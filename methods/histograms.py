@@ -23,7 +23,7 @@ from torch import Tensor
 
 from methods import pairwise
 from methods.fedx_settings import FedXSettings, count_halves, objective_of
-from methods.method import Ask, Exchanges, Method, Phase, Plan, Replies, ServerHalf
+from methods.method import Method, Phase
 from methods.pairwise import (
     PairBatch,
     PairwiseTask,
@@ -32,6 +32,7 @@ from methods.pairwise import (
     average,
     observe,
 )
+from methods.server import Ask, Exchanges, Plan, Replies, ServerHalf
 from payloads.record import FloatArray, IntArray, Payload, PayloadError, array
 from payloads.settings import TrainingSettings
 from privacy.budget import epsilon_of, noise_for

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from methods.fedx_settings import FedXSettings, check_pairs
-from methods.method import Checks, ClientHalf, Method, Plan, Records, ServerHalf
+from methods.method import Checks, ClientHalf, Method, Records
 from methods.pairwise import (
     ActiveBatch,
     Carry,
@@ -28,6 +28,7 @@ from methods.pairwise import (
     start,
     update_u,
 )
+from methods.server import Plan, ServerHalf
 from problems.objectives.pairwise import PAIRWISE_LOSSES
 
 

@@ -16,8 +16,9 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from methods.checks import check_batches, check_classes
-from methods.method import Method, Plan, Task
+from methods.method import Method, Task
 from methods.samples import make_sampler
+from methods.server import Plan
 from payloads.record import FloatArray, Payload, array
 from problems.minimax import AUC_MINIMAX, SADDLES, Oracle
 from problems.sampling import Indices

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from methods.adjustment import Adjustment
 from methods.fedx_settings import FedXSettings as FedXSettings
-from methods.method import Plan, Replies, Task, as_array, as_tensor, momentum_step
+from methods.method import Task, as_array, as_tensor, momentum_step
+from methods.server import Plan, Replies
 from payloads.record import BoolArray, FloatArray, Payload, array
 from payloads.settings import TrainingSettings
 from problems.models import FlatModel

@@ -23,8 +23,9 @@ from jaxtyping import Float
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from methods.method import Ask, ClientHalf, Exchanges, Method, Phase, Plan, ServerHalf, Task
+from methods.method import ClientHalf, Method, Phase, Task
 from methods.samples import Batch, SampleObjective, sample_batches
+from methods.server import Ask, Exchanges, Plan, ServerHalf
 from payloads.record import FloatArray, Payload, array
 from payloads.settings import Settings, TrainingSettings
 from problems.models import FlatModel, Layout

@@ -21,8 +21,9 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from methods.fedx_settings import FedXSettings, count_halves, objective_of
-from methods.method import Plan, Replies, as_array
+from methods.method import as_array
 from methods.pairwise import PairwiseTask, Predictions
+from methods.server import Plan, Replies
 from payloads.record import BoolArray, FloatArray, IntArray, Payload, PayloadError, array
 from problems.randomness import Purpose, secret_normal, stream
 from problems.sampling import PoolQueue, draw_some

@@ -23,9 +23,10 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from methods.method import Checks, ClientHalf, Plan, Records, Replies, ServerHalf, Task, as_array, as_tensor
+from methods.method import Checks, ClientHalf, Records, Task, as_array, as_tensor
 from methods.minimax import MinimaxDown, check_saddle, count_population, make_method, weigh
 from methods.samples import make_sampler
+from methods.server import Plan, Replies, ServerHalf
 from methods.sgdam import SGDAMSettings, WeightFactor
 from payloads.record import FloatArray, Payload, PayloadError, array
 from problems.minimax import COMPOSITIONAL_AUC, CompositionalOracle, Oracle

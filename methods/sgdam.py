@@ -22,20 +22,10 @@ from jaxtyping import Float
 from pydantic import AfterValidator, Field, ValidationInfo
 from torch import Tensor
 
-from methods.method import (
-    Checks,
-    ClientHalf,
-    Plan,
-    Records,
-    SampleGradients,
-    ServerHalf,
-    Task,
-    as_array,
-    as_tensor,
-    average_records,
-)
+from methods.method import Checks, ClientHalf, Records, SampleGradients, Task, as_array, as_tensor
 from methods.minimax import MinimaxDown, check_saddle, count_population, fill_blocks, make_method, take_oracle, weigh
 from methods.samples import make_sampler
+from methods.server import Plan, ServerHalf, average_records
 from payloads.record import FloatArray, Payload, array
 from payloads.settings import Settings
 from problems.minimax import Oracle

@@ -22,17 +22,15 @@ from methods.method import (
     Checks,
     ClientHalf,
     Method,
-    Plan,
     Records,
     SampleGradients,
-    ServerHalf,
     Task,
     as_array,
     as_tensor,
-    average_records,
     momentum_step,
 )
 from methods.samples import Batch, SampleObjective, Slope, sample_batches
+from methods.server import Plan, ServerHalf, average_records
 from payloads.record import FloatArray, IntArray, Payload, array
 from payloads.settings import Settings
 from problems.errors import InputError
