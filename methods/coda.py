@@ -205,11 +205,7 @@ def run_round(
 
 
 def check_scores(record: Payload, model: object, plan: CodaPlan) -> None:
-    """Check an answer of the phase `CLASS_SCORES`; a `Checks.record`.
-
-    Raises:
-        PayloadError: A number of scores is negative.
-    """
+    """Check an answer of the phase `CLASS_SCORES`; a `Checks.record`."""
     if isinstance(record, ClassScores) and (record.counts < 0).any():
         raise PayloadError(f"ClassScores.counts: got {record.counts.tolist()}, expected numbers >= 0")
 

@@ -237,11 +237,7 @@ def run_round(
 
 
 def check_large_batch(plan: FedSGDAPlan) -> None:
-    """Also check that a large batch has enough clients; a `Checks.sites`.
-
-    Raises:
-        InputError: It has not, or as `check_saddle`.
-    """
+    """Also check that a large batch has enough clients; a `Checks.sites`."""
     check_saddle(plan)
     large = plan.settings.large_batch
     if large != "auto" and large > plan.num_sites:

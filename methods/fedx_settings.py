@@ -79,11 +79,7 @@ def count_halves(
 
 
 def check_pairs(plan: Plan[FedXSettings]) -> None:
-    """Check that the sites have both classes and can fill both halves of a batch; a `Checks.sites`.
-
-    Raises:
-        InputError: They have not, or cannot.
-    """
+    """Check that the sites have both classes and can fill both halves of a batch; a `Checks.sites`."""
     check_classes(plan, "a pairwise risk")
     objective = objective_of(plan)
     kind = "samples" if objective.partners == "all" else "negatives"
@@ -93,11 +89,7 @@ def check_pairs(plan: Plan[FedXSettings]) -> None:
 
 
 def check_pool(plan: Plan[FedXSettings]) -> None:
-    """Refuse histograms of a score without bounds, and a budget without histograms; a `Checks.run`.
-
-    Raises:
-        InputError: The settings have one of these.
-    """
+    """Refuse histograms of a score without bounds, and a budget without histograms; a `Checks.run`."""
     settings = plan.settings
     if settings.pool != "histogram" and settings.pool_epsilon:
         got = f"{settings.pool_epsilon:g} with fedx.pool={settings.pool!r}"
@@ -109,11 +101,7 @@ def check_pool(plan: Plan[FedXSettings]) -> None:
 
 
 def check_linear(plan: Plan[FedXSettings]) -> None:
-    """Also refuse a loss whose f is not linear; a `Checks.run`.
-
-    Raises:
-        InputError: It is not, or as `check_pool`.
-    """
+    """Also refuse a loss whose f is not linear; a `Checks.run`."""
     if not objective_of(plan).linear:
         got = f"{plan.loss!r}, whose f is not linear"
         raise InputError("loss", got=got, allowed="a linear f with strategy fedx1", hint="set strategy to fedx2")

@@ -250,11 +250,7 @@ def report(state: HistogramState, plan: Plan[FedXSettings]) -> dict[str, float]:
 
 
 def check_counts(record: ScoreHistograms, model: object, plan: Plan[FedXSettings]) -> None:
-    """Check the number of bins and, without noise, the sign of the counts; a `Checks.record`.
-
-    Raises:
-        PayloadError: They are wrong.
-    """
+    """Check the number of bins and, without noise, the sign of the counts; a `Checks.record`."""
     bins = plan.settings.bins
     for counts in (record.positive_counts, record.negative_counts):
         if len(counts) != bins or ((counts < 0).any() and not plan.settings.pool_epsilon):

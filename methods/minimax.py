@@ -89,14 +89,7 @@ def fill_blocks(f: Oracle, of_x: float, of_y: float) -> Float[Tensor, "d"]:
 
 
 def check_saddle(plan: Plan[Any]) -> None:
-    """Check that the sites can fill batches and, for AUC, have both classes; a `Checks.sites`.
-
-    Args:
-        plan: The plan of round 0.
-
-    Raises:
-        InputError: They cannot, or lack a class.
-    """
+    """Check that the sites can fill batches and, for AUC, have both classes; a `Checks.sites`."""
     check_batches(plan)
     if plan.loss in SADDLES:
         check_classes(plan, "AUC")

@@ -201,11 +201,7 @@ def bound_history(place: int, model: object, plan: Plan[FedXSettings]) -> dict[s
 
 
 def check_predictions(record: FedXPredictions, model: object, plan: Plan[FedXSettings]) -> None:
-    """Check the shape of u and the presence of labels; a `Checks.record`.
-
-    Raises:
-        PayloadError: They do not fit the loss, or u would undo the noise of ``prediction-noise``.
-    """
+    """Check the shape of u and the presence of labels; a `Checks.record`."""
     objective, noisy = objective_of(plan), plan.settings.prediction_noise > 0
     if record.positive_u is not None and record.positive_u.shape[1] != objective.inner_dim:
         raise PayloadError(f"positive_u: {record.positive_u.shape[1]} components, expected {objective.inner_dim}")

@@ -236,11 +236,7 @@ def bound_lengths(place: int, model: Sequence[FloatArray], plan: Plan[SCGDAMSett
 
 
 def check_lengths(record: CompositionalUp, model: Sequence[FloatArray], plan: Plan[SCGDAMSettings]) -> None:
-    """Check that h is as long as x, with as many statistics; a `Checks.record`.
-
-    Raises:
-        PayloadError: It is not.
-    """
+    """Check that h is as long as x, with as many statistics; a `Checks.record`."""
     lengths = bound_lengths(0, model, plan)
     expected = {"inner": lengths["p"], "inner_buffers": lengths["b"] if len(model) > 1 else None}
     for name, length in expected.items():

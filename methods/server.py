@@ -30,27 +30,15 @@ T = TypeVar("T")
 
 
 def count_share(training: TrainingSettings, num_sites: int) -> int:
-    """Count the clients of a round.
-
-    Args:
-        training: The common settings; ``fraction-train`` and ``min-train-nodes`` decide.
-        num_sites: The number of sites.
-    """
+    """Count the clients of a round from ``fraction-train`` and ``min-train-nodes``."""
     return max(training.fewest_asked, round(training.fraction_train * num_sites))
 
 
 def draw_clients(count: int, num_sites: int, seed: int, server_round: int, purpose: Purpose) -> list[int]:
-    """Draw clients of a round without replacement.
+    """Draw the sorted places of clients of a round without replacement.
 
     Args:
-        count: The number of clients.
-        num_sites: The number of sites.
-        seed: The run's seed.
-        server_round: The round.
         purpose: The purpose of the draw; two samples of a round that must be independent have two purposes.
-
-    Returns:
-        Their places, sorted.
 
     Raises:
         InputError: There are fewer sites.
@@ -96,14 +84,11 @@ class Plan(Generic[S]):
         return range(self.num_sites)
 
     def sample(self, purpose: Purpose = Purpose.SAMPLE_CLIENTS, count: int | None = None) -> list[int]:
-        """Draw clients of the round.
+        """Draw the sorted places of clients of the round.
 
         Args:
             purpose: The purpose of the draw. The default draws the clients that train in the round.
             count: The number of clients. None: as many as train in a round.
-
-        Returns:
-            Their places, sorted.
         """
         training = self.training
         count = count_share(training, self.num_sites) if count is None else max(training.fewest_asked, count)
@@ -145,14 +130,7 @@ class Replies(Generic[U]):
         return mean([getattr(up, field) for up in self.ups], self.weights)
 
     def having(self, field: str) -> Self:
-        """Select the replies whose record has a value in an optional field.
-
-        Args:
-            field: The field's name.
-
-        Returns:
-            These replies, with the weights scaled to a mean of 1 over them.
-        """
+        """Select the replies whose record has a value in an optional field; their weights are 1 on average again."""
         kept = [place for place, up in enumerate(self.ups) if getattr(up, field) is not None]
         weights = self.weights
         return replace(
@@ -266,32 +244,13 @@ class ServerHalf:
     round: Callable[[Float[np.ndarray, "d"], Any, Any], Exchanges[tuple[Float[np.ndarray, "d"], Any]]] | None = None
 
     def begin(self, x: Float[np.ndarray, "d"], plan: Plan[Any]) -> Exchanges[Any]:
-        """Do everything before round 1.
-
-        Args:
-            x: The initial model.
-            plan: The plan of round 0.
-
-        Returns:
-            The state.
-        """
-        if self.prologue is None:
-            return self.init(x, plan)
-        return (yield from self.prologue(x, plan))
+        """Do everything before round 1, and return the state."""
+        return self.init(x, plan) if self.prologue is None else (yield from self.prologue(x, plan))
 
     def run(
         self, x: Float[np.ndarray, "d"], state: Any, plan: Plan[Any]
     ) -> Exchanges[tuple[Float[np.ndarray, "d"], Any]]:
-        """Do a round.
-
-        Args:
-            x: The model of the round before.
-            state: The state after the round before.
-            plan: The round's plan.
-
-        Returns:
-            The next model and state.
-        """
+        """Do a round, and return the next model and state."""
         if self.round is not None:
             return (yield from self.round(x, state, plan))
         replies = yield Train(self.tell(x, state, plan))

@@ -104,14 +104,7 @@ def tell(x: Float[np.ndarray, "d"], state: LocalMomentum | None, plan: Plan[SGDM
 
 
 def check_ratio(plan: Plan[SGDMSettings]) -> None:
-    """Also check that the ratio loss has weights: a `Checks.sites`.
-
-    Args:
-        plan: The plan of round 0.
-
-    Raises:
-        InputError: All sites together lack a class, or cannot fill a batch.
-    """
+    """Also check that the ratio loss has weights: a `Checks.sites`."""
     check_batches(plan)
     if plan.loss != RATIO_LOSS:
         return
