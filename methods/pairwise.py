@@ -214,15 +214,12 @@ def differences(
 def observe(
     task: PairwiseTask, scores: Float64[Tensor, "*stack b"], partners: Predictions
 ) -> Float64[Tensor, "*stack b k"]:
-    """Observe the inner mean g of some positives.
+    """Observe the inner mean g of some positives, in the form in which u is kept.
 
     Args:
         task: has the pair loss l.
         scores: of the positives.
         partners: of the pool, with which all of them are paired.
-
-    Returns:
-        g in the form in which u is kept.
     """
     return task.f.objective.observe(differences(scores, partners.scores), partners.labels, partners.weights)
 

@@ -95,17 +95,10 @@ class MethodStrategy(PayloadStrategy):
         )
 
     def carry_out(self, server_round: int, arrays: ArrayRecord, exchanges: Exchanges[T]) -> Trains[T]:
-        """Do the exchanges of a method, except those that train.
+        """Do the exchanges of a method's generator, and return its result; yield those that train.
 
         Args:
             arrays: The model to send.
-            exchanges: The method's generator.
-
-        Yields:
-            Each `Train`; expects the replies to it.
-
-        Returns:
-            The result of the method's generator.
         """
         replies: Any = None
         while True:
@@ -259,8 +252,7 @@ def finish(exchanges: Trains[T], replies: Replies[Any] | None = None) -> T:
     """Run a method's exchanges to their end.
 
     Args:
-        exchanges: The generator.
-        replies: The replies to its last `Train`. None: it has not begun.
+        replies: The replies to the last `Train`. None: there was none.
 
     Raises:
         RuntimeError: The method trains once more.
