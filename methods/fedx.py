@@ -60,7 +60,7 @@ from methods.predictions import (
     queues,
     weigh_runs,
 )
-from methods.server import Ask, Exchanges, Plan, Replies, ServerHalf
+from methods.server import Ask, Exchanges, Plan, ServerHalf, Train
 from problems.objectives.pairwise import LINEAR, PAIRWISE_LOSSES, times
 from problems.randomness import Purpose
 
@@ -198,22 +198,27 @@ def finish(carry: Carry, task: PairwiseTask) -> tuple[Float[Tensor, "d"], FedXPr
 # The server half.
 
 
-def init(x: Float[np.ndarray, "d"], plan: Plan[FedXSettings]) -> FedXState:
-    """Line 2: no prediction yet."""
-    return FedXState(positive_scores=x[:0], partner_scores=x[:0], runs=np.zeros((0, 6), np.int64))
-
-
 def prologue(x: Float[np.ndarray, "d"], plan: Plan[FedXSettings]) -> Exchanges[FedXState]:
-    """Lines 2 to 4 of both algorithms: every client scores K batches; a `ServerHalf.prologue`."""
+    """Lines 2 to 4 of both algorithms; a `ServerHalf.prologue`."""
+    # line 2: no prediction yet
+    state = FedXState(positive_scores=x[:0], partner_scores=x[:0], runs=np.zeros((0, 6), np.int64))
+    # lines 3 and 4: every client scores K batches
     scored = yield Ask(SCORING, plan.everyone)
-    return collect(x, init(x, plan), scored, plan)
+    return collect(x, state, scored, plan)
 
 
-def tell(x: Float[np.ndarray, "d"], state: FedXState, plan: Plan[FedXSettings], tracked: bool = False) -> FedXPool:
-    """Lines 24 and 25 of Algorithm 1: the whole pool goes to every client; 26 and 27 of Algorithm 2: with U and G."""
+def run_round(
+    x: Float[np.ndarray, "d"], state: FedXState, plan: Plan[FedXSettings], tracked: bool = False
+) -> Exchanges[tuple[Float[np.ndarray, "d"], FedXState]]:
+    """A round at the server; a `ServerHalf.round`.
+
+    Args:
+        tracked: Whether clients send u.
+    """
+    # lines 24 and 25 of Algorithm 1: the whole pool goes to every client; 26 and 27 of Algorithm 2: with U and G
     positives, partners = count_halves(objective_of(plan), plan.class_counts)
     *_, p, q, with_u = state.runs.T
-    return FedXPool(
+    pool = FedXPool(
         **{name: value for name, value in state.arrays().items() if name != "runs"},
         totals=np.array([len(positives), positives.sum(), partners.sum()], dtype=np.int64),
         positive_lengths=p[p > 0],
@@ -222,18 +227,14 @@ def tell(x: Float[np.ndarray, "d"], state: FedXState, plan: Plan[FedXSettings], 
         partner_lengths=q[q > 0],
         partner_weights=weigh_runs(state, q, partners),
     )
-
-
-def update(
-    x: Float[np.ndarray, "d"], state: FedXState, replies: Replies[FedXPredictions], plan: Plan[FedXSettings]
-) -> tuple[Float[np.ndarray, "d"], FedXState]:
-    """Lines 23 and 26 of Algorithm 1, 25 and 27 of Algorithm 2: the histories, the means of the models and of G."""
+    replies = yield Train(pool)
+    # lines 23 and 26 of Algorithm 1, 25 and 27 of Algorithm 2: the histories, the means of the models and of G
     return average(x, collect(x, state, replies, plan), replies, plan)
 
 
 FEDX1 = Method(
     ClientHalf(PairwiseRisk, draw_batches, start, step, finish),
-    ServerHalf(init, tell, update, prologue=prologue),
+    ServerHalf(prologue=prologue, round=run_round),
     Records(down=FedXPool, up=FedXPredictions, state=FedXState),
     FedXSettings,
     {SCORING: Phase(FedXPredictions, score)},
@@ -253,7 +254,7 @@ FEDX1 = Method(
 FEDX2 = replace(
     FEDX1,
     client=replace(FEDX1.client, objective=partial(PairwiseRisk, tracked=True)),
-    server=replace(FEDX1.server, tell=partial(tell, tracked=True)),
+    server=replace(FEDX1.server, round=partial(run_round, tracked=True)),
     records=replace(FEDX1.records, memory=InnerEstimates),
     checks=replace(FEDX1.checks, run=check_pool),
     losses=tuple(PAIRWISE_LOSSES),

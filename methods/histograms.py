@@ -32,7 +32,7 @@ from methods.pairwise import (
     average,
     observe,
 )
-from methods.server import Ask, Exchanges, Plan, Replies, ServerHalf
+from methods.server import Ask, Exchanges, Plan, Replies, ServerHalf, Train
 from payloads.record import FloatArray, IntArray, Payload, PayloadError, array
 from payloads.settings import TrainingSettings
 from privacy.budget import epsilon_of, noise_for
@@ -204,16 +204,20 @@ def prologue(x: Float[np.ndarray, "d"], plan: Plan[FedXSettings]) -> Exchanges[H
     return collect_counts(HistogramState(recent=np.zeros((0, 2 * plan.settings.bins), np.int64)), scored, plan)
 
 
-def tell(x: Float[np.ndarray, "d"], state: HistogramState, plan: Plan[FedXSettings]) -> HistogramPool:
-    """The counts of the last rounds, with G."""
+def run_round(
+    x: Float[np.ndarray, "d"], state: HistogramState, plan: Plan[FedXSettings]
+) -> Exchanges[tuple[Float[np.ndarray, "d"], HistogramState]]:
+    """Send the counts of the last rounds, with G; average the models and G. A `ServerHalf.round`."""
     own, partners = count_halves(objective_of(plan), plan.class_counts)
     positives, negatives = np.split(state.recent.sum(axis=0), 2)
-    return HistogramPool(
+    pool = HistogramPool(
         totals=np.array([len(own), own.sum(), partners.sum()], dtype=np.int64),
         positive_counts=positives,
         negative_counts=negatives,
         momentum=state.momentum,
     )
+    replies = yield Train(pool)
+    return average(x, collect_counts(state, replies, plan), replies, plan)
 
 
 def collect_counts(
@@ -233,13 +237,6 @@ def collect_counts(
         return replace(state, recent=recent)
     before = 0.0 if state.precision is None else state.precision[0]
     return replace(state, recent=recent, precision=np.array([before + deviation**-2]))
-
-
-def update(
-    x: Float[np.ndarray, "d"], state: HistogramState, replies: Replies[ScoreHistograms], plan: Plan[FedXSettings]
-) -> tuple[Float[np.ndarray, "d"], HistogramState]:
-    """The counts, and the means of the models and of G."""
-    return average(x, collect_counts(state, replies, plan), replies, plan)
 
 
 def report(state: HistogramState, plan: Plan[FedXSettings]) -> dict[str, float]:
@@ -266,7 +263,7 @@ def with_histograms(method: Method) -> Method:
     return replace(
         method,
         client=replace(method.client, batches=draw_batches, finish=finish),
-        server=ServerHalf(tell=tell, update=update, prologue=prologue, report=report),
+        server=ServerHalf(prologue=prologue, round=run_round, report=report),
         records=replace(method.records, down=HistogramPool, up=ScoreHistograms, state=HistogramState),
         phases={SCORING: Phase(ScoreHistograms, score)},
         checks=replace(method.checks, limits=lambda place, model, plan: {"h": plan.settings.bins}, record=check_counts),
