@@ -224,7 +224,7 @@ def run_round(
     question = estimator.question(plan.server_round - 1, state, plan.settings)
     # line 2: S'_t
     large = plan.settings.large_batch
-    count = (plan.num_sites if large == "auto" else large) if question.large else None
+    count = (plan.num_sites if isinstance(large, str) else large) if question.large else None
     clients = plan.sample(Purpose.GRADIENT_CLIENTS, count)
     # lines 3 to 5: the clients' gradients, and (u_t, v_t)
     answers = yield Ask(GRADIENTS, clients, ask(question, x, plan))
@@ -240,7 +240,7 @@ def check_large_batch(plan: FedSGDAPlan) -> None:
     """Also check that a large batch has enough clients; a `Checks.sites`."""
     check_saddle(plan)
     large = plan.settings.large_batch
-    if large != "auto" and large > plan.num_sites:
+    if isinstance(large, int) and large > plan.num_sites:
         allowed = f"at most as many as clients, {plan.num_sites}"
         raise InputError("fedsgda.large-batch", got=large, allowed=allowed, hint="lower it, or take more clients")
 

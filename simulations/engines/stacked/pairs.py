@@ -57,13 +57,14 @@ class PairStacking(Stacking):
                 yield from self._active(tasks, 0, ACTIVE)
             return
         steps, settings = first.training.local_steps, first.settings
-        positives, partners = (fill_buffers if isinstance(down, FedXPool) else fill_from_counts)(first, down)
+        histograms = isinstance(down, HistogramPool)
+        positives, partners = fill_from_counts(first, down) if histograms else fill_buffers(first, down)
         if first.f.tracked and not len(partners.scores):
             raise NotAlikeError("some positives may have to be left out")
-        if isinstance(down, HistogramPool):
-            bins = [one.take(np.tile(np.arange(len(one.scores)), (len(tasks), 1))) for one in (positives, partners)]
+        if histograms:
+            a, b = (one.take(np.tile(np.arange(len(one.scores)), (len(tasks), 1))) for one in (positives, partners))
             for active in self._active(tasks, steps, ACTIVE):
-                yield PairBatch(active, *bins)
+                yield PairBatch(active, a, b)
             return
         drawn = [queues(task, positives, partners) for task in tasks]
         sizes = settings.positive_batch_size, settings.negative_batch_size
