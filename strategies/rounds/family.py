@@ -220,7 +220,8 @@ class Family:
                     hint=f"the run has diverged: lower {self.steps()}",
                 )
 
-    def steps(self) -> str:
+    @classmethod
+    def steps(cls) -> str:
         """The keys to lower if values are not finite, in words."""
-        common = [name for name in ("learning_rate", "server_learning_rate") if name not in self.traits.unread]
-        return " or ".join([*map(kebab, common), *self.traits.own_steps])
+        common = [name for name in ("learning_rate", "server_learning_rate") if name not in cls.traits.unread]
+        return " or ".join([*map(kebab, common), *cls.traits.own_steps])
