@@ -11,7 +11,6 @@ from methods.local_sgd import LOCAL_SGD
 from methods.method import Ask, ServerHalf, Train
 from methods.scaffold import ControlChange
 from payloads.wire import model_arrays, model_record
-from problems.errors import InputError
 from strategies.method import strategy_of
 from strategies.rounds.errors import SetupError
 from strategies.rounds.replies import Reply
@@ -25,7 +24,7 @@ def strategy(run_round: Callable[..., Any]) -> Any:
     one: Any = strategy_of(replace(LOCAL_SGD, server=ServerHalf(round=run_round)), "Own")()
     one.roster, one.model = roster_of(make_sites(EQUAL)), [START]
     one.ask = lambda server_round, places, arrays, down, phase: [
-        Reply(place, [], ControlChange(change=np.full(3, place)), 1) for place in places
+        Reply(place, [], ControlChange(change=np.full(3, place, np.float32)), 1) for place in places
     ]
     return one
 
