@@ -1,4 +1,4 @@
-"""What the server of a method refuses: run configs, sites and clients' records."""
+"""The checks of a method's server: of run configs, sites and clients' records."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ def check_batches(plan: Plan[Any]) -> None:
 
 @dataclass(frozen=True)
 class Checks:
-    """What the server refuses. Each function raises an error; the defaults accept everything.
+    """The server's checks. Each raises an error; the defaults check the batch size only.
 
     Attributes:
         run: (plan) -> None, before the sites are known; raises `InputError`.

@@ -162,7 +162,7 @@ class Records:
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """What is true of an algorithm beside what it computes.
+    """The properties of an algorithm beside its computations.
 
     Attributes:
         table: The run-config table of its own settings; "" if it has none.

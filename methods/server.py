@@ -1,4 +1,4 @@
-"""The server half of a method: what it knows, the replies that it gets, and its exchanges with the clients.
+"""The server half of a method: its plan of a round, the clients' replies, and the exchanges with the clients.
 
 A round of the server is a generator. It yields each exchange and receives the replies to it:
 
@@ -7,7 +7,7 @@ A round of the server is a generator. It yields each exchange and receives the r
         replies = yield Train(down)                   # the round's own exchange: clients return a point and a record
         return replies.mean_point(), state            # the next model, and the state to keep
 
-A round with no exchange but its own needs no generator: `ServerHalf.tell` makes its message, `ServerHalf.update` the
+A round with one exchange needs no generator: `ServerHalf.tell` makes its message, `ServerHalf.update` the
 next model. Checkpoints lie between rounds, which is why only the state is ever saved.
 """
 

@@ -209,7 +209,7 @@ class Algorithm:
 
     @property
     def traits(self) -> Traits:
-        """What is true of the algorithm beside what it computes."""
+        """The algorithm's properties beside its computations."""
         return self.strategy.traits
 
     @property
