@@ -146,8 +146,7 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     except DataError as error:
         raise ConfigError.of(error) from None
     _check_needs(run.strategy, algorithm, training)
-    if algorithm.check is not None:
-        algorithm.check(run.strategy, spec, family)
+    algorithm.evaluation.check(run.strategy, spec, family)
     if spec.dataset in UNLABELLED:
         training = _with_own_problem(training, run.strategy, algorithm, spec.dataset)
     else:
@@ -169,7 +168,7 @@ def _without_effect(
 ) -> tuple[str, ...]:
     """Keys that differ from their defaults but have no effect here; Flower hands over every key, given or not."""
     unread: dict[str, Any] = {
-        kebab(name): TrainingSettings.model_fields[name].default for name in algorithm.strategy.unread
+        kebab(name): TrainingSettings.model_fields[name].default for name in algorithm.traits.unread
     }
     read = {
         algorithm.table,
@@ -201,14 +200,14 @@ def _without_auto(flat: Mapping[str, Scalar], row: Algorithm | None) -> dict[str
         dataset = str(flat.get("dataset", ""))
         if row.sites.hold_columns and (dataset in TABLES or is_hub(dataset)):
             own["scale"] = "range"
-        own["learning-rate"] = ADAM_STEP if flat.get("local-optimizer") == "adam" else row.strategy.default_step
-        if own["dtype"] not in row.strategy.number_types:
-            own["dtype"] = row.strategy.number_types[0]
+        own["learning-rate"] = ADAM_STEP if flat.get("local-optimizer") == "adam" else row.traits.default_step
+        if own["dtype"] not in row.traits.number_types:
+            own["dtype"] = row.traits.number_types[0]
     return {key: value for key, value in own.items() if flat.get(key, "auto") == "auto"}
 
 
 def _check_needs(strategy: str, algorithm: Algorithm, training: TrainingSettings) -> None:
-    needs, since = algorithm.strategy, f"since strategy {strategy!r}"
+    needs, since = algorithm.traits, f"since strategy {strategy!r}"
     if needs.needs_all_clients and training.fraction_train < 1:
         key, got, allowed = "fraction-train", str(training.fraction_train), f"1.0, {since} {needs.needs_all_clients}"
     elif needs.needs_examples and not training.by_examples:
@@ -233,7 +232,7 @@ def _check_sums(strategy: str, algorithm: Algorithm, training: TrainingSettings,
     if needed := algorithm.strategy.own_values(family):
         got = f"true, with strategy {strategy!r}"
         allowed = f"false, since its server needs each client's own {needed}"
-        raise ConfigError("privacy.secure-sum", got=got, allowed=allowed, hint=algorithm.strategy.sums_instead)
+        raise ConfigError("privacy.secure-sum", got=got, allowed=allowed, hint=algorithm.traits.sums_instead)
     if training.aggregation == MEAN or (training.norm_bound and training.aggregation == NORM_BOUND):
         return
     got = f"{training.aggregation!r} with privacy.secure-sum=true"
@@ -254,9 +253,9 @@ def _check_budget(strategy: str, algorithm: Algorithm, loss: str, privacy: Priva
     elif loss not in (*SAMPLE_LOSSES, RATIO_LOSS, AUC_MINIMAX):
         given, allowed = f"loss {loss!r}", "0, since its gradients are no sums over samples that can be clipped"
         hint = "leave out loss, or set privacy.epsilon to 0"
-    elif uncovered := algorithm.strategy.phases_of(family).keys() - taken.phases:
+    elif uncovered := algorithm.strategy.ups_of(family).keys() - {"", *taken.phases}:
         given, allowed = f"the phase {', '.join(uncovered)}", "0, since sites send more of samples in it than gradients"
-        hint = algorithm.strategy.sums_instead
+        hint = algorithm.traits.sums_instead
     else:
         return
     raise ConfigError("privacy.epsilon", got=f"{privacy.epsilon:g} with {given}", allowed=allowed, hint=hint)
@@ -302,7 +301,7 @@ def _with_own_problem(
 
 
 def _with_loss(training: TrainingSettings, strategy: str, algorithm: Algorithm, family: Settings) -> TrainingSettings:
-    loss = algorithm.client.default_loss if training.loss == "auto" else training.loss
+    loss = algorithm.traits.loss if training.loss == "auto" else training.loss
     if ":" in loss and AUC_MINIMAX in algorithm.losses:
         try:
             find_factory(loss)

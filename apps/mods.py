@@ -11,7 +11,6 @@ docs/privacy.md says which mods make sense for which algorithm.
 
 from collections.abc import Callable
 from logging import WARNING
-from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
@@ -19,10 +18,11 @@ from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_m
 from flwr.common import log
 
 from apps import client_app
-from clients.base import PayloadClient
 from payloads.handshake import REFUSAL
 from payloads.record import specs_of
+from payloads.settings import Settings
 from payloads.wire import CONFIG, LOCAL, PAYLOAD, PHASE, content, find
+from strategies.base import PayloadStrategy
 
 ClientAppCallable = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, ClientAppCallable], Message]
@@ -69,9 +69,14 @@ def on_model(mod: Mod) -> Mod:
     return around
 
 
-def uncovered_fields(client: type[PayloadClient[Any]]) -> list[str]:
-    """Fields that an algorithm's clients may send beside the model; a mod leaves them unchanged."""
-    kinds = [kind for kind in (client.up, *client.phases.values()) if kind is not None]
+def uncovered_fields(strategy: type[PayloadStrategy], settings: Settings) -> list[str]:
+    """List the fields that an algorithm's clients may send beside the model; a mod leaves them unchanged.
+
+    Args:
+        strategy: The algorithm's strategy.
+        settings: The run's settings of the family.
+    """
+    kinds = [kind for kind in strategy.ups_of(settings).values() if kind is not None]
     return sorted({name for kind in kinds for name in specs_of(kind)})
 
 
@@ -79,10 +84,10 @@ def _refuse(message: Message, context: Context, call_next: ClientAppCallable) ->
     """A mod that rejects unfit algorithms in the handshake, when the server still shows a client's reason."""
     config = client_app.run_config(context)
     secure = "with privacy.secure-sum a reply holds a term of a sum, and no model" if config.privacy.secure_sum else ""
-    if objection := config.algorithm.objection or secure:
+    if objection := config.algorithm.traits.objection or secure:
         refused = f"the ClientApp has a mod that changes the model: {objection}"
         return Message(content(config=ConfigRecord({REFUSAL: refused})), reply_to=message)
-    if fields := uncovered_fields(config.algorithm.client):
+    if fields := uncovered_fields(config.algorithm.strategy, config.family):
         beside = "the ClientApp's mods change the model only: %s may send beside it, as they are, %s"
         log(WARNING, beside, config.run.strategy, ", ".join(fields))
     return call_next(message, context)

@@ -31,7 +31,7 @@ def main() -> None:
     with data_file(options.data_dir, clients * ROWS) as path:
         sites = tensors(config(path), clients)
         for name in [options.only] if options.only else HORIZONTAL:
-            whole = ALGORITHMS[name].strategy.needs_all_clients
+            whole = ALGORITHMS[name].traits.needs_all_clients
             asked = clients if whole else cohort
             plan = Plan(cohort=asked, steps=5, batch=BATCH)
             flat = config(

@@ -4,8 +4,9 @@ Beside the model, a client receives a record in `inbox` before ``fit`` and leave
 between rounds is `state`. docs/architecture.md drives one by hand.
 """
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -52,12 +53,12 @@ Fitted = tuple[list[FloatArray], int, Config]
 class PayloadClient(NumPyClient, Generic[M]):
     """Base of all clients. Subclasses name their records, and implement `fit` and `evaluate`."""
 
-    down: ClassVar[type[Payload] | None] = None
-    up: ClassVar[type[Payload] | None] = None
-    memory: ClassVar[type[Payload] | None] = None
+    down: type[Payload] | None = None
+    up: type[Payload] | None = None
+    memory: type[Payload] | None = None
     # the record sent in each exchange before a round's own, by the exchange's name
-    phases: ClassVar[dict[str, type[Payload]]] = {}
-    settings_type: ClassVar[type[Settings]] = Settings
+    phases: Mapping[str, type[Payload]] = MappingProxyType({})
+    settings_type: type[Settings] = Settings
     settings: Any
     default_loss = CROSS_ENTROPY
 
@@ -97,18 +98,17 @@ class PayloadClient(NumPyClient, Generic[M]):
 class MethodClient(PayloadClient[M]):
     """Runs the client half of a `Method` under Flower. Subclasses name their `method`."""
 
-    method: ClassVar[Method]
+    method: Method
     guard: Guard | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if method := cls.__dict__.get("method"):
-            cls.down, cls.up, cls.memory = method.records.down, method.records.up, method.records.memory
-            cls.default_loss, cls.settings_type = method.loss, method.settings
-            cls.phases = {name: phase.up for name, phase in method.phases.items()}
+            declare(cls, method)
 
     def __init__(self, site: Site, model: M, training: TrainingSettings, settings: Settings | None = None) -> None:
         super().__init__(site, model, training, settings)
+        declare(self, self.method.of(self.settings))
         self.objective = self.method.client.objective(model, site, self.loss, training, self.settings)
 
     def fit(self, parameters: list[FloatArray], config: Config) -> Fitted:
@@ -171,6 +171,19 @@ class ScoringClient(MethodClient[FlatModel]):
         correct = ((logits > 0) == (self.site.labels > 0.5)).double().mean()
         loss = float(cross_entropy(logits, self.site.labels))
         return loss, len(self.site), {"accuracy": float(correct)}
+
+
+def declare(target: Any, method: Method) -> None:
+    """Copy a method's declarations to the attributes of `PayloadClient`.
+
+    Args:
+        target: The client or its class.
+        method: The method.
+    """
+    target.method, records = method, method.records
+    target.down, target.up, target.memory = records.down, records.up, records.memory
+    target.default_loss, target.settings_type = method.loss, method.settings
+    target.phases = {name: phase.up for name, phase in method.phases.items()}
 
 
 def client_of(method: Method, name: str, base: type[MethodClient[Any]] = ScoringClient) -> type[MethodClient[Any]]:

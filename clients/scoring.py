@@ -1,6 +1,5 @@
 """The client classes of the methods; each method is a module of `methods`. Vertical learning has its own in `vfb2`."""
 
-from dataclasses import replace
 from typing import Any
 
 from clients.base import Config, Fitted, MethodClient, ScoringClient, client_of
@@ -10,18 +9,17 @@ from methods.composite import COMPOSITE
 from methods.fast_fedda import FAST_FEDDA
 from methods.fedda import FEDDA, FEDMID
 from methods.fedprox import FEDPROX, PROXIMAL_MU
-from methods.fedsgda import MINIBATCH, SPIDER, STORM, SVRG, make_method
+from methods.fedsgda import FEDSGDA_MB, FEDSGDA_SPIDER, FEDSGDA_STORM, FEDSGDA_SVRG
 from methods.fedx import FEDX1, FEDX2, SCORING, SCORING_ROUND
 from methods.local_pair import LOCAL_PAIR
 from methods.local_sgd import LOCAL_SGD
 from methods.scaffold import SCAFFOLD
 from methods.scgdam import LOCAL_SCGDAM
 from methods.sgdam import LOCAL_SGDAM
-from methods.sgdm import LOCAL_SGDM
+from methods.sgdm import LOCAL_SGDM, LOCAL_SGDM_RATIO
 from payloads.record import FloatArray
 from payloads.wire import PHASE, ROUND
 from problems.minimax import Oracle
-from problems.objectives.classification import RATIO_LOSS
 
 CompositeClient = client_of(COMPOSITE, "Composite")
 FastFedDAClient = client_of(FAST_FEDDA, "FastFedDA")
@@ -30,7 +28,7 @@ FedMidClient = client_of(FEDMID, "FedMid")
 LocalPairClient = client_of(LOCAL_PAIR, "LocalPair")
 LocalSGDClient = client_of(LOCAL_SGD, "LocalSGD")
 LocalSGDMClient = client_of(LOCAL_SGDM, "LocalSGDM")
-LocalSGDMRatioClient = client_of(replace(LOCAL_SGDM, loss=RATIO_LOSS), "LocalSGDMRatio")
+LocalSGDMRatioClient = client_of(LOCAL_SGDM_RATIO, "LocalSGDMRatio")
 ScaffoldClient = client_of(SCAFFOLD, "Scaffold")
 
 
@@ -59,10 +57,7 @@ class FedX1Client(ScoringClient):
         return super().fit(parameters, config | phase)
 
 
-class FedX2Client(FedX1Client):
-    """The client half of FedX, Algorithms 2 and 3: any f."""
-
-    method = FEDX2
+FedX2Client = client_of(FEDX2, "FedX2", FedX1Client)
 
 
 class MinimaxClient(MethodClient[Oracle]):
@@ -85,9 +80,9 @@ class MinimaxClient(MethodClient[Oracle]):
 
 CodaClient = client_of(CODA, "Coda", MinimaxClient)
 CodascaClient = client_of(CODASCA, "Codasca", MinimaxClient)
-FedSGDAClient = client_of(make_method(MINIBATCH), "FedSGDA", MinimaxClient)
-FedSGDAStormClient = client_of(make_method(STORM), "FedSGDAStorm", MinimaxClient)
-FedSGDASpiderClient = client_of(make_method(SPIDER), "FedSGDASpider", MinimaxClient)
-FedSGDASvrgClient = client_of(make_method(SVRG), "FedSGDASvrg", MinimaxClient)
+FedSGDAClient = client_of(FEDSGDA_MB, "FedSGDA", MinimaxClient)
+FedSGDAStormClient = client_of(FEDSGDA_STORM, "FedSGDAStorm", MinimaxClient)
+FedSGDASpiderClient = client_of(FEDSGDA_SPIDER, "FedSGDASpider", MinimaxClient)
+FedSGDASvrgClient = client_of(FEDSGDA_SVRG, "FedSGDASvrg", MinimaxClient)
 LocalSCGDAMClient = client_of(LOCAL_SCGDAM, "LocalSCGDAM", MinimaxClient)
 LocalSGDAMClient = client_of(LOCAL_SGDAM, "LocalSGDAM", MinimaxClient)

@@ -21,80 +21,39 @@ p(1-p) (``coda.scaled-dual``) and uses noise as the first stage's reference (``c
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from logging import getLogger
 
 import numpy as np
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from methods.local_sgd import finish
-from methods.method import (
-    ClientHalf,
-    Method,
-    Phase,
-    Plan,
-    Records,
-    Replies,
-    SampleGradients,
-    ServerHalf,
-    Task,
-    as_array,
-    as_tensor,
+from methods.method import Checks, ClientHalf, Method, Phase, Records, SampleGradients, Task, as_array, as_tensor
+from methods.minimax import (
+    MinimaxDown,
+    check_saddle,
+    count_population,
+    draw_batches,
+    fill_blocks,
+    make_method,
+    take_oracle,
+    weigh,
 )
-from methods.minimax import MinimaxDown, count_population, draw_batches, fill_blocks, take_oracle, weigh
-from payloads.record import FloatArray, IntArray, Payload, array
-from payloads.settings import Settings, setting
+from methods.server import Ask, Exchanges, ServerHalf, Train
+from methods.stages import CodaPlan as CodaPlan
+from methods.stages import CodaSettings as CodaSettings
+from methods.stages import StageState as StageState
+from methods.stages import follow_stage as follow_stage
+from methods.stages import init, stage_of, tell_reference
+from payloads.record import FloatArray, IntArray, Payload, PayloadError, array
 from problems.minimax import AUC_MINIMAX, AUCOracle, Oracle
-from problems.randomness import Purpose, stream
 from problems.sampling import Indices
 
 # the exchange before the first round of a stage: clients send sums of scores and take no step
 CLASS_SCORES = "class-scores"
 
 
-class CodaSettings(Settings):
-    """Hyper-parameters of CoDA and CODASCA (table ``coda``)."""
-
-    proximal: float = setting("The weight 1/gamma of the pull towards the stage's reference.", 0.002, ge=0)
-    # the stages
-    stage_rounds: int = setting("The rounds of the first stage. 0: one stage without end.", 0, ge=0)
-    stage_growth: float = setting("The factor of a stage's rounds from one stage to the next.", 1.0, ge=1)
-    stage_decay: float = setting("The divisor of the learning rate at each new stage.", 3.0, ge=1)
-    restart_dual: bool = setting("Whether a new stage starts from the best lambda for its scores (auc-minimax).", True)
-    # where the published code departs from the formula
-    scaled_dual: bool = setting("Whether to divide lambda's gradient by p (1 - p), as the published code does.", False)
-    reference_noise: float = setting(
-        "The standard deviation of a noisy first reference. 0: the initial model.", 0.0, ge=0
-    )
-
-
 CodaTask = Task[CodaSettings, Oracle]
-CodaPlan = Plan[CodaSettings]
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Where a round stands: the stage's number, counted from 0, and its first round."""
-
-    index: int
-    first: int
-
-
-def stage_of(server_round: int, settings: CodaSettings) -> Stage:
-    """Find the stage of a round; stage s has round(stage_rounds * stage_growth^s) rounds.
-
-    Args:
-        server_round: the round's number, counted from 1.
-        settings: without ``stage_rounds``, stage 0 never ends.
-    """
-    stage = Stage(0, 1)
-    while settings.stage_rounds:
-        # the cap at server_round ends no stage too early and keeps the number small
-        rounds = round(min(settings.stage_rounds * settings.stage_growth**stage.index, server_round))
-        if server_round < stage.first + rounds:
-            break
-        stage = Stage(stage.index + 1, stage.first + rounds)
-    return stage
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,15 +69,6 @@ class ClassScores(Payload):
 
     sums: FloatArray = array(2)
     counts: IntArray = array(2, kind="int")
-
-
-@dataclass(frozen=True, eq=False)
-class StageState(Payload):
-    """The server's state, in float64: the stage's reference, the sum of the stage's points so far, and CODASCA's c."""
-
-    reference: FloatArray | None = array("d", optional=True)
-    total: FloatArray | None = array("d", optional=True)
-    control: FloatArray | None = array("d", optional=True)
 
 
 @dataclass(frozen=True)
@@ -195,14 +145,6 @@ def sum_scores(x: Float[Tensor, "d"], down: CodaDown, task: CodaTask) -> ClassSc
 # The server half.
 
 
-def init(x: Float[np.ndarray, "d"], plan: CodaPlan) -> StageState:
-    """The first stage's reference: the initial model, or noise."""
-    if not plan.settings.proximal:
-        return StageState()
-    noise, spread = stream(plan.training.seed, Purpose.REFERENCE_NOISE), plan.settings.reference_noise
-    return StageState(reference=noise.normal(0, spread, len(x)) if spread else x.astype(np.float64))
-
-
 def restarts_dual(plan: CodaPlan) -> bool:
     """Whether the round starts from a new lambda: with ``restart-dual``, the first round of each stage but stage 0.
 
@@ -213,12 +155,12 @@ def restarts_dual(plan: CodaPlan) -> bool:
     return 1 < first == plan.server_round and plan.settings.restart_dual and plan.loss == AUC_MINIMAX
 
 
-def best_dual(answers: Sequence[ClassScores], sizes: Float64[np.ndarray, "c"], plan: CodaPlan) -> float | None:
+def best_dual(answers: Sequence[ClassScores], sizes: Int64[np.ndarray, "c"], plan: CodaPlan) -> float | None:
     """E[s|-] - E[s|+] over the sites that answered, weighted as in f; None where they lack a class.
 
     Args:
         answers: of c sites.
-        sizes: the numbers of samples of these sites, in any unit.
+        sizes: the numbers of samples of these sites.
         plan: says whether sites count by their samples.
     """
     # each sample weighs 1 or, where sites have equal weights, 1 / its site's size
@@ -231,63 +173,59 @@ def best_dual(answers: Sequence[ClassScores], sizes: Float64[np.ndarray, "c"], p
     return float(negative - positive)
 
 
-def tell_reference(x: Float[np.ndarray, "d"], state: StageState, plan: CodaPlan) -> Float[np.ndarray, "d"] | None:
-    """Prepare v_0 for a message.
+def restart_dual(x: Float[np.ndarray, "d"], plan: CodaPlan) -> Exchanges[Float[np.ndarray, "d"]]:
+    """Restart lambda in the first round of every stage but the first.
 
     Args:
-        x: the model that the message carries.
-        state: has the stage's reference, if there is a proximal term.
-        plan: its loss says which part of x the proximal term pulls.
+        x: The model of the round before.
+        plan: The round's plan.
 
     Returns:
-        The reference in the model's number type, or None where the model itself serves as the reference.
+        The model, with the new lambda as its last entry if it was restarted and both classes are among the answers.
     """
-    if state.reference is None:
-        return None
-    reference = state.reference.astype(x.dtype)
-    # The proximal term acts on v only, so alpha (for auc-minimax the last entry) is left out of the comparison.
-    pulled = slice(-1) if plan.loss == AUC_MINIMAX else slice(None)
-    return None if np.array_equal(reference[pulled], x[pulled]) else reference
+    if not restarts_dual(plan):
+        return x
+    answers = yield Ask(CLASS_SCORES, plan.sample())
+    dual = best_dual(answers.ups, plan.class_counts.sum(axis=1)[answers.places], plan)
+    if dual is None:
+        text = "round %d: lambda is not restarted: only one class among who answered"
+        getLogger("flwr").warning(text, plan.server_round)
+        return x
+    return np.append(x[:-1], x.dtype.type(dual))
 
 
-def tell(x: Float[np.ndarray, "d"], state: StageState, plan: CodaPlan) -> CodaDown:
-    return CodaDown(population=count_population(plan), reference=tell_reference(x, state, plan))
-
-
-def follow_stage(state: StageState, point: Float[np.ndarray, "d"], plan: CodaPlan) -> StageState:
-    """Add a round's point to the stage's sum; at the stage's end their mean is the next reference.
-
-    Args:
-        state: after the round before.
-        point: the model that the round has made.
-        plan: of the round.
-
-    Returns:
-        The new state; the same where there is no proximal term, or only one stage.
-    """
-    settings, stage = plan.settings, stage_of(plan.server_round, plan.settings)
-    if not (settings.proximal and settings.stage_rounds):
-        return state
-    total = point.astype(np.float64) if state.total is None else state.total + point
-    if stage_of(plan.server_round + 1, settings) == stage:
-        return replace(state, total=total)
-    return replace(state, reference=total / (plan.server_round + 1 - stage.first), total=None)
-
-
-def update(
-    x: Float[np.ndarray, "d"], state: StageState, replies: Replies[Any], plan: CodaPlan
-) -> tuple[Float[np.ndarray, "d"], StageState]:
-    """z <- mean z_i, over all sites."""
+def run_round(
+    x: Float[np.ndarray, "d"], state: StageState, plan: CodaPlan
+) -> Exchanges[tuple[Float[np.ndarray, "d"], StageState]]:
+    """alpha_s in a stage's first round, then z <- mean z_i over all sites; a `ServerHalf.round`."""
+    x = yield from restart_dual(x, plan)
+    replies = yield Train(CodaDown(population=count_population(plan), reference=tell_reference(x, state, plan)), x)
     point = replies.mean_point()
     return point, follow_stage(state, point, plan)
 
 
-CODA = Method(
+def check_scores(record: Payload, model: object, plan: CodaPlan) -> None:
+    """Check an answer of the phase `CLASS_SCORES`; a `Checks.record`."""
+    if isinstance(record, ClassScores) and (record.counts < 0).any():
+        raise PayloadError(f"ClassScores.counts: got {record.counts.tolist()}, expected numbers >= 0")
+
+
+def choose(method: Method, settings: CodaSettings) -> Method:
+    """Drop the phase `CLASS_SCORES` if no stage restarts lambda; a `Method.choose`."""
+    return method if settings.stage_rounds and settings.restart_dual else replace(method, phases={})
+
+
+CODA = make_method(
     ClientHalf(take_oracle, draw_stage, start, step, finish),
-    ServerHalf(init, tell, update),
+    ServerHalf(init, round=run_round),
     Records(down=CodaDown, state=StageState),
     CodaSettings,
     {CLASS_SCORES: Phase(ClassScores, sum_scores)},
-    AUC_MINIMAX,
     SampleGradients(),
+    checks=Checks(sites=check_saddle, record=check_scores),
+    choose=choose,
+    table="coda",
+    sends="down: the stage's reference point; up, between stages: class sums of scores",
+    needs_all_clients="averages all clients in every round; the fedsgda strategies are made for a few clients a round",
+    sums_instead="set coda.stage-rounds to 0, or coda.restart-dual to false",
 )

@@ -19,9 +19,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from methods import coda
-from methods.coda import CodaDown, CodaPlan, CodaTask, StageState
-from methods.method import Records, Replies
+from methods.coda import CodaDown, CodaTask
+from methods.method import Records
+from methods.minimax import count_population
 from methods.scaffold import ControlChange, ControlVariate, kept, new_control, recall
+from methods.server import Exchanges, Train
+from methods.stages import CodaPlan, StageState, follow_stage, tell_reference
 from payloads.record import FloatArray, array
 from problems.sampling import Indices
 
@@ -63,22 +66,25 @@ def finish(carry: Carry, task: CodaTask) -> tuple[Float[Tensor, "d"], ControlCha
     return carry.x, *kept(carry.own, carry.total / task.training.local_steps)
 
 
-def tell(x: Float[np.ndarray, "d"], state: StageState, plan: CodaPlan) -> CodascaDown:
+def run_round(
+    x: Float[np.ndarray, "d"], state: StageState, plan: CodaPlan
+) -> Exchanges[tuple[Float[np.ndarray, "d"], StageState]]:
+    """alpha_s in a stage's first round, then z <- z + eta_g mean (z_i - z), and the new c; a `ServerHalf.round`."""
+    x = yield from coda.restart_dual(x, plan)
     control = None if state.control is None else state.control.astype(x.dtype)
-    return CodascaDown(**coda.tell(x, state, plan).arrays(), control=control)
-
-
-def update(
-    x: Float[np.ndarray, "d"], state: StageState, replies: Replies[ControlChange], plan: CodaPlan
-) -> tuple[Float[np.ndarray, "d"], StageState]:
-    """z <- z + eta_g mean (z_i - z), and the new c."""
+    reference = tell_reference(x, state, plan)
+    replies = yield Train(CodascaDown(population=count_population(plan), reference=reference, control=control), x)
     point = replies.move(x, plan)
-    return point, replace(coda.follow_stage(state, point, plan), control=new_control(state.control, replies))
+    return point, replace(follow_stage(state, point, plan), control=new_control(state.control, replies))
 
 
 CODASCA = replace(
     coda.CODA,
     client=replace(coda.CODA.client, start=start, step=step, finish=finish),
-    server=replace(coda.CODA.server, tell=tell, update=update),
+    server=replace(coda.CODA.server, round=run_round),
     records=Records(down=CodascaDown, up=ControlChange, memory=ControlVariate, state=StageState),
+    sends="control variates; down: the stage's reference point; up, between stages: class sums of scores",
+    needs_all_clients="",
+    joint_states=True,
+    unread=(),
 )

@@ -21,9 +21,19 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from methods.method import Records, Replies, ServerHalf, as_array, as_tensor
-from methods.penalised import PenalisedPlan, PenalisedTask, between, local, make_client, make_method, prox_at
+from methods.method import Records, as_array, as_tensor
+from methods.penalised import (
+    PenalisedPlan,
+    PenalisedTask,
+    between,
+    local,
+    make_client,
+    make_method,
+    make_server,
+    prox_at,
+)
 from methods.samples import Batch
+from methods.server import Replies
 from payloads.record import FloatArray, IntArray, Payload, array
 
 
@@ -110,5 +120,15 @@ def output(x: Float[np.ndarray, "d"], plan: PenalisedPlan) -> Float[np.ndarray, 
 
 
 COMPOSITE = make_method(
-    make_client(start, step, finish), ServerHalf(update=update, output=output), Records(memory=CorrectionState)
+    make_client(start, step, finish),
+    make_server(update=update, output=output),
+    Records(memory=CorrectionState),
+    # the c_i sum to zero: if one were lost, the method would minimise f + <mean c_i, x> + g
+    needs_all_clients="keeps corrections that add up to zero over all clients only",
+    retries_failed=True,
+    joint_states=True,
+    objection=(
+        "composite's clients work out their corrections from the models that travel: from one that was clipped or "
+        "noised on its way they come out wrong, in every later round too; fedmid, fedda and fast-fedda have none"
+    ),
 )

@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from methods.method import ServerHalf
 from methods.penalised import PenalisedPlan, PenalisedTask, make_client, make_method, prox_at
 from methods.samples import Batch
+from methods.server import ServerHalf
 
 
 @dataclass(frozen=True)
@@ -68,4 +68,10 @@ def output(x: Float[np.ndarray, "d"], plan: PenalisedPlan) -> Float[np.ndarray, 
     return prox_at(x, t / weight(plan, t), plan)
 
 
-FAST_FEDDA = make_method(make_client(start, step, finish), ServerHalf(output=output))
+FAST_FEDDA = make_method(
+    make_client(start, step, finish),
+    ServerHalf(output=output),
+    phases={},
+    unread=("server_learning_rate", "score"),
+    sends="nothing, but the dual point in place of the model",
+)

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from methods import local_sgd
 from methods.local_sgd import Point
-from methods.method import Replies, ServerHalf
-from methods.penalised import PenalisedPlan, PenalisedTask, between, make_client, make_method, prox_at
+from methods.penalised import PenalisedPlan, PenalisedTask, between, make_client, make_method, make_server, prox_at
 from methods.samples import Batch
+from methods.server import Replies
 from payloads.record import Payload
 from payloads.settings import TrainingSettings
 
@@ -34,7 +34,7 @@ def update_mid(
     return prox_at(moved, between(plan.training, plan.server_round), plan), None
 
 
-FEDMID = make_method(make_client(local_sgd.start, step_mid, local_sgd.finish), ServerHalf(update=update_mid))
+FEDMID = make_method(make_client(local_sgd.start, step_mid, local_sgd.finish), make_server(update=update_mid))
 
 
 @dataclass(frozen=True)
@@ -84,4 +84,8 @@ def output(x: Float[np.ndarray, "d"], plan: PenalisedPlan) -> Float[np.ndarray, 
     return prox_at(x, until(plan.training, plan.server_round), plan)
 
 
-FEDDA = make_method(make_client(start, step, finish), ServerHalf(update=update, output=output))
+FEDDA = make_method(
+    make_client(start, step, finish),
+    make_server(update=update, output=output),
+    sends="nothing, but the dual point in place of the model",
+)

@@ -56,6 +56,7 @@ def step(carry: Carry, batch: Batch, eta: float, task: FedProxTask) -> Carry:
 FEDPROX = Method(
     ClientHalf(SampleObjective, sample_batches, start, step, finish),
     settings=FedProxSettings,
+    table="fedprox",
     taken=SampleGradients(),
     adjusts=True,
     has_adam=True,

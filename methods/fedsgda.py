@@ -19,64 +19,49 @@ clients send their gradients at both points; here they send only the combination
 learning rate has no effect: the steps in x and y have constants of their own.
 """
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Annotated, Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Float64
-from pydantic import Field, PositiveInt
+from jaxtyping import Float
 from torch import Tensor
 
-from methods.local_sgd import finish
-from methods.method import (
-    ClientHalf,
-    Method,
-    Phase,
-    Plan,
-    Records,
-    SampleGradients,
-    ServerHalf,
-    Task,
-    as_array,
-    as_tensor,
+from methods.estimators import (
+    MINIBATCH,
+    SPIDER,
+    STORM,
+    SVRG,
+    Estimator,
+    Question,
 )
-from methods.minimax import MinimaxDown, count_population, draw_batches, fill_blocks, take_oracle, weigh
+from methods.estimators import EstimatorState as EstimatorState
+from methods.estimators import FedSGDASettings as FedSGDASettings
+from methods.local_sgd import finish
+from methods.method import Checks, ClientHalf, Method, Phase, Records, SampleGradients, Task, as_array, as_tensor
+from methods.minimax import (
+    MinimaxDown,
+    check_saddle,
+    count_population,
+    draw_batches,
+    fill_blocks,
+    make_method,
+    take_oracle,
+    weigh,
+)
+from methods.server import Ask, Exchanges, Plan, ServerHalf, Train
 from payloads.record import FloatArray, Payload, array
-from payloads.settings import Settings, setting
-from problems.minimax import AUC_MINIMAX, Oracle
+from problems.errors import InputError
+from problems.minimax import Oracle
 from problems.minimax.oracle import peek
 from problems.models.vectors import exact_mean
+from problems.randomness import Purpose
 from problems.sampling import Indices
 
 # the exchange before a round's own: clients send gradients and take no step
 GRADIENTS = "gradients"
-
-
-class FedSGDASettings(Settings):
-    """Hyper-parameters of FedSGDA (table ``fedsgda``); step sizes in round t = 0, 1, ... are constant / (t + 1)^rho."""
-
-    primal_step: float = setting("The constant of the step in x.", 0.1, gt=0)
-    dual_step: float = setting("The constant of the step in y.", 0.1, gt=0)
-    alpha_constant: float = setting("The constant of storm's alpha_t = min(1, constant / (t + 1)^(2 rho)).", 1.0, gt=0)
-    rho: Annotated[float, Field(ge=0, lt=1)] | Literal["auto"] = setting(
-        "The decay of the steps. auto: 1/3 for fedsgda-storm, else 0.", "auto"
-    )
-    period: int = setting("The rounds from one large batch of clients to the next (spider, svrg).", 10, ge=1)
-    large_batch: PositiveInt | Literal["auto"] = setting(
-        "The clients of a large batch (spider, svrg). auto: all.", "auto"
-    )
-
-    def decay(self, auto: float) -> float:
-        """Return rho.
-
-        Args:
-            auto: an estimator's default, which the setting "auto" means.
-        """
-        return auto if isinstance(self.rho, str) else self.rho
 
 
 FedSGDATask = Task[FedSGDASettings, Oracle]
@@ -98,104 +83,6 @@ class LocalGradient(Payload):
     """Up, in the gradient phase: g_i(z) - weight * g_i(reference), each over all of the client's samples."""
 
     gradient: FloatArray = array("d", combined="mean")
-
-
-@dataclass(frozen=True, eq=False)
-class EstimatorState(Payload):
-    """The server's state, in float64: the last point and estimate; for SVRG also the snapshot and its gradient."""
-
-    previous: FloatArray = array("d")
-    estimate: FloatArray = array("d")
-    snapshot: FloatArray | None = array("d", optional=True)
-    snapshot_gradient: FloatArray | None = array("d", optional=True)
-
-
-# The estimators. All have one form,
-#
-#     estimate_t = carry_t + mean_i [ g_i(z_t) - weight_t * g_i(reference_t) ],
-#
-# where the same clients compute both gradients.
-
-
-@dataclass(frozen=True)
-class Question:
-    """What an estimator asks clients for in a gradient phase, and what it adds to the mean of their answers.
-
-    Attributes:
-        reference: the second point, or None.
-        weight: what the gradient there is multiplied by; 0 without a reference.
-        carry: the term to add, or None.
-        large: whether to ask a large batch of clients.
-        snapshot: whether to keep the round's point and estimate as the snapshot.
-    """
-
-    reference: Float64[np.ndarray, "d"] | None = None
-    weight: float = 0.0
-    carry: Float64[np.ndarray, "d"] | None = None
-    large: bool = False
-    snapshot: bool = False
-
-
-@dataclass(frozen=True)
-class Estimator:
-    """A gradient estimator.
-
-    Attributes:
-        question: (t, state, settings) -> what to ask in round t = 0, 1, ..., given the state after the round before.
-        points: at how many points it takes gradients, at most.
-        rho: the decay of the steps that ``fedsgda.rho = "auto"`` means.
-        periodic: whether it takes a large batch every ``fedsgda.period`` rounds.
-    """
-
-    question: Callable[[int, EstimatorState | None, FedSGDASettings], Question]
-    points: int = 2
-    rho: float = 0.0
-    periodic: bool = False
-
-
-def ask_minibatch(t: int, state: EstimatorState | None, settings: FedSGDASettings) -> Question:
-    """mean g_i(z_t), without a second point."""
-    return Question()
-
-
-def alpha(t: int, settings: FedSGDASettings) -> float:
-    """alpha_t = beta_t = min(1, c_alpha / (t + 1)^(2 rho)).
-
-    Args:
-        t: the round, counted from 0; round 0, which has no estimate before it, takes 1 instead.
-        settings: have c_alpha and rho.
-    """
-    return min(1.0, settings.alpha_constant / math.pow(t + 1, 2 * settings.decay(STORM.rho)))
-
-
-def ask_storm(t: int, state: EstimatorState | None, settings: FedSGDASettings) -> Question:
-    """(1 - alpha_t) (estimate_{t-1} - mean g_i(z_{t-1})) + mean g_i(z_t) (Cutkosky and Orabona 2019)."""
-    weight = 1.0 - alpha(t, settings)
-    if state is None or weight == 0:
-        return Question()
-    return Question(state.previous, weight, weight * state.estimate)
-
-
-def ask_spider(t: int, state: EstimatorState | None, settings: FedSGDASettings) -> Question:
-    """Every ``period`` rounds the mean over a large batch, else estimate_{t-1} + mean [g_i(z_t) - g_i(z_{t-1})]
-    (Fang, Li, Lin, Zhang 2018; the paper's Appendix B)."""
-    if state is None or t % settings.period == 0:
-        return Question(large=True)
-    return Question(state.previous, 1.0, state.estimate)
-
-
-def ask_svrg(t: int, state: EstimatorState | None, settings: FedSGDASettings) -> Question:
-    """Every ``period`` rounds a snapshot with its mean over a large batch, else the snapshot's mean +
-    mean [g_i(z_t) - g_i(snapshot)] (Johnson and Zhang 2013; the paper's Remark 1)."""
-    if state is None or t % settings.period == 0:
-        return Question(large=True, snapshot=True)
-    return Question(state.snapshot, 1.0, state.snapshot_gradient)
-
-
-MINIBATCH = Estimator(ask_minibatch, points=1)
-STORM = Estimator(ask_storm, rho=1 / 3)
-SPIDER = Estimator(ask_spider, periodic=True)
-SVRG = Estimator(ask_svrg, periodic=True)
 
 
 # The client half.
@@ -326,23 +213,62 @@ def estimate(
     return new if state is None else replace(new, snapshot=state.snapshot, snapshot_gradient=state.snapshot_gradient)
 
 
-def tell(x: Float[np.ndarray, "d"], state: EstimatorState, plan: FedSGDAPlan) -> FedSGDADown:
-    """Line 7: what goes to S_t beside z_t."""
-    return FedSGDADown(population=count_population(plan), estimate=state.estimate.astype(x.dtype))
+def run_round(
+    x: Float[np.ndarray, "d"], state: EstimatorState | None, plan: FedSGDAPlan, estimator: Estimator
+) -> Exchanges[tuple[Float[np.ndarray, "d"], EstimatorState]]:
+    """Framework 1, lines 2 to 9; a `ServerHalf.round`.
+
+    Args:
+        estimator: E.
+    """
+    question = estimator.question(plan.server_round - 1, state, plan.settings)
+    # line 2: S'_t
+    large = plan.settings.large_batch
+    count = (plan.num_sites if isinstance(large, str) else large) if question.large else None
+    clients = plan.sample(Purpose.GRADIENT_CLIENTS, count)
+    # lines 3 to 5: the clients' gradients, and (u_t, v_t)
+    answers = yield Ask(GRADIENTS, clients, ask(question, x, plan))
+    state = estimate(question, state, x, answers.ups)
+    # lines 6 to 8: S_t takes K local steps
+    down = FedSGDADown(population=count_population(plan), estimate=state.estimate.astype(x.dtype))
+    replies = yield Train(down)
+    # line 9: z_{t+1}
+    return replies.mean_point(), state
 
 
-def make_method(estimator: Estimator) -> Method:
-    """Make FedSGDA of an estimator. Line 9 is `ServerHalf`'s default, the mean of the points.
+def check_large_batch(plan: FedSGDAPlan) -> None:
+    """Also check that a large batch has enough clients; a `Checks.sites`."""
+    check_saddle(plan)
+    large = plan.settings.large_batch
+    if isinstance(large, int) and large > plan.num_sites:
+        allowed = f"at most as many as clients, {plan.num_sites}"
+        raise InputError("fedsgda.large-batch", got=large, allowed=allowed, hint="lower it, or take more clients")
+
+
+def make_fedsgda(estimator: Estimator, sends: str) -> Method:
+    """Make FedSGDA of an estimator.
 
     Args:
         estimator: E; the rest of the method is the same for all.
+        sends: A description of everything that travels beside the model.
     """
-    return Method(
+    return make_method(
         ClientHalf(take_oracle, draw, partial(start, rho=estimator.rho), step, finish),
-        ServerHalf(tell=tell),
+        ServerHalf(round=partial(run_round, estimator=estimator)),
         Records(down=FedSGDADown, state=EstimatorState),
         FedSGDASettings,
         {GRADIENTS: Phase(LocalGradient, collect)},
-        AUC_MINIMAX,
         SampleGradients(of_batch=2, whole=estimator.points, phases=frozenset({GRADIENTS})),
+        checks=Checks(sites=check_large_batch if estimator.periodic else check_saddle),
+        table="fedsgda",
+        sends=sends,
+        own_steps=("fedsgda.primal-step", "fedsgda.dual-step"),
+        unread=("learning_rate", "lr_decay", "lr_decay_every", "lr_decay_at", "server_learning_rate"),
     )
+
+
+_DIFFERENCE = "up: a difference of local gradients; down: the "
+FEDSGDA_MB = make_fedsgda(MINIBATCH, "up: a local gradient; down: the global estimate")
+FEDSGDA_STORM = make_fedsgda(STORM, f"{_DIFFERENCE}previous point, the global estimate")
+FEDSGDA_SPIDER = make_fedsgda(SPIDER, f"{_DIFFERENCE}previous point, the global estimate")
+FEDSGDA_SVRG = make_fedsgda(SVRG, f"{_DIFFERENCE}last snapshot, the global estimate")

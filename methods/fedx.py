@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,54 +29,48 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from methods import pairwise
-from methods.histograms import add_counts, collect_counts, count_scores, fill_from_counts
-from methods.method import ClientHalf, Method, Phase, Plan, Records, Replies, ServerHalf, as_array
+from methods.fedx_settings import FedXSettings, check_linear, check_pairs, check_pool, count_halves, objective_of
+from methods.histograms import SCORING as SCORING
+from methods.histograms import HistogramPool, with_histograms
+from methods.method import Checks, ClientHalf, Method, Phase, Records, as_array
 from methods.pairwise import (
     ActiveBatch,
-    FedXSettings,
     InnerEstimates,
+    PairBatch,
     PairwiseRisk,
     PairwiseTask,
     active_batches,
     average,
-    count_halves,
     descend,
     differences,
     fill_in,
+    observe,
     update_u,
 )
 from methods.predictions import (
     FedXPool,
     FedXPredictions,
     FedXState,
-    Predictions,
     Scored,
+    bound_history,
+    check_predictions,
     collect,
     fill_buffers,
     make_predictions,
     queues,
     weigh_runs,
 )
-from problems.objectives.pairwise import make_objective, times
+from methods.server import Ask, Exchanges, Plan, ServerHalf, Train
+from problems.objectives.pairwise import LINEAR, PAIRWISE_LOSSES, times
 from problems.randomness import Purpose
 
 # the exchange before round 1; see `score`
-SCORING_ROUND, SCORING = 0, "scoring"
+SCORING_ROUND = 0
 
 INDEPENDENT = Purpose.INDEPENDENT_POSITIVES, Purpose.INDEPENDENT_PARTNERS
 
 
 # The client half.
-
-
-class PairBatch(NamedTuple):
-    """The input of a local step: the active halves of its pairs (the site's samples), the lazy halves (predictions from
-    the pool) and, with ``independent-history``, the sample to record instead of the active one."""
-
-    active: ActiveBatch
-    positives: Predictions
-    partners: Predictions
-    independent: ActiveBatch | None
 
 
 @dataclass(frozen=True)
@@ -86,22 +80,6 @@ class Carry(pairwise.Carry):
     omegas: Float64[Tensor, "*stack 2"]
     num_partners: int
     history: list[Scored]
-
-
-def observe(
-    task: PairwiseTask, scores: Float64[Tensor, "*stack b"], partners: Predictions
-) -> Float64[Tensor, "*stack b k"]:
-    """Observe the inner mean g of some positives.
-
-    Args:
-        task: has the pair loss l.
-        scores: of the positives.
-        partners: of the pool, with which all of them are paired.
-
-    Returns:
-        g in the form in which u is kept.
-    """
-    return task.f.objective.observe(differences(scores, partners.scores), partners.labels, partners.weights)
 
 
 @torch.no_grad()
@@ -138,13 +116,13 @@ def score(x: Float[Tensor, "d"], down: None, task: PairwiseTask) -> FedXPredicti
     Returns:
         The predictions of these batches, without u.
     """
-    if task.settings.pool == "histogram":
-        return count_scores(x, task)
     samples = active_batches(task, task.f.positives, task.training.local_steps)
     return make_predictions([score_others(x, None, sample, None, task) for sample in samples], task)
 
 
-def start(x: Float[Tensor, "d"], pool: FedXPool | None, memory: InnerEstimates | None, task: PairwiseTask) -> Carry:
+def start(
+    x: Float[Tensor, "d"], pool: FedXPool | HistogramPool | None, memory: InnerEstimates | None, task: PairwiseTask
+) -> Carry:
     """Lines 7 and 9 of both algorithms, 21 of Algorithm 2: receive the pool (and G, and recall u), begin a history.
 
     Raises:
@@ -159,13 +137,6 @@ def start(x: Float[Tensor, "d"], pool: FedXPool | None, memory: InnerEstimates |
     return Carry(**vars(pairwise.start(x, pool, memory, task)), omegas=omegas, num_partners=partners, history=[])
 
 
-def read_pool(task: PairwiseTask, pool: FedXPool) -> tuple[Predictions, Predictions]:
-    """Return the positives and the partners that a pool brings: predictions of others, or the bins of histograms."""
-    if task.settings.pool == "histogram":
-        return fill_from_counts(task, pool, observe)
-    return fill_buffers(task, pool)
-
-
 def draw_batches(task: PairwiseTask, pool: FedXPool) -> Iterator[tuple[float, PairBatch]]:
     """Lines 8, 11 and 12 of both algorithms: what each step samples, and what it takes from the shuffled buffers.
 
@@ -177,7 +148,7 @@ def draw_batches(task: PairwiseTask, pool: FedXPool) -> Iterator[tuple[float, Pa
     """
     own, settings, training = task.f.positives, task.settings, task.training
     # line 8
-    positives, partners = read_pool(task, pool)
+    positives, partners = fill_buffers(task, pool)
     if task.f.tracked and not len(partners.scores):  # u cannot be observed: leave out positives that need it
         own, positives = own[:0], positives.take(np.flatnonzero(as_array(~positives.u.isnan().any(dim=1))))
     first, second = queues(task, positives, partners)
@@ -188,8 +159,8 @@ def draw_batches(task: PairwiseTask, pool: FedXPool) -> Iterator[tuple[float, Pa
     others: Iterator[Any] = rest if settings.independent_history else repeat(None)
     for iteration, active, other in zip(task.iterations, samples, others, strict=False):
         # line 12
-        lazy = positives.take(first.take(settings.draws[0]))
-        lazy_partners = partners.take(second.take(settings.draws[1]))
+        lazy = positives.take(first.take(settings.positive_batch_size))
+        lazy_partners = partners.take(second.take(settings.negative_batch_size))
         if unknown:
             lazy = lazy._replace(u=fill_in(lazy.u, observe(task, lazy.scores, lazy_partners)))
         yield task.eta(iteration), PairBatch(active, lazy, lazy_partners, other)
@@ -221,24 +192,34 @@ def step(carry: Carry, batch: PairBatch, eta: float, task: PairwiseTask) -> Carr
 def finish(carry: Carry, task: PairwiseTask) -> tuple[Float[Tensor, "d"], FedXPredictions, InnerEstimates | None]:
     """Lines 18 and 6 of Algorithm 1, 20 and 6 of Algorithm 2: the model, G and the history go up; u stays."""
     x, up, memory = pairwise.finish(carry, task)
-    known = count_scores(x, task) if task.settings.pool == "histogram" else make_predictions(carry.history, task)
-    return x, replace(known, momentum=up.momentum), memory
+    return x, replace(make_predictions(carry.history, task), momentum=up.momentum), memory
 
 
 # The server half.
 
 
-def init(x: Float[np.ndarray, "d"], plan: Plan[FedXSettings]) -> FedXState:
-    """Line 2: no prediction yet."""
-    return FedXState(positive_scores=x[:0], partner_scores=x[:0], runs=np.zeros((0, 6), np.int64))
+def prologue(x: Float[np.ndarray, "d"], plan: Plan[FedXSettings]) -> Exchanges[FedXState]:
+    """Lines 2 to 4 of both algorithms; a `ServerHalf.prologue`."""
+    # line 2: no prediction yet
+    state = FedXState(positive_scores=x[:0], partner_scores=x[:0], runs=np.zeros((0, 6), np.int64))
+    # lines 3 and 4: every client scores K batches
+    scored = yield Ask(SCORING, plan.everyone)
+    return collect(x, state, scored, plan)
 
 
-def tell(x: Float[np.ndarray, "d"], state: FedXState, plan: Plan[FedXSettings], tracked: bool = False) -> FedXPool:
-    """Lines 24 and 25 of Algorithm 1: the whole pool goes to every client; 26 and 27 of Algorithm 2: with U and G."""
-    positives, partners = count_halves(make_objective(plan.loss, **plan.settings.objective_options), plan.class_counts)
+def run_round(
+    x: Float[np.ndarray, "d"], state: FedXState, plan: Plan[FedXSettings], tracked: bool = False
+) -> Exchanges[tuple[Float[np.ndarray, "d"], FedXState]]:
+    """A round at the server; a `ServerHalf.round`.
+
+    Args:
+        tracked: Whether clients send u.
+    """
+    # lines 24 and 25 of Algorithm 1: the whole pool goes to every client; 26 and 27 of Algorithm 2: with U and G
+    positives, partners = count_halves(objective_of(plan), plan.class_counts)
     *_, p, q, with_u = state.runs.T
     pool = FedXPool(
-        **{name: value for name, value in state.arrays().items() if name not in ("runs", "recent", "precision")},
+        **{name: value for name, value in state.arrays().items() if name != "runs"},
         totals=np.array([len(positives), positives.sum(), partners.sum()], dtype=np.int64),
         positive_lengths=p[p > 0],
         positive_weights=weigh_runs(state, p, positives),
@@ -246,39 +227,38 @@ def tell(x: Float[np.ndarray, "d"], state: FedXState, plan: Plan[FedXSettings], 
         partner_lengths=q[q > 0],
         partner_weights=weigh_runs(state, q, partners),
     )
-    return add_counts(pool, state) if plan.settings.pool == "histogram" else pool
-
-
-def update(
-    x: Float[np.ndarray, "d"], state: FedXState, replies: Replies[FedXPredictions], plan: Plan[FedXSettings]
-) -> tuple[Float[np.ndarray, "d"], FedXState]:
-    """Lines 23 and 26 of Algorithm 1, 25 and 27 of Algorithm 2: the histories, the means of the models and of G."""
-    return average(x, take_in(x, state, replies, plan), replies, plan)
-
-
-def take_in(
-    x: Float[np.ndarray, "d"], state: FedXState, replies: Replies[FedXPredictions], plan: Plan[FedXSettings]
-) -> FedXState:
-    """Add to the pool what clients sent of their scores; see `collect` and `collect_counts`."""
-    if plan.settings.pool == "histogram":
-        return collect_counts(state, replies, plan)
-    return collect(x, state, replies, plan)
+    replies = yield Train(pool)
+    # lines 23 and 26 of Algorithm 1, 25 and 27 of Algorithm 2: the histories, the means of the models and of G
+    return average(x, collect(x, state, replies, plan), replies, plan)
 
 
 FEDX1 = Method(
     ClientHalf(PairwiseRisk, draw_batches, start, step, finish),
-    ServerHalf(init, tell, update),
+    ServerHalf(prologue=prologue, round=run_round),
     Records(down=FedXPool, up=FedXPredictions, state=FedXState),
     FedXSettings,
     {SCORING: Phase(FedXPredictions, score)},
-    "psm",
     adjusts=True,
+    checks=Checks(check_linear, check_pairs, bound_history, check_predictions),
+    choose=lambda method, settings: with_histograms(method) if settings.pool == "histogram" else method,
+    table="fedx",
+    losses=tuple(LINEAR),
+    loss="psm",
+    sends="prediction sets of positives and negatives",
+    unread=("batch_size", "server_learning_rate"),
+    needs_examples="has a risk over the pairs of all sites for its objective, whatever each holds",
+    weighted_gradients=True,
+    sums_instead="set fedx.pool to histogram",
 )
 
 FEDX2 = replace(
     FEDX1,
     client=replace(FEDX1.client, objective=partial(PairwiseRisk, tracked=True)),
-    server=replace(FEDX1.server, tell=partial(tell, tracked=True)),
+    server=replace(FEDX1.server, round=partial(run_round, tracked=True)),
     records=replace(FEDX1.records, memory=InnerEstimates),
+    checks=replace(FEDX1.checks, run=check_pool),
+    losses=tuple(PAIRWISE_LOSSES),
     loss="kl-opauc",
+    sends="prediction sets, inner-function estimates u, momentum",
+    default_step=0.1,  # with larger steps an mlp fits too closely to small sites, of 30 to 200 rows
 )

@@ -11,7 +11,8 @@ secure sum of at least n clients, a share of 1 / n of its variance. A sample cou
 Site j's samples count |S_j| times, so that the shares are those of the union and need no omega_j.
 """
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from logging import getLogger
 from typing import Any
 
@@ -20,16 +21,63 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from methods.method import Plan, Replies
-from methods.pairwise import FedXSettings, PairwiseTask
-from methods.predictions import FedXPool, FedXPredictions, FedXState, Predictions
+from methods import pairwise
+from methods.fedx_settings import FedXSettings, count_halves, objective_of
+from methods.method import Method, Phase
+from methods.pairwise import (
+    PairBatch,
+    PairwiseTask,
+    Predictions,
+    active_batches,
+    average,
+    observe,
+)
+from methods.server import Ask, Exchanges, Plan, Replies, ServerHalf, Train
+from payloads.record import FloatArray, IntArray, Payload, PayloadError, array
 from payloads.settings import TrainingSettings
-from privacy.budget import noise_for
+from privacy.budget import epsilon_of, noise_for
 from problems.least_cell import Groups
 from problems.randomness import secret_normal
 
+# the exchange before round 1, in which clients score their samples
+SCORING = "scoring"
 
-def count_scores(x: Float[Tensor, "d"], task: PairwiseTask) -> FedXPredictions:
+
+@dataclass(frozen=True, eq=False)
+class ScoreHistograms(Payload):
+    """Up: all samples of a site by class and by bin of their score and, in FedX2, its momentum."""
+
+    positive_counts: IntArray = array("h", kind="int", combined="total")
+    negative_counts: IntArray = array("h", kind="int", combined="total")
+    momentum: FloatArray | None = array("d", optional=True, combined="mean")
+
+
+@dataclass(frozen=True, eq=False)
+class HistogramState(Payload):
+    """The server's state: the sums of the counts in each of the last ``tau`` rounds, positives first; with a budget the
+    sum over all histograms so far of one over the noise's variance; and the participants' mean momentum."""
+
+    recent: IntArray = array("t", "e", kind="int")
+    precision: FloatArray | None = array(1, optional=True)
+    momentum: FloatArray | None = array("d", optional=True)
+
+
+@dataclass(frozen=True, eq=False)
+class HistogramPool(Payload):
+    """Down: the samples of all sites by class and by bin of their score, of the last ``tau`` rounds together."""
+
+    # all sites together: clients N, positives |S_1|, partners |S_2|
+    totals: IntArray = array(3, kind="int")
+    positive_counts: IntArray = array("h", kind="int")
+    negative_counts: IntArray = array("h", kind="int")
+    # FedX2, from round 2 on: the average of the clients' momenta
+    momentum: FloatArray | None = array("d", optional=True)
+
+
+# The client half.
+
+
+def count_scores(x: Float[Tensor, "d"], task: PairwiseTask) -> ScoreHistograms:
     """Count the scores of all samples of a site.
 
     Args:
@@ -37,7 +85,7 @@ def count_scores(x: Float[Tensor, "d"], task: PairwiseTask) -> FedXPredictions:
         task: has the samples, the score, and the number of bins.
 
     Returns:
-        The counts, and no score.
+        The counts.
 
     Raises:
         ValueError: a score is not finite, in a run without secure sums and without a budget.
@@ -54,7 +102,7 @@ def count_scores(x: Float[Tensor, "d"], task: PairwiseTask) -> FedXPredictions:
             "%d scores of this site are not finite: the run has diverged", (~np.isfinite(scores)).sum()
         )
         scores = np.nan_to_num(scores, nan=low, posinf=high, neginf=low)
-    bins, none = task.settings.bins, np.zeros(0, task.training.dtype)
+    bins = task.settings.bins
     positive = site.labels.cpu().numpy() > 0.5
     if site.least_cell > 1 and not task.settings.pool_epsilon:  # no row counts by itself
         for one in (positive, ~positive):
@@ -65,9 +113,18 @@ def count_scores(x: Float[Tensor, "d"], task: PairwiseTask) -> FedXPredictions:
     if deviation := deviation_of(task.settings, task.training):
         share = max(deviation / np.sqrt(task.summed), 1.0)  # rounding would take away what is much smaller
         counts = [count + np.rint(share * secret_normal(bins)).astype(np.int64) for count in counts]
-    return FedXPredictions(
-        positive_scores=none, partner_scores=none, positive_counts=counts[0], negative_counts=counts[1]
-    )
+    return ScoreHistograms(positive_counts=counts[0], negative_counts=counts[1])
+
+
+def score(x: Float[Tensor, "d"], down: None, task: PairwiseTask) -> ScoreHistograms:
+    """Answer the phase `SCORING`: lines 3 and 4 of both algorithms, with the counts of all samples."""
+    return count_scores(x, task)
+
+
+def finish(carry: Any, task: PairwiseTask) -> tuple[Float[Tensor, "d"], ScoreHistograms, Any]:
+    """The model, G and the counts of the new model's scores go up; u stays."""
+    x, up, memory = pairwise.finish(carry, task)
+    return x, replace(count_scores(x, task), momentum=up.momentum), memory
 
 
 def deviation_of(settings: FedXSettings, training: TrainingSettings) -> float:
@@ -86,46 +143,17 @@ def bounds_of(task: PairwiseTask) -> tuple[float, float]:
     return task.f.score.bounds
 
 
-def collect_counts(state: FedXState, replies: Replies[FedXPredictions], plan: Plan[FedXSettings]) -> FedXState:
-    """Add the sum of a round's counts to those of the last ``tau`` - 1 rounds.
-
-    Args:
-        state: after the round before.
-        replies: of the round, or of the scoring round.
-        plan: has ``tau``.
-    """
-    fresh = [sum(getattr(up, name) for up in replies.ups) for name in ("positive_counts", "negative_counts")]
-    rounds = np.concatenate(fresh)[None]
-    if state.recent is not None:
-        rounds = np.concatenate([state.recent, rounds])[-plan.settings.tau :]
-    deviation = deviation_of(plan.settings, plan.training)
-    if not deviation:
-        return replace(state, recent=rounds)
-    before = 0.0 if state.precision is None else state.precision[0]
-    return replace(state, recent=rounds, precision=np.array([before + deviation**-2]))
-
-
-def add_counts(pool: FedXPool, state: FedXState) -> FedXPool:
-    """Put the counts of the last rounds into what goes down."""
-    assert state.recent is not None
-    positives, negatives = np.split(state.recent.sum(axis=0), 2)
-    return replace(pool, positive_counts=positives, negative_counts=negatives)
-
-
-def fill_from_counts(task: PairwiseTask, pool: FedXPool, observe: Any) -> tuple[Predictions, Predictions]:
+def fill_from_counts(task: PairwiseTask, pool: HistogramPool) -> tuple[Predictions, Predictions]:
     """Make predictions of the histograms' bins.
 
     Args:
         task: has the score's range, and whether u is tracked.
-        pool: what came down.
-        observe: see `methods.fedx.observe`.
+        pool: The pool that came down.
 
     Returns:
         The positives and the partners, on the site's device; of a class that nobody has, none.
     """
     (low, high), device = bounds_of(task), task.site.labels.device
-    assert pool.positive_counts is not None
-    assert pool.negative_counts is not None
     bins = len(pool.positive_counts)
     middles = low + (high - low) * (np.arange(bins) + 0.5) / bins
 
@@ -147,3 +175,96 @@ def fill_from_counts(task: PairwiseTask, pool: FedXPool, observe: Any) -> tuple[
         u = observe(task, positives.scores, partners)
         positives = positives._replace(u=u if len(partners.scores) else torch.full_like(u, torch.nan))
     return positives, partners
+
+
+def draw_batches(task: PairwiseTask, pool: HistogramPool) -> Iterator[tuple[float, PairBatch]]:
+    """Pair the samples of every step with all bins of the pool; a `ClientHalf.batches`.
+
+    Args:
+        pool: The pool that came down.
+
+    Returns:
+        The step size and the batch of each iteration.
+    """
+    own = task.f.positives
+    positives, partners = fill_from_counts(task, pool)
+    if task.f.tracked and not len(partners.scores):  # u cannot be observed: leave out the positives
+        own, positives = own[:0], positives.take(np.arange(0))
+    samples = active_batches(task, own, task.training.local_steps)
+    for iteration, active in zip(task.iterations, samples, strict=True):
+        yield task.eta(iteration), PairBatch(active, positives, partners)
+
+
+# The server half.
+
+
+def prologue(x: Float[np.ndarray, "d"], plan: Plan[FedXSettings]) -> Exchanges[HistogramState]:
+    """Lines 2 to 4 of both algorithms: every client counts its scores; a `ServerHalf.prologue`."""
+    scored = yield Ask(SCORING, plan.everyone)
+    return collect_counts(HistogramState(recent=np.zeros((0, 2 * plan.settings.bins), np.int64)), scored, plan)
+
+
+def run_round(
+    x: Float[np.ndarray, "d"], state: HistogramState, plan: Plan[FedXSettings]
+) -> Exchanges[tuple[Float[np.ndarray, "d"], HistogramState]]:
+    """Send the counts of the last rounds, with G; average the models and G. A `ServerHalf.round`."""
+    own, partners = count_halves(objective_of(plan), plan.class_counts)
+    positives, negatives = np.split(state.recent.sum(axis=0), 2)
+    pool = HistogramPool(
+        totals=np.array([len(own), own.sum(), partners.sum()], dtype=np.int64),
+        positive_counts=positives,
+        negative_counts=negatives,
+        momentum=state.momentum,
+    )
+    replies = yield Train(pool)
+    return average(x, collect_counts(state, replies, plan), replies, plan)
+
+
+def collect_counts(
+    state: HistogramState, replies: Replies[ScoreHistograms], plan: Plan[FedXSettings]
+) -> HistogramState:
+    """Add the sum of a round's counts to the sums of the last ``tau`` - 1 rounds.
+
+    Args:
+        state: The state after the round before.
+        replies: The replies of the round, or of the scoring round.
+        plan: The round's plan; provides ``tau``.
+    """
+    fresh = [sum(getattr(up, name) for up in replies.ups) for name in ("positive_counts", "negative_counts")]
+    recent = np.concatenate([state.recent, np.concatenate(fresh)[None]])[-plan.settings.tau :]
+    deviation = deviation_of(plan.settings, plan.training)
+    if not deviation:
+        return replace(state, recent=recent)
+    before = 0.0 if state.precision is None else state.precision[0]
+    return replace(state, recent=recent, precision=np.array([before + deviation**-2]))
+
+
+def report(state: HistogramState, plan: Plan[FedXSettings]) -> dict[str, float]:
+    """Report the share of the budget that is spent; a `ServerHalf.report`."""
+    if state.precision is None:
+        return {}
+    return {"pool_epsilon": epsilon_of(state.precision[0] ** -0.5, plan.settings.pool_delta, 1)}
+
+
+def check_counts(record: ScoreHistograms, model: object, plan: Plan[FedXSettings]) -> None:
+    """Check the number of bins and, without noise, the sign of the counts; a `Checks.record`."""
+    bins = plan.settings.bins
+    for counts in (record.positive_counts, record.negative_counts):
+        if len(counts) != bins or ((counts < 0).any() and not plan.settings.pool_epsilon):
+            raise PayloadError(f"counts in {len(counts)} bins, expected numbers >= 0 in {bins}")
+
+
+def with_histograms(method: Method) -> Method:
+    """Make the form of FedX with histograms in the place of the pool.
+
+    Args:
+        method: `methods.fedx.FEDX1` or `methods.fedx.FEDX2`.
+    """
+    return replace(
+        method,
+        client=replace(method.client, batches=draw_batches, finish=finish),
+        server=ServerHalf(prologue=prologue, round=run_round, report=report),
+        records=replace(method.records, down=HistogramPool, up=ScoreHistograms, state=HistogramState),
+        phases={SCORING: Phase(ScoreHistograms, score)},
+        checks=replace(method.checks, limits=lambda place, model, plan: {"h": plan.settings.bins}, record=check_counts),
+    )

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Float
 
-from methods.method import ClientHalf, Method, Plan, Records, ServerHalf
+from methods.fedx_settings import FedXSettings, check_pairs
+from methods.method import Checks, ClientHalf, Method, Records
 from methods.pairwise import (
     ActiveBatch,
     Carry,
-    FedXSettings,
     InnerEstimates,
     Momentum,
     PairwiseRisk,
@@ -28,6 +28,8 @@ from methods.pairwise import (
     start,
     update_u,
 )
+from methods.server import Plan, ServerHalf
+from problems.objectives.pairwise import PAIRWISE_LOSSES
 
 
 def batches(task: PairwiseTask, down: Momentum | None) -> Iterator[tuple[float, ActiveBatch]]:
@@ -62,6 +64,12 @@ LOCAL_PAIR = Method(
     ServerHalf(tell=tell, update=average),
     Records(down=Momentum, up=Momentum, memory=InnerEstimates, state=Momentum),
     FedXSettings,
-    loss="kl-opauc",
     adjusts=True,
+    checks=Checks(sites=check_pairs),
+    table="fedx",
+    losses=tuple(PAIRWISE_LOSSES),
+    loss="kl-opauc",
+    sends="momentum, if the loss's outer function f is not linear",
+    unread=("batch_size", "server_learning_rate"),
+    default_step=0.1,  # with larger steps an mlp fits too closely to small sites, of 30 to 200 rows
 )

@@ -10,6 +10,8 @@ The client half is what one client computes in one round. The server half makes 
     down = tell(x, state, plan)                   # what goes to the clients beside x
     x, state = update(x, state, replies, plan)    # the next model, from a round's replies
 
+A method with further exchanges writes the server half of its round as a generator; see `methods.server`.
+
 The functions use nothing but their arguments. `clients.base.MethodClient` and `strategies.method.MethodStrategy` are
 the adapters between a `Method` and Flower.
 
@@ -27,25 +29,32 @@ The shapes in the annotations of this package have one language:
 | *stack | a stack of clients: a step computes them as one, on leading axes; none for one client |
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64, Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from payloads.record import FloatArray, Payload
+from methods.checks import Checks as Checks
+from methods.server import Ask as Ask
+from methods.server import Exchanges as Exchanges
+from methods.server import Plan as Plan
+from methods.server import Replies as Replies
+from methods.server import S as S
+from methods.server import ServerHalf as ServerHalf
+from methods.server import Train as Train
+from methods.server import average as average
+from methods.server import average_records as average_records
+from payloads.record import Payload
 from payloads.settings import Settings, TrainingSettings
 from problems.models import NUMPY_DTYPES
-from problems.models.vectors import exact_mean, mean
 from problems.objectives.classification import CROSS_ENTROPY
 from problems.site import Site
 
-S = TypeVar("S", bound=Settings)  # the family's settings
 F = TypeVar("F")  # f_i: an object that gives its gradients at a point, on a batch
-U = TypeVar("U", bound=Payload)  # what the clients send
 
 
 @dataclass(frozen=True)
@@ -87,73 +96,6 @@ class Task(Generic[S, F]):
 
 
 @dataclass(frozen=True)
-class Plan(Generic[S]):
-    """What the server knows in a round, beside the model and its own state.
-
-    Attributes:
-        server_round: the round's number, counted from 1.
-        training: the settings common to all algorithms.
-        settings: those of the algorithm's family.
-        loss: the name of the loss.
-        class_counts: negatives and positives of every site, in the order of the partition ids.
-        layout: names and shapes of the parts of the flat model; () if unknown.
-    """
-
-    server_round: int
-    training: TrainingSettings
-    settings: S
-    loss: str
-    class_counts: Int64[np.ndarray, "N 2"]
-    layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
-
-
-@dataclass(frozen=True)
-class Replies(Generic[U]):
-    """The good replies of a round, in the order of the partition ids.
-
-    Attributes:
-        places: the places, among the N sites, of the c clients that replied.
-        points: the point of each.
-        ups: the record of each.
-        weights: weights for a mean over these c replies, 1 on average; None: equal weights.
-        shares: weights for a mean over all N sites, 1 on average over all N; None: equal weights.
-        num_sites: N.
-        states_lost: whether a client lost its memory. Corrections that belong together are then reset at all clients.
-    """
-
-    places: Sequence[int]
-    points: Sequence[Float[np.ndarray, "d"]]
-    ups: Sequence[U]
-    weights: Float64[np.ndarray, "c"] | None
-    shares: Float64[np.ndarray, "c"] | None
-    num_sites: int
-    states_lost: bool = False
-
-    def mean_point(self) -> Float[np.ndarray, "d"]:
-        """The mean of the points, rounded once."""
-        return mean(self.points, self.weights)
-
-    def mean(self, field: str) -> FloatArray:
-        """Average a field of the records; the mean is rounded once.
-
-        Args:
-            field: its name; every record must have a value there.
-        """
-        return mean([getattr(up, field) for up in self.ups], self.weights)
-
-    def move(self, start: Float[np.ndarray, "d"], plan: Plan[Any]) -> Float[np.ndarray, "d"]:
-        """Return start + server-learning-rate (mean of the points - start), in float64 until it is rounded.
-
-        Args:
-            start: from where the server steps; the result gets its number type.
-            plan: has the server's learning rate, eta_g.
-        """
-        begun, rate = start.astype(np.float64), plan.training.server_learning_rate
-        moved: FloatArray = (begun + rate * (exact_mean(self.points, self.weights) - begun)).astype(start.dtype)
-        return moved
-
-
-@dataclass(frozen=True)
 class Phase:
     """An exchange besides a round's own, in which clients answer with a record and take no step.
 
@@ -164,35 +106,6 @@ class Phase:
 
     up: type[Payload]
     answer: Callable[..., Payload]
-
-
-def average(
-    x: Float[np.ndarray, "d"], state: Any, replies: Replies[Any], plan: Plan[Any]
-) -> tuple[Float[np.ndarray, "d"], Any]:
-    """Do the plain server half.
-
-    Returns:
-        The mean of the points, and the state as it was.
-    """
-    return replies.mean_point(), state
-
-
-def average_records(
-    x: Float[np.ndarray, "d"], state: Any, replies: Replies[U], plan: Plan[Any]
-) -> tuple[Float[np.ndarray, "d"], U]:
-    """Average the points and the records, the update of a method whose state is the mean of what clients sent.
-
-    Args:
-        x: the model before the round, which has no effect.
-        state: the state before the round, which has no effect.
-        replies: with records that all have the same fields.
-        plan: of the round; has no effect.
-
-    Returns:
-        The mean of the points, and a record with the mean of each field, which becomes the state.
-    """
-    first = replies.ups[0]
-    return replies.mean_point(), replace(first, **{name: replies.mean(name) for name in first.arrays()})
 
 
 @dataclass(frozen=True)
@@ -232,23 +145,6 @@ class ClientHalf:
 
 
 @dataclass(frozen=True)
-class ServerHalf:
-    """What the server computes. The defaults average the points, keep no state and send nothing beside the model.
-
-    Attributes:
-        init: (x, plan) -> state.
-        tell: (x, state, plan) -> down.
-        update: (x, state, replies, plan) -> x, state.
-        output: (x, plan) -> the model to evaluate and save, made from a round's x.
-    """
-
-    init: Callable[[Float[np.ndarray, "d"], Any], Any] = lambda x, plan: None
-    tell: Callable[[Float[np.ndarray, "d"], Any, Any], Any] = lambda x, state, plan: None
-    update: Callable[[Float[np.ndarray, "d"], Any, Any, Any], tuple[Float[np.ndarray, "d"], Any]] = average
-    output: Callable[[Float[np.ndarray, "d"], Any], Float[np.ndarray, "d"]] = lambda x, plan: x
-
-
-@dataclass(frozen=True)
 class Records:
     """The types of a method's records; None where there is nothing.
 
@@ -264,28 +160,80 @@ class Records:
     state: type[Payload] | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """The properties of an algorithm beside its computations.
+
+    Attributes:
+        table: The run-config table of its own settings; "" if it has none.
+        losses: The losses that it can minimise.
+        loss: The meaning of ``loss = "auto"``.
+        sends: A description of everything that travels beside the model.
+        default_step: The meaning of ``learning-rate = "auto"``.
+        own_steps: Its own keys of step sizes.
+        unread: The common settings without effect.
+        number_types: The values of ``dtype`` that it can compute in.
+        needs_all_clients: The reason for which every client must take part in every round; it follows the words
+            "strategy x". "": a few clients a round are enough.
+        retries_failed: Whether a client that gave no good reply is asked again, up to ``max-retries`` times, before the
+            run ends.
+        joint_states: Whether the sum of the clients' memories matters: if one is lost, all clients discard theirs.
+        needs_examples: The reason for which ``client-weights`` must be "examples"; it follows the words "strategy x".
+        weighted_gradients: Whether gradients already have their site's weight by samples, and means over sites are
+            plain.
+        sums_instead: The way to do without each client's own values; it ends an error.
+        objection: The reason for which a model must not be clipped or noised in transit.
+    """
+
+    table: str = ""
+    losses: tuple[str, ...] = (CROSS_ENTROPY,)
+    loss: str = CROSS_ENTROPY
+    sends: str = "nothing"
+    default_step: float = 0.3
+    own_steps: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ("server_learning_rate", "score")
+    number_types: tuple[str, ...] = ("float32", "float64")
+    needs_all_clients: str = ""
+    retries_failed: bool = False
+    joint_states: bool = False
+    needs_examples: str = ""
+    weighted_gradients: bool = False
+    sums_instead: str = "take another strategy"
+    objection: str = ""
+
+
 @dataclass(frozen=True)
-class Method:
-    """An algorithm: its two halves, its records, and the family's own settings.
+class Method(Traits):
+    """An algorithm: its two halves, its records, the family's own settings, and its traits.
 
     Attributes:
         phases: the exchanges besides the rounds' own, by name.
-        loss: what ``loss = "auto"`` means.
         taken: what it takes of samples; None where it is more than gradients of means over single samples, so that
             clipping single samples does not make it private.
         adjusts: whether the gradient of a step may be clipped and have weight decay; see `methods.adjustment`.
         has_adam: whether its local steps may be Adam's; see `methods.adam`.
+        checks: The server's checks.
+        choose: (method, settings) -> the form of the method for a run's settings. None: there is one form.
     """
 
     client: ClientHalf
-    server: ServerHalf = ServerHalf()
+    server: ServerHalf = field(default_factory=ServerHalf)
     records: Records = Records()
     settings: type[Settings] = Settings
     phases: Mapping[str, Phase] = field(default_factory=dict)
-    loss: str = CROSS_ENTROPY
     taken: SampleGradients | None = None
     adjusts: bool = False
     has_adam: bool = False
+    checks: Checks = field(default_factory=Checks)
+    choose: Callable[["Method", Any], "Method"] | None = None
+
+    def of(self, settings: Any) -> "Method":
+        """Choose the form of the method for a run.
+
+        Args:
+            settings: The run's settings of the family.
+        """
+        return self if self.choose is None else self.choose(self, settings)
 
 
 def as_tensor(array: Float[np.ndarray, "*shape"], like: Tensor) -> Float[Tensor, "*shape"]:

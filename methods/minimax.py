@@ -7,6 +7,7 @@ first. Where sites are weighted by their samples, the weight is part of f_i. So 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,10 +15,12 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from methods.method import Plan, Task
+from methods.checks import check_batches, check_classes
+from methods.method import Method, Task
 from methods.samples import make_sampler
+from methods.server import Plan
 from payloads.record import FloatArray, Payload, array
-from problems.minimax import SADDLES, Oracle
+from problems.minimax import AUC_MINIMAX, SADDLES, Oracle
 from problems.sampling import Indices
 
 F = TypeVar("F", bound=Oracle)
@@ -83,6 +86,25 @@ def fill_blocks(f: Oracle, of_x: float, of_y: float) -> Float[Tensor, "d"]:
     blocks[: f.primal_dim] = of_x
     blocks[f.primal_dim :] = of_y
     return blocks
+
+
+def check_saddle(plan: Plan[Any]) -> None:
+    """Check that the sites can fill batches and, for AUC, have both classes; a `Checks.sites`."""
+    check_batches(plan)
+    if plan.loss in SADDLES:
+        check_classes(plan, "AUC")
+
+
+# Each f_i has its site's weight by samples. If only some sites take part, the mean of their f_i estimates f without
+# bias. Longer steps let the saddle point of a linear model with many features swing.
+make_method = partial(
+    Method,
+    losses=(AUC_MINIMAX,),
+    loss=AUC_MINIMAX,
+    weighted_gradients=True,
+    unread=("server_learning_rate",),
+    default_step=0.1,
+)
 
 
 def count_population(plan: Plan[Any]) -> Float64[np.ndarray, "2"] | None:

@@ -16,7 +16,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -24,66 +24,19 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from methods.adjustment import Adjustment
-from methods.method import Plan, Replies, Task, as_array, as_tensor, momentum_step
+from methods.fedx_settings import FedXSettings as FedXSettings
+from methods.method import Task, as_array, as_tensor, momentum_step
+from methods.server import Plan, Replies
 from payloads.record import BoolArray, FloatArray, Payload, array
-from payloads.settings import Settings, TrainingSettings, setting
+from payloads.settings import TrainingSettings
 from problems.models import FlatModel
 from problems.models.dense import add_scaled
-from problems.models.vectors import mean
-from problems.objectives.pairwise import PairwiseObjective, make_objective, pairwise_score
+from problems.objectives.pairwise import make_objective, pairwise_score
 from problems.randomness import Purpose
 from problems.sampling import Indices, on_device
 from problems.site import Site
 
 ACTIVE = Purpose.POSITIVES, Purpose.PARTNERS
-
-
-class FedXSettings(Settings):
-    """Hyper-parameters of FedX1, FedX2 and their local and centralised counterparts (table ``fedx``)."""
-
-    # the estimators
-    gamma: float = setting("The weight of a new observation in u (fedx2).", 0.9, gt=0, le=1)
-    beta: float = setting("The weight of a new gradient in the momentum (fedx2).", 0.1, gt=0, le=1)
-    # the objective
-    lambda_: float = setting("The temperature of kl-opauc.", 3.0, gt=0)
-    margin: float = setting("The margin of the hinge losses.", 1.0, ge=0)
-    surrogate: Literal["squared-hinge", "logistic", "psm"] = setting(
-        "The surrogate inside auprc and p-norm-push, which refuses psm.", "squared-hinge"
-    )
-    power: float = setting("The p of p-norm-push.", 2.0, ge=1)
-    # batches and histories
-    positive_batch_size: int = setting("The positives of a local step.", 16, ge=1)
-    negative_batch_size: int = setting("The negatives of a local step, or any samples for auprc.", 16, ge=1)
-    tau: int = setting("The rounds of predictions that the pool keeps.", 1, ge=1)
-    history_size: int = setting("The predictions of each kind that a client sends in a round. 0: all.", 0, ge=0)
-    independent_history: bool = setting(
-        "Whether to record predictions of an independent sample (Algorithm 2, line 14).", False
-    )
-    pool: Literal["predictions", "histogram", "uniform"] = setting(
-        "The clients' knowledge of other sites' scores.", "predictions"
-    )
-    pool_epsilon: float = setting("The epsilon that all histograms of a run may spend. 0: no noise.", 0.0, ge=0)
-    pool_delta: float = setting("The delta of the same budget.", 1e-5, gt=0, lt=1)
-    bins: int = setting("The bins of a histogram.", 32, ge=2, le=2**16)
-    prediction_noise: float = setting(
-        "The standard deviation of Gaussian noise on the scores that a client sends.", 0.0, ge=0
-    )
-
-    @property
-    def fixes_rounds(self) -> bool:
-        return self.pool_epsilon > 0  # the noise is that for all rounds
-
-    @property
-    def draws(self) -> tuple[int, int]:
-        """How many positives and how many partners a step takes from the pool; of a histogram all bins."""
-        if self.pool == "histogram":
-            return self.bins, 2 * self.bins
-        return self.positive_batch_size, self.negative_batch_size
-
-    @property
-    def objective_options(self) -> dict[str, Any]:
-        """The arguments of `make_objective` beside the name."""
-        return {"margin": self.margin, "temperature": self.lambda_, "surrogate": self.surrogate, "power": self.power}
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +61,36 @@ class ActiveBatch(NamedTuple):
     features: Tensor
     places: Int64[Tensor, "*stack b"]
     labels: Float64[Tensor, "*stack m"] | None
+
+
+class Predictions(NamedTuple):
+    """Predictions of positives or of partners from the pool.
+
+    Attributes:
+        scores: one of each.
+        weights: the weight of each in a mean.
+        u: of positives, NaN where unknown; None unless it is tracked.
+        labels: of partners; None where the loss reads none.
+    """
+
+    scores: Float64[Tensor, "*stack entries"]
+    weights: Float64[Tensor, "*stack entries"]
+    u: Any = None  # Float64[Tensor, "*stack entries k"] | None
+    labels: Float64[Tensor, "*stack entries"] | None = None
+
+    def take(self, rows: Indices) -> "Predictions":
+        places = on_device(rows, self.scores.device)
+        return Predictions._make(None if value is None else value[places] for value in self)
+
+
+class PairBatch(NamedTuple):
+    """The input of a local step: the active halves of its pairs (the site's samples), the lazy halves (predictions from
+    the pool) and, with ``independent-history``, the sample to record instead of the active one."""
+
+    active: ActiveBatch
+    positives: Predictions
+    partners: Predictions
+    independent: ActiveBatch | None = None
 
 
 @dataclass(frozen=True)
@@ -228,6 +211,19 @@ def differences(
     return partners[..., None, :] - positives[..., None]
 
 
+def observe(
+    task: PairwiseTask, scores: Float64[Tensor, "*stack b"], partners: Predictions
+) -> Float64[Tensor, "*stack b k"]:
+    """Observe the inner mean g of some positives, in the form in which u is kept.
+
+    Args:
+        task: has the pair loss l.
+        scores: of the positives.
+        partners: of the pool, with which all of them are paired.
+    """
+    return task.f.objective.observe(differences(scores, partners.scores), partners.labels, partners.weights)
+
+
 def fill_in(u: Float64[Tensor, "*stack b k"], seen: Float64[Tensor, "*stack b k"]) -> Float64[Tensor, "*stack b k"]:
     """Complete u of some positives.
 
@@ -297,25 +293,7 @@ def average(
     Returns:
         The mean model, and the state with the mean momentum, or as it was if no client sent a momentum.
     """
-    state = Momentum() if state is None else state
-    sent = [place for place, up in enumerate(replies.ups) if up.momentum is not None]
-    if sent:
-        weights = None if replies.weights is None else replies.weights[sent] / replies.weights[sent].mean()
-        state = replace(state, momentum=mean([replies.ups[place].momentum for place in sent], weights))
+    state, sent = Momentum() if state is None else state, replies.having("momentum")
+    if sent.ups:
+        state = replace(state, momentum=sent.mean("momentum"))
     return replies.mean_point(), state
-
-
-def count_halves(
-    objective: PairwiseObjective, class_counts: Int64[np.ndarray, "N 2"]
-) -> tuple[Int64[np.ndarray, "N"], Int64[np.ndarray, "N"]]:
-    """Count the two halves of pairs at every site.
-
-    Args:
-        objective: says whether partners are the negatives or all samples.
-        class_counts: negatives and positives of every site.
-
-    Returns:
-        The numbers of positives, and those of partners.
-    """
-    negatives, positives = class_counts.T
-    return positives, negatives + positives if objective.partners == "all" else negatives

@@ -14,6 +14,7 @@ All steps of a round use the eta of its first local step: drops of the learning 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from logging import getLogger
 from typing import Literal
 
 import numpy as np
@@ -22,11 +23,13 @@ from jaxtyping import Float
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from methods.method import ClientHalf, Method, Phase, Plan, Task
+from methods.method import ClientHalf, Method, Phase, Task
 from methods.samples import Batch, SampleObjective, sample_batches
+from methods.server import Ask, Exchanges, Plan, ServerHalf
 from payloads.record import FloatArray, Payload, array
 from payloads.settings import Settings, TrainingSettings, setting
 from problems.models import FlatModel, Layout
+from problems.models.vectors import exact_mean
 from problems.objectives.classification import SAMPLE_LOSSES
 from problems.objectives.composite import linear_smoothness, ridge_factors
 from problems.penalties import Penalty, PenaltySettings, make_penalty
@@ -144,5 +147,35 @@ def tell_smoothness(x: Float[Tensor, "d"], down: None, task: PenalisedTask) -> S
     return Smoothness(estimate=np.array([largest + task.settings.ridge], dtype=np.dtype(task.training.dtype)))
 
 
+def warn_of_steps(x: Float[np.ndarray, "d"], plan: PenalisedPlan) -> Exchanges[None]:
+    """Ask every site for the smoothness of its f_i, and warn of steps that are too long for their mean; a
+    `ServerHalf.prologue`.
+
+    Args:
+        x: The initial model.
+        plan: The plan of round 0.
+    """
+    answers = yield Ask(SMOOTHNESS, plan.everyone)
+    known = answers.having("estimate")
+    if not known.ups:
+        return
+    estimates = [up.estimate for up in known.ups]
+    smoothness, step = float(exact_mean(estimates, known.weights)[0]), between(plan.training, 1)
+    if step * smoothness > 2:
+        text = (
+            "learning-rate * server-learning-rate * local-steps = %g is above 2 / L = %.4g, with the Lipschitz "
+            "estimate L = %.4g, the mean of the sites': the run may diverge"
+        )
+        getLogger("flwr").warning(text, step, 2 / smoothness, smoothness)
+
+
 make_client = partial(ClientHalf, PenalisedObjective, draw_batches)
-make_method = partial(Method, settings=CompositeSettings, phases={SMOOTHNESS: Phase(Smoothness, tell_smoothness)})
+make_server = partial(ServerHalf, prologue=warn_of_steps)
+make_method = partial(
+    Method,
+    settings=CompositeSettings,
+    phases={SMOOTHNESS: Phase(Smoothness, tell_smoothness)},
+    table="composite",
+    losses=tuple(SAMPLE_LOSSES),
+    unread=("score",),
+)

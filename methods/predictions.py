@@ -20,11 +20,13 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from methods.method import Plan, Replies, as_array
-from methods.pairwise import FedXSettings, PairwiseTask
-from payloads.record import BoolArray, FloatArray, IntArray, Payload, array
+from methods.fedx_settings import FedXSettings, count_halves, objective_of
+from methods.method import as_array
+from methods.pairwise import PairwiseTask, Predictions
+from methods.server import Plan, Replies
+from payloads.record import BoolArray, FloatArray, IntArray, Payload, PayloadError, array
 from problems.randomness import Purpose, secret_normal, stream
-from problems.sampling import Indices, PoolQueue, draw_some, on_device
+from problems.sampling import PoolQueue, draw_some
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +39,6 @@ class FedXPredictions(Payload):
     partner_labels: BoolArray | None = array("q", kind="bool", optional=True)  # auprc only
     positive_u: FloatArray | None = array("p", "k", optional=True)  # FedX2, from its first step on; none with noise
     momentum: FloatArray | None = array("d", optional=True, combined="mean")  # FedX2
-    # in the place of scores, with ``pool = "histogram"``: all samples by class and by bin of their score
-    positive_counts: IntArray | None = array("h", kind="int", optional=True, combined="total")
-    negative_counts: IntArray | None = array("h", kind="int", optional=True, combined="total")
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,10 +49,6 @@ class FedXState(FedXPredictions):
     # of every run: the round and how many clients took part in it, the client's place, how many positives and partners
     # it sent, and whether (1 or 0) it sent u
     runs: IntArray = array("n", 6, kind="int")
-    # with ``pool = "histogram"``: of each of the last rounds the sums of the counts, positives first
-    recent: IntArray | None = array("t", "e", kind="int", optional=True)
-    # with a budget: the sum over all histograms so far of one over the noise's variance
-    precision: FloatArray | None = array(1, optional=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,9 +71,6 @@ class FedXPool(Payload):
     partner_labels: BoolArray | None = array("q", kind="bool", optional=True)
     # FedX2, from round 2 on: the average of the clients' momenta
     momentum: FloatArray | None = array("d", optional=True)
-    # with ``pool = "histogram"``, and then no entries: the samples of all sites by class and by bin of their score
-    positive_counts: IntArray | None = array("h", kind="int", optional=True)
-    negative_counts: IntArray | None = array("h", kind="int", optional=True)
 
 
 # From a client's history up.
@@ -193,27 +185,35 @@ def weigh_runs(
     return weights.astype(state.positive_scores.dtype)
 
 
-# From the pool into a client's buffers.
+def bound_history(place: int, model: object, plan: Plan[FedXSettings]) -> dict[str, int]:
+    """Bound the predictions by K batches, each no larger than the site's samples, and by ``history-size``; a
+    `Checks.limits`.
 
-
-class Predictions(NamedTuple):
-    """Predictions of positives or of partners from the pool.
-
-    Attributes:
-        scores: one of each.
-        weights: the weight of each in a mean.
-        u: of positives, NaN where unknown; None unless it is tracked.
-        labels: of partners; None where the loss reads none.
+    Returns:
+        The most positives p and partners q, and the number k of inner components.
     """
+    fedx, steps, objective = plan.settings, plan.training.local_steps, objective_of(plan)
+    own = [int(counts[place]) for counts in count_halves(objective, plan.class_counts)]
+    positives = steps * min(fedx.positive_batch_size, own[0])
+    partners = steps * min(fedx.negative_batch_size, own[1])
+    most = fedx.history_size or max(positives, partners)
+    return {"p": min(most, positives), "q": min(most, partners), "k": objective.inner_dim}
 
-    scores: Float64[Tensor, "*stack entries"]
-    weights: Float64[Tensor, "*stack entries"]
-    u: Any = None  # Float64[Tensor, "*stack entries k"] | None
-    labels: Float64[Tensor, "*stack entries"] | None = None
 
-    def take(self, rows: Indices) -> "Predictions":
-        places = on_device(rows, self.scores.device)
-        return Predictions._make(None if value is None else value[places] for value in self)
+def check_predictions(record: FedXPredictions, model: object, plan: Plan[FedXSettings]) -> None:
+    """Check the shape of u and the presence of labels; a `Checks.record`."""
+    objective, noisy = objective_of(plan), plan.settings.prediction_noise > 0
+    if record.positive_u is not None and record.positive_u.shape[1] != objective.inner_dim:
+        raise PayloadError(f"positive_u: {record.positive_u.shape[1]} components, expected {objective.inner_dim}")
+    if (record.partner_labels is None) != (objective.partners == "negatives"):
+        raise PayloadError("partner_labels: needed for auprc and for no other loss")
+    if record.momentum is not None and record.positive_u is None and not noisy:
+        raise PayloadError("positive_u: missing beside a momentum")
+    if record.positive_u is not None and noisy:
+        raise PayloadError("positive_u: would undo the noise of fedx.prediction-noise, which is on")
+
+
+# From the pool into a client's buffers.
 
 
 def fill_buffers(task: PairwiseTask, pool: FedXPool) -> tuple[Predictions, Predictions]:

@@ -110,11 +110,7 @@ class Ledger:
 
 
 def refuse_phase(phase: str) -> BudgetError:
-    """Make the error of a phase that takes something else of samples than guarded gradients.
-
-    Args:
-        phase: its name.
-    """
+    """Make the error of a phase that takes something else of samples than guarded gradients."""
     allowed = "none, since it is not covered by the budget"
     return BudgetError("privacy.epsilon", got=f"the phase {phase!r}", allowed=allowed, hint="set privacy.epsilon to 0")
 
@@ -297,8 +293,7 @@ def protect(objective: Any, guard: Guard) -> PrivateSamples | PrivateAUC:
         ModelError: scores of a sample depend on others, or are random.
         TypeError: another objective.
     """
-    if type(objective) is AUCOracle:
-        return PrivateAUC(objective, guard)
-    if type(objective) is SampleObjective:
-        return PrivateSamples(objective, guard)
-    raise TypeError(f"{type(objective).__name__} is not a mean over single samples")
+    kinds: dict[type, Any] = {AUCOracle: PrivateAUC, SampleObjective: PrivateSamples}
+    if type(objective) not in kinds:
+        raise TypeError(f"{type(objective).__name__} is not a mean over single samples")
+    return kinds[type(objective)](objective, guard)  # type: ignore[no-any-return]

@@ -19,8 +19,9 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from methods.method import ClientHalf, Method, Plan, Records, Replies, SampleGradients, ServerHalf, Task, as_array
+from methods.method import ClientHalf, Method, Records, SampleGradients, Task, as_array
 from methods.samples import Batch, SampleObjective, sample_batches
+from methods.server import Plan, Replies, ServerHalf
 from payloads.record import FloatArray, Payload, array
 from payloads.settings import Settings
 from problems.models.vectors import exact_mean
@@ -147,4 +148,8 @@ SCAFFOLD = Method(
     Records(down=ControlVariate, up=ControlChange, memory=ControlVariate, state=ControlVariate),
     taken=SampleGradients(),
     adjusts=True,
+    sends="control variates",
+    # c is the mean of all c_i; docs/architecture.md explains the effect of a lost c_i
+    joint_states=True,
+    unread=("score",),
 )

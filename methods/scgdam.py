@@ -14,7 +14,7 @@ The other symbols, and the role of the learning rate, are as in `methods.sgdam`.
 w: it has batch-norm statistics of its own, ``inner_buffers``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -22,15 +22,19 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from methods.method import ClientHalf, Method, Plan, Records, Replies, ServerHalf, Task, as_array, as_tensor
-from methods.minimax import MinimaxDown, count_population, weigh
+from methods.method import Checks, ClientHalf, Records, Task, as_array, as_tensor
+from methods.minimax import MinimaxDown, check_saddle, count_population, make_method, weigh
 from methods.samples import make_sampler
+from methods.server import Plan, Replies, ServerHalf
 from methods.sgdam import SGDAMSettings, WeightFactor
-from payloads.record import FloatArray, Payload, array
+from payloads.record import FloatArray, Payload, PayloadError, array
 from payloads.settings import setting
 from problems.minimax import COMPOSITIONAL_AUC, CompositionalOracle, Oracle
 from problems.randomness import Purpose
 from problems.sampling import Indices
+
+# the suffix of the metrics of the network at h
+INNER = "inner"
 
 
 class SCGDAMSettings(SGDAMSettings):
@@ -215,10 +219,45 @@ def update(
     )
 
 
-LOCAL_SCGDAM = Method(
+def view_inner(state: CompositionalState | None) -> dict[str, list[FloatArray]]:
+    """Show the network at h beside the network at w; a `ServerHalf.views`."""
+    if state is None:
+        return {}
+    return {INNER: [state.inner] if state.inner_buffers is None else [state.inner, state.inner_buffers]}
+
+
+def bound_lengths(place: int, model: Sequence[FloatArray], plan: Plan[SCGDAMSettings]) -> dict[str, int]:
+    """Bound h by x, and its batch-norm statistics by those at w; a `Checks.limits`."""
+    point, *buffers = model
+    return {"p": len(point) - 1, "b": len(buffers[0]) if buffers else 0}
+
+
+def check_lengths(record: CompositionalUp, model: Sequence[FloatArray], plan: Plan[SCGDAMSettings]) -> None:
+    """Check that h is as long as x, with as many statistics; a `Checks.record`."""
+    lengths = bound_lengths(0, model, plan)
+    expected = {"inner": lengths["p"], "inner_buffers": lengths["b"] if len(model) > 1 else None}
+    for name, length in expected.items():
+        value: FloatArray | None = getattr(record, name)
+        if (None if value is None else len(value)) != length:
+            got = "nothing" if value is None else f"{len(value)} values"
+            raise PayloadError(f"CompositionalUp.{name}: got {got}, expected {'none' if length is None else length}")
+
+
+LOCAL_SCGDAM = make_method(
     ClientHalf(take_compositional, draw_next, start, step, finish),
-    ServerHalf(tell=tell, update=update),
+    ServerHalf(
+        tell=tell,
+        update=update,
+        views=view_inner,
+        headline=lambda settings: INNER if settings.headline == INNER else "",
+    ),
     Records(down=SCGDAMDown, up=CompositionalUp, state=CompositionalState),
     SCGDAMSettings,
+    checks=Checks(sites=check_saddle, limits=bound_lengths, record=check_lengths),
+    table="scgdam",
+    losses=(COMPOSITIONAL_AUC,),
     loss=COMPOSITIONAL_AUC,
+    sends="the inner estimate, momentum",
+    own_steps=("scgdam.eta",),
+    unread=("learning_rate", "server_learning_rate"),
 )

@@ -22,23 +22,13 @@ from jaxtyping import Float
 from pydantic import AfterValidator, Field, ValidationInfo
 from torch import Tensor
 
-from methods.method import (
-    ClientHalf,
-    Method,
-    Plan,
-    Records,
-    SampleGradients,
-    ServerHalf,
-    Task,
-    as_array,
-    as_tensor,
-    average_records,
-)
-from methods.minimax import MinimaxDown, count_population, fill_blocks, take_oracle, weigh
+from methods.method import Checks, ClientHalf, Records, SampleGradients, Task, as_array, as_tensor
+from methods.minimax import MinimaxDown, check_saddle, count_population, fill_blocks, make_method, take_oracle, weigh
 from methods.samples import make_sampler
+from methods.server import Plan, ServerHalf, average_records
 from payloads.record import FloatArray, Payload, array
 from payloads.settings import Settings, setting
-from problems.minimax import AUC_MINIMAX, Oracle
+from problems.minimax import Oracle
 from problems.sampling import Indices
 
 
@@ -137,11 +127,15 @@ def tell(x: Float[np.ndarray, "d"], state: SaddleMomentum | None, plan: Plan[SGD
     return SGDAMDown(population=count_population(plan), momentum=None if state is None else state.momentum)
 
 
-LOCAL_SGDAM = Method(
+LOCAL_SGDAM = make_method(
     ClientHalf(take_oracle, draw_next, start, step, finish),
     ServerHalf(tell=tell, update=average_records),
     Records(down=SGDAMDown, up=SaddleMomentum, state=SaddleMomentum),
     SGDAMSettings,
-    loss=AUC_MINIMAX,
     taken=SampleGradients(first=1),
+    checks=Checks(sites=check_saddle),
+    table="sgdam",
+    sends="momentum",
+    own_steps=("sgdam.eta",),
+    unread=("learning_rate", "server_learning_rate"),
 )

@@ -16,22 +16,23 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from methods.checks import check_batches
 from methods.method import (
+    Checks,
     ClientHalf,
     Method,
-    Plan,
     Records,
     SampleGradients,
-    ServerHalf,
     Task,
     as_array,
     as_tensor,
-    average_records,
     momentum_step,
 )
 from methods.samples import Batch, SampleObjective, Slope, sample_batches
+from methods.server import Plan, ServerHalf, average_records
 from payloads.record import FloatArray, IntArray, Payload, array
 from payloads.settings import Settings, setting
+from problems.errors import InputError
 from problems.objectives.classification import RATIO_LOSS, ratio_slope, ratio_weights
 
 
@@ -101,6 +102,18 @@ def tell(x: Float[np.ndarray, "d"], state: LocalMomentum | None, plan: Plan[SGDM
     return SGDMDown(class_counts=counts, momentum=None if state is None else state.momentum)
 
 
+def check_ratio(plan: Plan[SGDMSettings]) -> None:
+    """Also check that the ratio loss has weights: a `Checks.sites`."""
+    check_batches(plan)
+    if plan.loss != RATIO_LOSS:
+        return
+    try:
+        ratio_weights(plan.class_counts.sum(axis=0), plan.settings.ratio_alpha, plan.settings.ratio_beta)
+    except ValueError as error:
+        got, hint = f"{plan.loss!r} with all sites together: {error}", "set positive-label, or bring more rows"
+        raise InputError("loss", got=got, allowed="both classes", hint=hint) from None
+
+
 LOCAL_SGDM = Method(
     ClientHalf(SampleObjective, sample_batches, start, step, finish),
     ServerHalf(tell=tell, update=average_records),
@@ -108,4 +121,12 @@ LOCAL_SGDM = Method(
     SGDMSettings,
     taken=SampleGradients(),
     adjusts=True,
+    checks=Checks(sites=check_ratio),
+    table="sgdm",
+    sends="momentum",
+)
+
+# the ratio loss takes its weights from the class counts of all sites together
+LOCAL_SGDM_RATIO = replace(
+    LOCAL_SGDM, losses=(RATIO_LOSS,), loss=RATIO_LOSS, sends="momentum; class counts of all sites together"
 )

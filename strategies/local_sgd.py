@@ -1,7 +1,6 @@
 """The server halves of local SGD and its variants, each of which is a module of `methods`."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
@@ -10,17 +9,14 @@ from flwr.serverapp import Grid
 from methods.fedprox import FEDPROX, PROXIMAL_MU, FedProxSettings
 from methods.local_sgd import LOCAL_SGD
 from methods.scaffold import SCAFFOLD
-from methods.sgdm import LOCAL_SGDM, SGDMSettings
+from methods.sgdm import LOCAL_SGDM, LOCAL_SGDM_RATIO
 from payloads.record import FloatArray
-from problems.objectives.classification import RATIO_LOSS, ratio_weights
 from strategies.method import MethodStrategy, strategy_of
-from strategies.rounds.errors import SetupError, StrategyError
-from strategies.rounds.handshake import Roster
+from strategies.rounds.errors import StrategyError
 from strategies.rounds.replies import Reply
 
 LocalSGD = strategy_of(LOCAL_SGD, "LocalSGD")
-# a round may ask any number of clients; docs/architecture.md says what happens if a c_i is lost
-Scaffold = strategy_of(SCAFFOLD, "Scaffold", joint_states=True, unread=("score",))
+Scaffold = strategy_of(SCAFFOLD, "Scaffold")
 
 
 class FedProx(MethodStrategy):
@@ -53,22 +49,5 @@ class FedProx(MethodStrategy):
         return mean, {}
 
 
-class LocalSGDM(MethodStrategy):
-    """Averages the models and the momenta of the round's clients."""
-
-    method = LOCAL_SGDM
-    settings: SGDMSettings
-
-    def meet(self, roster: Roster) -> None:
-        super().meet(roster)
-        if self.loss != RATIO_LOSS:
-            return
-        try:
-            ratio_weights(roster.class_counts.sum(axis=0), self.settings.ratio_alpha, self.settings.ratio_beta)
-        except ValueError as error:
-            got, hint = f"{self.loss!r} with all sites together: {error}", "set positive-label, or bring more rows"
-            raise SetupError("loss", got=got, allowed="both classes", hint=hint) from None
-
-
-# the ratio loss takes its weights from the class counts of all sites together
-LocalSGDMRatio = strategy_of(replace(LOCAL_SGDM, loss=RATIO_LOSS), "LocalSGDMRatio", LocalSGDM)
+LocalSGDM = strategy_of(LOCAL_SGDM, "LocalSGDM")
+LocalSGDMRatio = strategy_of(LOCAL_SGDM_RATIO, "LocalSGDMRatio")

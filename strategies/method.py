@@ -1,50 +1,73 @@
 """The adapter between the server half of a `Method` and Flower."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import replace
 from logging import INFO
-from typing import Any, ClassVar
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 
-from methods.method import Method, Plan, Replies
+from methods.checks import check_both_classes
+from methods.method import Exchanges, Method, Plan, Replies, Train
 from methods.private import releases_of
 from payloads.held_out import BINS, SCORE_COUNTS, ScoreCounts, ScoreEdges
 from payloads.record import FloatArray, IntArray, Payload
+from payloads.settings import Settings, TrainingSettings
 from payloads.wire import model_arrays, model_record
 from privacy.budget import epsilon_of_batches, noise_of_batches
 from problems.binned_scores import TOLERANCES, bounds, centres, codes, first_edges, refine
 from problems.binned_scores import places as bins_of
+from problems.errors import InputError
 from problems.least_cell import Groups
 from problems.models.vectors import mean
 from problems.tallies import Tally
 from strategies.base import PayloadStrategy
-from strategies.rounds.errors import SetupError, check_both_classes
+from strategies.rounds.errors import SetupError, raise_setup
 from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import Reply
 
+T = TypeVar("T")
+# yields each exchange that trains, receives its replies, and ends with a result
+Trains = Generator[Train, Replies[Any], T]
 # Most are needed by equal scores of many rows, and by scores far from 0 that differ little.
 EXCHANGES = 4
 
 
 class MethodStrategy(PayloadStrategy):
-    """A strategy that does what a `Method` says. Subclasses name their `method`."""
+    """A strategy that runs the server half of a `Method`. Subclasses name their `method`."""
 
-    method: ClassVar[Method]
+    method: Method
+    # the round that `inquire` has begun, its exchanges, and the one that trains
+    opened: int | None = None
+    exchanges: Trains[Any]
+    train: Train
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if method := cls.__dict__.get("method"):
-            records = method.records
-            cls.down_type, cls.up_type, cls.state_type = records.down, records.up, records.state
-            cls.settings_type, cls.default_loss = method.settings, method.loss
-            cls.phases = {name: phase.up for name, phase in method.phases.items()}
+            declare(cls, method)
+
+    def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
+        super().__init__(training, settings)
+        declare(self, self.method.of(self.settings))
+        self.headline = self.method.server.headline(self.settings)
+        # the model of the newest round; None if this process has made none
+        self.made: FloatArray | None = None
+        with raise_setup():
+            self.method.checks.run(self.plan(0))
+
+    @classmethod
+    def ups_of(cls, settings: Settings) -> dict[str, type[Payload] | None]:
+        method = cls.method.of(settings)
+        return {"": method.records.up, **{name: phase.up for name, phase in method.phases.items()}}
 
     def meet(self, roster: Roster) -> None:
         held = roster.class_counts.sum(axis=1).tolist()
-        self.check_batch("batch-size", self.training.batch_size, "samples", held)
+        with raise_setup():
+            self.method.checks.sites(replace(self.plan(0), class_counts=roster.class_counts))
         if self.privacy.epsilon and self.privacy.delta * max(held) > 1:
             got, allowed = f"{self.privacy.delta:g}", f"at most 1 / {max(held)}, one over the rows of the largest site"
             raise SetupError("privacy.delta", got=got, allowed=allowed, hint="set a smaller one")
@@ -71,16 +94,72 @@ class MethodStrategy(PayloadStrategy):
             bool(self.report.state_lost),
         )
 
+    def carry_out(self, server_round: int, arrays: ArrayRecord, exchanges: Exchanges[T]) -> Trains[T]:
+        """Do the exchanges of a method's generator, and return its result; yield those that train.
+
+        Args:
+            arrays: The model to send.
+        """
+        replies: Any = None
+        while True:
+            try:
+                exchange = exchanges.send(replies)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            except InputError as error:
+                raise SetupError.of(error) from None
+            if isinstance(exchange, Train):
+                replies = yield exchange
+            else:
+                asked = self.ask(server_round, exchange.clients, arrays, exchange.down, exchange.phase)
+                replies = self.replies(asked)
+
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
-        self.state = self.method.server.init(model_arrays(arrays)[0], self.plan(0))
+        begun = self.method.server.begin(model_arrays(arrays)[0], self.plan(0))
+        self.state = finish(self.carry_out(0, arrays, begun))
+
+    def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
+        """Begin a round, and do its exchanges up to the one that trains.
+
+        Raises:
+            SetupError: The method needs the exact model of the newest round, and got another one.
+        """
+        point, *buffers = model_arrays(arrays)
+        objection = self.method.objection
+        if objection and self.made is not None and not np.array_equal(self.made, point, equal_nan=True):
+            raise SetupError(
+                f"round {server_round}: the model",
+                got="another one than the last round made, as if a wrapper had noised it",
+                allowed=f"the same, since {objection}",
+                hint="leave out the wrapper, or set strategy to another",
+            )
+        self.begin_round(server_round, arrays)
+        self.opened = server_round
+        return arrays if self.train.x is None else model_record([self.train.x, *buffers])
+
+    def begin_round(self, server_round: int, arrays: ArrayRecord) -> None:
+        """Start the method's generator, and do its exchanges up to the one that trains."""
+        exchanges = self.method.server.run(model_arrays(arrays)[0], self.state, self.plan(server_round))
+        self.exchanges = self.carry_out(server_round, arrays, exchanges)
+        self.train = next(self.exchanges)
 
     def down(self, server_round: int) -> Payload | None:
-        payload: Payload | None = self.method.server.tell(self.model[0], self.state, self.plan(server_round))
-        return payload
+        if self.opened != server_round:
+            self.begin_round(server_round, model_record(self.model))
+        return self.train.down
+
+    def limits(self, place: int) -> Mapping[str, int]:
+        return self.method.checks.limits(place, self.model, self.plan(0))
+
+    def check_payload(self, payload: Any) -> None:
+        self.method.checks.record(payload, self.model, self.plan(0))
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
+        self.down(server_round)  # begins the round if its model was sent by other means
         read = self.replies(replies)
-        point, self.state = self.method.server.update(self.model[0], self.state, read, self.plan(server_round))
+        point, self.state = finish(self.exchanges, read)
+        self.opened, self.made = None, point
+        self.report.extras.update(self.method.server.report(self.state, self.plan(server_round)))
         _, *buffers = zip(*(reply.model for reply in replies), strict=True)  # batch-norm statistics, site by site
         return [point, *(mean(values, read.weights) for values in buffers)], {}
 
@@ -109,6 +188,9 @@ class MethodStrategy(PayloadStrategy):
 
     def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
         return [self.method.server.output(arrays[0], self.plan(server_round)), *arrays[1:]]
+
+    def views(self) -> dict[str, list[FloatArray]]:
+        return self.method.server.views(self.state)
 
     def count_scores(
         self, server_round: int, arrays: list[FloatArray], phase: str = SCORE_COUNTS, kept: Sequence[int] = ()
@@ -146,9 +228,40 @@ class MethodStrategy(PayloadStrategy):
             edges = refine(edges, negatives, positives, kept)
             question = ScoreEdges(edges=edges)
         key = f"round {server_round}: the rows that the sites hold out"
-        check_both_classes(key, int(negatives.sum()), int(positives.sum()), "metrics need both")
+        with raise_setup():
+            check_both_classes(key, int(negatives.sum()), int(positives.sum()), "metrics need both")
         tally = Tally.of_bins(edges, of_sites[0], of_sites[1], tuple(places))
         return tally.total() if summed else tally
+
+
+def declare(target: Any, method: Method) -> None:
+    """Copy a method's declarations to the attributes of `Family`.
+
+    Args:
+        target: The strategy or its class.
+        method: The method.
+    """
+    records = method.records
+    target.method = target.traits = method
+    target.down_type, target.up_type, target.state_type = records.down, records.up, records.state
+    target.settings_type = method.settings
+    target.phases = {name: phase.up for name, phase in method.phases.items()}
+
+
+def finish(exchanges: Trains[T], replies: Replies[Any] | None = None) -> T:
+    """Run a method's exchanges to their end.
+
+    Args:
+        replies: The replies to the last `Train`. None: there was none.
+
+    Raises:
+        RuntimeError: The method trains once more.
+    """
+    try:
+        exchanges.send(replies)  # type: ignore[arg-type]
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    raise RuntimeError("a method must train once in a round, and not before round 1")
 
 
 def count_rows(edges: IntArray, counts: ScoreCounts) -> tuple[IntArray, IntArray]:
@@ -169,14 +282,12 @@ def count_rows(edges: IntArray, counts: ScoreCounts) -> tuple[IntArray, IntArray
     return found[0], found[1]
 
 
-def strategy_of(
-    method: Method, name: str, base: type[MethodStrategy] = MethodStrategy, **traits: Any
-) -> type[MethodStrategy]:
-    """The strategy class of a method.
+def strategy_of(method: Method, name: str, base: type[MethodStrategy] = MethodStrategy) -> type[MethodStrategy]:
+    """Make the strategy class of a method.
 
     Args:
-        name: of the class, e.g. FedAvgM.
-        traits: class variables that say what the strategy needs; see `strategies.rounds.family.Family`.
+        method: The method.
+        name: The name of the class, e.g. FedAvgM.
+        base: Its base class.
     """
-    about = {"__doc__": f"The server half of {name}.", "__module__": __name__}
-    return type(name, (base,), {"method": method, **traits, **about})
+    return type(name, (base,), {"method": method, "__doc__": f"The server half of {name}.", "__module__": __name__})

@@ -7,8 +7,9 @@ symbols.
 
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from logging import INFO
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -68,7 +69,7 @@ class VFB2(VerticalStrategy):
     state_type = VFB2Progress
     settings_type = VFB2Settings
     settings: VFB2Settings
-    phases: ClassVar[dict[str, type[Payload]]] = PHASES
+    phases = PHASES
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         super().__init__(training, settings)
@@ -290,10 +291,18 @@ class VFB2(VerticalStrategy):
 class VFB2SGD(VFB2):
     """VFB2-SGD (Algorithms 2 and 3)."""
 
+    traits = replace(
+        VFB2.traits, sends="between parties, masked partial sums and slopes; to the server what the reporter measured"
+    )
+
 
 class VFB2SVRG(VFB2):
     """VFB2-SVRG (Algorithms 4 and 5)."""
 
+    traits = replace(VFB2.traits, sends="the same; all slopes once an epoch")
+
 
 class VFB2SAGA(VFB2):
     """VFB2-SAGA (Algorithms 6 and 7)."""
+
+    traits = replace(VFB2.traits, sends="the same; all slopes once a run")

@@ -28,7 +28,7 @@ LARGEST_REFERENCE = 20_000_000
 """Numbers in the sites' samples up to which x* is computed, which then takes a minute at most."""
 
 
-def check_penalty(strategy: str, spec: DataSpec, composite: Settings) -> None:
+def check_penalty(composite: Settings) -> None:
     """Refuse options of the penalty that do not fit each other, whatever the model; called for each run config.
 
     Raises:
@@ -128,6 +128,9 @@ class CompositeEvaluator(ModelEvaluator):
 
 class CompositeEvaluation(RowEvaluation):
     """Evaluation of composite objectives: a loss plus a penalty."""
+
+    def check(self, strategy: str, spec: DataSpec, settings: Settings, /) -> None:
+        check_penalty(settings)
 
     def of_model(self, config: RunConfig, model: FlatModel, data: FederatedData, rows: Samples) -> Evaluator:
         return CompositeEvaluator(config, model, data, rows)

@@ -15,7 +15,8 @@ from apps.sites import resources
 from apps.sites.rows import format_of, server_samples
 from methods.sgdm import SGDMSettings
 from payloads.record import FloatArray
-from problems.data import FederatedData, Samples
+from payloads.settings import Settings
+from problems.data import DataSpec, FederatedData, Samples
 from problems.errors import NOTHING
 from problems.metrics import accuracy, binary_metrics
 from problems.minimax import AUC_SCORE, SADDLES, SYNTHETIC_PL
@@ -206,6 +207,9 @@ class RowEvaluation:
         evaluator.columns, evaluator.sample_format = data.columns, data.sample_format
         evaluator.notes = tuple(filter(None, (data.grouping,)))
         return evaluator
+
+    def check(self, strategy: str, spec: DataSpec, settings: Settings, /) -> None:
+        """Accept every run config."""
 
     def of_data(self, config: RunConfig, data: FederatedData, *, test: bool = False) -> Evaluator:
         """Return the evaluator of a run whose data the server has.

@@ -10,11 +10,12 @@ from apps.evaluation.metric_names import add_suffix, better
 from apps.evaluation.site_figures import choose_threshold
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
+from methods.checks import check_both_classes
 from payloads.handshake import SiteReport
 from payloads.record import FloatArray
 from problems.errors import did_you_mean
 from problems.tallies import Tally
-from strategies.rounds.errors import check_both_classes
+from strategies.rounds.errors import raise_setup
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,4 +138,5 @@ def check_test_rows(reports: Sequence[SiteReport]) -> None:
     counts = [report.test_counts for report in reports if report.test_counts is not None]
     if counts:
         negatives, positives = np.sum(counts, axis=0).tolist()
-        check_both_classes("test rows", negatives, positives, "metrics need both", " at all sites together")
+        with raise_setup():
+            check_both_classes("test rows", negatives, positives, "metrics need both", " at all sites together")

@@ -9,7 +9,7 @@ import numpy as np
 from flwr.common import log
 
 from apps.evaluation.labels import describe_labels
-from apps.parties.data import settings_of, vertical_data
+from apps.parties.data import check_columns, settings_of, vertical_data
 from apps.run_config.algorithm import Evaluator, RunConfig
 from payloads.record import FloatArray
 from problems.data.spec import GENERIC
@@ -29,6 +29,8 @@ class VerticalEvaluator(Evaluator):
     Args:
         pooled: whether the parties' data are those of the run config, so that the server can load them too.
     """
+
+    check = staticmethod(check_columns)
 
     def __init__(self, config: RunConfig, parties: int, *, pooled: bool = True) -> None:
         vfb2 = settings_of(config)

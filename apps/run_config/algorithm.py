@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from apps.run_config.settings import DataSettings, EvaluationSettings, RunSettings, SyntheticSettings
 from clients.base import PayloadClient, Site, Trained
+from methods.method import Traits
 from payloads.handshake import Scaling, SiteReport
 from payloads.record import FloatArray
 from payloads.settings import PrivacySettings, Settings, TrainingSettings, kebab
@@ -29,8 +30,6 @@ PRIVACY = "privacy"
 HANDSHAKE = "handshake"
 # what a node holds of a run's data: rows, or columns
 Held = Site | Party
-# Takes the strategy's name, the data and the settings of its table; raises ConfigError where they do not fit.
-Check = Callable[[str, DataSpec, Settings], None]
 
 
 class Sites(Protocol):
@@ -174,6 +173,18 @@ class Evaluation(Protocol):
             DataError: the data cannot be loaded.
         """
 
+    def check(self, strategy: str, spec: DataSpec, settings: Settings, /) -> None:
+        """Refuse a run config that does not fit the algorithm, though each key by itself is valid.
+
+        Args:
+            strategy: The strategy's name.
+            spec: The data.
+            settings: The settings of the algorithm's table.
+
+        Raises:
+            ConfigError: It does not fit.
+        """
+
 
 @dataclass(frozen=True)
 class Algorithm:
@@ -181,31 +192,36 @@ class Algorithm:
 
     Attributes:
         strategy, client: its server half and its client half.
-        table: the run-config table of its own settings, or "" for none.
-        losses: the losses it can minimise; the client's ``default_loss`` is what ``loss = "auto"`` means.
         description: one line for ``florilegium list``.
-        sends: what travels beside the model.
         sites: what its nodes hold.
         evaluation: how its models are measured.
-        check: refuses run configs that do not fit it, though each key by itself is valid.
-        objection: why a model must not be clipped or noised in transit, or "".
     """
 
     strategy: type[PayloadStrategy]
     client: type[PayloadClient[Any]]
-    table: str
-    losses: tuple[str, ...]
     description: str
-    sends: str
     sites: Sites
     evaluation: Evaluation
-    check: Check | None = None
-    objection: str = ""
 
     @property
     def settings(self) -> type[Settings]:
         """The settings class that the table is parsed into."""
         return self.strategy.settings_type
+
+    @property
+    def traits(self) -> Traits:
+        """The algorithm's properties beside its computations."""
+        return self.strategy.traits
+
+    @property
+    def table(self) -> str:
+        """The run-config table of its own settings, or "" for none."""
+        return self.traits.table
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """The losses it can minimise."""
+        return self.traits.losses
 
 
 @dataclass(frozen=True)

@@ -222,7 +222,7 @@ def _figure(value: Any) -> str:
 
 def _privacy(model: TrainedModel) -> str:
     privacy, lines = model.config.privacy, model.record.lines
-    sends = model.config.algorithm.sends
+    sends = model.config.algorithm.traits.sends
     found = {
         "What travelled beside the model": sends,
         "Secure sums": f"yes, with threshold {privacy.secure_threshold:.3g}" if privacy.secure_sum else "no",

@@ -1,6 +1,8 @@
 """The errors that end a run, and the reasons why a reply does not count."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from flwr.app import ConfigRecord, Error, Message
 
@@ -27,19 +29,17 @@ class SetupError(InputError, StrategyError):
     """A run config, sites or data that a strategy cannot run with."""
 
 
-def check_both_classes(key: str, negatives: int, positives: int, why: str, where: str = "") -> None:
-    """Refuse rows of one class only.
-
-    Args:
-        why: the reason for which both classes are needed; it follows the word "since".
-        where: where the rows are; it follows their numbers.
+@contextmanager
+def raise_setup() -> Iterator[None]:
+    """Raise the `InputError` of a method as a `SetupError`.
 
     Raises:
-        SetupError: a class has no rows; ``key`` is what the error names.
+        SetupError: The enclosed block raised an `InputError`.
     """
-    if not negatives or not positives:
-        got, allowed = f"{positives} positives and {negatives} negatives{where}", f"both classes, since {why}"
-        raise SetupError(key, got=got, allowed=allowed, hint="set positive-label, or bring more rows")
+    try:
+        yield
+    except InputError as error:
+        raise SetupError.of(error) from None
 
 
 def reason_of(error: Error) -> str:

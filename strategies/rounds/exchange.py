@@ -222,7 +222,7 @@ class Exchange:
         training, server_round = self.family.training, self.server_round
         if not self.replaces:
             return []
-        if self.family.retries_failed:
+        if self.family.traits.retries_failed:
             if asked_again == training.max_retries:
                 return []
             named = "; ".join(f"partition {place}: {reason}" for place, reason in self.reasons.items())
@@ -257,7 +257,7 @@ class Exchange:
             report.answered = sorted(self.found)
         self.check_enough(dropped)
         if not phase:
-            owner = type(self.family).__name__ if self.family.joint_states else None
+            owner = type(self.family).__name__ if self.family.traits.joint_states else None
             self.family.states, report.state_lost = self.family.states.update(server_round, self.found, owner)
         return [self.found[place] for place in sorted(self.found)]
 
@@ -271,10 +271,10 @@ class Exchange:
         diverged = next((reason for reason in dropped.values() if "not finite" in reason), None)
         advice = f"; {way_out(diverged, family.steps())}" if diverged else ""
         place, reason = next(iter(dropped.items()), (None, "nobody was asked"))
-        if family.retries_failed and dropped:
+        if family.traits.retries_failed and dropped:
             raise StrategyError(
                 f"{round_}: partition {place} gave no good reply, max-retries is {training.max_retries}: {reason}; "
-                f"{type(family).__name__} {family.needs_all_clients}{advice}"
+                f"{type(family).__name__} {family.traits.needs_all_clients}{advice}"
             )
         fewest, given = training.fewest_replies(self.wanted), training.min_train_nodes
         if len(self.found) < fewest:

@@ -2,20 +2,19 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from logging import WARNING
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
-from flwr.common import log
 from flwr.serverapp import Grid
 
+from methods.method import Traits
 from payloads.record import FloatArray, Payload, not_finite
 from payloads.secure_sum import own_values
 from payloads.settings import PrivacySettings, Settings, TrainingSettings, kebab, refuse_other
 from problems.models.vectors import Weights
-from problems.objectives.classification import CROSS_ENTROPY
-from strategies.rounds.errors import SetupError, check_both_classes
+from strategies.rounds.errors import SetupError
 from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import Reply, RoundReport, SiteStates
 
@@ -36,53 +35,41 @@ class Family:
         headline: which of `views` the log and the curves show; "" is the model itself.
     """
 
-    # the reason, if every client must take part in every round; it follows the words "strategy x"
-    needs_all_clients = ""
-    # a client that gave no good reply is asked again, up to ``max-retries`` times; then the run ends
-    retries_failed = False
-    # the sum of the clients' memories matters: if one is lost, all clients discard theirs
-    joint_states = False
-    # the reason, if ``client-weights`` must be "examples"; it follows the words "strategy x"
-    needs_examples = ""
-    # gradients already carry their site's weight by samples, so means over sites are plain
-    weighted_gradients = False
     # the server has a model, which travels; else each client keeps a part, and the clients measure the metrics
     shares_model = True
     # the clients talk to each other within an exchange, so all of them run at once
     clients_meet = False
     # the clients report their numbers of samples in the handshake
     counts_samples = True
-    number_types: ClassVar[tuple[str, ...]] = ("float32", "float64")
-    # what `learning-rate = "auto"` means
-    default_step: ClassVar[float] = 0.3
-    # the strategy's own keys of step sizes
-    own_steps: ClassVar[tuple[str, ...]] = ()
-    # the common settings that change nothing in a run of this strategy
-    unread: ClassVar[tuple[str, ...]] = ("server_learning_rate", "score")
-    settings_type: ClassVar[type[Settings]] = Settings
+    traits: Traits = Traits()
+    settings_type: type[Settings] = Settings
     settings: Any
-    default_loss = CROSS_ENTROPY
-    down_type: ClassVar[type[Payload] | None] = None
-    up_type: ClassVar[type[Payload] | None] = None
-    state_type: ClassVar[type[Payload] | None] = None
-    # how to make do without each client's own values; it ends an error
-    sums_instead: ClassVar[str] = "take another strategy"
+    down_type: type[Payload] | None = None
+    up_type: type[Payload] | None = None
+    state_type: type[Payload] | None = None
     # further exchanges of the strategy: phase -> the type of the replies' payload
-    phases: ClassVar[dict[str, type[Payload]]] = {}
+    phases: Mapping[str, type[Payload]] = MappingProxyType({})
 
     @classmethod
-    def phases_of(cls, settings: Settings) -> dict[str, type[Payload]]:
-        """Return those of `phases` that a run with these settings has."""
-        return cls.phases
+    def ups_of(cls, settings: Settings) -> dict[str, type[Payload] | None]:
+        """List the exchanges of a run.
+
+        Args:
+            settings: The run's settings of the family.
+
+        Returns:
+            The type of the replies' payload by phase; "" is a round's own exchange.
+        """
+        return {"": cls.up_type, **cls.phases}
 
     @classmethod
     def own_values(cls, settings: Settings) -> str:
-        """Name a value that the server needs of each client, so that a sum over clients does not do.
+        """Name a value that the server needs of each client, which a sum over clients cannot replace.
 
         Returns:
-            The record and the field, or "" where there is none.
+            The record and the field, or "" if there is none.
         """
-        records = (cls.up_type, *cls.phases_of(settings).values())
+        records = cls.ups_of(settings).values()
         return next((f"{record.__name__}.{name}" for record in records if record for name in own_values(record)), "")
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
@@ -90,7 +77,7 @@ class Family:
         self.privacy = PrivacySettings()
         refuse_other(self, self.settings_type, settings)
         self.settings = settings or self.settings_type()
-        self.loss = self.default_loss if self.training.loss == "auto" else self.training.loss
+        self.loss = self.traits.loss if self.training.loss == "auto" else self.training.loss
         self.state: Any = None
         self.roster = Roster((), ())
         self.states = SiteStates.unknown(0)
@@ -211,41 +198,11 @@ class Family:
         Returns:
             (k,) weights for a mean over clients, 1 on average; None for a plain mean.
         """
-        if self.weighted_gradients or not self.training.by_examples:
+        if self.traits.weighted_gradients or not self.training.by_examples:
             return None
         weights: Weights = self.roster.sample_weights[[reply.place for reply in replies]]
         weights /= weights.mean()
         return weights
-
-    def check_classes(self, roster: Roster, what: str) -> None:
-        """Refuse sites that all together hold one class only.
-
-        Args:
-            what: names what needs both.
-
-        Raises:
-            SetupError: there are no positives or no negatives.
-        """
-        negatives, positives = roster.class_counts.sum(axis=0).tolist()
-        check_both_classes("labels", negatives, positives, f"{what} needs both", " at all sites together")
-
-    def check_batch(self, key: str, batch_size: int, kind: str, held: Sequence[int]) -> None:
-        """Warn of sites that cannot fill a batch and take all they have; refuse a batch that all together cannot fill.
-
-        Args:
-            key: the run-config key of the batch size.
-            kind: what a batch is made of, e.g. "positives".
-            held: how many of them each site holds, in the roster's order.
-        """
-        total = sum(held)
-        if batch_size > total:
-            allowed = f"at most {total}, since all {len(held)} sites together hold {total} {kind}"
-            raise SetupError(key, got=batch_size, allowed=allowed, hint=f"lower {key}")
-        named = [f"{partition} ({count})" for partition, count in enumerate(held) if count < batch_size]
-        if named:
-            which = ", ".join(named[:8]) + (", ..." if len(named) > 8 else "")
-            text = "%s = %d: %d of %d sites hold fewer %s and take all they have: partition %s"
-            log(WARNING, text, key, batch_size, len(named), len(held), kind, which)
 
     def check_finite(self, server_round: int, arrays: Sequence[FloatArray]) -> None:
         """Check what a round left the server.
@@ -269,5 +226,5 @@ class Family:
     @classmethod
     def steps(cls) -> str:
         """The keys to lower if values are not finite, in words."""
-        common = [name for name in ("learning_rate", "server_learning_rate") if name not in cls.unread]
-        return " or ".join([*map(kebab, common), *cls.own_steps])
+        common = [name for name in ("learning_rate", "server_learning_rate") if name not in cls.traits.unread]
+        return " or ".join([*map(kebab, common), *cls.traits.own_steps])

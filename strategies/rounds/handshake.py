@@ -17,12 +17,13 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from methods.server import count_share, draw_clients
 from payloads.handshake import SiteReport
 from payloads.record import PayloadError
 from payloads.settings import TrainingSettings
 from payloads.wire import CONFIG, PAYLOAD, ROUND, content, count_bytes, find
-from problems.randomness import Purpose, stream
-from strategies.rounds.errors import SetupError, StrategyError, reason_of, refusal_of, shorten
+from problems.randomness import Purpose
+from strategies.rounds.errors import SetupError, StrategyError, raise_setup, reason_of, refusal_of, shorten
 
 # Bytes; enough for the names and statistics of some hundred thousand columns.
 LARGEST_REPORT = 2**24
@@ -61,26 +62,17 @@ class Roster:
 
     def share(self, training: TrainingSettings) -> int:
         """How many clients a round asks."""
-        return max(training.fewest_asked, round(training.fraction_train * len(self)))
+        return count_share(training, len(self))
 
     def sample(self, training: TrainingSettings, server_round: int) -> list[int]:
-        """Sorted places of the clients of a round: `share` of them, without replacement."""
-        return self.draw(self.share(training), training.seed, server_round)
-
-    def draw(self, count: int, seed: int, server_round: int, purpose: Purpose = Purpose.SAMPLE_CLIENTS) -> list[int]:
-        """Sorted places of ``count`` clients, without replacement.
+        """Sorted places of the clients of a round: `share` of them, without replacement.
 
         Raises:
-            StrategyError: there are fewer clients.
+            SetupError: There are fewer clients.
         """
-        if count > len(self):
-            got, allowed = f"{count} for round {server_round}", f"at most {len(self)}, since as many are connected"
-            hint = "lower min-train-nodes, or connect more"
-            raise SetupError("min-train-nodes", got=got, allowed=allowed, hint=hint)
-        if count == len(self):
-            return list(range(count))
-        rng = stream(seed, purpose, server_round)
-        return sorted(int(place) for place in rng.choice(len(self), count, replace=False))
+        count, seed = self.share(training), training.seed
+        with raise_setup():
+            return draw_clients(count, len(self), seed, server_round, Purpose.SAMPLE_CLIENTS)
 
 
 def call_the_roll(

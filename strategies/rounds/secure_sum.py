@@ -285,7 +285,7 @@ class SecureSum:
     def _largest(self) -> int | None:
         """The most samples of a site; None where all clients count the same."""
         family = self.family
-        if family.weighted_gradients or not family.training.by_examples:
+        if family.traits.weighted_gradients or not family.training.by_examples:
             return None
         return int(family.roster.class_counts.sum(axis=1)[self.present].max())
 

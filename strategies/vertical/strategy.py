@@ -17,6 +17,7 @@ from flwr.app import ArrayRecord, Message
 from flwr.common import log
 from flwr.serverapp import Grid
 
+from methods.method import Traits
 from payloads.record import Payload
 from payloads.wire import ARRAYS, PAYLOAD
 from strategies.base import PayloadStrategy
@@ -25,6 +26,7 @@ from strategies.rounds.exchange import Exchange
 from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import Reply
 from strategies.vertical.together import check_capacity, check_refusals, meet_on
+from vertical.records import VERTICAL
 
 # seconds to wait for the other parties once one has failed; Flower reports late that a client was killed
 PATIENCE = 90.0
@@ -76,22 +78,21 @@ class VerticalStrategy(PayloadStrategy):
     """Base of the vertical strategies: no model travels, and the parties measure the metrics."""
 
     exchange_type = PartyExchange
-    needs_examples = "has clients that hold columns of the same rows"
-    needs_all_clients = "trains a block of columns at every client"
-    retries_failed = True
     shares_model = False
     clients_meet = True
     counts_samples = False
     fewest_clients = 3
-    number_types = ("float64",)
-    default_step = 0.1  # smaller than elsewhere, since updates that come late narrow the steps that are stable
-    unread: ClassVar[tuple[str, ...]] = (
-        "local_steps",
-        "server_learning_rate",
-        "score",
-        "aggregation",
-        "trim_fraction",
-        "norm_bound",
+    traits = Traits(
+        table="vfb2",
+        losses=(VERTICAL,),
+        loss=VERTICAL,
+        needs_examples="has clients that hold columns of the same rows",
+        needs_all_clients="trains a block of columns at every client",
+        retries_failed=True,
+        number_types=("float64",),
+        default_step=0.1,  # smaller than elsewhere, since updates that come late narrow the steps that are stable
+        unread=("local_steps", "server_learning_rate", "score", "aggregation", "trim_fraction", "norm_bound"),
+        objection="no model travels in a vertical run, so that there is nothing to clip or to noise",
     )
     # the phases in which parties do not talk to each other yet
     introductions: ClassVar[tuple[str, ...]] = ()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import torch
@@ -19,10 +20,10 @@ from methods.pairwise import FedXSettings, Momentum
 from methods.predictions import FedXPool
 from payloads.handshake import SiteReport
 from payloads.settings import TrainingSettings
+from payloads.wire import model_record
 from problems.models import FlatModel
 from problems.randomness import Purpose
 from problems.sampling import EpochSampler, PoolQueue
-from strategies.base import PayloadStrategy
 from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import Reply
 from tests.reference import fedx
@@ -173,14 +174,14 @@ class Federation:
         self.clients: list[PayloadClient] = [
             row.client(site, model, case.common, settings) for site, model in zip(self.sites, self.models, strict=True)
         ]
-        self.strategy: PayloadStrategy = row.strategy(case.common, settings)
+        self.strategy: Any = row.strategy(case.common, settings)
         self.strategy.roster = roster_of(self.sites)
         self.strategy.meet(self.strategy.roster)
         self.arrays = self.models[0].arrays() if start is None else [start]
         self.round = 0
-        if case.strategy in ("fedx1", "fedx2"):
-            self.strategy.model = self.arrays
-            self.strategy.admit([self.call(place) for place in range(len(self.sites))])
+        self.strategy.model = self.arrays
+        self.strategy.ask = lambda server_round, places, *asked: [self.call(place) for place in places]
+        self.strategy.prologue(model_record(self.arrays), Mock())
 
     @property
     def w(self) -> Array:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from methods.fedsgda import (
+from methods.estimators import (
     MINIBATCH,
     SPIDER,
     STORM,
@@ -11,11 +11,10 @@ from methods.fedsgda import (
     Estimator,
     EstimatorState,
     FedSGDASettings,
-    LocalGradient,
     alpha,
     ask_storm,
-    estimate,
 )
+from methods.fedsgda import LocalGradient, estimate
 from tests.reference.minimax import Array
 
 CLIENTS, DIM, ROUNDS = 5, 4, 11

@@ -13,14 +13,12 @@ from apps.config import Scalar, parse_run_config
 from apps.registry import ALGORITHMS
 from apps.sites import resources
 from clients.base import MethodClient
-from methods.fedx import observe
-from methods.histograms import count_scores, fill_from_counts
+from methods.histograms import HistogramPool, ScoreHistograms, count_scores, fill_from_counts
 from methods.method import Task
-from methods.predictions import FedXPool, FedXPredictions
 from payloads.wire import ARRAYS, PAYLOAD
 from privacy.budget import epsilon_of, noise_for
 from strategies.rounds.errors import SetupError
-from tests.battery.federation import federate, model_of, payloads_of, save_npz
+from tests.battery.federation import federate, model_of, save_npz
 
 HISTOGRAM: dict[str, Scalar] = {"fedx.pool": "histogram", "score": "sigmoid", "dtype": "float64"}
 CASES = [("fedx1", "psm"), ("fedx2", "kl-opauc"), ("fedx2", "auprc")]
@@ -51,17 +49,13 @@ def test_a_round_s_counts_are_those_of_all_rows_under_the_clients_models(
     config |= {**HISTOGRAM, "strategy": strategy, "loss": loss, "num-server-rounds": 1}
     run, grid = federate(tmp_path / "run", config)
     for exchange in (one for one in grid.exchanges if one.server_round == 1 and not one.phase):
-        _, up = payloads_of(strategy, exchange)
-        assert isinstance(up, FedXPredictions)
-        assert not len(up.positive_scores)
-        assert not len(up.partner_scores)
-        assert up.positive_u is None
+        up = ScoreHistograms.from_record(exchange.reply.content.config_records[PAYLOAD])
         task, _ = make_task(config, exchange.partition)
         w = torch.from_numpy(np.array(np.frombuffer(exchange.reply.content["arrays"]["parameters"].data[-32:])))
         scores = torch.sigmoid(task.site.features @ w[:3] + w[3]).numpy()
         for counts, label in ((up.positive_counts, 1), (up.negative_counts, 0)):
             expected = np.histogram(scores[task.site.labels.numpy() == label], bins=32, range=(0, 1))[0]
-            assert counts.tolist() == expected.tolist()  # type: ignore[union-attr]
+            assert counts.tolist() == expected.tolist()
     assert run.lines[-1]["bytes_up"] < 3 * (2 * 4 * 8 + 2 * 2 * 32 * 8)
 
 
@@ -73,13 +67,8 @@ def test_the_predictions_are_the_bins_and_u_is_the_mean_over_the_partners(
     task, _ = make_task({**config, **HISTOGRAM, "strategy": strategy, "loss": loss}, 0)
     rng = np.random.default_rng(0)
     p, n = rng.integers(0, 9, 32), rng.integers(0, 9, 32)
-    none = np.zeros(0)
-    pool = FedXPool(
-        totals=np.array([3, 24, 24]), positive_scores=none, positive_lengths=np.zeros(0, int), positive_weights=none,
-        partner_scores=none, partner_lengths=np.zeros(0, int), partner_weights=none,
-        positive_counts=p, negative_counts=n,
-    )  # fmt: skip
-    positives, partners = fill_from_counts(task, pool, observe)
+    pool = HistogramPool(totals=np.array([3, 24, 24]), positive_counts=p, negative_counts=n)
+    positives, partners = fill_from_counts(task, pool)
     middles = (np.arange(32) + 0.5) / 32
     assert np.average(positives.scores, weights=positives.weights) == pytest.approx(np.average(middles, weights=p))
     counts = n if loss != "auprc" else np.concatenate([p, n])
@@ -91,7 +80,7 @@ def test_the_predictions_are_the_bins_and_u_is_the_mean_over_the_partners(
             hinge = np.maximum(1 + values - middles[place], 0) ** 2 / 3.0
             assert float(positives.u[place, 0]) == pytest.approx(np.log(np.average(np.exp(hinge), weights=counts)))
     if loss != "auprc":  # a round without negatives
-        positives, partners = fill_from_counts(task, dataclasses.replace(pool, negative_counts=0 * n), observe)
+        positives, partners = fill_from_counts(task, dataclasses.replace(pool, negative_counts=0 * n))
         assert not len(partners.scores)
         assert positives.u is None or positives.u.isnan().all()
 
@@ -125,7 +114,7 @@ def test_stacked_and_summed_it_finds_the_same_model(strategy: str, tmp_path: Pat
         np.testing.assert_allclose(stacked.model[name], value, rtol=0, atol=1e-12)
         np.testing.assert_allclose(summed.model[name], value, rtol=1e-9, atol=1e-12)
     sent = {name for one in grid.exchanges for name in one.reply.content.get(PAYLOAD, {})}
-    assert not sent.intersection(FedXPredictions.__dataclass_fields__)
+    assert not sent.intersection(ScoreHistograms.__dataclass_fields__)
 
 
 def test_scores_without_bounds_are_refused() -> None:
@@ -158,11 +147,10 @@ def test_the_counts_have_the_noise_of_the_budget(secure: bool, tmp_path: Path) -
     config |= {**HISTOGRAM, **noisy, "strategy": "fedx1", "privacy.secure-sum": secure}
     run, grid = federate(tmp_path / "run", config)
     last = [one for one in grid.exchanges if one.server_round == 1 and ARRAYS in one.message.content]
-    pool = FedXPool.from_record(last[0].message.content.config_records[PAYLOAD])
+    pool = HistogramPool.from_record(last[0].message.content.config_records[PAYLOAD])
     # three clients' noise; in a sum of three at least each has a third of the variance
     deviation = noise_for(2.0, 1e-5, 2) * (1 if secure else np.sqrt(3))
     for counts, label in ((pool.positive_counts, 1), (pool.negative_counts, 0)):
-        assert counts is not None
         assert counts.std() == pytest.approx(deviation, rel=0.1)  # six deviations of 2,000 numbers
         assert abs(counts.sum() - (labels == label).sum()) < 5 * deviation * np.sqrt(2000)
     assert run.lines[0].get("pool_epsilon") is None

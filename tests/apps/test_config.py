@@ -216,7 +216,7 @@ def test_any_flat_dict_is_a_config_or_a_config_error(values: dict[str, Scalar]) 
 @pytest.mark.parametrize("strategy", ALGORITHMS)
 def test_auto_is_the_strategys_own_loss(strategy: str) -> None:
     config = parse_run_config({"strategy": strategy})
-    assert config.training.loss == ALGORITHMS[strategy].client.default_loss
+    assert config.training.loss == ALGORITHMS[strategy].traits.loss
     assert config.training.loss in ALGORITHMS[strategy].losses
 
 

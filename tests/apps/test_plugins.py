@@ -36,12 +36,11 @@ def update(x, state, replies, plan):
     mean = replies.mean_point()
     return (x + plan.settings.share * (mean - x)).astype(x.dtype), state
 
-METHOD = replace(LOCAL_SGD, server=ServerHalf(update=update), settings=HalfwaySettings)
-OPTIONS = dict(losses=("cross-entropy",), description="half of the way", sends="nothing")
-ROW = adapt(METHOD, "Halfway", table="halfway", **OPTIONS)
-TAKEN = adapt(METHOD, "Halfway", table="fedx", **OPTIONS)
-PRIVATE = adapt(METHOD, "Halfway", table="privacy", **OPTIONS)
-BARE = adapt(LOCAL_SGD, "Bare", table="", **OPTIONS)
+METHOD = replace(LOCAL_SGD, server=ServerHalf(update=update), settings=HalfwaySettings, table="halfway")
+ROW = adapt(METHOD, "Halfway", "half of the way")
+TAKEN = adapt(replace(METHOD, table="fedx"), "Halfway", "half of the way")
+PRIVATE = adapt(replace(METHOD, table="privacy"), "Halfway", "half of the way")
+BARE = adapt(LOCAL_SGD, "Bare", "half of the way")
 '''
 LOADERS = """
 import numpy as np

@@ -1,5 +1,6 @@
 """The registry: rows that share a table, and what a method becomes."""
 
+from dataclasses import replace
 from typing import Any
 
 from apps.registry import ALGORITHMS, adapt
@@ -16,9 +17,9 @@ def test_a_run_config_table_is_one_settings_model() -> None:
 
 
 def test_a_method_becomes_a_row_with_two_named_classes() -> None:
-    row = adapt(LOCAL_SGD, "Plain", "", (CROSS_ENTROPY,), "local SGD", "nothing", unread=("score",))
+    row = adapt(replace(LOCAL_SGD, unread=("score",)), "Plain", "local SGD")
     assert (row.strategy.__name__, row.client.__name__) == ("Plain", "PlainClient")
-    assert row.strategy.unread == ("score",)
-    assert row.client.default_loss == row.strategy.default_loss == CROSS_ENTROPY
+    assert row.traits.unread == ("score",)
+    assert row.client.default_loss == row.traits.loss == CROSS_ENTROPY
     assert row.sites is ALGORITHMS["local-sgd"].sites
     assert row.evaluation is ALGORITHMS["local-sgd"].evaluation

@@ -41,7 +41,7 @@ SMALL: dict[str, Scalar] = {
     "vfb2.assemble": True,
 }
 TIMING = ("seconds", "server_seconds", "training_seconds")
-SAMPLING = [name for name, row in ALGORITHMS.items() if not row.strategy.needs_all_clients]
+SAMPLING = [name for name, row in ALGORITHMS.items() if not row.traits.needs_all_clients]
 PAIRS = [(name, loss) for name, row in ALGORITHMS.items() for loss in row.losses]
 # whose clients hold rows: they may hold those of one class, and a model travels
 OF_ROWS = [name for name, row in ALGORITHMS.items() if row.strategy.shares_model]

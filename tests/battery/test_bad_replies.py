@@ -70,7 +70,7 @@ CASES = [
     for kind in (*TAMPER, *(TAMPER_PAYLOAD if row.strategy.up_type is not None else ()))
     if row.strategy.shares_model or kind not in OF_A_MODEL
 ]
-RETRYING = [name for name, row in ALGORITHMS.items() if row.strategy.retries_failed]
+RETRYING = [name for name, row in ALGORITHMS.items() if row.traits.retries_failed]
 
 
 def run_with_a_bad_reply(

@@ -145,9 +145,11 @@ def test_no_message_holds_a_row_and_each_what_the_page_lists(
     assert len(replies) >= SITES * (1 + 3 + 4)
     assert [place for message in replies for place in disclosed(message, hidden, labels)] == []
 
-    half, listed = ALGORITHMS[strategy].strategy, documented()[strategy]
-    kinds = [kind for kind in (half.up_type, *half.phases.values()) if kind is not None]
-    declared = {field for kind in kinds for field in specs_of(kind)}
+    row, listed = ALGORITHMS[strategy], documented()[strategy]
+    half = row.strategy
+    forms = [row.settings(pool="histogram")] if row.table == "fedx" else []
+    kinds = [half.up_type, *half.phases.values(), *(kind for form in forms for kind in half.ups_of(form).values())]
+    declared = {field for kind in kinds if kind is not None for field in specs_of(kind)}
     assert declared - listed <= UNUSED.get(strategy, set())
     assert listed <= declared
     everywhere = {field for kind in (SiteReport, GroupCounts) for field in specs_of(kind)}

@@ -30,8 +30,6 @@ DTYPES = {"float": "float32", "int": "int64", "bool": "bool", "bytes": "uint8"}
 def kinds_of(strategy: str) -> dict[str, type[Payload]]:
     """What a strategy's clients send, by exchange."""
     kind = ALGORITHMS[strategy].strategy
-    if strategy == "fast-fedda":  # which could ask, but does not
-        return {}
     return {**kind.phases, **({} if kind.up_type is None else {"": kind.up_type})}
 
 

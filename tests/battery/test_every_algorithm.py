@@ -28,7 +28,7 @@ def bytes_of(model: list[np.ndarray], payload: Payload | None) -> int:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "dtype"), [(name, dtype) for name, row in ALGORITHMS.items() for dtype in row.strategy.number_types]
+    ("strategy", "dtype"), [(name, dtype) for name, row in ALGORITHMS.items() for dtype in row.traits.number_types]
 )
 def test_the_number_type_holds_on_the_wire_and_in_the_model(strategy: str, dtype: str, tmp_path: Path) -> None:
     run, tap = federate(tmp_path / "run", {"strategy": strategy, "dtype": dtype})

@@ -116,7 +116,7 @@ def test_no_reply_breaks_the_server(strategy: str, tmp_path: Path) -> None:
 
     look()
     assert counts["mutated"] >= wanted
-    assert counts["dropped"] > wanted / 10 or ALGORITHMS[strategy].strategy.retries_failed
+    assert counts["dropped"] > wanted / 10 or ALGORITHMS[strategy].traits.retries_failed
 
 
 def play(strategy: str, data: dict[str, Scalar], path: Path, rng: Random, counts: Counter[str]) -> None:
@@ -146,5 +146,5 @@ def play(strategy: str, data: dict[str, Scalar], path: Path, rng: Random, counts
     else:
         assert all(np.isfinite(value).all() for value in run.model.values())
     dropped = sum(bool(line["dropped"]) for line in run.lines)
-    assert not (ALGORITHMS[strategy].strategy.retries_failed and dropped)
+    assert not (ALGORITHMS[strategy].traits.retries_failed and dropped)
     counts["dropped"] += dropped

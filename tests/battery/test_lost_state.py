@@ -25,7 +25,7 @@ from tests.battery.federation import Exchange, Run, Wiretap, federate, flat_conf
 CLIENTS, ROUNDS, LOST_AFTER, LOSER = 3, 6, 2, 1
 # whose clients keep a state; a party of a vertical run that has lost its block ends the run, see test_vertical_failures
 KEEPING = [n for n, row in ALGORITHMS.items() if row.client.memory is not None and row.strategy.shares_model]
-JOINT = [name for name in KEEPING if ALGORITHMS[name].strategy.joint_states]
+JOINT = [name for name in KEEPING if ALGORITHMS[name].traits.joint_states]
 each_keeping = pytest.mark.parametrize("strategy", KEEPING)
 each_joint = pytest.mark.parametrize("strategy", JOINT)
 
@@ -105,7 +105,7 @@ def test_a_lost_state_is_named_once(strategy: str, tmp_path: Path, caplog: pytes
 
 @each_keeping
 def test_a_first_visit_is_no_loss(strategy: str, tmp_path: Path) -> None:
-    fraction = 1.0 if ALGORITHMS[strategy].strategy.needs_all_clients else 0.4
+    fraction = 1.0 if ALGORITHMS[strategy].traits.needs_all_clients else 0.4
     run, grid = forget(tmp_path / "run", {"strategy": strategy, "fraction-train": fraction}, {})
     assert lost(run) == {}
     visits: dict[int, list[int]] = {}

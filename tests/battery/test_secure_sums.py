@@ -62,7 +62,7 @@ def test_all_but_those_whose_clients_send_scores_can_be_summed() -> None:
 
 @pytest.mark.parametrize("strategy", SUMMED)
 def test_the_model_is_the_one_without_masks(strategy: str, tmp_path: Path) -> None:
-    asked = 1.0 if ALGORITHMS[strategy].strategy.needs_all_clients else 0.7
+    asked = 1.0 if ALGORITHMS[strategy].traits.needs_all_clients else 0.7
     config: dict[str, Scalar] = {**UNEQUAL, "strategy": strategy, "dtype": "float64", "fraction-train": asked}
     plain, _ = federate(tmp_path / "plain", {**config, "privacy.secure-sum": False}, clients=6)
     masked, _ = federate(tmp_path / "masked", config, clients=6)

@@ -69,7 +69,7 @@ def test_sites_of_one_class_are_stacked_too(case: str, threads: int, tmp_path: P
     strategy = case.split(",")[0]
     config: dict[str, Scalar] = {**COMMON, **CASES[case], "strategy": strategy, "num-server-rounds": 2}
     config["partition-rows"] = "9:0,9:0,9:1,9:1,9:0.5,9:0.5"
-    if "float64" in ALGORITHMS[strategy].strategy.number_types:
+    if "float64" in ALGORITHMS[strategy].traits.number_types:
         config["dtype"] = "float64"
     alone, _ = federate(tmp_path / "alone", config, clients=6)
     together, _ = federate(tmp_path / "together", {**config, "torch-threads": threads}, clients=6, stack=6)

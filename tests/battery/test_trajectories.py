@@ -52,7 +52,7 @@ CASES: dict[str, dict[str, Scalar]] = {
     **dict.fromkeys(("composite", "fedmid", "fedda", "fast-fedda"), COMPOSITE),
     "composite, a group": {**COMPOSITE, "composite.penalty": "group-lasso", "server-learning-rate": 1.3},
 }
-RUNS = [(case, dtype) for case in CASES for dtype in ALGORITHMS[case.split(",")[0]].strategy.number_types]
+RUNS = [(case, dtype) for case in CASES for dtype in ALGORITHMS[case.split(",")[0]].traits.number_types]
 # A new algorithm goes no recorded way yet.
 RUNS_RECORDED = [tuple(name.rsplit(" ", 1)) for name in np.load(RECORDED).files] if RECORDED.exists() else []
 

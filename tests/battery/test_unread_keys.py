@@ -26,7 +26,7 @@ OTHERS: dict[str, Scalar] = {
 
 @pytest.mark.parametrize("strategy", ALGORITHMS)
 def test_what_is_not_read_changes_nothing_and_what_is_does(strategy: str, tmp_path: Path) -> None:
-    unread = {kebab(name) for name in ALGORITHMS[strategy].strategy.unread}
+    unread = {kebab(name) for name in ALGORITHMS[strategy].traits.unread}
     others = {key: value for key, value in OTHERS.items() if key in unread}
     assert others.keys() == unread
     read = {"batch-size": 5} | ({"server-learning-rate": 0.6} if "server-learning-rate" not in unread else {})

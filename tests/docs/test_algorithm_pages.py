@@ -43,7 +43,7 @@ def test_the_index_is_the_registry_s() -> None:
         path, _, anchor = target.partition("#")
         assert FOLDER / path == PAGE_OF[name], name
         assert not anchor or anchor in anchors(FOLDER / path), name
-        assert row[2] == ALGORITHMS[name].sends, name
+        assert row[2] == ALGORITHMS[name].traits.sends, name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -102,8 +102,8 @@ def test_the_row_is_what_the_code_does(strategy: str) -> None:
     config = parse_run_config({"strategy": strategy})
     _, size, *changing, beside = TABLE[strategy]
     assert size == "works"
-    uncovered = uncovered_fields(config.algorithm.client)
-    expected = "refused" if config.algorithm.objection else "model" if uncovered else "covered"
+    uncovered = uncovered_fields(config.algorithm.strategy, config.family)
+    expected = "refused" if config.algorithm.traits.objection else "model" if uncovered else "covered"
     assert changing == [expected] * 3
     assert (beside == "nothing") == (not uncovered and config.algorithm.strategy.shares_model)
     # fedx1 and local-pair share fedx2's records

@@ -296,9 +296,9 @@ def test_the_smoothness_exchange_is_retried_too(data: dict[str, Scalar], tmp_pat
 
 def test_only_composite_asks_again(data: dict[str, Scalar], tmp_path: Path) -> None:
     """And who asks again needs all clients: there is nobody to replace one."""
-    retrying = [row.strategy for row in ALGORITHMS.values() if row.strategy.retries_failed]
-    assert all(strategy.needs_all_clients for strategy in retrying)
-    assert [strategy.__name__ for strategy in retrying if strategy.shares_model] == ["Composite"]
+    retrying = [row for row in ALGORITHMS.values() if row.traits.retries_failed]
+    assert all(row.traits.needs_all_clients for row in retrying)
+    assert [row.strategy.__name__ for row in retrying if row.strategy.shares_model] == ["Composite"]
     one = play(tmp_path, {**data, "strategy": "fedmid"}, only(2, 1, NEVER_RAN))
     assert one.grid.attempts.count((2, "", 1)) == 1
     assert one.run.lines[2]["dropped"] == {"1": NEVER_RAN}

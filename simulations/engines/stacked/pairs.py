@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from methods.fedx import INDEPENDENT, PairBatch, observe, read_pool
+from methods.fedx import INDEPENDENT
+from methods.histograms import HistogramPool, fill_from_counts
 from methods.method import Task
-from methods.pairwise import ACTIVE, ActiveBatch, PairwiseRisk, fill_in
-from methods.predictions import FedXPool, Predictions, queues
+from methods.pairwise import ACTIVE, ActiveBatch, PairBatch, PairwiseRisk, Predictions, fill_in, observe
+from methods.predictions import FedXPool, fill_buffers, queues
 from problems.randomness import Purpose
 from problems.sampling import Indices
 from simulations.engines.stacked.carries import NotAlikeError, stack, unstack
@@ -50,18 +51,23 @@ class PairStacking(Stacking):
         return [replace(one, u=table) for one, table in zip(apart, tables, strict=True)]
 
     def batches(self, tasks: Tasks, downs: Sequence[Any], draw: object) -> Iterator[Any]:
-        down = downs[0]
-        if not isinstance(down, FedXPool):
-            if len(tasks[0].f.positives) and len(tasks[0].f.partners):
+        down, first = downs[0], tasks[0]
+        if not isinstance(down, FedXPool | HistogramPool):
+            if len(first.f.positives) and len(first.f.partners):
                 yield from self._active(tasks, 0, ACTIVE)
             return
-        first = tasks[0]
         steps, settings = first.training.local_steps, first.settings
-        positives, partners = read_pool(first, down)
+        histograms = isinstance(down, HistogramPool)
+        positives, partners = fill_from_counts(first, down) if histograms else fill_buffers(first, down)
         if first.f.tracked and not len(partners.scores):
             raise NotAlikeError("some positives may have to be left out")
+        if histograms:
+            a, b = (one.take(np.tile(np.arange(len(one.scores)), (len(tasks), 1))) for one in (positives, partners))
+            for active in self._active(tasks, steps, ACTIVE):
+                yield PairBatch(active, a, b)
+            return
         drawn = [queues(task, positives, partners) for task in tasks]
-        sizes = settings.draws
+        sizes = settings.positive_batch_size, settings.negative_batch_size
         lazy = [
             predictions.take(np.stack([np.stack([queue[side].take(size) for _ in range(steps)]) for queue in drawn]))
             for side, (predictions, size) in enumerate(zip((positives, partners), sizes, strict=True))

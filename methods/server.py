@@ -1,0 +1,257 @@
+"""The server half of a method: its plan of a round, the clients' replies, and the exchanges with the clients.
+
+A round of the server is a generator. It yields each exchange and receives the replies to it:
+
+    def run_round(x, state, plan):
+        answers = yield Ask(PHASE, clients, down)     # clients answer with a record and take no step
+        replies = yield Train(down)                   # the round's own exchange: clients return a point and a record
+        return replies.mean_point(), state            # the next model, and the state to keep
+
+A round with one exchange needs no generator: `ServerHalf.tell` makes its message, `ServerHalf.update` the
+next model. Checkpoints lie between rounds, which is why only the state is ever saved.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Self, TypeVar
+
+import numpy as np
+from jaxtyping import Float, Float64, Int64
+
+from payloads.record import FloatArray, Payload
+from payloads.settings import Settings, TrainingSettings
+from problems.errors import InputError
+from problems.models.vectors import exact_mean, mean
+from problems.randomness import Purpose, stream
+
+S = TypeVar("S", bound=Settings)  # the family's settings
+U = TypeVar("U", bound=Payload)  # the clients' records
+T = TypeVar("T")
+
+
+def count_share(training: TrainingSettings, num_sites: int) -> int:
+    """Count the clients of a round from ``fraction-train`` and ``min-train-nodes``."""
+    return max(training.fewest_asked, round(training.fraction_train * num_sites))
+
+
+def draw_clients(count: int, num_sites: int, seed: int, server_round: int, purpose: Purpose) -> list[int]:
+    """Draw the sorted places of clients of a round without replacement.
+
+    Args:
+        purpose: The purpose of the draw; two samples of a round that must be independent have two purposes.
+
+    Raises:
+        InputError: There are fewer sites.
+    """
+    if count > num_sites:
+        got, allowed = f"{count} for round {server_round}", f"at most {num_sites}, since as many are connected"
+        hint = "lower min-train-nodes, or connect more"
+        raise InputError("min-train-nodes", got=got, allowed=allowed, hint=hint)
+    if count == num_sites:
+        return list(range(count))
+    rng = stream(seed, purpose, server_round)
+    return sorted(int(place) for place in rng.choice(num_sites, count, replace=False))
+
+
+@dataclass(frozen=True)
+class Plan(Generic[S]):
+    """What the server knows in a round, beside the model and its own state.
+
+    Attributes:
+        server_round: the round's number, counted from 1.
+        training: the settings common to all algorithms.
+        settings: those of the algorithm's family.
+        loss: the name of the loss.
+        class_counts: negatives and positives of every site, in the order of the partition ids.
+        layout: names and shapes of the parts of the flat model; () if unknown.
+    """
+
+    server_round: int
+    training: TrainingSettings
+    settings: S
+    loss: str
+    class_counts: Int64[np.ndarray, "N 2"]
+    layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    @property
+    def num_sites(self) -> int:
+        """N."""
+        return len(self.class_counts)
+
+    @property
+    def everyone(self) -> range:
+        """The places of all sites."""
+        return range(self.num_sites)
+
+    def sample(self, purpose: Purpose = Purpose.SAMPLE_CLIENTS, count: int | None = None) -> list[int]:
+        """Draw the sorted places of clients of the round.
+
+        Args:
+            purpose: The purpose of the draw. The default draws the clients that train in the round.
+            count: The number of clients. None: as many as train in a round.
+        """
+        training = self.training
+        count = count_share(training, self.num_sites) if count is None else max(training.fewest_asked, count)
+        return draw_clients(count, self.num_sites, training.seed, self.server_round, purpose)
+
+
+@dataclass(frozen=True)
+class Replies(Generic[U]):
+    """The good replies of a round, in the order of the partition ids.
+
+    Attributes:
+        places: the places, among the N sites, of the c clients that replied.
+        points: the point of each.
+        ups: the record of each.
+        weights: weights for a mean over these c replies, 1 on average; None: equal weights.
+        shares: weights for a mean over all N sites, 1 on average over all N; None: equal weights.
+        num_sites: N.
+        states_lost: whether a client lost its memory. Corrections that belong together are then reset at all clients.
+    """
+
+    places: Sequence[int]
+    points: Sequence[Float[np.ndarray, "d"]]
+    ups: Sequence[U]
+    weights: Float64[np.ndarray, "c"] | None
+    shares: Float64[np.ndarray, "c"] | None
+    num_sites: int
+    states_lost: bool = False
+
+    def mean_point(self) -> Float[np.ndarray, "d"]:
+        """The mean of the points, rounded once."""
+        return mean(self.points, self.weights)
+
+    def mean(self, field: str) -> FloatArray:
+        """Average a field of the records; the mean is rounded once.
+
+        Args:
+            field: its name; every record must have a value there.
+        """
+        return mean([getattr(up, field) for up in self.ups], self.weights)
+
+    def having(self, field: str) -> Self:
+        """Select the replies whose record has a value in an optional field; their weights are 1 on average again."""
+        kept = [place for place, up in enumerate(self.ups) if getattr(up, field) is not None]
+        weights = self.weights
+        return replace(
+            self,
+            places=[self.places[place] for place in kept],
+            points=[self.points[place] for place in kept] if self.points else [],
+            ups=[self.ups[place] for place in kept],
+            weights=None if weights is None or not kept else weights[kept] / weights[kept].mean(),
+            shares=None if self.shares is None else self.shares[kept],
+        )
+
+    def move(self, start: Float[np.ndarray, "d"], plan: Plan[Any]) -> Float[np.ndarray, "d"]:
+        """Return start + server-learning-rate (mean of the points - start), in float64 until it is rounded.
+
+        Args:
+            start: from where the server steps; the result gets its number type.
+            plan: has the server's learning rate, eta_g.
+        """
+        begun, rate = start.astype(np.float64), plan.training.server_learning_rate
+        moved: FloatArray = (begun + rate * (exact_mean(self.points, self.weights) - begun)).astype(start.dtype)
+        return moved
+
+
+@dataclass(frozen=True)
+class Ask:
+    """An exchange in which clients answer with a record and take no step.
+
+    Attributes:
+        phase: The name of a `Phase` of the method.
+        clients: The places of the clients that are asked.
+        down: The record beside the model, the same for all. None: only the model is sent.
+    """
+
+    phase: str
+    clients: Sequence[int]
+    down: Payload | None = None
+
+
+@dataclass(frozen=True)
+class Train:
+    """A round's own exchange, in which the round's clients train.
+
+    Attributes:
+        down: The record beside the model, the same for all. None: only the model is sent.
+        x: The model that is sent. None: the model of the round before.
+    """
+
+    down: Payload | None = None
+    x: Float[np.ndarray, "d"] | None = None
+
+
+# yields exchanges, receives the replies to each, and ends with a result
+Exchanges = Generator[Ask | Train, Replies[Any], T]
+
+
+def average(
+    x: Float[np.ndarray, "d"], state: Any, replies: Replies[Any], plan: Plan[Any]
+) -> tuple[Float[np.ndarray, "d"], Any]:
+    """Do the plain server half.
+
+    Returns:
+        The mean of the points, and the state as it was.
+    """
+    return replies.mean_point(), state
+
+
+def average_records(
+    x: Float[np.ndarray, "d"], state: Any, replies: Replies[U], plan: Plan[Any]
+) -> tuple[Float[np.ndarray, "d"], U]:
+    """Average the points and the records, the update of a method whose state is the mean of what clients sent.
+
+    Args:
+        x: the model before the round, which has no effect.
+        state: the state before the round, which has no effect.
+        replies: with records that all have the same fields.
+        plan: of the round; has no effect.
+
+    Returns:
+        The mean of the points, and a record with the mean of each field, which becomes the state.
+    """
+    first = replies.ups[0]
+    return replies.mean_point(), replace(first, **{name: replies.mean(name) for name in first.arrays()})
+
+
+@dataclass(frozen=True)
+class ServerHalf:
+    """What the server computes. The defaults average the points, keep no state and send nothing beside the model.
+
+    Attributes:
+        init: (x, plan) -> state.
+        tell: (x, state, plan) -> down.
+        update: (x, state, replies, plan) -> x, state.
+        output: (x, plan) -> the model to evaluate and save, made from a round's x.
+        views: (state) -> further models of the same shape to evaluate and to save, by the suffix of their metrics.
+        headline: (settings) -> the view that the log and the curves show; "" is the model itself.
+        report: (state, plan) -> further entries of a round's line, by name.
+        prologue: (x, plan) -> the exchanges before round 1, which end with the state. None: there are none, and `init`
+            makes the state.
+        round: (x, state, plan) -> a round's exchanges, one `Train` among them, which end with x, state. None: the round
+            trains with what `tell` returns, and `update` makes the next model.
+    """
+
+    init: Callable[[Float[np.ndarray, "d"], Any], Any] = lambda x, plan: None
+    tell: Callable[[Float[np.ndarray, "d"], Any, Any], Any] = lambda x, state, plan: None
+    update: Callable[[Float[np.ndarray, "d"], Any, Any, Any], tuple[Float[np.ndarray, "d"], Any]] = average
+    output: Callable[[Float[np.ndarray, "d"], Any], Float[np.ndarray, "d"]] = lambda x, plan: x
+    views: Callable[[Any], dict[str, list[FloatArray]]] = lambda state: {}
+    headline: Callable[[Any], str] = lambda settings: ""
+    report: Callable[[Any, Any], dict[str, float]] = lambda state, plan: {}
+    prologue: Callable[[Float[np.ndarray, "d"], Any], Exchanges[Any]] | None = None
+    round: Callable[[Float[np.ndarray, "d"], Any, Any], Exchanges[tuple[Float[np.ndarray, "d"], Any]]] | None = None
+
+    def begin(self, x: Float[np.ndarray, "d"], plan: Plan[Any]) -> Exchanges[Any]:
+        """Do everything before round 1, and return the state."""
+        return self.init(x, plan) if self.prologue is None else (yield from self.prologue(x, plan))
+
+    def run(
+        self, x: Float[np.ndarray, "d"], state: Any, plan: Plan[Any]
+    ) -> Exchanges[tuple[Float[np.ndarray, "d"], Any]]:
+        """Do a round, and return the next model and state."""
+        if self.round is not None:
+            return (yield from self.round(x, state, plan))
+        replies = yield Train(self.tell(x, state, plan))
+        return self.update(x, state, replies, plan)
