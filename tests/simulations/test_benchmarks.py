@@ -18,7 +18,7 @@ from tests.battery.federation import federate
 from tests.programs import PROJECT, ran
 
 NUMBER = r"-?[\d,]+(?:\.\d+)?"
-HORIZONTAL = [name for name, row in ALGORITHMS.items() if not row.strategy.vertical]
+HORIZONTAL = [name for name, row in ALGORITHMS.items() if row.strategy.shares_model]
 # script -> the first cells of its table's rows, and how many numbers at least follow each
 TABLES: dict[str, tuple[list[str], int]] = {
     "fedavg.py": (["bare loop", "in-process engine", "stacked"], 3),
