@@ -10,8 +10,8 @@ import pytest
 from scipy import sparse
 
 from benchmarks.parties import run_parties
-from simulations.references.vertical import train
 from tests.clients.party_problems import make_case
+from tests.reference.vertical import train
 from tests.vertical.company import Company, posts
 from tests.vertical.synthetic import sparse_like_news20
 from vertical.problem.analysis import value
