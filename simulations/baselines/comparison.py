@@ -17,7 +17,7 @@ from problems.errors import importable
 from problems.files import write_atomic
 from simulations.results.compare import UNCOMPARED
 from simulations.results.figure import draw
-from simulations.results.output import Cell, Table, format_cell, format_metric, number_cell, value_cell
+from simulations.results.output import Table, format_metric, metric_cell
 from simulations.results.paired import format_signed
 
 FEDERATED, POOLED, ALONE = "federated", "all rows in one place", "a site alone"
@@ -92,13 +92,12 @@ class Baselines:
         names = [name for name in names if not name.startswith(UNCOMPARED) and not name.endswith("_raw")]
         cells = [
             [
-                value_cell(result.name),
-                *(number_cell(f"{count}", count) for count in (result.rows, result.positives)),
-                _samples_cell(result),
-                number_cell("-" if result.penalty is None else f"{result.penalty:.2g}", result.penalty),
-                *(number_cell(format_metric(result.metrics.get(name)), result.metrics.get(name)) for name in names),
+                *(result.name, result.rows, result.positives),
+                "optimum" if result.metrics and result.samples is None else result.samples,
+                None if result.penalty is None else f"{result.penalty:.2g}",
+                *(metric_cell(result.metrics.get(name)) for name in names),
                 *_difference_cells(result.difference),
-                value_cell(result.standing or "-"),
+                result.standing or None,
             ]
             for result in self.results
         ]
@@ -123,7 +122,7 @@ class Baselines:
             parts.append(f"{lost} that cannot be trained alone")
         pooled = f"{POOLED} {format_metric(self.pooled.metrics.get(self.metric))}"
         if self.pooled.standing:
-            value, interval = (cell.text for cell in _difference_cells(self.pooled.difference))
+            value, interval = _difference_cells(self.pooled.difference)
             pooled = f"{self.pooled.standing} {pooled} (difference {value}, 95 % interval {interval})"
         return "; ".join([*parts, pooled])
 
@@ -150,17 +149,12 @@ class Baselines:
         return sum(own != value and best(own, value) == own for value in values)
 
 
-def _samples_cell(result: Result) -> Cell:
-    optimum = result.metrics and result.samples is None
-    return number_cell("optimum" if optimum else format_cell(result.samples), result.samples)
-
-
-def _difference_cells(difference: PairedDifference | None) -> list[Cell]:
+def _difference_cells(difference: PairedDifference | None) -> tuple[str, str]:
+    """The difference and its interval, for people."""
     if difference is None:
-        return [number_cell("-", None), value_cell("-")]
+        return "-", "-"
     low, high = difference.low, difference.high
-    interval = "-" if low is None else f"{_four(low)} to {_four(high)}"
-    return [number_cell(_four(difference.value), difference.value), value_cell(interval)]
+    return _four(difference.value), "-" if low is None else f"{_four(low)} to {_four(high)}"
 
 
 def _four(value: float | None) -> str:

@@ -16,7 +16,7 @@ from simulations import PAGE
 from simulations.arguments import Stack
 from simulations.experiments.expansion import Expansion
 from simulations.experiments.lines import Line, PlannedRun, run_folder, settings
-from simulations.experiments.reproduce import Runs
+from simulations.experiments.reproduce import ExperimentRuns
 from simulations.experiments.tuned_values import Choice, Point, Tuned, fits, read_tuned
 from simulations.experiments.tuning import keys_of
 from simulations.results.ranking import over_seeds, rank
@@ -39,7 +39,7 @@ class _Search:
     points: list[tuple[dict[str, Scalar], list[PlannedRun]]]
 
 
-class Choosing(Runs):
+class Choosing(ExperimentRuns):
     """The runs that try the grids of an experiment, in ``tune/`` of the directory ``out`` of a `reproduce` command.
 
     Raises:
@@ -60,24 +60,24 @@ class Choosing(Runs):
         self._check()
         self.searches = self._search_all()
         runs = [run for search in self.searches for _, several in search.points for run in several]
-        super().__init__(expansion, out, runs, "tune", stack)
+        super().__init__(expansion, out, runs, "tune", self.metric, stack)
         if len(self.runs) < len(runs):
             got = "two points that would share one run directory"
             raise ConfigError(self._here, got=got, allowed="points that differ", hint="leave one out")
 
-    def metrics_of(self, run: PlannedRun) -> list[str]:
-        """The metric that its value is chosen by, and the experiment's."""
-        return list(dict.fromkeys([self._metric_of(run.line), *super().metrics_of(run)]))
+    def metric_of(self, run: PlannedRun) -> str:
+        """The metric that the run's value is chosen by."""
+        return self._metric_of(run.line)
 
     def run(self, jobs: int, say: Callable[[str], None]) -> Tuned:
-        """Make the runs that are waiting (see `Runs.make`), choose the best point of each search, write ``tuned.toml``.
+        """Make the runs that are waiting, choose the best point of each search, and write ``tuned.toml``.
 
         Choices for runs that the expansion leaves out stay there.
 
         Raises:
             RunFailedError: in some line's grid no point has finished.
         """
-        self.make(jobs, say, lambda: None)
+        self.run_all(jobs, say)
         chosen = [self._choose(search) for search in self.searches]
         path = self.out / "tuned.toml"
         before = read_tuned(path).chosen if self.expansion.only and path.is_file() else []
@@ -118,9 +118,10 @@ class Choosing(Runs):
         return own or ("min" if better(metric) is min else "max")
 
     def _point(self, values: dict[str, Scalar], runs: Sequence[PlannedRun], metric: str) -> Point:
-        records = [self.records[run.name] for run in runs if run.name in self.records]
+        ended, lost = self.finished, self.failed
+        records = [ended[run.name] for run in runs if run.name in ended]
         finished, mean, std, missing = over_seeds((run.last(metric), bool(run.dropped)) for run in records)
-        failed = [self.failed[run.name] for run in runs if run.name in self.failed]
+        failed = [lost[run.name] for run in runs if run.name in lost]
         reason = failed[0] if failed else "" if finished == len(runs) else f"{metric} is not finite"
         reason = " ".join(reason.split())
         return Point(values=values, finished=finished, mean=mean, std=std, reason=reason, missing=missing or None)

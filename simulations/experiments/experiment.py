@@ -6,7 +6,6 @@ for this profile; later ones win. In runs, cases and profiles every key that is 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -16,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 
 from apps.config import ConfigError, Scalar, flatten
 from payloads.settings import Settings
+from problems.errors import did_you_mean
 from simulations import PAGE
 from simulations.experiments.files import Count, ProfileName, Sentences, check_free, read_settings
 from simulations.experiments.tuning import Tuning
@@ -221,12 +221,8 @@ def find_experiment(name: str) -> Experiment:
         return read_experiment(Path(name))
     known = find_packaged()
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        allowed = ", ".join(known)
-        raise ConfigError(
-            "experiment", got=repr(name), allowed=f"{allowed}, or the path of a .toml file{hint}", hint=_LISTED
-        )
+        allowed = f"{', '.join(known)}, or the path of a .toml file{did_you_mean(name, known)}"
+        raise ConfigError("experiment", got=repr(name), allowed=allowed, hint=_LISTED)
     return read_experiment(known[name])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
@@ -11,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from apps.config import ConfigError
 from payloads.settings import Settings
-from problems.errors import NOTHING
+from problems.errors import NOTHING, did_you_mean
 from problems.toml_files import read_toml, reason_of
 from simulations.arguments import ProfileName as ProfileName
 
@@ -67,8 +66,7 @@ def _list_known(model: type[Settings], *location: int | str) -> str:
         inner = [_model_in(field.annotation) for field in model.model_fields.values() if field.alias == part]
         model = next(filter(None, inner), model)
     fields = [str(field.alias) for field in model.model_fields.values()]
-    close = difflib.get_close_matches(str(location[-1]), fields, n=1)
-    return f"{', '.join(fields)}{f' (did you mean {close[0]!r}?)' if close else ''}"
+    return f"{', '.join(fields)}{did_you_mean(str(location[-1]), fields)}"
 
 
 def _model_in(annotation: Any) -> type[Settings] | None:

@@ -40,7 +40,7 @@ class Line:
     @property
     def setting(self) -> str:
         """The coordinates besides method and data set, as text for people."""
-        return ", ".join(settings({key: value for key, value in self.at.items() if key not in (METHOD, DATASET)}))
+        return words({key: value for key, value in self.at.items() if key not in (METHOD, DATASET)})
 
     @property
     def title(self) -> str:
@@ -63,6 +63,14 @@ class PlannedRun:
     note: str = ""
 
     @property
+    def engine(self) -> str:
+        return self.line.run.engine
+
+    @property
+    def clients(self) -> int:
+        return self.line.clients
+
+    @property
     def config(self) -> dict[str, Scalar]:
         """Its flat run config without its run directory."""
         return {**self.line.config, **self.changes, "seed": self.seed}
@@ -80,6 +88,12 @@ def settings(values: Mapping[str, Scalar]) -> list[str]:
         One text for each, in their order; a float has six digits at most.
     """
     return [f"{key} = {format_cell(value)}" for key, value in values.items()]
+
+
+def words(at: Mapping[str, Scalar]) -> str:
+    """Coordinates as text for people: the method and the data set by their values alone, and first."""
+    named = [format_cell(at[key]) for key in (METHOD, DATASET) if key in at]
+    return ", ".join([*named, *settings({key: at[key] for key in at if key not in (METHOD, DATASET)})])
 
 
 def run_folder(line: Line, seed: int, *more: str) -> str:

@@ -16,16 +16,8 @@ from apps.run_directory.missing import in_words
 from problems.errors import require
 from problems.files import write_atomic
 from simulations.results.figure import draw
-from simulations.results.output import (
-    Cell,
-    Table,
-    format_cell,
-    format_megabytes,
-    format_metric,
-    number_cell,
-    value_cell,
-)
-from simulations.results.paired import Difference, difference
+from simulations.results.output import Table, format_cell, format_megabytes, metric_cell
+from simulations.results.paired import COLUMNS, Difference, difference
 from simulations.results.records import (
     FINISHED,
     METRICS,
@@ -33,13 +25,15 @@ from simulations.results.records import (
     UNTOLD,
     RunRecord,
     defaults,
+    differing,
     evaluation,
     read_run,
 )
-from simulations.results.target import check_target
+from simulations.results.target import check_target, make_out
 
 UNCOMPARED = ("pauc_fpr30_raw", "pauc_fpr50_raw", "accuracy")  # left out of the table for people
 MISSING = " (sites missing)"
+_NO_VERDICT = "no verdict: sites were missing"
 
 
 @dataclass(frozen=True)
@@ -76,8 +70,8 @@ class Comparison:
     @cached_property
     def differing(self) -> list[str]:
         """The config keys, and ``clients``, whose values are not the same in all runs."""
-        keys = list(dict.fromkeys(key for run in self.runs for key in run.config if key not in UNTOLD))
-        found = [key for key in keys if len({repr(run.setting(key)) for run in self.runs}) > 1]
+        configs = [{key: run.setting(key) for key in run.config if key not in UNTOLD} for run in self.runs]
+        found = differing(configs)
         clients = {run.setting("clients") for run in self.runs} - {None}  # unknown for an unfinished run
         return [*found, "clients"] if len(clients) > 1 else found
 
@@ -149,25 +143,29 @@ class Comparison:
             metric: whose differences from the first group are added if groups have several common seeds; None: not.
         """
         rows = self.rows()
-        metrics = self.compared
         facts = ["run", "status", "strategy", "dataset", "seed", "rounds", *(["selected"] * self._some_select)]
-        columns = [*facts, *metrics, "MB up", "MB down", "seconds"]
         cells = [
             [
-                *(value_cell(row[name]) for name in facts),
-                *(number_cell(format_metric(row[name]), row[name]) for name in metrics),
-                *(number_cell(format_megabytes(row[name]), row[name]) for name in ("bytes_up", "bytes_down")),
-                number_cell(format_cell(row["seconds"], 1), row["seconds"]),
+                *(row[name] for name in facts),
+                *(metric_cell(row[name]) for name in self.compared),
+                *((format_megabytes(row[name]), row[name]) for name in ("bytes_up", "bytes_down")),
+                (format_cell(row["seconds"], 1), row["seconds"]),
             ]
             for row in rows
         ]
-        found = [Table("", columns, cells)]
-        keys = [key for key in self._told if key not in ("strategy", "dataset", "seed")]
-        if keys:
-            settings = [[Cell(row["run"]), *(value_cell(row["config"][key]) for key in keys)] for row in rows]
+        found = [Table("", [*facts, *self.compared, "MB up", "MB down", "seconds"], cells)]
+        if keys := [key for key in self._told if key not in ("strategy", "dataset", "seed")]:
+            settings = [[row["run"], *(row["config"][key] for key in keys)] for row in rows]
             found.append(Table("what differs", ["run", *keys], settings))
         if metric is not None and (gaps := self.differences(metric)):
-            found.append(_differences(metric, gaps))
+            first = next(iter(gaps.values()))[0]
+            words = ("above", "within the noise", "below")
+            verdicts = [
+                [label, *gap.cells, _NO_VERDICT if MISSING in label + first else gap.verdict(*words)]
+                for label, (_, gap) in gaps.items()
+            ]
+            caption = f"{metric}, seed by seed less that of {first} (paired t-test)"
+            found.append(Table(caption, ["runs", "difference", *COLUMNS], verdicts))
         return found
 
     @property
@@ -190,12 +188,7 @@ class Comparison:
 
     def csv(self) -> str:
         """One row for each run, not rounded; config keys that have a column of their own are not repeated."""
-        rows = self.rows()
-        keys = [key for key in self.differing if key not in rows[0]]
-        flat = [
-            {**{k: v for k, v in row.items() if k != "config"}, **{k: row["config"][k] for k in keys}} for row in rows
-        ]
-        return csv_text(flat)
+        return csv_text([{**row, **config, **row} for row in self.rows() for config in [row.pop("config")]])
 
     def choose_metric(self, metric: str | None) -> str | None:
         """The metric to draw: the one asked for, else the first that the runs have; None if they have none.
@@ -225,11 +218,7 @@ class Comparison:
         """
         if metric is not None:
             require("--out", "reports", "matplotlib")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            got = f"{folder}, which cannot be created ({error.strerror})"
-            raise ConfigError("--out", got=got, allowed="a folder that can be written to", hint="choose one") from None
+        make_out(folder)
         text = self.csv()
         check_target(folder / "compare.csv", lambda found: found.startswith(b"run,path,status,reason,"))
         if not (folder / "compare.csv").exists():
@@ -270,24 +259,6 @@ class Comparison:
             if run.curve(metric):
                 groups.setdefault(self.label(run), []).append(run.curve(metric))
         return groups
-
-
-def _differences(metric: str, found: Mapping[str, tuple[str, Difference]]) -> Table:
-    """The differences as a table for people."""
-    words = {1: "above", 0: "within the noise", -1: "below"}
-    first = next(iter(found.values()))[0]
-
-    def verdict(label: str, gap: Difference) -> str:
-        if MISSING in label + first:
-            return "no verdict: sites were missing"
-        return gap.undecided if gap.sign is None else words[gap.sign]
-
-    cells = [
-        [*map(Cell, (label, *gap.format_cells())), value_cell(gap.seeds), Cell(verdict(label, gap))]
-        for label, (_, gap) in found.items()
-    ]
-    columns = ["runs", "difference", "95 % interval", "p", "seeds", "verdict"]
-    return Table(f"{metric}, seed by seed less that of {first} (paired t-test)", columns, cells)
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:

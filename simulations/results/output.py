@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import typer
 from pydantic_core import from_json, to_json
@@ -105,51 +106,46 @@ def format_pair(mean: float | None, std: float | None) -> str:
     return format_metric(mean) if std is None else f"{format_metric(mean)} ± {format_metric(std, like=mean)}"
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A table's cell: its text, and the number by which it is sorted."""
+def format_count(number: int, noun: str) -> str:
+    """A number with its noun, in the plural unless it is 1."""
+    return f"{number} {noun}{'s' * (number != 1)}"
 
-    text: str
-    number: float | None = None
-    numeric: bool = False
 
-    @property
-    def key(self) -> str:
-        """The number in the form that the page's script reads; empty if there is no finite one."""
-        return "" if self.number is None or not math.isfinite(self.number) else repr(float(self.number))
+def metric_cell(value: float | None) -> tuple[str, float | None]:
+    """A metric's cell of a `Table`."""
+    return format_metric(value), value
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table under its caption, rows of cells."""
+    """A table under its caption.
+
+    A cell is a value that `format_cell` formats, or a pair: its text, and the number by which it is sorted.
+    """
 
     caption: str
     columns: list[str]
-    rows: list[list[Cell]]
+    rows: list[list[Any]]
+
+    @property
+    def cells(self) -> list[list[tuple[str, str]]]:
+        """The text of each cell, and the number by which a page sorts it, empty if it has no finite number."""
+        return [[_text_and_key(cell) for cell in row] for row in self.rows]
 
     @property
     def texts(self) -> list[list[str]]:
         """The texts of its cells."""
-        return [[cell.text for cell in row] for row in self.rows]
+        return [[text for text, _ in row] for row in self.cells]
 
     def text(self) -> str:
         """The table for a terminal."""
         return (f"{self.caption}:\n" if self.caption else "") + table(self.columns, self.texts)
 
 
-def number_cell(text: str, value: float | None) -> Cell:
-    """A cell of a column of numbers.
-
-    Args:
-        value: the number by which the column is sorted; None: there is none.
-    """
-    return Cell(text, value, numeric=True)
-
-
-def value_cell(value: object) -> Cell:
-    """A cell of a config's value, or of None."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return Cell(format_cell(value), float(value) if is_number else None, numeric=is_number)  # type: ignore[arg-type]
+def _text_and_key(cell: Any) -> tuple[str, str]:
+    text, value = cell if isinstance(cell, tuple) else (format_cell(cell), cell)
+    finite = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return text, repr(float(value)) if finite else ""
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

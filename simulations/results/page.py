@@ -16,22 +16,22 @@ _CYCLE = (
 
 
 def render(template: Path, curves: str, **values: Any) -> str:
-    """Fill a template that extends base.html.
+    """Fill a template.
 
     Args:
-        template: its path.
+        template: its path; a template whose name ends in .html extends base.html.
         curves: the text of the figure's SVG file; empty: nothing was drawn.
         values: what the template names, and ``drawn``, what the figure shows.
 
     Returns:
-        The page, in which every text is escaped.
+        The filled template; in a page every text is escaped.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
     from markupsafe import Markup
 
     environment = Environment(
         loader=FileSystemLoader([template.parent, Path(__file__).parent]),
-        autoescape=True,
+        autoescape=select_autoescape(),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

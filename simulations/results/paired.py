@@ -9,13 +9,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from simulations.results.output import format_metric
+from simulations.results.output import format_count, format_metric
 
 LEAST_SEEDS = 5
 LEVEL = 0.05
+COLUMNS = ("95 % interval", "p", "seeds", "verdict")  # behind the column of the difference
 _NO_SPREAD = 1e-150  # the square of less than this is 0
 
 
@@ -39,10 +41,10 @@ class Difference:
             return None
         return int(np.sign(self.mean)) if self.p < LEVEL else 0
 
-    @property
-    def undecided(self) -> str:
-        """The text that replaces a verdict if there are too few seeds."""
-        return f"no verdict with {self.seeds} seed{'' if self.seeds == 1 else 's'}"
+    def verdict(self, above: str, noise: str, below: str) -> str:
+        """The text for the `sign`; with too few seeds, that there is no verdict."""
+        words = {1: above, 0: noise, -1: below, None: f"no verdict with {format_count(self.seeds, 'seed')}"}
+        return words[self.sign]
 
     def format_cells(self) -> tuple[str, str, str]:
         """The mean, the interval and p, for people."""
@@ -50,6 +52,12 @@ class Difference:
             return format_signed(self.mean), "-", "-"
         interval = f"{format_signed(self.low, self.mean)} to {format_signed(self.high, self.mean)}"
         return format_signed(self.mean), interval, f"{self.p:.2g}"
+
+    @property
+    def cells(self) -> list[Any]:
+        """The cells of a `Table`: the mean, the interval, p and the seeds."""
+        mean, interval, p = self.format_cells()
+        return [(mean, self.mean), interval, (p, self.p), self.seeds]
 
 
 def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Difference | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def over_seeds(ended: Iterable[tuple[float | None, bool]]) -> tuple[int, float | None, float | None, int]:
@@ -18,10 +18,21 @@ def over_seeds(ended: Iterable[tuple[float | None, bool]]) -> tuple[int, float |
             deviation (None for fewer than two), and the number of these seeds in which sites were missing.
     """
     counted = [(end, missing) for end, missing in ended if end is not None and math.isfinite(end)]
-    ends = [end for end, _ in counted]
-    mean = statistics.fmean(ends) if ends else None
-    spread = statistics.stdev(ends) if len(ends) > 1 else None
-    return len(ends), mean, spread, sum(missing for _, missing in counted)
+    return len(counted), *mean_and_std([end for end, _ in counted]), sum(missing for _, missing in counted)
+
+
+def mean_and_std(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """The mean and the sample standard deviation.
+
+    Args:
+        values: The values; if one of them is not finite, the mean is nan and the deviation None.
+
+    Returns:
+        The mean, None for no value, and the deviation, None for fewer than two.
+    """
+    if not all(map(math.isfinite, values)):  # fmean would raise an error for infinities of both signs
+        return math.nan, None
+    return statistics.fmean(values) if values else None, statistics.stdev(values) if len(values) > 1 else None
 
 
 def rank(finished: int, missing: int, mean: float | None, mode: str) -> tuple[int, int, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from apps.evaluation.metric_names import format_metric
 from apps.evaluation.site_figures import ROUND_FIGURES
 from apps.evaluation.vertical import SUBOPTIMALITY
 from apps.run_directory.missing import dropped_sites
+from problems.errors import did_you_mean
 from problems.files import write_atomic
 from problems.metrics import binary_metrics
 
@@ -175,6 +175,19 @@ def defaults(strategy: Scalar | None) -> dict[str, Scalar]:
         return {}
 
 
+def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys whose values are not the same in all configs.
+
+    Args:
+        configs: Flat configs; a key that one of them lacks has the value None there.
+
+    Returns:
+        The keys in the order of their first occurrence.
+    """
+    keys = dict.fromkeys(key for config in configs for key in config)
+    return [key for key in keys if len({repr(config.get(key)) for config in configs}) > 1]
+
+
 def evaluation(line: Mapping[str, Any]) -> dict[str, float]:
     """The metrics of a line of metrics.jsonl.
 
@@ -248,8 +261,5 @@ def check_metric(metric: str, config: Mapping[str, Scalar], asked: str = "--metr
         ConfigError: there is none; the message names them all.
     """
     if metric not in METRICS and ":" not in str(config.get("loss", "")):
-        close = difflib.get_close_matches(metric, METRICS, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ConfigError(
-            asked, got=repr(metric), allowed=f"{', '.join(METRICS)}{hint}", hint="see docs/run-directory.md"
-        )
+        allowed = f"{', '.join(METRICS)}{did_you_mean(metric, METRICS)}"
+        raise ConfigError(asked, got=repr(metric), allowed=allowed, hint="see docs/run-directory.md")

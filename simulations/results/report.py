@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +16,12 @@ from problems.errors import require
 from problems.intervals import FIGURES
 from simulations.results.compare import Comparison
 from simulations.results.figure import draw
-from simulations.results.output import (
-    Cell,
-    Table,
-    format_cell,
-    format_megabytes,
-    format_metric,
-    number_cell,
-    value_cell,
-)
+from simulations.results.output import Table, format_cell, format_megabytes, format_metric, metric_cell
 from simulations.results.page import render
 from simulations.results.records import UNFINISHED, RunRecord
 from simulations.results.target import is_page, write_output
 
 NAME = "report.html"
-
-
-@dataclass(frozen=True)
-class _Told:
-    """What the page says of one run, with tables before and behind its ``facts``; empty ones are not shown."""
-
-    title: str
-    reason: str
-    before: list[Table]
-    facts: dict[str, str]
-    behind: list[Table]
 
 
 def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
@@ -86,13 +66,20 @@ def as_html(comparison: Comparison) -> str:
     )
 
 
-def _tell(run: RunRecord, comparison: Comparison) -> _Told:
+def _tell(run: RunRecord, comparison: Comparison) -> dict[str, Any]:
+    """The part of the page on one run, with tables before and behind its facts; empty tables are not shown."""
     reason = " ".join(run.reason.split())
     if run.status == UNFINISHED:
         reason = "it is still running, or it ended before it could say why"
     before = [_metrics(run, comparison.metrics), _sites(run), _missing(run)]
     behind = [_departures(run), _files(run.path)]
-    return _Told(f"{run.name}, {run.status}", reason, before, _facts(run), behind)
+    return {
+        "title": f"{run.name}, {run.status}",
+        "reason": reason,
+        "before": before,
+        "facts": _facts(run),
+        "behind": behind,
+    }
 
 
 def _facts(run: RunRecord) -> dict[str, str]:
@@ -112,18 +99,15 @@ def _facts(run: RunRecord) -> dict[str, str]:
 
 
 def _metrics(run: RunRecord, metrics: Sequence[str]) -> Table:
-    rows = []
+    rows: list[list[Any]] = []
     tested = run.result.get("test_metrics", {})
     for metric in metrics:
-        curve = run.curve(metric)
-        finite = {number: value for number, value in curve.items() if math.isfinite(value)}
-        if curve:
-            last = next(reversed(curve.values()))
+        if curve := run.curve(metric):
+            finite = {number: value for number, value in curve.items() if math.isfinite(value)}
             best = better(metric)(finite, key=finite.__getitem__, default=None)
-            value = finite.get(best)
-            cells = number_cell(format_metric(last), last), number_cell(format_metric(value), value), value_cell(best)
-            more = [number_cell(format_metric(tested.get(metric)), tested.get(metric))] if tested else []
-            rows.append([Cell(metric), *cells, *more])
+            values = [next(reversed(curve.values())), finite.get(best)]
+            more = [metric_cell(tested.get(metric))] if tested else []
+            rows.append([metric, *map(metric_cell, values), best, *more])
     columns = ["metric", "last", "best", "best in round", *(["selected, on the test rows"] if tested else [])]
     return Table("metrics", columns, rows)
 
@@ -132,49 +116,49 @@ def _sites(run: RunRecord) -> Table:
     found = [*run.result.get("sites", []), *([run.result["all"]] if "all" in run.result else [])]
     figures = [name for name in FIGURES if found and name in found[0]]
     counts = ["true_positives", "false_positives", "true_negatives", "false_negatives"]
-    rows = []
-    for one in found:
-        # None: a count is too small to be shown
-        confusion = [(one["confusion"] or {}).get(name) for name in counts] if "confusion" in one else []
-        place = number_cell(str(one["partition"]), one["partition"]) if "partition" in one else Cell("all")
-        values = [value_cell(value) for value in (one["rows"], one["positives"], *confusion)]
-        rows.append([place, *values, *(_figure(one[name]) for name in figures)])
-    words = [name.replace("_", " ") for name in counts] if found and "confusion" in found[0] else []
+    counts = counts if found and "confusion" in found[0] else []
+    rows = [
+        [
+            *(one.get("partition", "all"), one["rows"], one["positives"]),
+            *((one["confusion"] or {}).get(name) for name in counts),  # None: a count is too small to be shown
+            *(_figure(one[name]) for name in figures),
+        ]
+        for one in found
+    ]
     caption = f"figures on {run.result.get('figures_on')}, with 95 % intervals" if figures else "at the threshold"
     if left_out := run.result.get("left_out"):
         caption += f"; {describe_left_out(left_out)}"
+    words = [name.replace("_", " ") for name in counts]
     return Table(caption, ["partition", "rows", "positives", *words, *figures], rows)
 
 
-def _figure(interval: Sequence[float] | None) -> Cell:
+def _figure(interval: Sequence[float] | None) -> tuple[str, float] | None:
     if interval is None:
-        return value_cell(None)
-    value, low, high = interval
-    return number_cell(f"{format_metric(value)} ({format_metric(low)} to {format_metric(high)})", value)
+        return None
+    value, low, high = map(format_metric, interval)
+    return f"{value} ({low} to {high})", interval[0]
 
 
 def _missing(run: RunRecord) -> Table:
+    of = run.facts["rounds"]
     rows = [
-        [
-            value_cell(int(site)),
-            number_cell(f"{one['rounds']} of {run.facts['rounds']}", one["rounds"]),
-            Cell(one["reason"]),
-        ]
-        for site, one in run.dropped.items()
+        [int(site), (f"{one['rounds']} of {of}", one["rounds"]), one["reason"]] for site, one in run.dropped.items()
     ]
     return Table("sites that were missing", ["partition", "rounds", "why, the last time"], rows)
 
 
 def _departures(run: RunRecord) -> Table:
-    found = [(key, format_cell(run.config[key]), format_cell(default)) for key, default in run.departures.items()]
-    rows = [[Cell(key), Cell(value or '""'), Cell(default or '""')] for key, value, default in found]
+    rows = [
+        [key, *(value if value != "" else '""' for value in (run.config[key], default))]
+        for key, default in run.departures.items()
+    ]
     return Table("config keys that differ from the defaults", ["key", "value", "default"], rows)
 
 
 def _files(folder: Path) -> Table:
-    rows = []
+    rows: list[list[Any]] = []
     for path in sorted(folder.iterdir()):
         if path.name != NAME:
             size = sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
-            rows.append([Cell(f"{path.name}/" if path.is_dir() else path.name), value_cell(size)])
+            rows.append([path.name + "/" * path.is_dir(), size])
     return Table("files of the run directory", ["file", "bytes"], rows)

@@ -44,6 +44,23 @@ def write_output(target: Path, content: bytes, recognize: Recognize | None, inpu
         raise ConfigError("--out", got=got, allowed="a file that can be written", hint="choose another") from None
 
 
+def make_out(folder: Path) -> None:
+    """Make the folder that ``--out`` names, unless it exists.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        ConfigError: The folder cannot be created.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        got = f"{folder}, which cannot be created ({error.strerror})"
+        allowed = "a folder that can be written to"
+        raise ConfigError("--out", got=got, allowed=allowed, hint="choose another") from None
+
+
 def check_target(target: Path, recognize: Recognize, inputs: Sequence[Path] = ()) -> None:
     """Check that a file may be written: it does not exist, or is an earlier output and not an input.
 

@@ -52,7 +52,6 @@ def sweep(
     from apps.config import ConfigError
     from apps.evaluation.metric_names import better
     from apps.server_app import RunFailedError
-    from simulations.results.records import FINISHED, STOPPED
     from simulations.sweeps.plan import Sweep
     from simulations.sweeps.ranges import parse_grid, parse_random
     from simulations.sweeps.sweep import run_sweep
@@ -76,7 +75,7 @@ def sweep(
         select_on,
         stack_of(stack),
     )
-    trials = asked.trials(out.expanduser().resolve())
+    trials = asked.trials()
     total = len(trials) + seeds * any(trial.fraction for trial in trials)  # the best one also runs on the test rows
     with log_off(quiet), stdout_to_stderr(as_json), progress(total, quiet) as say:
         outcome = run_sweep(asked, out, resume=resume, jobs=jobs, address=address, say=say)
@@ -84,6 +83,6 @@ def sweep(
         print_json(outcome.json())
     elif not quiet:
         typer.echo(outcome.text())
-    if not outcome.count(FINISHED, STOPPED):
-        reason = next(iter(outcome.rows.values())).reason
-        raise RunFailedError(f"all {len(outcome.trials)} trials failed; the first: {' '.join(reason.split())}")
+    if len(outcome.trials.failed) == len(trials):
+        reason = next(iter(outcome.trials.failed.values()))
+        raise RunFailedError(f"all {len(trials)} trials failed; the first: {' '.join(reason.split())}")

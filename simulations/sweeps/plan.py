@@ -5,20 +5,18 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-import tomli_w
-
-from apps.config import ConfigError, RunConfig, Scalar, flatten, list_hint, parse_run_config
+from apps.config import ConfigError, RunConfig, Scalar, list_hint, parse_run_config
 from apps.sites.rows import reads_own
 from apps.sites.site_config import effective
+from payloads.settings import kebab
 from problems.data import UNLABELLED
 from problems.randomness import stream
-from simulations.arguments import Stack, add_directory, nest
+from simulations.arguments import Stack, nest
+from simulations.engines.launch import IN_PROCESS
 from simulations.results.output import format_cell
 from simulations.results.records import OF_TRAINING, check_metric
 from simulations.sweeps.ranges import Distribution
@@ -31,18 +29,20 @@ _DEFAULT_FRACTION = 0.2
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a sweep. ``config`` is its whole flat run config, which names its run directory."""
+    """One run of a sweep. ``config`` is its whole flat run config without its run directory."""
 
     name: str
     varied: dict[str, Scalar]
     seed: int
     config: dict[str, Scalar]
+    clients: int
     rounds: int  # num-server-rounds
     fraction: float = 0.0  # of the training rows, held out to evaluate it; 0: none are
+    engine: str = IN_PROCESS
 
     @property
-    def path(self) -> Path:
-        return Path(str(self.config["output-dir"])) / self.name
+    def title(self) -> str:
+        return self.name
 
 
 @dataclass(frozen=True)
@@ -113,22 +113,16 @@ class Sweep:
 
     def content(self) -> dict[str, Any]:
         """The content of sweep.toml: everything that decides the trials and their ranking."""
+        plain = ("clients", "samples", "seeds", "search_seed", "metric", "mode", "grace", "select_on")
         return {
-            "clients": self.clients,
-            "samples": self.samples,
-            "seeds": self.seeds,
-            "search-seed": self.search_seed,
-            "metric": self.metric,
-            "mode": self.mode,
-            "grace": self.grace,
-            "select-on": self.select_on,
+            **{kebab(name): getattr(self, name) for name in plain},
             "grid": {key: list(values) for key, values in self.grid.items()},
             "random": {key: distribution.text for key, distribution in self.random.items()},
             "config": nest(self.config),
             **({"node-configs": [effective(node) for node in self.node_configs]} if self.node_configs else {}),
         }
 
-    def trials(self, out: Path) -> list[Trial]:
+    def trials(self) -> list[Trial]:
         """All trials, with their configs checked; draws that repeat an earlier one are left out.
 
         Raises:
@@ -136,12 +130,12 @@ class Sweep:
         """
         first_seed = self.config.get("seed", 0)
         if isinstance(first_seed, bool) or not isinstance(first_seed, int):
-            parse_run_config(add_directory(dict(self.config), out))  # raises the usual error for a wrong seed
+            parse_run_config(self.config)  # raises the usual error for a wrong seed
             raise ConfigError("seed", got=repr(first_seed), allowed="an integer", hint=list_hint("keys"))
         trials: dict[str, Trial] = {}
         for values, seed in itertools.product(self._points(), range(first_seed, first_seed + self.seeds)):
             name = trial_name(values, seed)
-            config = add_directory({**self.config, **values, "seed": seed}, out / "trials" / name)
+            config: dict[str, Scalar] = {**self.config, **values, "seed": seed}
             try:
                 fraction = self._fraction(parse_run_config(config))
                 config |= {FRACTION: fraction} if fraction else {}
@@ -153,23 +147,18 @@ class Sweep:
                 got = f"{self.grace}, but a trial has only {rounds} rounds"
                 allowed = f"at most {rounds}"
                 raise ConfigError("--grace", got=got, allowed=allowed, hint="lower it, or raise num-server-rounds")
-            trials.setdefault(name, Trial(name, values, seed, config, rounds, fraction))
+            trials.setdefault(name, Trial(name, values, seed, config, self.clients, rounds, fraction))
         return list(trials.values())
 
-    def finals(self, trials: Sequence[Trial], out: Path) -> list[Trial]:
-        """The chosen trials once more, trained on all training rows and evaluated on the test rows, in ``best/``.
+    def finals(self, trials: Sequence[Trial]) -> list[Trial]:
+        """The chosen trials once more, trained on all training rows and evaluated on the test rows.
 
-        With ``select-by`` or ``threshold-at`` they keep their validation rows, and what counts is their model on the
-        test rows.
+        With ``select-by`` or ``threshold-at`` they keep their validation rows, and their model counts on the test rows.
 
         Args:
-            trials: those of the best configuration, one for each seed.
+            trials: The trials of the best configuration, one for each seed.
         """
-        found = []
-        for trial in trials:
-            config = without_fraction(trial.config)
-            found.append(replace(trial, config=add_directory(config, out / "best" / trial.name), fraction=0.0))
-        return found
+        return [replace(trial, config=without_fraction(trial.config), fraction=0.0) for trial in trials]
 
     def _fraction(self, config: RunConfig) -> float:
         """The share of the training rows that is held out to evaluate a trial."""
@@ -225,39 +214,3 @@ def trial_name(varied: Mapping[str, Scalar], seed: int) -> str:
 
 def _word(value: Scalar) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def write_asked(sweep: Sweep, path: Path) -> None:
-    """Write sweep.toml, with which a resumed sweep is compared.
-
-    Args:
-        path: of the file, in an existing folder.
-    """
-    path.write_text(tomli_w.dumps(sweep.content()), encoding="utf-8")
-
-
-def check_same(sweep: Sweep, path: Path) -> None:
-    """Check that a sweep can be resumed.
-
-    Args:
-        path: the sweep.toml in its directory.
-
-    Raises:
-        ConfigError: it is missing, unreadable, or of another sweep; the message names the first key that differs.
-    """
-    if not path.exists():
-        got = f"--out {path.parent}, where there is no sweep"
-        raise ConfigError("--resume", got=got, allowed="that of a sweep", hint="leave --resume out, or give its --out")
-    try:
-        before = tomllib.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise ConfigError(
-            "--resume", got=f"{path}, which cannot be read ({error})", allowed="TOML", hint="choose another --out"
-        ) from None
-    old, new = flatten(before), flatten(sweep.content())
-    changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
-    if changed:
-        key = changed[0]
-        got = repr(new.get(key))
-        allowed = f"{old.get(key)!r}, as in the sweep in {path.parent}"
-        raise ConfigError(f"--resume: {key}", got=got, allowed=allowed, hint="set it so, or choose another --out")

@@ -82,17 +82,14 @@ def _sampler(name: str, arguments: list[Scalar], option: str) -> Callable[[np.ra
         return lambda rng: choices[int(rng.integers(len(choices)))]
     if name not in RANGES:
         raise ConfigError(option, got=f"unknown distribution {name!r}", allowed=KINDS, hint=PAGE)
-    whole = name == "randint"
-    numbers = [a for a in arguments if isinstance(a, int if whole else int | float) and not isinstance(a, bool)]
-    if len(arguments) != 2 or len(numbers) != 2 or not all(map(math.isfinite, numbers)):
-        allowed = f"{name}(low,high) with two finite {'integers' if whole else 'numbers'}"
-        raise ConfigError(option, got=f"{len(arguments)} values", allowed=allowed, hint=PAGE)
+    kind = int if name == "randint" else int | float
+    numbers = [one for one in arguments if isinstance(one, kind) and not isinstance(one, bool) and math.isfinite(one)]
+    least = 0.0 if name == "loguniform" else -math.inf
+    if len(arguments) != 2 or len(numbers) != 2 or not least < numbers[0] < numbers[1]:
+        what = "integers" if name == "randint" else "finite numbers"
+        rule = f"{name}(low,high) with two {what}, low less than high" + " and above 0" * (name == "loguniform")
+        raise ConfigError(option, got=", ".join(map(repr, arguments)), allowed=rule, hint=PAGE)
     low, high = numbers
-    if low >= high:
-        raise ConfigError(option, got=f"an empty range from {low} to {high}", allowed="low less than high", hint=PAGE)
-    if name == "loguniform" and low <= 0:
-        got = f"the range from {low} to {high}, which has no logarithm"
-        raise ConfigError(option, got=got, allowed="low above 0", hint=PAGE)
     return lambda rng: RANGES[name](rng, low, high)
 
 

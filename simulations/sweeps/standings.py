@@ -1,35 +1,25 @@
-"""A sweep's results: its configurations, best first, the rows that decided it, and the best one on the test rows."""
+"""A sweep's trials and results: its configurations, best first, and the best one on the test rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 from apps.config import Scalar
+from problems.files import write_atomic
 from simulations.arguments import nest
-from simulations.results.output import format_cell, format_metric, format_pair, table
+from simulations.engines.planned import Runs
+from simulations.results.compare import csv_text
+from simulations.results.output import Table, format_cell, format_metric, format_pair
 from simulations.results.ranking import over_seeds, rank
-from simulations.results.records import FAILED, FINISHED, OF_TRAINING
+from simulations.results.records import OF_TRAINING, UNFINISHED, RunRecord
 from simulations.sweeps.plan import FRACTION, TEST, Sweep, Trial, without_fraction
 
 _SHOWN_CONFIGS = 20
-
-
-@dataclass(frozen=True)
-class Row:
-    """How a trial stands. ``status`` is waiting, finished, stopped, failed or unfinished."""
-
-    status: str = "waiting"
-    final: float | None = None  # the metric of the last evaluated round, or of the selected model
-    best: float | None = None
-    rounds: int = 0
-    seconds: float = 0.0
-    reason: str = ""
-    missing: int = 0  # rounds in which a site was missing
 
 
 @dataclass(frozen=True)
@@ -48,63 +38,115 @@ class Standing:
     missing: int = 0
 
 
-@dataclass(frozen=True)
+class Trials(Runs[Trial]):
+    """The trials of a sweep, with a table that has a row for each of them.
+
+    Args:
+        sweep: The sweep.
+        trials: The trials.
+        folder: The folder of their run directories.
+        table: The file of the table.
+    """
+
+    def __init__(self, sweep: Sweep, trials: Iterable[Trial], folder: Path, table: Path) -> None:
+        super().__init__(trials, folder, sweep.metric)
+        self.sweep, self.table = sweep, table
+
+    def value(self, run: Trial, record: RunRecord) -> float | None:
+        """The metric of a trial that decides, in its last or selected round; of another one, on the test rows."""
+        return record.last(self.metric) if run.fraction else record.final(self.metric)
+
+    def end(self, run: Trial, reason: str = "") -> str:
+        """As `Runs.end`, and write the table."""
+        line = super().end(run, reason)
+        self.write()
+        return line
+
+    def row(self, trial: Trial) -> dict[str, Any]:
+        """The state of a trial, whose status is waiting, finished, stopped, failed or unfinished."""
+        begun = (self.folder / trial.name / "config.toml").exists()
+        none = RunRecord(trial.name, self.folder, UNFINISHED if begun else "waiting", "", {}, {}, [])
+        record = self.records.get(trial.name, none)
+        curve, facts = record.curve(self.metric), record.facts
+        better = min if self.sweep.mode == "min" else max
+        return {
+            "status": record.status,
+            "final": self.value(trial, record),
+            "best": better(curve.values()) if curve else None,
+            "rounds": facts["rounds"],
+            "seconds": facts["seconds"],
+            "reason": record.reason,
+            "missing": facts["rounds_with_missing_sites"],
+        }
+
+    def write(self) -> None:
+        """Write the table."""
+        heads = {"final": self.metric, "best": f"best_{self.metric}", "missing": "rounds_with_missing_sites"}
+        rows = [
+            {"trial": trial.name, **trial.varied, "seed": trial.seed}
+            | {heads.get(key, key): value for key, value in self.row(trial).items()}
+            for trial in self.runs.values()
+        ]
+        write_atomic(self.table, csv_text(rows).encode())
+
+    def standings(self) -> list[Standing]:
+        """The configurations, best first, by their finished trials; see `rank`."""
+        groups: dict[str, list[Trial]] = {}
+        for trial in self.runs.values():
+            groups.setdefault(repr(trial.varied), []).append(trial)
+        found, finished = [], self.finished
+        for group in groups.values():
+            ended = [(trial, finished[trial.name]) for trial in group if trial.name in finished]
+            seeds = over_seeds((self.value(trial, record), bool(record.dropped)) for trial, record in ended)
+            found.append(Standing(group[0].varied, len(group), *seeds))
+        return sorted(found, key=lambda one: rank(one.finished, one.missing, one.mean, self.sweep.mode))
+
+
 class Outcome:
-    """A sweep's trials, and its configurations, best first."""
+    """The configurations of a sweep, best first.
 
-    sweep: Sweep
-    out: Path
-    trials: list[Trial]
-    rows: dict[str, Row]
-    standings: list[Standing]
-    # the best configuration on the test rows, trained on all training rows; None unless chosen on held-out rows
-    final: Standing | None = None
+    Args:
+        trials: The trials, which have ended.
+        finals: The best configuration on the test rows, trained on all training rows. None: it was not run, since it
+            was not chosen on held-out rows.
 
-    def count(self, *statuses: str) -> int:
-        """The number of trials with one of these statuses.
+    Attributes:
+        best: The best configuration. None: no trial finished.
+        fraction: The share of the training rows held out to choose it. 0: it was chosen on other rows.
+    """
 
-        Args:
-            statuses: waiting, finished, stopped, failed or unfinished.
-        """
-        return sum(row.status in statuses for row in self.rows.values())
+    def __init__(self, trials: Trials, finals: Trials | None = None) -> None:
+        self.trials, self.sweep, self.out = trials, trials.sweep, trials.table.parent
+        self.standings = trials.standings()
+        self.best = self.standings[0] if self.standings[0].finished else None
+        self.final = None if finals is None else finals.standings()[0]
+        self.fraction = next((trial.fraction for trial in self.chosen), 0.0)
 
     @property
-    def best(self) -> Standing | None:
-        """The best configuration; None if no trial finished."""
-        return self.standings[0] if self.standings and self.standings[0].finished else None
+    def chosen(self) -> list[Trial]:
+        """The trials of the best configuration."""
+        return [one for one in self.trials.runs.values() if self.best is not None and one.varied == self.best.varied]
 
     def text(self) -> str:
         """The configurations as a table, best first, and why trials failed."""
-        sweep = self.sweep
-        missing = any(row.missing for row in self.standings)
-        columns = [*sweep.varied, "finished", *(["sites missing"] if missing else []), f"{sweep.metric} (mean)", "std"]
+        sweep, missing = self.sweep, any(row.missing for row in self.standings)
+        columns = [*sweep.varied, "finished", *(["sites missing"] * missing), f"{sweep.metric} (mean)", "std"]
         cells = [
             [
-                *(format_cell(row.varied[key]) for key in sweep.varied),
-                f"{row.finished}/{row.seeds}",
-                *([f"{row.missing}/{row.seeds}"] if missing else []),
-                format_metric(row.mean),
-                format_metric(row.spread, like=row.mean),
+                *(row.varied[key] for key in sweep.varied),
+                *(f"{count}/{row.seeds}" for count in (row.finished, row.missing)[: 1 + missing]),
+                *(format_metric(row.mean), format_metric(row.spread, like=row.mean)),
             ]
             for row in self.standings[:_SHOWN_CONFIGS]
         ]
-        lines = [table(columns, cells)]
+        lines = [Table("", columns, cells).text()]
         if len(self.standings) > _SHOWN_CONFIGS:
             lines.append(f"and {len(self.standings) - _SHOWN_CONFIGS} more")
-        failed = [(name, row.reason) for name, row in self.rows.items() if row.status == FAILED]
-        lines += [f"{name} failed: {' '.join(reason.split())}" for name, reason in failed]
+        lines += [f"{name} failed: {' '.join(reason.split())}" for name, reason in self.trials.failed.items()]
         if self.best is not None:
-            lines.append(
-                f"the best configuration is in {self.out / 'best.toml'}, all trials in {self.out / 'sweep.csv'}"
-            )
-            lines += self.words()
+            best, every = self.out / "best.toml", self.out / "sweep.csv"
+            lines += [f"the best configuration is in {best}, all trials in {every}", *self.words()]
         return "\n".join(lines)
-
-    @property
-    def fraction(self) -> float:
-        """The share of the training rows held out to choose the best configuration; 0: it was chosen on others."""
-        chosen = None if self.best is None else self.best.varied
-        return next((trial.fraction for trial in self.trials if trial.varied == chosen), 0.0)
 
     def words(self) -> list[str]:
         """Phrases on the rows by which the best configuration was chosen, on missing sites, and on its test metric."""
@@ -122,7 +164,7 @@ class Outcome:
         if self.final is not None:
             of = f"{self.final.finished} of {self.final.seeds} seeds"
             value = format_pair(self.final.mean, self.final.spread)
-            config = self.trials[0].config
+            config = self.chosen[0].config
             made = "trained without them" if FRACTION in without_fraction(config) else "trained on all training rows"
             if by := config.get("select-by"):
                 made += f", the round selected by {by}"
@@ -130,7 +172,8 @@ class Outcome:
         return notes
 
     def json(self) -> dict[str, Any]:
-        """What ``--json`` prints."""
+        """The object that ``--json`` prints."""
+        trials = self.trials
         return {
             "out": str(self.out),
             "metric": self.sweep.metric,
@@ -141,43 +184,21 @@ class Outcome:
             "best": self.best,
             "configurations": self.standings,
             "trials": [
-                {"trial": t.name, "config": t.varied, "seed": t.seed, **asdict(self.rows[t.name])} for t in self.trials
+                {"trial": trial.name, "config": trial.varied, "seed": trial.seed, **trials.row(trial)}
+                for trial in trials.runs.values()
             ],
         }
 
+    def write(self) -> None:
+        """Write best.toml, if there is a best configuration: a file for ``-c``, whose comments have metric and rows.
 
-def standings(trials: Sequence[Trial], rows: Mapping[str, Row], mode: str) -> list[Standing]:
-    """Configurations, best first; see `rank`.
-
-    Args:
-        trials: all; those with the same varied values are one configuration.
-        rows: how each of them stands, by its name. Only finished ones count.
-        mode: "min" or "max", whichever is better for the metric.
-    """
-    groups: dict[str, list[Trial]] = {}
-    for trial in trials:
-        groups.setdefault(repr(trial.varied), []).append(trial)
-    found = []
-    for group in groups.values():
-        ended = [row for trial in group if (row := rows[trial.name]).status == FINISHED]
-        seeds = over_seeds((row.final, row.missing > 0) for row in ended)
-        found.append(Standing(group[0].varied, len(group), *seeds))
-    return sorted(found, key=lambda one: rank(one.finished, one.missing, one.mean, mode))
-
-
-def best_toml(outcome: Outcome) -> str:
-    """The best configuration as a file for ``-c``; comments give metric and rows.
-
-    It is without a validation fraction, unless it chooses a model or a threshold by one.
-
-    Args:
-        outcome: of a sweep with a best configuration.
-    """
-    sweep, best = outcome.sweep, outcome.best
-    assert best is not None
-    spread = "" if best.spread is None else f", standard deviation {best.spread:.6g}"
-    when = "of the selected round" if sweep.config.get("select-by") else "after the last round"
-    heading = f"# {sweep.metric} {best.mean:.6g} {when}: mean of {best.finished} seeds{spread}\n"
-    heading += "".join(f"# {line}\n" for line in outcome.words())
-    config = without_fraction({**sweep.config, **best.varied})
-    return heading + tomli_w.dumps(nest(config))
+        It has no validation fraction, unless the config chooses a model or a threshold by one.
+        """
+        if self.best is None:
+            return
+        spread = "" if self.best.spread is None else f", standard deviation {self.best.spread:.6g}"
+        when = "of the selected round" if self.sweep.config.get("select-by") else "after the last round"
+        heading = f"{self.sweep.metric} {self.best.mean:.6g} {when}: mean of {self.best.finished} seeds{spread}"
+        comments = "".join(f"# {line}\n" for line in (heading, *self.words()))
+        config = without_fraction({**self.sweep.config, **self.best.varied})
+        write_atomic(self.out / "best.toml", (comments + tomli_w.dumps(nest(config))).encode())

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +25,15 @@ os.environ.update(
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
+from simulations.engines.planned import RunHook
 from simulations.engines.ray_session import enter_folder, open_ray
 from simulations.engines.stepped import SteppedRun
-from simulations.results.records import evaluation
-from simulations.sweeps.plan import Sweep, Trial
+from simulations.results.records import STOPPED_EARLY, evaluation
+from simulations.sweeps.plan import Trial
+from simulations.sweeps.standings import Trials
 
 _REDUCTION = 3  # ASHA keeps one in so many trials at each rung
 _OBJECT_STORE = 100 * 1024**2  # bytes; trials pass nothing through it
-
-# called with (trial, why its process died or it was stopped, or "") once a trial has ended
-TrialHook = Callable[[Trial, str], None]
 
 
 class FederationTrial(tune.Trainable):
@@ -91,16 +91,14 @@ def stop_reason(metric: str, reported: dict[str, Any], trial: Trial) -> str:
 class _Follower(tune.Callback):
     """Reports each trial that has ended to the sweep."""
 
-    def __init__(self, metric: str, trials: Sequence[Trial], ended: TrialHook, stopped: TrialHook) -> None:
-        self.metric, self.trials, self.ended, self.stopped = metric, trials, ended, stopped
+    def __init__(self, metric: str, trials: Sequence[Trial], ended: RunHook[Trial]) -> None:
+        self.metric, self.trials, self.ended = metric, trials, ended
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """The run ended by itself, or the scheduler stopped it."""
         ours, last = self.trials[trial.config["number"]], trial.last_result
-        if last.get("ended"):
-            self.ended(ours, "")
-        else:
-            self.stopped(ours, stop_reason(self.metric, last, ours))
+        stopped = "" if last.get("ended") else f"{STOPPED_EARLY}: {stop_reason(self.metric, last, ours)}"
+        self.ended(ours, stopped)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """The worker process died, or could not begin."""
@@ -112,37 +110,28 @@ class _Follower(tune.Callback):
         )
 
 
-def run_trials(
-    sweep: Sweep,
-    trials: Sequence[Trial],
-    storage: Path,
-    jobs: int,
-    address: str,
-    ended: TrialHook,
-    stopped: TrialHook,
-) -> None:
-    """Run trials, ``jobs`` at a time with one CPU each, on a Ray of our own or the cluster at ``address``.
+def run_trials(trials: Trials, storage: Path, jobs: int, address: str, ended: RunHook[Trial]) -> None:
+    """Run the waiting trials, ``jobs`` at a time with one CPU each, on a separate Ray or the cluster at ``address``.
 
     Args:
-        sweep: what they belong to.
-        trials: those to run.
-        storage: a folder for Tune's own files, removed afterwards.
-        jobs: trials at a time.
-        address: of a Ray cluster, or empty.
-        ended: called when a trial's run has ended.
-        stopped: called when a trial was stopped early, with the reason.
+        trials: The sweep's trials.
+        storage: A folder for Tune's own files, removed afterwards.
+        jobs: The number of trials at a time.
+        address: The address of a Ray cluster, or empty.
+        ended: Called when a trial's run has ended, with the reason if it was stopped early or its process died.
 
     Raises:
-        ConfigError: there is no Ray at the address.
+        ConfigError: There is no Ray at the address.
         KeyboardInterrupt: Ctrl-C; trials under way are lost.
     """
+    sweep, waiting = trials.sweep, trials.waiting
     scheduler = None
     if sweep.grace:
         scheduler = ASHAScheduler(
             time_attr="round",
             metric=sweep.metric,
             mode=sweep.mode,
-            max_t=max(trial.rounds for trial in trials),
+            max_t=max(trial.rounds for trial in waiting),
             grace_period=sweep.grace,
             reduction_factor=_REDUCTION,
         )
@@ -156,14 +145,14 @@ def run_trials(
                     "nodes": sweep.node_configs,
                     "stack": sweep.stack,
                     "metric": sweep.metric,
-                    "trials": list(trials),
-                    "number": tune.grid_search(list(range(len(trials)))),
+                    "trials": [replace(trial, config=trials.config(trial)) for trial in waiting],
+                    "number": tune.grid_search(list(range(len(waiting)))),
                 },
                 scheduler=scheduler,
                 max_concurrent_trials=jobs,
                 reuse_actors=True,
                 raise_on_failed_trial=False,
-                callbacks=[_Follower(sweep.metric, trials, ended, stopped)],
+                callbacks=[_Follower(sweep.metric, waiting, ended)],
                 storage_path=str(storage),
                 name="tune",
                 trial_dirname_creator=lambda trial: str(trial.config["number"]),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from simulations.results.compare import Comparison
-from simulations.results.figure import mean_and_spread
+from simulations.results.figure import Curve, in_common
 from simulations.results.records import BOOKKEEPING, read_run
 from tests.battery.federation import federate
 from tests.programs import Line
@@ -173,7 +173,9 @@ def test_a_picture_says_which_rows_it_shows(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_mean_and_standard_deviation() -> None:
-    rounds, mean, spread = mean_and_spread([{0: 0.5, 1: 0.6, 2: 0.9}, {0: 0.7, 2: 0.5}])
-    assert rounds == [0, 2]
-    np.testing.assert_allclose(mean, [0.6, 0.7])
-    np.testing.assert_allclose(spread, [0.02**0.5, 0.08**0.5])
+    points = in_common([{0: 0.5, 1: 0.6, 2: 0.9}, {0: 0.7, 2: 0.5}])
+    curve = Curve.of("a", points.items())
+    assert (list(curve.x), curve.seeds) == ([0, 2], 2)
+    np.testing.assert_allclose(curve.mean, [0.6, 0.7])
+    np.testing.assert_allclose(curve.high - curve.mean, [0.02**0.5, 0.08**0.5])
+    np.testing.assert_allclose(curve.mean - curve.low, [0.02**0.5, 0.08**0.5])

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from apps.config import ConfigError
 from simulations.experiments.expansion import Expansion
 from simulations.experiments.reports.figures import Curve, _figure, panels
-from simulations.experiments.reports.tables import as_text, pair, rows, tail
+from simulations.experiments.reports.tables import results, rows, tail
 from simulations.experiments.reproduce import Reproduction
 from tests.simulations.fabricated import Aucs, expanded, recorded
 
@@ -49,8 +49,8 @@ def test_a_metric_that_is_not_finite_in_one_seed_has_no_mean(tmp_path: Path, div
     assert math.isnan(found[0].mean or 0.0)
     assert math.isnan(found[0].tail_mean or 0.0)
     assert (found[0].std, found[0].tail_std, found[0].seeds, found[0].not_finite) == (None, None, 3, 1)
-    assert pair(found[0]) == "nan (1 of 3 seeds not finite)"
-    assert "nan (1 of 3 seeds not finite)" in as_text(expansion, found)
+    assert found[0].last[0] == "nan (1 of 3 seeds not finite)"
+    assert "nan (1 of 3 seeds not finite)" in results(found, 3).text()
 
 
 @pytest.mark.parametrize(

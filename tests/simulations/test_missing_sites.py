@@ -25,7 +25,8 @@ from simulations.experiments.tuned_values import read_tuned
 from simulations.results.compare import Comparison
 from simulations.results.records import read_run
 from simulations.sweeps.plan import Sweep
-from simulations.sweeps.sweep import Books
+from simulations.sweeps.standings import Outcome
+from simulations.sweeps.sweep import open_sweep
 from tests.battery.federation import Exchange, Run, federate, model_of
 from tests.programs import Line
 from tests.simulations.fabricated import Runs, adding, fake, write
@@ -231,13 +232,14 @@ def test_a_comparison_names_missing_sites_and_gives_no_verdict(tmp_path: Path) -
 def test_a_sweep_ranks_missing_sites_last_and_says_so(bad: tuple[float, ...], tmp_path: Path) -> None:
     said: list[str] = []
     sweep = Sweep(2, {"num-server-rounds": 1, "model": "linear"}, {"learning-rate": [0.1, 1.0]})
-    books = Books(sweep, tmp_path / "s", sweep.trials(tmp_path / "s"), said.append)
-    books.open(resume=False)
-    for trial in books.trials:
+    trials = open_sweep(sweep, tmp_path / "s")
+    for trial in trials.waiting:
         rate = trial.config["learning-rate"]
-        fake(trial.path, trial.config, (0.5, 0.7 if rate == 0.1 else 0.9), clients=2, missing=rate in bad)
-        books.ended(trial, "")
-    outcome = books.close()
+        auc = (0.5, 0.7 if rate == 0.1 else 0.9)
+        fake(trials.folder / trial.name, trials.config(trial), auc, clients=2, missing=rate in bad)
+        said.append(trials.end(trial))
+    outcome = Outcome(trials)
+    outcome.write()
     assert outcome.best.varied == {"learning-rate": 1.0 if len(bad) == 2 else 0.1}
     assert [line.endswith("  sites were missing in 1 of 1 rounds") for line in said] == [len(bad) == 2, True]
     all_bad = len(bad) == 2

@@ -42,7 +42,8 @@ def written(expansion: Expansion, out: Path, aucs: Aucs, failed: Mapping[str, st
     reproduction = Reproduction(expansion, out)
     with reproduction.open():
         reproduction.records = recorded(expansion, out / "runs", aucs)
-        reproduction.failed = dict(failed or {})
+        for name, reason in (failed or {}).items():
+            reproduction.end(reproduction.runs[name], reason)
         reproduction.write()
     return (out / "report.html").read_text("utf-8")
 

@@ -25,12 +25,12 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Runs that are made up: on validation rows the larger step is the better, on test rows AUC is 0.1 less."""
     made = []
 
-    def run_trials(sweep: Any, trials: Any, storage: Any, jobs: int, address: str, ended: Any, stopped: Any) -> None:
-        for trial in trials:
+    def run_trials(trials: Any, storage: Any, jobs: int, address: str, ended: Any) -> None:
+        for trial in trials.waiting:
             held = trial.config.get("validation-fraction", 0)
             auc = 0.6 + 0.2 * trial.config["learning-rate"] - 0.1 * (not held) + 0.01 * trial.seed
-            fake(trial.path, trial.config, (0.5, auc), clients=2)
-            made.append(f"{trial.path.parent.name}/{trial.name} {held}")
+            fake(trials.folder / trial.name, trials.config(trial), (0.5, auc), clients=2)
+            made.append(f"{trials.folder.name}/{trial.name} {held}")
             ended(trial, "")
 
     replace_tuning(monkeypatch, run_trials)
@@ -85,7 +85,7 @@ def test_the_test_rows_choose_where_that_is_asked_for(command: Line, ran: list[s
 )
 def test_what_is_held_out(config: dict[str, Any], metric: str, select_on: str, fraction: float) -> None:
     sweep = Sweep(2, config, seeds=2, metric=metric, select_on=select_on)
-    trials = sweep.trials(Path("s"))
+    trials = sweep.trials()
     assert {trial.fraction for trial in trials} == {trial.config.get("validation-fraction", 0.0) for trial in trials}
     assert {trial.fraction for trial in trials} == {fraction}
 

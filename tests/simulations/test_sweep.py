@@ -19,8 +19,8 @@ from simulations.engines.stepped import SteppedRun
 from simulations.results.records import METRICS, read_run
 from simulations.sweeps.plan import Sweep, Trial, trial_name
 from simulations.sweeps.ranges import parse_grid, parse_random
-from simulations.sweeps.standings import Outcome, Row, best_toml, standings
-from simulations.sweeps.sweep import Books
+from simulations.sweeps.standings import Outcome, Trials
+from simulations.sweeps.sweep import open_sweep
 from tests.battery.federation import Run, federate, patients
 from tests.programs import PROJECT, Line
 from tests.simulations.fabricated import fake, refusal, replace_tuning
@@ -70,19 +70,17 @@ def test_draws_are_addressed() -> None:
     assert set(draws('choice("a","b")', 20)) == {"a", "b"}
     two = Sweep(2, {}, grid={"y": [1, 2]}, random=parse_random(["z=uniform(0,1)", "x=uniform(0,1)"]), samples=3)
     points = two._points()
-    assert len(Sweep(2, {}, random=parse_random(["local-steps=choice(1,2)"]), samples=20).trials(Path("s"))) == 2
+    assert len(Sweep(2, {}, random=parse_random(["local-steps=choice(1,2)"]), samples=20).trials()) == 2
     assert [point["x"] for point in points] == draws("uniform(0,1)", 3) * 2  # the same at every grid point
     assert all(point["x"] != point["z"] for point in points)
 
 
-def test_trials_are_points_times_seeds(tmp_path: Path) -> None:
+def test_trials_are_points_times_seeds() -> None:
     sweep = Sweep(2, {**SMALL, "seed": 5}, grid={"learning-rate": [0.1, 1]}, seeds=2)
-    trials = sweep.trials(tmp_path)
+    trials = sweep.trials()
     names = [f"learning-rate={rate}_seed={seed}" for rate in (0.1, 1) for seed in (5, 6)]
     assert [trial.name for trial in trials] == names
-    assert trials[1].path == tmp_path / "trials" / "learning-rate=0.1_seed=6"
-    config = {**SMALL, "learning-rate": 0.1, "seed": 6, "validation-fraction": 0.2}
-    assert trials[1].config == add_directory(config, trials[1].path)
+    assert trials[1].config == {**SMALL, "learning-rate": 0.1, "seed": 6, "validation-fraction": 0.2}
 
 
 @pytest.mark.parametrize("value", ["/a/b", "/a-b", "x" * 200, "x" * 201, "é", "..", "a b", "a,b"])
@@ -114,9 +112,9 @@ GRID = ["--grid", "learning-rate=0.1,1"]
         (["--grid", "seed=1,2"], ["seed", "--seeds"]),
         (["--random", "learning-rate=0.1"], ["key=distribution", "uniform(low,high)"]),
         (["--random", "learning-rate=normal(0,1)"], ["'normal'", "loguniform(low,high)", "choice"]),
-        (["--random", "learning-rate=uniform(0,inf)"], ["two finite numbers"]),
-        (["--random", "local-steps=randint(1.5,3)"], ["two finite integers"]),
-        (["--random", "learning-rate=loguniform(1,0.1)"], ["got an empty range from 1 to 0.1", "low less than high"]),
+        (["--random", "learning-rate=uniform(0,inf)"], ["two finite numbers", "got 0, inf"]),
+        (["--random", "local-steps=randint(1.5,3)"], ["two integers"]),
+        (["--random", "learning-rate=loguniform(1,0.1)"], ["got 1, 0.1", "low less than high and above 0"]),
         ([*GRID, "--samples", "3"], ["--samples", "--random"]),
         ([*GRID, "--grace", "3"], ["--grace", "--asha"]),
         ([*GRID, "--metric", "f1"], ["--metric", "'f1'", *METRICS]),
@@ -143,28 +141,29 @@ def test_a_taken_directory_is_refused(command: Line, tmp_path: Path) -> None:
     assert (tmp_path / "s" / "sweep.toml").read_text() == "kept"
 
 
-# The books.
+# What is kept.
 
 
-def books(tmp_path: Path, **more: Any) -> Books:
-    sweep = Sweep(4, SMALL, **{"grid": {"learning-rate": [0.1, 1]}, "seeds": 2, **more})
-    return Books(sweep, tmp_path / "s", sweep.trials(tmp_path / "s"), lambda line: None)
+def begin(tmp_path: Path, resume: bool = False, **more: Any) -> Trials:
+    shared: dict[str, Any] = {"clients": 4, "grid": {"learning-rate": [0.1, 1]}, "seeds": 2}
+    sweep = Sweep(**{**shared, **more, "config": {**SMALL, **more.get("config", {})}})
+    return open_sweep(sweep, tmp_path / "s", resume=resume)
 
 
-def finish(trial: Trial, auc: tuple[float, ...] = (0.5, 0.9, 0.8), **more: Any) -> None:
-    fake(trial.path, trial.config, auc, **more)
+def finish(trials: Trials, trial: Trial, auc: tuple[float, ...] = (0.5, 0.9, 0.8), **more: Any) -> Path:
+    return fake(trials.folder / trial.name, trials.config(trial), auc, **more)
 
 
 def test_what_is_kept(tmp_path: Path) -> None:
-    sweep = books(tmp_path)
-    sweep.open(resume=False)
-    a, b, c, d = sweep.trials
+    trials = begin(tmp_path)
+    a, b, c, d = trials.waiting
     for trial, last in ((a, 0.6), (b, 0.8), (c, 0.9)):
-        finish(trial, (0.5, 0.95, last))
-        sweep.ended(trial, "")
-    finish(d, clients=None, failure="diverged")
-    sweep.ended(d, "")
-    outcome = sweep.close()
+        finish(trials, trial, (0.5, 0.95, last))
+        trials.end(trial)
+    finish(trials, d, clients=None, failure="diverged")
+    trials.end(d)
+    outcome = Outcome(trials)
+    outcome.write()
     rows = list(csv.DictReader((tmp_path / "s" / "sweep.csv").read_text().splitlines()))
     columns = "trial learning-rate seed status auc best_auc rounds seconds reason rounds_with_missing_sites"
     assert " ".join(rows[0]) == columns
@@ -182,69 +181,66 @@ def test_what_is_kept(tmp_path: Path) -> None:
 
 
 def test_min_takes_the_least(tmp_path: Path) -> None:
-    sweep = books(tmp_path, mode="min", seeds=1)
-    sweep.open(resume=False)
-    for trial, last in zip(sweep.trials, (0.6, 0.4), strict=True):
-        finish(trial, (0.5, 0.2, last))
-        sweep.ended(trial, "")
-    best = sweep.close().best
+    trials = begin(tmp_path, mode="min", seeds=1)
+    for trial, last in zip(trials.waiting, (0.6, 0.4), strict=True):
+        finish(trials, trial, (0.5, 0.2, last))
+        trials.end(trial)
+    best = Outcome(trials).best
     assert (best.varied, best.mean) == ({"learning-rate": 1}, 0.4)
-    assert sweep.rows[sweep.trials[0].name].best == 0.2
+    assert {trials.row(trial)["best"] for trial in trials.runs.values()} == {0.2}
 
 
 def test_a_trial_whose_process_died_is_a_failed_run(tmp_path: Path) -> None:
-    sweep = books(tmp_path)
-    sweep.open(resume=False)
-    first, second, *_ = sweep.trials
-    finish(first, clients=None)
-    sweep.ended(first, "killed")
-    sweep.ended(second, "")
-    assert read_run(first.path).reason == "killed"
-    assert [sweep.rows[trial.name].status for trial in (first, second)] == ["failed", "failed"]
-    assert "got no run" in sweep.rows[second.name].reason
+    trials = begin(tmp_path)
+    first, second, *_ = trials.waiting
+    path = finish(trials, first, clients=None)
+    trials.end(first, "killed")
+    trials.end(second)
+    assert read_run(path).reason == "killed"
+    assert [trials.row(trial)["status"] for trial in (first, second)] == ["failed", "failed"]
+    assert "got no run" in trials.failed[second.name]
 
 
 def test_resume_keeps_what_ended_with_this_config(tmp_path: Path) -> None:
-    before = books(tmp_path)
-    before.open(resume=False)
-    a, b, c, d = before.trials
-    finish(a)
-    finish(b, clients=None, failure="stopped early: auc 0.5 after round 1 of 3")
-    finish(c, clients=None, failure="diverged")
-    finish(d, clients=None)
-    again = books(tmp_path)
-    again.open(resume=True)
-    assert again.waiting() == [c, d]
-    assert [again.rows[trial.name].status for trial in (a, b)] == ["finished", "stopped"]
-    assert [trial.path.exists() for trial in (a, c, d)] == [True, False, False]
+    before = begin(tmp_path)
+    a, b, c, d = before.waiting
+    finish(before, a)
+    finish(before, b, clients=None, failure="stopped early: auc 0.5 after round 1 of 3")
+    finish(before, c, clients=None, failure="diverged")
+    finish(before, d, clients=None)
+    before.write()
+    assert "unfinished" in before.table.read_text()
+    again = begin(tmp_path, resume=True)
+    assert again.waiting == [c, d]
+    assert [again.records[trial.name].status for trial in (a, b)] == ["finished", "stopped"]
+    assert [(again.folder / trial.name).exists() for trial in (a, c, d)] == [True, False, False]
 
 
-@pytest.mark.parametrize("change", [{"config": {"local-steps": 3}}, {"clients": 5}])
-def test_resume_runs_again_what_had_another_config(tmp_path: Path, change: dict[str, Any]) -> None:
-    sweep = books(tmp_path)
-    sweep.open(resume=False)
-    trial = sweep.trials[0]
-    fake(trial.path, {**trial.config, **change.get("config", {})}, clients=change.get("clients", 4))
-    again = books(tmp_path)
-    again.open(resume=True)
-    assert trial in again.waiting()
+@pytest.mark.parametrize(
+    ("change", "key"), [({"config": {"local-steps": 3}}, "local-steps"), ({"clients": 5}, "clients")]
+)
+def test_resume_refuses_a_trial_of_another_config(tmp_path: Path, change: dict[str, Any], key: str) -> None:
+    path = finish(begin(tmp_path), begin(tmp_path, resume=True).waiting[0])
+    with pytest.raises(ConfigError, match=f"{path.name} that has finished with another {key}, allowed: the same"):
+        begin(tmp_path, resume=True, **change)
+    assert path.exists()
 
 
-def test_resume_of_another_sweep_is_refused(tmp_path: Path) -> None:
-    books(tmp_path).open(resume=False)
-    with pytest.raises(ConfigError, match=r"grid\.learning-rate: got \[0\.2\], allowed: \[0\.1, 1\]"):
-        books(tmp_path, grid={"learning-rate": [0.2]}).open(resume=True)
-    (tmp_path / "s" / "sweep.toml").write_text("[")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        books(tmp_path).open(resume=True)
+def test_resume_with_more_values_keeps_the_trials(tmp_path: Path) -> None:
+    before = begin(tmp_path)
+    finish(before, before.waiting[0])
+    again = begin(tmp_path, resume=True, grid={"learning-rate": [0.1, 0.5, 1]})
+    assert (len(again.records), len(again.waiting)) == (1, 5)
+    assert tomllib.loads((tmp_path / "s" / "sweep.toml").read_text())["grid"]["learning-rate"] == [0.1, 0.5, 1]
 
 
 def test_best_toml_is_a_config_file(command: Line, tmp_path: Path) -> None:
-    sweep = books(tmp_path, grid={"fedx.gamma": [0.25]}, seeds=1)
-    (standing,) = standings(sweep.trials, {sweep.trials[0].name: Row("finished", final=0.75)}, "max")
-    outcome = Outcome(sweep.sweep, tmp_path, sweep.trials, {}, [standing])
-    (tmp_path / "best.toml").write_text(best_toml(outcome))
-    code, *_ = command("run", "--out", tmp_path / "run", "--clients", 2, "-c", tmp_path / "best.toml", "--quiet")
+    trials = begin(tmp_path, grid={"fedx.gamma": [0.25]}, seeds=1)
+    (trial,) = trials.waiting
+    finish(trials, trial)
+    trials.end(trial)
+    Outcome(trials).write()
+    code, *_ = command("run", "--out", tmp_path / "run", "--clients", 2, "-c", tmp_path / "s" / "best.toml", "--quiet")
     assert code == 0
     config = Run(tmp_path / "run").result["config"]
     assert (config["model"], config["num-server-rounds"], config["fedx"]["gamma"]) == ("linear", 3, 0.25)

@@ -1,18 +1,19 @@
-"""A reproduction's numbers: table.csv for programs, table.md for people."""
+"""A reproduction's numbers: the rows of table.csv and runs.csv, and the tables for people."""
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from apps.config import Scalar
 from simulations.experiments.expansion import Expansion
-from simulations.experiments.lines import settings
+from simulations.experiments.lines import settings, words
 from simulations.experiments.tuned_values import Tuned
-from simulations.results.output import Cell, Table, format_cell, format_pair, number_cell, table
+from simulations.results.output import Table, format_cell, format_count, format_pair
 from simulations.results.paired import format_signed
+from simulations.results.ranking import mean_and_std
 from simulations.results.records import RunRecord
 
 _TAIL = 10  # a run's tail is this part of its evaluated rounds
@@ -48,37 +49,45 @@ class Row:
     tail_mean: float | None
     tail_std: float | None
 
+    @property
+    def last(self) -> tuple[str, float | None]:
+        """The cell of the last round: mean, standard deviation, and the number of seeds that are not finite, if any."""
+        shown = format_pair(self.mean, self.std)
+        if self.not_finite:
+            shown += f" ({self.not_finite} of {format_count(self.seeds, 'seed')} not finite)"
+        return shown, self.mean
+
 
 def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
     """The table's rows: by data set, then in the order of the experiment's file.
 
+    Args:
+        expansion: The experiment.
+        records: The finished runs by the names of their run directories.
+
     Returns:
-        One for each line and metric, also where none of the finished runs, given by name, is of that line.
+        A row for each line and metric, also for lines without a finished run.
     """
     found = []
     experiment = expansion.experiment
     names = [line.dataset for line in expansion.lines]
-    for place in sorted(range(len(names)), key=lambda place: names.index(names[place])):
-        line = expansion.lines[place]
+    for place, line in sorted(enumerate(expansion.lines), key=lambda one: names.index(one[1].dataset)):
         ended = expansion.find_ended(line, records).values()
         for metric in experiment.metrics:
             curves = [curve for run in ended if (curve := list(run.curve(metric).values()))]
             last = [end for run in ended if (end := run.final(metric)) is not None]
             value = expansion.paper.get((place, metric))
+            paper: tuple[float | None, float | None, str] = (None, None, "")
+            if value is not None:
+                paper = value.mean, value.std, value.source or experiment.figure
             found.append(
                 Row(
-                    experiment.name,
-                    line.dataset,
-                    line.method,
-                    line.setting,
-                    metric,
-                    *_statistics(last),
+                    *(experiment.name, line.dataset, line.method, line.setting, metric),
+                    *mean_and_std(last),
                     len(curves),
                     sum(not math.isfinite(value) for value in last),
-                    None if value is None else value.mean,
-                    None if value is None else value.std,
-                    "" if value is None else value.source or experiment.figure,
-                    *_statistics([tail(curve) for curve in curves]),
+                    *paper,
+                    *mean_and_std([tail(curve) for curve in curves]),
                 )
             )
     return found
@@ -88,7 +97,8 @@ def run_rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[dic
     """A row for each finished run, with full digits.
 
     Args:
-        records: the finished runs by the names of their run directories.
+        expansion: The experiment.
+        records: The finished runs by the names of their run directories.
 
     Returns:
         Rows of coordinates, seed, chosen run-config values, clients, last metrics, seconds and versions.
@@ -106,118 +116,63 @@ def tail(curve: Sequence[float]) -> float:
     """The mean over the last tenth of a curve without the initial model's value, and over one value at least.
 
     Args:
-        curve: the metric in each evaluated round, first of the initial model; not empty.
+        curve: The metric in each evaluated round, first of the initial model; not empty.
 
     Returns:
         The mean; nan if a value of that tenth is not finite.
     """
     trained = curve[1:] or curve
-    return _mean(trained[-len(trained) // _TAIL :])
-
-
-def _statistics(values: Sequence[float]) -> tuple[float | None, float | None]:
-    mean = _mean(values) if values else None
-    return mean, statistics.stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else None
-
-
-def _mean(values: Sequence[float]) -> float:
-    """The mean, or nan if a value is not finite; fmean would raise an error for infinities of both signs."""
-    return statistics.fmean(values) if all(map(math.isfinite, values)) else math.nan
-
-
-def pair(row: Row) -> str:
-    """The last round's mean and standard deviation, for people, and in how many seeds it is not finite, if any.
-
-    Returns:
-        Text such as "0.9312 ± 0.0041", or "-" if no seed has finished.
-    """
-    shown = format_pair(row.mean, row.std)
-    return f"{shown} ({row.not_finite} of {format_count(row.seeds, 'seed')} not finite)" if row.not_finite else shown
+    mean, _ = mean_and_std(trained[-len(trained) // _TAIL :])
+    assert mean is not None
+    return mean
 
 
 def results(found: Sequence[Row], seeds: int, caption: str = "", without: Collection[str] = ()) -> Table:
     """The rows as a table for people, without columns that would be empty.
 
     Args:
-        found: the rows, in the order in which they are shown.
-        seeds: how many were asked for; a row says so if it has another number.
-        without: names of further columns to leave out.
+        found: The rows, in the order in which they are shown.
+        seeds: The number of seeds that were asked for; a row mentions another number.
+        caption: The table's caption.
+        without: Names of further columns to leave out.
     """
-    columns = {
-        "data set": [Cell(row.dataset) for row in found],
-        "method": [Cell(row.method) for row in found],
-        "setting": [Cell(row.setting) for row in found],
-        "metric": [Cell(row.metric) for row in found],
-        "last round": [number_cell(pair(row), row.mean) for row in found],
-        "last tenth": [number_cell(format_pair(row.tail_mean, row.tail_std), row.tail_mean) for row in found],
-        "seeds": [number_cell(_of(row.seeds, seeds), row.seeds) for row in found],
-        "paper": [number_cell(format_pair(row.paper, row.paper_std), row.paper) for row in found],
-        "difference": [_difference(row) for row in found],
-        "in the paper": [Cell(row.paper_source) for row in found],
-    }
-    for name in ("setting", "paper", "difference", "in the paper"):
-        if all(cell.text in ("", "-") for cell in columns[name]):
-            del columns[name]
-    kept = {name: cells for name, cells in columns.items() if name not in without}
-    return Table(caption, list(kept), [list(cells) for cells in zip(*kept.values(), strict=True)])
+    cells = [
+        {
+            "data set": row.dataset,
+            "method": row.method,
+            "setting": row.setting or None,
+            "metric": row.metric,
+            "last round": row.last,
+            "last tenth": (format_pair(row.tail_mean, row.tail_std), row.tail_mean),
+            "seeds": row.seeds if row.seeds == seeds else (f"{row.seeds} of {seeds}", row.seeds),
+            "paper": None if row.paper is None else (format_pair(row.paper, row.paper_std), row.paper),
+            "difference": _difference(row),
+            "in the paper": row.paper_source or None,
+        }
+        for row in found
+    ]
+    optional = ("setting", "paper", "difference", "in the paper")
+    kept = [
+        name
+        for name in cells[0]
+        if name not in without and (name not in optional or any(row[name] is not None for row in cells))
+    ]
+    return Table(
+        caption,
+        kept,
+        [
+            ["" if row[name] is None and name in ("setting", "in the paper") else row[name] for name in kept]
+            for row in cells
+        ],
+    )
 
 
-def _of(number: int, all_of_them: int) -> str:
-    return str(number) if number == all_of_them else f"{number} of {all_of_them}"
-
-
-def _difference(row: Row) -> Cell:
+def _difference(row: Row) -> tuple[str, float] | None:
     """The measured mean minus the paper's."""
     if row.mean is None or row.paper is None:
-        return number_cell("-", None)
+        return None
     gap = row.mean - row.paper
-    return number_cell(format_signed(gap, like=row.paper), gap)
-
-
-def as_text(expansion: Expansion, found: Sequence[Row]) -> str:
-    """The table for a terminal.
-
-    Returns:
-        Aligned lines, without the difference from the paper's numbers.
-    """
-    rows = results(found, expansion.seeds, without=["difference"])
-    return table(rows.columns, rows.texts)
-
-
-def as_markdown(
-    expansion: Expansion, found: Sequence[Row], claims: Sequence[str], failed: Mapping[str, str], missing: int
-) -> str:
-    """table.md.
-
-    Args:
-        expansion: what was to be run.
-        found: the rows.
-        claims: the lines on what the paper claims.
-        failed: title -> reason, of runs that failed.
-        missing: the number of runs that have not been made.
-    """
-    experiment = expansion.experiment
-    tuned = expansion.tuned
-    what = f"Experiment `{experiment.name}`, profile `{expansion.profile}`, {format_count(expansion.seeds, 'seed')}."
-    lines = [
-        f"# {experiment.title}",
-        "",
-        f"{experiment.paper}, {experiment.figure}. {what}",
-        "",
-        *_markdown(results(found, expansion.seeds, without=["difference"])),
-        "",
-        LEGEND,
-    ]
-    if any(row.paper is not None for row in found) and expansion.profile != "full":
-        lines += ["", f"The paper's numbers are those of its full experiment, not of profile `{expansion.profile}`."]
-    lines += claims
-    if tuned is not None:
-        lines += ["", tuned_sentence(tuned), "", *_markdown(tuned_table(tuned))]
-    if missing:
-        lines += ["", f"Interrupted: {format_count(missing, 'run')} not made yet."]
-    if failed:
-        lines += ["", "Failed runs:", "", *(f"- {title}: {' '.join(why.split())}" for title, why in failed.items())]
-    return "\n".join(lines) + "\n"
+    return format_signed(gap, like=row.paper), gap
 
 
 def tuned_sentence(tuned: Tuned) -> str:
@@ -242,30 +197,13 @@ def tuned_table(tuned: Tuned) -> Table:
     Returns:
         A table whose last column, the score, is named after the metric.
     """
-    rows = []
+    rows: list[list[Any]] = []
     for choice in tuned.chosen:
         ends = dict.fromkeys(choice.ends, " (an end of the range)")
         chosen = [text + ends.get(key, "") for key, text in zip(choice.values, settings(choice.values), strict=True)]
         ranges = [f"{key} in {{{', '.join(map(format_cell, values))}}}" for key, values in choice.grid.items()]
-        score = format_pair(choice.score.mean, choice.score.std)
-        if choice.metric:
-            score = f"{choice.metric} {score}"
+        score = f"{choice.metric or ''} {format_pair(choice.score.mean, choice.score.std)}".strip()
         if choice.score.missing:
             score += f" (sites missing in {choice.score.missing} of {format_count(choice.score.finished, 'seed')})"
-        texts = (_runs_of(choice.at), ", ".join(chosen), "; ".join(ranges))
-        rows.append([*map(Cell, texts), number_cell(score, choice.score.mean)])
+        rows.append([words(choice.at), ", ".join(chosen), "; ".join(ranges), (score, choice.score.mean)])
     return Table("Chosen values, their ranges and their scores", ["runs", "chosen", "from", tuned.metric], rows)
-
-
-def _runs_of(at: Mapping[str, Scalar]) -> str:
-    named = [format_cell(at[key]) for key in ("method", "dataset") if key in at]
-    return ", ".join([*named, *settings({key: at[key] for key in at if key not in ("method", "dataset")})])
-
-
-def _markdown(content: Table) -> list[str]:
-    rows = [content.columns, ["---"] * len(content.columns), *content.texts]
-    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-
-
-def format_count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

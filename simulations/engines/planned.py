@@ -1,0 +1,161 @@
+"""Runs of a folder: those that have ended there, and those that wait."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from apps.config import SHOWING_KEYS, ConfigError, Scalar
+from simulations.arguments import add_directory
+from simulations.engines.launch import IN_PROCESS
+from simulations.results.output import format_metric
+from simulations.results.records import (
+    FAILED,
+    FINISHED,
+    STOPPED,
+    UNFINISHED,
+    RunRecord,
+    RunsInterruptedError,
+    leave_reason,
+    read_run,
+)
+
+_FREE = (*SHOWING_KEYS, "data-dir")  # a directory and its data may be moved
+
+
+class Planned(Protocol):
+    """A run that is to be made; ``name`` is its directory's, ``title`` is for people."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def engine(self) -> str: ...
+    @property
+    def clients(self) -> int: ...
+    @property
+    def config(self) -> Mapping[str, Scalar]: ...
+
+
+R = TypeVar("R", bound=Planned)
+# called with (run, why it has no result, or "") once a run has ended
+RunHook = Callable[[R, str], None]
+
+
+class Runs(Generic[R]):
+    """Runs of a folder, in which each has a directory.
+
+    Args:
+        runs: The runs, which have different names.
+        folder: The folder.
+        metric: The metric of the progress lines.
+
+    Attributes:
+        runs: The runs by name.
+        records: The runs that have ended, by name. Of earlier ones those that finished or were stopped early.
+    """
+
+    def __init__(self, runs: Iterable[R], folder: Path, metric: str) -> None:
+        self.runs = {run.name: run for run in runs}
+        self.folder, self.metric = folder, metric
+        self.records: dict[str, RunRecord] = {}
+
+    @property
+    def waiting(self) -> list[R]:
+        """The runs that have not ended."""
+        return [run for run in self.runs.values() if run.name not in self.records]
+
+    @property
+    def finished(self) -> dict[str, RunRecord]:
+        """The runs that have finished, by name."""
+        return {name: record for name, record in self.records.items() if record.status == FINISHED}
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """The reasons of the runs that failed, by name."""
+        return {name: record.reason for name, record in self.records.items() if record.status == FAILED}
+
+    def config(self, run: R) -> dict[str, Scalar]:
+        """The flat run config of a run, with its directory."""
+        return add_directory(run.config, self.folder / run.name)
+
+    def metric_of(self, run: R) -> str:
+        """The metric that a run's progress line shows."""
+        return self.metric
+
+    def value(self, run: R, record: RunRecord) -> float | None:
+        """The value of the run's metric, of the model that the run leaves."""
+        return record.final(self.metric_of(run))
+
+    def take(self) -> None:
+        """Take over the runs that ended before, and delete the directories of all others.
+
+        Raises:
+            ConfigError: A run has ended with another config, engine or number of clients.
+        """
+        for run in self.runs.values():
+            try:
+                record = read_run(self.folder / run.name)
+            except ConfigError:
+                continue
+            if record.status not in (FINISHED, STOPPED):
+                continue
+            unlike = record.unlike(self.config(run), _FREE)
+            if result := record.result:
+                there = {"engine": result.get("engine", IN_PROCESS), "clients": result.get("clients")}
+                unlike += [key for key, value in there.items() if value != getattr(run, key)]
+            if unlike:
+                got = f"a run in {record.path} that has finished with another {', '.join(unlike)}"
+                hint = "choose another directory, or delete this run"
+                raise ConfigError("--out", got=got, allowed="the same", hint=hint)
+            self.records[run.name] = record
+        for run in self.waiting:
+            shutil.rmtree(self.folder / run.name, ignore_errors=True)
+
+    def make(self, start: Callable[[RunHook[R]], object], say: Callable[[str], None], option: str = "") -> None:
+        """Make the runs that are waiting.
+
+        Args:
+            start: Makes these runs; called with the function to call after each of them.
+            say: Called with a line for each run that has ended.
+            option: The option with which the same command continues after Ctrl-C.
+
+        Raises:
+            RunsInterruptedError: Ctrl-C. The runs that have ended are kept.
+        """
+        try:
+            if self.waiting:
+                start(lambda run, reason: say(self.end(run, reason)))
+        except KeyboardInterrupt:
+            count = f"{len(self.finished)} of {len(self.runs)} runs have finished"
+            raise RunsInterruptedError(f"interrupted: {count}; the same command{option} goes on") from None
+
+    def end(self, run: R, reason: str = "") -> str:
+        """Record how a run ended, also in its directory if the run could not.
+
+        Args:
+            run: The run.
+            reason: Why it has no result, if this is known.
+
+        Returns:
+            The progress line.
+        """
+        path = self.folder / run.name
+        try:
+            record = read_run(path)
+            if record.status == UNFINISHED:
+                leave_reason(path, reason or "it left no result")
+                record = read_run(path)
+        except ConfigError as error:
+            record = RunRecord(run.name, path, FAILED, reason or str(error), {}, dict(run.config), [])
+        self.records[run.name] = record
+        facts = record.facts
+        value = f"{self.metric_of(run)} {format_metric(self.value(run, record))}"
+        outcome = " ".join(record.reason.split()) if record.status == FAILED else value
+        place = f"{len(self.records)}/{len(self.runs)}  {record.status:<8}  {run.title}"
+        line = f"{place}  {outcome}  {facts['seconds']:.1f} s"
+        missing = facts["rounds_with_missing_sites"]
+        return f"{line}  sites were missing in {missing} of {facts['rounds']} rounds" if missing else line
