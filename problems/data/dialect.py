@@ -3,6 +3,7 @@
 import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import AnyStr
 
 from problems.data.spec import AUTO, DataError, DataSpec
 
@@ -86,7 +87,7 @@ def guess_separator(lines: Sequence[bytes]) -> tuple[str, bool]:
     Returns:
         The separator, and whether there is no doubt. A comma if no line has a separator.
     """
-    counts = {mark: [_count(line, mark.encode()) for line in lines[:_SAMPLE]] for mark in ",;\t|"}
+    counts = {mark: [count_separators(line, mark.encode()) for line in lines[:_SAMPLE]] for mark in ",;\t|"}
     named = {mark: found for mark, found in counts.items() if found[0]}
     # a separator occurs as often in each line as in the header, unless lines are damaged or a quoted cell has several
     even = {mark: found for mark, found in named.items() if len(set(found)) == 1}
@@ -98,6 +99,12 @@ def guess_separator(lines: Sequence[bytes]) -> tuple[str, bool]:
     return best[0], len(best) == 1
 
 
-def _count(line: bytes, mark: bytes) -> int:
-    """Number of separators of a line that are outside quotes."""
-    return sum(part.count(mark) for part in line.split(b'"')[::2])
+def count_separators(line: AnyStr, mark: AnyStr) -> int:
+    """Return the number of separators that are outside quotes.
+
+    Args:
+        line: The line.
+        mark: The separator.
+    """
+    quote = '"' if isinstance(line, str) else b'"'
+    return sum(part.count(mark) for part in line.split(quote)[::2])
