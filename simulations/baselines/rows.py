@@ -18,6 +18,7 @@ from problems.data import FederatedData, Preprocessing, SampleFormat, Samples
 from problems.data.disturb import validation_split
 from problems.data.mapped import concatenate
 from problems.data.samples import as_float32
+from problems.least_cell import is_small
 from problems.randomness import seed_sequence
 from strategies.rounds.schema import agree
 
@@ -131,9 +132,10 @@ def gather(
         if config.data.data_dir:
             test = server_samples(config, schema)
         else:
-            test = _join([held for site in sites if (held := site.test if tested else site.held_out)])
+            parts = [_counted(site.test if tested else site.held_out, site.least_cell) for site in sites]
+            test = _concatenate([part for part in parts if part is not None])
         if tested:
-            validation = [_join([site.held_out]) if site.held_out else None for site in sites]
+            validation = [_counted(site.held_out, site.least_cell) for site in sites]
         shares = [rows for rows in validation if rows is not None]
         everyone = _concatenate(shares) if shares else None
     test = Samples(as_float32(test.features), test.labels)
@@ -162,6 +164,12 @@ def fold_seed(seed: int, site: int) -> int:
         site: The site's number, or the number of sites for all rows.
     """
     return int(seed_sequence(seed, "folds of a reference", site).generate_state(1)[0])
+
+
+def _counted(held: Site | None, least: int) -> Samples | None:
+    """A site's held-out rows; None if it counts none for the run, since a class has fewer than its least cell."""
+    rows = None if held is None else _join([held])
+    return None if rows is None or is_small((len(rows.negatives), len(rows.positives)), least) else rows
 
 
 def _take(rows: Samples, chosen: np.ndarray) -> Samples:
