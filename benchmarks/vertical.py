@@ -62,7 +62,7 @@ from parties import run_parties
 from problems.data import DataSpec
 from problems.randomness import stream
 from simulations.engines.addresses import local_addresses
-from simulations.references.vertical import smoothness, train
+from tests.vertical.pooled import smoothness, train
 from vertical.alignment import find_rows
 from vertical.problem.analysis import largest_step, minimum, value
 from vertical.problem.data import load_vertical

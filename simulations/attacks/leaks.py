@@ -25,7 +25,7 @@ from problems.data import DataSpec
 from problems.randomness import stream
 from simulations.attacks.trees import exposes, significantly_different
 from simulations.attacks.watched import KIND, Array, Numbers, pairwise_keys, pairwise_masks, patients, updates
-from simulations.references.vertical import train
+from tests.vertical.pooled import train
 from vertical.intersection import TAG_BYTES, Intersection, common_rows
 from vertical.masking.pairwise import RING, PairwiseMasks, random_elements
 from vertical.masking.trees import Tree, make_pair

@@ -11,10 +11,10 @@ from apps.config import ConfigError, Scalar, parse_run_config
 from apps.evaluation.vertical import VerticalEvaluator
 from problems.data import DataSpec
 from simulations.engines.launch import run_nonfederated
-from simulations.references.vertical import train
 from tests.apps.vertical_runs import KEYS, PARTIES, play
 from tests.battery.federation import Run, flat_config, payloads_of
 from tests.programs import Line
+from tests.vertical.pooled import train
 from vertical.problem.analysis import minimum, value
 from vertical.problem.data import load_vertical
 from vertical.problem.objectives import make_objective

@@ -12,9 +12,9 @@ from sklearn.metrics import roc_auc_score
 
 from problems.data import Preprocessing
 from problems.data.disturb import split_rows
-from simulations.references.vertical import train
 from tests.apps.vertical_runs import CSV, EVERYBODY, own_files, play, states_of
 from tests.battery.federation import Run
+from tests.vertical.pooled import train
 from vertical.problem.analysis import value
 from vertical.problem.objectives import make_objective
 

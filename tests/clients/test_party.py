@@ -12,8 +12,8 @@ import pytest
 from benchmarks.parties import PartiesError, run_parties
 from problems.binned_scores import centres, codes, first_edges, places
 from problems.metrics import binary_metrics
-from simulations.references.vertical import train
 from tests.clients.party_problems import ALGORITHMS, PROBLEMS, Case, make_case
+from tests.vertical.pooled import train
 from vertical.problem.objectives import make_objective
 from vertical.segment.plan import Holding, PartyState
 from vertical.segment.sum_order import BINS

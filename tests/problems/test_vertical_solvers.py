@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from scipy import optimize, sparse
 
 from problems.randomness import stream
-from simulations.references.vertical import smoothness, train
 from tests.reference import vfb2
+from tests.vertical.pooled import smoothness, train
 from vertical.problem.analysis import gradient, largest_step, minimum, second_moment, value
 from vertical.problem.blocks.base import ALGORITHMS
 from vertical.problem.objectives import PROBLEMS, make_objective

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from benchmarks.parties import run_parties
 from problems.data import DataSpec
 from problems.data.formats.uci import AMOUNTS, CREDIT_CODES
-from simulations.references.vertical import train
 from tests.clients.party_problems import make_case
 from tests.programs import REAL, needs_real
+from tests.vertical.pooled import train
 from vertical.problem.analysis import minimum, value
 from vertical.problem.data import VerticalData, load_vertical
 from vertical.problem.objectives import make_objective

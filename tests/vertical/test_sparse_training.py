@@ -10,9 +10,9 @@ import pytest
 from scipy import sparse
 
 from benchmarks.parties import run_parties
-from simulations.references.vertical import train
 from tests.clients.party_problems import make_case
 from tests.vertical.company import Company, posts
+from tests.vertical.pooled import train
 from tests.vertical.synthetic import sparse_like_news20
 from vertical.problem.analysis import value
 from vertical.problem.blocks.base import Features

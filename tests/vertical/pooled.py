@@ -1,4 +1,4 @@
-"""The reference for vertical runs: training with all columns in one place, in the order of the parties' batches.
+"""Vertical training with all columns in one place, in the order of the parties' batches: what tests compare against.
 
 A vertical run with one active party and no delay, or with *synchronous* rounds of several active parties, does the
 updates of `train` up to rounding.
