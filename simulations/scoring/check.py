@@ -64,7 +64,7 @@ def make_rows(table: Preprocessing, rng: np.random.Generator) -> tuple[pd.DataFr
         count = int(gaps.sum())
         if is_text(table, column):
             words = [feature.value for feature in features if feature.kind == "category"]
-            cells = rng.choice([*words, "none of these"], ROWS).astype(object)
+            cells: NDArray[Any] = rng.choice([*words, "none of these"], ROWS).astype(object)
             cells[gaps] = rng.choice(["", *table.markers_of(column)], count)
         else:
             cells = _made_numbers(features, rng)

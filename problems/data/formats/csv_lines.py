@@ -48,7 +48,7 @@ def check_lines(path: Path, stream: BinaryIO, mark: str, columns: int, first: in
 
     Args:
         path: The file, for errors.
-        stream: The file in UTF-8, at the first line below the header.
+        stream: The file in UTF-8, at the first line below the header. Closed at the end.
         mark: The separator.
         columns: Number of columns that the header names.
         first: Number of the first line below the header.
@@ -60,18 +60,19 @@ def check_lines(path: Path, stream: BinaryIO, mark: str, columns: int, first: in
     separators, well_quoted = columns - 1, _well_quoted(mark)
     rows, empty, within, last = 0, 0, 0, first - 1
     record, is_open = list[str](), False
-    for last, line in enumerate(io.TextIOWrapper(stream, "latin-1"), first):
-        if not line.isascii() or "\0" in line:
-            _check_text(path, line, last)
-        if not record and separators and line.count(mark) == separators and '"' not in line:
-            rows += 1  # almost all lines
-            continue
-        record.append(line)
-        is_open ^= line.count('"') % 2 == 1
-        if not is_open:
-            is_row = _check_record(path, record, last, mark, columns, well_quoted)
-            rows, empty, within = rows + is_row, empty + (not is_row), within + len(record) - 1
-            record = []
+    with io.TextIOWrapper(stream, "latin-1") as lines:
+        for last, line in enumerate(lines, first):
+            if not line.isascii() or "\0" in line:
+                _check_text(path, line, last)
+            if not record and separators and line.count(mark) == separators and '"' not in line:
+                rows += 1  # almost all lines
+                continue
+            record.append(line)
+            is_open ^= line.count('"') % 2 == 1
+            if not is_open:
+                is_row = _check_record(path, record, last, mark, columns, well_quoted)
+                rows, empty, within = rows + is_row, empty + (not is_row), within + len(record) - 1
+                record = []
     if record:  # a quote is open
         _check_record(path, record, last, mark, columns, well_quoted)
     return Lines(last, rows, empty, within)
