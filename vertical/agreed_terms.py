@@ -1,13 +1,10 @@
 """The terms of a vertical exchange: a digest of everything that the server sends all parties alike."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from payloads.record import specs_of
 from payloads.wire import Values, hash_parts, parts_of
-from vertical.agreement import Agreement
 from vertical.records import Segment
-from vertical.segment.plan import SegmentPlan
 
 
 def agreed_terms(
@@ -31,12 +28,3 @@ def agreed_terms(
         for kind, group in groups.items()
         for name, value in group.items()
     }
-
-
-def bind(plan: SegmentPlan, agreement: Agreement, history: str = "") -> SegmentPlan:
-    """Return a plan that two parties share only if they also agree on the terms.
-
-    Args:
-        history: The digest of the segment that left the weights it starts from.
-    """
-    return replace(plan, history=history, wanted=agreement.wanted, terms=tuple(agreement.terms.items()))

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from vertical.alignment import digest
 from vertical.parties import KeptBlock
 from vertical.policy import PolicyError
 from vertical.problem.blocks import NO_PENALTY
@@ -15,15 +16,16 @@ from vertical.segment.plan import PartyState, SegmentOutcome, SegmentPlan
 from vertical.turn import Turn
 
 
-def make_plan(turn: Turn, held: NDArray[np.int64], ids: bytes) -> SegmentPlan:
+def make_plan(turn: Turn, held: NDArray[np.int64]) -> SegmentPlan:
     """Return the segment's plan, by the party's own settings and the server's message.
+
+    Two parties have the same plan only if they also agree on the terms.
 
     Args:
         turn: The party's turn.
         held: (2,) the party's training and test rows. They count until the server knows the rows of all parties.
-        ids: The digest of the ids of these rows.
     """
-    segment, training, vfb2 = turn.segment, turn.training, turn.settings
+    segment, training, vfb2, agreement = turn.segment, turn.training, turn.settings, turn.agreement()
     number = int(segment.segment[0])
     rows, test_rows = (held if segment.rows is None else segment.rows).tolist()
     return SegmentPlan(
@@ -54,21 +56,23 @@ def make_plan(turn: Turn, held: NDArray[np.int64], ids: bytes) -> SegmentPlan:
         embedding=vfb2.embedding,
         penalty=vfb2.penalty,
         penalty_weight=vfb2.penalty_weight,
-        ids=ids.hex(),
+        # the digest of the rows' ids stays at the party
+        ids=digest(turn.party.data.ids(turn.state.aligned), segment.salt.tobytes()).hex(),
+        wanted=agreement.wanted,
+        terms=tuple(agreement.terms.items()),
     )
 
 
-def make_score_plan(turn: Turn, held: NDArray[np.int64], ids: bytes, block: KeptBlock) -> SegmentPlan:
+def make_score_plan(turn: Turn, held: NDArray[np.int64], block: KeptBlock) -> SegmentPlan:
     """Return the plan of a segment that scores rows.
 
     Args:
         turn: The party's turn.
         held: (2,) the numbers of the party's rows.
-        ids: The digest of the ids of these rows.
         block: The party's block. Blocks of different ends of a run, or of embeddings of other lengths, make different
             plans.
     """
-    plan = replace(make_plan(turn, held, ids), algorithm=SGD, epochs=0, first_epoch=block.epochs, window=1, score=True)
+    plan = replace(make_plan(turn, held), algorithm=SGD, epochs=0, first_epoch=block.epochs, window=1, score=True)
     plan = replace(plan, embedding=block.embedding, update_passive=True, penalty=NO_PENALTY, label_epsilon=0.0)
     return replace(plan, synchronous=False, evaluate=False, curvature=False, start=False)
 

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vertical.agreed_terms import bind
-from vertical.alignment import digest, find_rows
+from vertical.alignment import find_rows
 from vertical.holdings import digest_holding
 from vertical.injection import injection_of
 from vertical.parties import KeptBlock, find_network
@@ -65,13 +64,13 @@ def train(turn: Turn) -> Report:
     Raises:
         PartyError: A party failed.
     """
-    party, rows, ids = turn.party, turn.count_rows(), _digest_ids(turn)
-    plan = make_plan(turn, rows, ids)
+    party, rows = turn.party, turn.count_rows()
+    plan = make_plan(turn, rows)
     if not plan.segment:
         turn.remember(data=text(digest_holding(turn.holding())))
     _note(turn, plan, rows)
     start = _start(turn)
-    plan = bind(plan, turn.agreement(), start.history)
+    plan = dataclasses.replace(plan, history=start.history)
     outcome = run(turn, plan, start)
     party.keep_flips(turn.state.aligned, turn.settings.label_epsilon, outcome.flips)
     remember_segment(turn, start, outcome, plan.digest())
@@ -105,9 +104,7 @@ def score(turn: Turn) -> Report:
     party, rows, block = turn.party, turn.count_rows(), turn.party.data.block
     assert block is not None
     check_recipients(turn, block)
-    ids = _digest_ids(turn)
-    plan = make_score_plan(turn, rows, ids, block)
-    plan = bind(plan, turn.agreement())
+    plan = make_score_plan(turn, rows, block)
     _note(turn, plan, rows)
     turn.facts["score-run"] = turn.settings.score_run
     outcome = run(turn, plan, PartyState(block.weights, head=block.head))
@@ -150,11 +147,6 @@ def run(turn: Turn, plan: SegmentPlan, start: PartyState) -> SegmentOutcome:
         outcome = asyncio.run(run_segment(turn.me, plan, holding, start, endpoint, **options))
     turn.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))
     return outcome
-
-
-def _digest_ids(turn: Turn) -> bytes:
-    """Return the digest of the ids of the rows that the party takes part with; it stays at the party."""
-    return digest(turn.party.data.ids(turn.state.aligned), turn.segment.salt.tobytes())
 
 
 def _start(turn: Turn) -> PartyState:

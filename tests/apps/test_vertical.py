@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+import vertical.taking_part
 from apps.config import ConfigError, Scalar, parse_run_config
 from apps.evaluation.vertical import VerticalEvaluator
 from problems.data import DataSpec
@@ -15,6 +16,7 @@ from tests.apps.vertical_runs import KEYS, PARTIES, play
 from tests.battery.federation import Run, flat_config, payloads_of
 from tests.programs import Line
 from tests.reference.vertical import train
+from vertical.injection import Injection, inject, make_injections
 from vertical.problem.analysis import minimum, value
 from vertical.problem.data import load_vertical
 from vertical.problem.objectives import make_objective
@@ -34,6 +36,20 @@ def test_one_active_party_in_step_is_the_nonfederated_run(algorithm: str, tmp_pa
         for name in ("objective", "loss", "accuracy", "auc", "suboptimality"):
             assert here[name] == pytest.approx(there[name], rel=0, abs=1e-9)
     assert alone.result["strategy"] == alone.result["engine"] == "nonfederated"
+
+
+def test_an_experiment_delays_each_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, injected = vertical.taking_part.run_segment, dict[int, Injection]()
+
+    def run_segment(me: int, *rest: Any, **options: Any) -> Any:
+        injected[me] = options["injection"]
+        return real(me, *rest, **options)
+
+    monkeypatch.setattr("vertical.taking_part.run_segment", run_segment)
+    injections = make_injections(PARTIES, compute=1e-5, delay=1e-6, slowest=2)
+    with inject(injections):
+        play(tmp_path / "run", {"num-server-rounds": 1})
+    assert injected == dict(enumerate(injections))
 
 
 def test_a_run_out_of_step_comes_as_far(tmp_path: Path) -> None:

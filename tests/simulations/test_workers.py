@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from simulations.engines.workers import WorkerTask, run_all
+from simulations.engines.workers import WorkerTask, _reason, run_all
 from simulations.results.records import read_run
+from vertical.injection import Injection, injection_of
 
 # Models that end a worker's process, fail, or tell the process that they ran in.
 MODELS = """
@@ -95,3 +96,10 @@ def test_runs_on_the_same_data_share_a_process(tmp_path: Path, networks: Callabl
 def test_two_run_at_once(tmp_path: Path, networks: Callable[[], list[int]]) -> None:
     assert set(ran([task(tmp_path, name, "networks:meeting") for name in "ab"], jobs=2).values()) == {""}
     assert len(networks()) == 2
+
+
+def test_a_task_delays_its_parties(monkeypatch: pytest.MonkeyPatch) -> None:
+    injected: list[Injection] = []
+    monkeypatch.setattr("simulations.engines.workers.launch", lambda *_: injected.append(injection_of(1)))
+    assert _reason(WorkerTask("a", "in-process", 2, {}, injected={"compute": 0.5, "slowest": 3})) == ""
+    assert injected == [Injection(1.5)]
