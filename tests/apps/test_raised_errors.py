@@ -20,7 +20,7 @@ from problems.errors import InputError
 from simulations.__main__ import Section, cli
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("apps", "clients", "simulations", "problems", "strategies")
+PACKAGES = ("apps", "clients", "simulations", "problems", "strategies", "vertical")
 VALUE = "\0"  # what is known only when the error is raised
 KEYS = known_keys()
 TABLES = {key.partition(".")[0] for key in KEYS if "." in key}

@@ -19,6 +19,7 @@ PACKAGES = (
     "problems",
     "simulations",
     "strategies",
+    "vertical",
 )
 MODULES = sorted(path for package in PACKAGES for path in (PROJECT / package).rglob("*.py"))
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
