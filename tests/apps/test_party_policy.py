@@ -9,8 +9,8 @@ import pytest
 
 from apps.client_app import app as client_app
 from apps.config import Scalar
+from apps.parties import table as party_table
 from apps.server_app import app as server_app
-from apps.sites import party_table
 from payloads.wire import PHASE, ROUND
 from simulations.engines.grid import FIRST_NODE_ID
 from tests.apps.vertical_runs import CSV, EVERYBODY, KEYS, client_of, identified, own_files, play, segment_of
