@@ -91,7 +91,7 @@ class DataTable(Settings):
     decimal: str | None = setting("The decimal mark of the site's own csv. Without it the run config's value applies.")
     encoding: str | None = setting("The encoding of the site's own csv. Without it the run config's value applies.")
 
-    def dialect(self) -> dict[str, str]:
+    def dialect(self) -> dict[str, Any]:
         """Return the form of the site's own csv, as far as its owner sets it."""
         return {name: getattr(self, name) for name in DIALECT if getattr(self, name) is not None}
 
