@@ -33,7 +33,7 @@ DIALECT = ("separator", "decimal", "encoding")
 DEFAULT_FEWEST_COLUMNS, DEFAULT_LARGEST_EMBEDDING = 2, 16
 
 
-def _parsed(parse: Callable[[str], Any]) -> PlainValidator:
+def _parse_by(parse: Callable[[str], Any]) -> PlainValidator:
     """A validator that reads a text."""
 
     def read(value: object) -> Any:
@@ -66,7 +66,7 @@ def _file(meaning: str) -> Any:
     return setting(meaning, None, "a path that is not empty")
 
 
-File = Annotated[Path | None, _parsed(_path)]
+File = Annotated[Path | None, _parse_by(_path)]
 
 
 class DataTable(Settings):
@@ -91,7 +91,7 @@ class DataTable(Settings):
     decimal: str | None = setting("The decimal mark of the site's own csv. Without it the run config's value applies.")
     encoding: str | None = setting("The encoding of the site's own csv. Without it the run config's value applies.")
 
-    def dialect(self) -> dict[str, str]:
+    def dialect(self) -> dict[str, Any]:
         """Return the form of the site's own csv, as far as its owner sets it."""
         return {name: getattr(self, name) for name in DIALECT if getattr(self, name) is not None}
 
@@ -118,14 +118,14 @@ class PrivacyTable(Settings):
 class VerticalTable(Settings):
     """The settings of a party of a vertical run."""
 
-    labels: Annotated[tuple[str, ...], _parsed(partial(parse_names, "labels"))] = setting(
+    labels: Annotated[tuple[str, ...], _parse_by(partial(parse_names, "labels"))] = setting(
         "The columns that may be a label. Without it the party is never active.", (), _NAMES
     )
-    columns: Annotated[tuple[str, ...] | None, _parsed(partial(_name_some, "columns"))] = setting(
+    columns: Annotated[tuple[str, ...] | None, _parse_by(partial(_name_some, "columns"))] = setting(
         "The columns that may be features. Without it all except the ids and the labels.", None, _NAMES
     )
     id_column: str = setting("Fixes vfb2.id-column of the run config.", "", "a name", min_length=1)
-    models: Annotated[tuple[str, ...], _parsed(partial(_name_some, "models"))] = setting(
+    models: Annotated[tuple[str, ...], _parse_by(partial(_name_some, "models"))] = setting(
         "The allowed values of vfb2.model.", NETWORKS, _NAMES
     )
     model: str = setting(
@@ -140,15 +140,15 @@ class VerticalTable(Settings):
         "The most numbers of each row that peers may compute in all runs. Needs state-dir. 0: any.", 0, ge=0
     )
     fewest_parties: int = setting("The fewest parties of a run.", 0, ge=0)
-    pinned_peers: Annotated[dict[str, str], _parsed(parse_pins)] = setting(
+    pinned_peers: Annotated[dict[str, str], _parse_by(parse_pins)] = setting(
         "The certificates of the accepted parties. Without it all are accepted.", {}, "name=SHA-256 pairs with spaces"
     )
-    peer_hosts: Annotated[tuple[str, ...], _parsed(lambda text: tuple(text.split()))] = setting(
+    peer_hosts: Annotated[tuple[str, ...], _parse_by(lambda text: tuple(text.split()))] = setting(
         "The only hosts to which the party connects. Without it any host.", (), "hosts with spaces"
     )
     largest_label_epsilon: float | None = setting("The largest vfb2.label-epsilon of a run.", gt=0)
     allow_intersection: bool = setting("Whether to take part in runs that look for the common ids.", True)
-    allowed_maskings: Annotated[tuple[str, ...], _parsed(parse_maskings)] = setting(
+    allowed_maskings: Annotated[tuple[str, ...], _parse_by(parse_maskings)] = setting(
         "The allowed values of vfb2.masking.", (PAIRWISE, TWO_TREES), "pairwise, two-trees, or both with a comma"
     )
     allow_scores_for: Literal["nobody", "label-holders", "all"] = setting("The parties that may learn scores.", "all")
@@ -157,10 +157,10 @@ class VerticalTable(Settings):
     score_path: File = _file("The file of the new rows, for a run that scores. Without it data-path applies.")
     scores_path: File = _file("The file to which a run that scores writes the scores.")
     audit_log: File = _file("The file of the party's audit log. Without it the log is in state-dir.")
-    advertise: Annotated[str, _parsed(lambda text: _address(text, UNREACHABLE))] = setting(
+    advertise: Annotated[str, _parse_by(lambda text: _address(text, UNREACHABLE))] = setting(
         "The address at which the other parties reach this party.", "", f"{_ADDRESS}; or {UNREACHABLE!r}, if none can"
     )
-    listen: Annotated[str, _parsed(_address)] = setting(
+    listen: Annotated[str, _parse_by(_address)] = setting(
         "The address at which the party listens, if advertise is another address.", "", _ADDRESS
     )
     peer_cert: File = _file("The file of the party's certificate.")

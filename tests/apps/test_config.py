@@ -278,7 +278,7 @@ REFUSED: list[tuple[dict[str, Scalar], list[str]]] = [
         ["select-by: got 'auc' with strategy 'vfb2-sgd', allowed: '', since its parties keep"],
     ),
     ({"loss": "p-norm-push", "fedx.surrogate": "psm"}, ["surrogate", "'psm'", "squared-hinge, logistic"]),
-    ({"composite.parameters": ""}, ["composite.parameters", "''", "auto (all but biases), all, or names"]),
+    ({"composite.parameters": ""}, ["composite.parameters", "''", "auto, all, or names"]),
     ({"composite.upper": float("inf")}, ["composite.upper", "inf", "or none"]),
     ({"strategy": "composite", "composite.penalty": "box"}, ["composite.penalty: got 'box'", "must be finite"]),
     (

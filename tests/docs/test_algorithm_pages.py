@@ -15,13 +15,12 @@ from simulations.experiments.expansion import expand
 from simulations.experiments.experiment import find_experiment
 from tests.battery.federation import Run, federate, payloads_of
 from tests.docs.markdown import PROJECT, anchors, blocks, codes, links, prose, rows, section
-from tests.docs.test_tables import DOCUMENTED
 from vertical.records import COUNTERS
 
 FOLDER = PROJECT / "docs" / "algorithms"
 INDEX = FOLDER / "index.md"
 PAGES = sorted(path for path in FOLDER.glob("*.md") if path != INDEX)
-DEFAULTS = {codes(row[0])[0]: row[1] for row in DOCUMENTED}
+DEFAULTS = {codes(row[0])[0]: row[1] for row in rows(prose(PROJECT / "docs" / "configuration.md"))}
 
 
 def strategies_of(page: Path) -> list[str]:
