@@ -41,7 +41,7 @@ class Asked:
         _, self.grid = federate(path, config)
 
     def __call__(self, kind: str, *, present: bool = False, **config: Scalar) -> Work:
-        asked = self.grid.exchanges[-1].message
+        asked = next(one.message for one in reversed(self.grid.exchanges) if ARRAYS in one.message.content)
         scalars = {ROUND: 2, **{key.replace("_", "-"): value for key, value in config.items()}}
         records = RecordDict({CONFIG: ConfigRecord(scalars)})
         if kind != "query":
