@@ -34,7 +34,7 @@ class PayloadStrategy(Family, Strategy):
         schema: what the sites' own files have in common, set by the handshake; None if they read none.
         prepared: whether everything before round 1 is done.
         exchange: the newest.
-        steps: the newest, inside of its guards.
+        pending: The newest exchange inside of its guards.
         guards: The modes that surround each exchange, the first outermost.
     """
 
@@ -45,7 +45,7 @@ class PayloadStrategy(Family, Strategy):
         self.schema: Schema | None = None
         self.prepared = False
         self.exchange: Exchange | None = None
-        self.steps: Steps | None = None
+        self.pending: Steps | None = None
         self.guards: tuple[ExchangeGuard, ...] = (SecureSums(), RobustMeans())
 
     # Before round 1.
@@ -114,8 +114,8 @@ class PayloadStrategy(Family, Strategy):
             scaling=None if scaling is None else scaling.to_record(),
         )
         self.exchange = self.exchange_type(self, server_round, phase, up, records, wanted=len(places))
-        self.steps = surround(self.exchange, places, self.guards)
-        return next(self.steps)
+        self.pending = surround(self.exchange, places, self.guards)
+        return next(self.pending)
 
     def receive(self, server_round: int, replies: Iterable[Message]) -> list[Reply]:
         """Validate the replies to the open exchange.
@@ -126,9 +126,9 @@ class PayloadStrategy(Family, Strategy):
         Raises:
             StrategyError: as in `Exchange.receive`.
         """
-        assert self.steps is not None
+        assert self.pending is not None
         try:
-            self.steps.send(replies)
+            self.pending.send(replies)
         except StopIteration as end:
             valid: list[Reply] = end.value
             return valid

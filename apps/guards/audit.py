@@ -1,10 +1,10 @@
 """The guard that logs requests for the owner."""
 
-from apps.guards.guard import Guard, Proceed, Steps
+from apps.guards.guard import Proceed, SiteGuard, Steps
 from apps.guards.work import Work
 
 
-class Audit(Guard):
+class AuditGuard(SiteGuard):
     """Adds a line about the work to the owner's log, if there is one, also if the work fails."""
 
     def at_site(self, work: Work, proceed: Proceed) -> Steps:

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from functools import partial
 
-from apps.guards.audit import Audit
-from apps.guards.form import Form
-from apps.guards.guard import Guard, Proceed, Steps
-from apps.guards.ledger import Ledger
-from apps.guards.memory import Memory
-from apps.guards.policy import Policy
-from apps.guards.sample_privacy import SamplePrivacy
-from apps.guards.secure_sum import SecureSum
-from apps.guards.withhold import Withhold
+from apps.guards.audit import AuditGuard
+from apps.guards.form import FormGuard
+from apps.guards.guard import Proceed, SiteGuard, Steps
+from apps.guards.ledger import LedgerGuard
+from apps.guards.memory import MemoryGuard
+from apps.guards.policy import PolicyGuard
+from apps.guards.sample_privacy import SampleGuard
+from apps.guards.secure_sum import SumGuard
+from apps.guards.withhold import ErrorGuard
 from apps.guards.work import Answer, Work
 from apps.sites import resources
 from clients.base import Fitted
@@ -19,21 +19,21 @@ from clients.base import Fitted
 # The first is outermost. The order is security: an error of any guard is withheld; the owner's policy comes before any
 # data are read; a message that another guard refuses spends no budget of samples; a spent budget is kept before the
 # client's memory; and the mask is the last change of an answer.
-GUARDS: tuple[Guard, ...] = (
-    Withhold(),
-    Policy(),
-    Audit(),
-    Form(),
-    Ledger(),
-    SecureSum(),
-    Memory(),
-    SamplePrivacy(),
+GUARDS: tuple[SiteGuard, ...] = (
+    ErrorGuard(),
+    PolicyGuard(),
+    AuditGuard(),
+    FormGuard(),
+    LedgerGuard(),
+    SumGuard(),
+    MemoryGuard(),
+    SampleGuard(),
 )
 # for work whose answer is thrown away
-TRIAL: tuple[Guard, ...] = (Memory(),)
+TRIAL: tuple[SiteGuard, ...] = (MemoryGuard(),)
 
 
-def surround(work: Work, do: Proceed, guards: Sequence[Guard] | None = None) -> Steps:
+def surround(work: Work, do: Proceed, guards: Sequence[SiteGuard] | None = None) -> Steps:
     """Return a site's work inside of its guards; nothing has been done yet.
 
     Args:

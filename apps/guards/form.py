@@ -1,10 +1,10 @@
 """The guard of the message's form."""
 
-from apps.guards.guard import Guard, Proceed, Steps
+from apps.guards.guard import Proceed, SiteGuard, Steps
 from apps.guards.work import Work
 
 
-class Form(Guard):
+class FormGuard(SiteGuard):
     """Refuses a malformed message before it is counted, and before any data are read."""
 
     def at_site(self, work: Work, proceed: Proceed) -> Steps:

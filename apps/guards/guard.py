@@ -14,7 +14,7 @@ Steps = Generator[None, Fitted, Answer]
 Proceed = Callable[[Work], Steps]
 
 
-class Guard:
+class SiteGuard:
     """A concern that surrounds a site's work. Subclasses override `at_site`."""
 
     def at_site(self, work: Work, proceed: Proceed) -> Steps:

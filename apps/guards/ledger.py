@@ -2,14 +2,14 @@
 
 from flwr.app import MessageType
 
-from apps.guards.guard import Guard, Proceed, Steps
+from apps.guards.guard import Proceed, SiteGuard, Steps
 from apps.guards.work import Work
 from apps.sites.ledger import EVALUATIONS, HANDSHAKES, count_answer
 
 COUNTED = {MessageType.QUERY: HANDSHAKES, MessageType.EVALUATE: EVALUATIONS}
 
 
-class Ledger(Guard):
+class LedgerGuard(SiteGuard):
     """Counts handshakes and evaluations, and refuses more than the owner allows."""
 
     def at_site(self, work: Work, proceed: Proceed) -> Steps:

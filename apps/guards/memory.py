@@ -6,7 +6,7 @@ The memory is in the node's context and, if there is a store, on the site's disk
 from flwr.app import ConfigRecord, MessageType
 
 from apps.config import ConfigError
-from apps.guards.guard import Guard, Proceed, Steps
+from apps.guards.guard import Proceed, SiteGuard, Steps
 from apps.guards.work import Answer, Work
 from apps.sites.state_store import StateStore
 from payloads.flower_internals import fill, values_of
@@ -18,7 +18,7 @@ STATE = "client-state"
 MADE = "client-state-made"
 
 
-class Memory(Guard):
+class MemoryGuard(SiteGuard):
     """Gives a client the memory of its last round, and keeps the new one."""
 
     def at_site(self, work: Work, proceed: Proceed) -> Steps:

@@ -1,11 +1,11 @@
 """The guard of the owner's policy."""
 
-from apps.guards.guard import Guard, Proceed, Steps
+from apps.guards.guard import Proceed, SiteGuard, Steps
 from apps.guards.work import Work
 from apps.sites.policy import check_demands
 
 
-class Policy(Guard):
+class PolicyGuard(SiteGuard):
     """Refuses a run that does not meet the owner's demands, before any data are read."""
 
     def at_site(self, work: Work, proceed: Proceed) -> Steps:

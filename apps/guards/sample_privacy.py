@@ -9,20 +9,19 @@ from contextlib import nullcontext
 from flwr.app import MessageType
 
 from apps.config import ConfigError
-from apps.guards.guard import Guard, Proceed, Steps
+from apps.guards.guard import Proceed, SiteGuard, Steps
 from apps.guards.work import Work
 from apps.sites.ledger import one_at_a_time, open_record, pledge_epsilon
 from apps.sites.sample_privacy import LARGEST_TOTAL
 from clients.base import MethodClient
-from methods.private import BudgetError, Ledger, releases_of
-from methods.private import Guard as SampleGuard
+from methods.private import BudgetError, Guard, Ledger, releases_of
 from payloads.wire import PHASE
 from privacy.budget import noise_of_batches
 
 SPENT, POOLS = "samples-spent", "pools-released"
 
 
-class SamplePrivacy(Guard):
+class SampleGuard(SiteGuard):
     """Puts a guard before the client's samples, and keeps the ledger of what it has released, also if it fails."""
 
     def at_site(self, work: Work, proceed: Proceed) -> Steps:
@@ -89,7 +88,7 @@ def guard_samples(work: Work) -> None:
             spent.update(agreed, noise=noise, batches=0, whole=0)
         ledger = Ledger(most, taken.of_batch, int(spent["batches"]), int(spent["whole"]))
         noise = float(spent["noise"])
-    client.protect(SampleGuard(privacy.clip, noise, max(most.rate * samples, 1.0), ledger))
+    client.protect(Guard(privacy.clip, noise, max(most.rate * samples, 1.0), ledger))
 
 
 def count_pools(work: Work) -> None:

@@ -6,7 +6,7 @@ from logging import WARNING
 from flwr.app import ConfigRecord, MessageType
 from flwr.common import log
 
-from apps.guards.guard import Guard, Proceed, Steps
+from apps.guards.guard import Proceed, SiteGuard, Steps
 from apps.guards.work import Answer, Work
 from apps.run_config.algorithm import RunConfig
 from apps.sites.ledger import open_record
@@ -27,7 +27,7 @@ _hashes: dict[int, tuple[RunConfig, bytes]] = {}
 _MOST_HASHES = 16
 
 
-class SecureSum(Guard):
+class SumGuard(SiteGuard):
     """Answers the stages of a secure sum, and masks the answers that are terms of one."""
 
     def at_site(self, work: Work, proceed: Proceed) -> Steps:

@@ -1,11 +1,11 @@
 """The guard of errors: texts that may quote the site's rows stay at the site."""
 
-from apps.guards.guard import Guard, Proceed, Steps
+from apps.guards.guard import Proceed, SiteGuard, Steps
 from apps.guards.work import Work
 from apps.sites.withheld import withhold
 
 
-class Withhold(Guard):
+class ErrorGuard(SiteGuard):
     """Replaces errors of all that it surrounds, see `withhold`."""
 
     def at_site(self, work: Work, proceed: Proceed) -> Steps:

@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from apps.client_app import take_part
 from apps.config import Scalar
 from apps.guards import chain
-from apps.guards.guard import Guard, Proceed, Steps
+from apps.guards.guard import Proceed, SiteGuard, Steps
 from apps.guards.sample_privacy import SPENT
 from apps.guards.work import Answer, Request, Work
 from apps.run_config.algorithm import HANDSHAKE
@@ -20,7 +20,16 @@ from simulations.engines.grid import task_identity
 from tests.battery.federation import federate
 
 KINDS = ("query", "train", "evaluate")
-ORDER = ["Withhold", "Policy", "Audit", "Form", "Ledger", "SecureSum", "Memory", "SamplePrivacy"]
+ORDER = [
+    "ErrorGuard",
+    "PolicyGuard",
+    "AuditGuard",
+    "FormGuard",
+    "LedgerGuard",
+    "SumGuard",
+    "MemoryGuard",
+    "SampleGuard",
+]
 SMALL: dict[str, Scalar] = {"strategy": "scaffold", "dataset": "breast-cancer", "num-server-rounds": 2}
 BUDGET: dict[str, Scalar] = {**SMALL, "strategy": "local-sgd", "privacy.epsilon": 2.0, "privacy.delta": 1e-4}
 
@@ -32,7 +41,7 @@ class Asked:
         _, self.grid = federate(path, config)
 
     def __call__(self, kind: str, *, present: bool = False, **config: Scalar) -> Work:
-        asked = self.grid.exchanges[-1].message
+        asked = next(one.message for one in reversed(self.grid.exchanges) if ARRAYS in one.message.content)
         scalars = {ROUND: 2, **{key.replace("_", "-"): value for key, value in config.items()}}
         records = RecordDict({CONFIG: ConfigRecord(scalars)})
         if kind != "query":
@@ -50,7 +59,7 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Asked:
     return Asked(tmp_path_factory.mktemp("guards") / "run", SMALL)
 
 
-class Watched(Guard):
+class Watched(SiteGuard):
     """A guard that notes when a message comes in and when an answer goes out, and may refuse either.
 
     Args:
@@ -76,7 +85,7 @@ class Watched(Guard):
 
 def watch(monkeypatch: pytest.MonkeyPatch, notes: list[str], refusing: int = -1, way: str = "") -> None:
     """Surround each guard by one that takes notes; one of these refuses."""
-    guards: list[Guard] = []
+    guards: list[SiteGuard] = []
     for place, guard in enumerate(chain.GUARDS):
         guards += [guard, Watched(ORDER[place], notes, way if place == refusing else "")]
     monkeypatch.setattr(chain, "GUARDS", tuple(guards))
