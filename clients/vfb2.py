@@ -79,7 +79,7 @@ class VFB2Client(PayloadClient[NoModel]):
     down = Segment
     up = Report
     memory = VFB2State
-    phases: ClassVar[dict[str, type[Payload]]] = PHASES
+    phases = PHASES
     default_loss = VERTICAL
     algorithm: ClassVar[str]
     settings_type = VFB2Settings

@@ -102,7 +102,8 @@ def test_the_row_is_what_the_code_does(strategy: str) -> None:
     config = parse_run_config({"strategy": strategy})
     _, size, *changing, beside = TABLE[strategy]
     assert size == "works"
-    uncovered = uncovered_fields(config.algorithm.strategy, config.family)
+    stages = {"stage_rounds": 1} if config.algorithm.table == "coda" else {}
+    uncovered = uncovered_fields(config.algorithm.strategy, config.family.model_copy(update=stages))
     expected = "refused" if config.algorithm.traits.objection else "model" if uncovered else "covered"
     assert changing == [expected] * 3
     assert (beside == "nothing") == (not uncovered and config.algorithm.strategy.shares_model)

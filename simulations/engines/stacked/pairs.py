@@ -57,11 +57,13 @@ class PairStacking(Stacking):
                 yield from self._active(tasks, 0, ACTIVE)
             return
         steps, settings = first.training.local_steps, first.settings
-        histograms = isinstance(down, HistogramPool)
-        positives, partners = fill_from_counts(first, down) if histograms else fill_buffers(first, down)
+        if isinstance(down, HistogramPool):
+            positives, partners = fill_from_counts(first, down)
+        else:
+            positives, partners = fill_buffers(first, down)
         if first.f.tracked and not len(partners.scores):
             raise NotAlikeError("some positives may have to be left out")
-        if histograms:
+        if isinstance(down, HistogramPool):
             a, b = (one.take(np.tile(np.arange(len(one.scores)), (len(tasks), 1))) for one in (positives, partners))
             for active in self._active(tasks, steps, ACTIVE):
                 yield PairBatch(active, a, b)
