@@ -21,7 +21,7 @@ logging.getLogger("flwr").setLevel(logging.ERROR)
 
 SITES = 20
 SHARED = {
-    "dataset": "synthetic-sparse-logistic",  # 60 columns; docs/data.md says how it is drawn
+    "dataset": "synthetic-sparse-logistic",  # 60 columns; docs/data-sets.md says how it is drawn
     "synthetic.samples": 100,
     "composite.weight": 0.003,
     "batch-size": 0,  # all samples of a site: what error is left is the method's

@@ -18,7 +18,7 @@ logging.getLogger("flwr").setLevel(logging.ERROR)
 
 SITES = 16
 SHARED = {
-    "dataset": "synthetic-offset-sites",  # docs/data.md says how it is drawn
+    "dataset": "synthetic-offset-sites",  # docs/data-sets.md says how it is drawn
     "model": "linear",
     "num-server-rounds": 30,
     "local-steps": 8,

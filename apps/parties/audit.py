@@ -1,7 +1,7 @@
 """A party's log of what it was asked for and what left it: one JSON line per event, readable by its owner alone.
 
 The lines hold no value, label or id of a row, but counts, digests as they were sent, names and certificates of peers,
-and numbers of bytes. docs/vertical.md says what they mean.
+and numbers of bytes. docs/vertical-files.md lists them.
 """
 
 import contextlib

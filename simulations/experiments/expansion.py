@@ -210,7 +210,7 @@ def _check_files(here: str, lines: Sequence[Line]) -> None:
     if missing:
         names = ", ".join(dict.fromkeys(missing))
         got = f"{NOTHING}, but {here} reads files of {names}"
-        raise ConfigError("--data-dir", got=got, allowed="their folder", hint="give it; docs/data.md names the files")
+        raise ConfigError("--data-dir", got=got, allowed="their folder", hint="give it; docs/data-sets.md lists them")
 
 
 def _check_distinct(here: str, lines: Sequence[Line], joined: bool) -> None:

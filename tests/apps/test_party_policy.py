@@ -9,7 +9,6 @@ import pytest
 
 from apps.client_app import app as client_app
 from apps.config import Scalar
-from apps.parties import table as party_table
 from apps.server_app import app as server_app
 from payloads.wire import PHASE, ROUND
 from simulations.engines.grid import FIRST_NODE_ID

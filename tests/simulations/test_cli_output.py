@@ -22,13 +22,14 @@ from simulations.experiments import experiment
 from simulations.experiments.experiment import Experiment, find_packaged
 from simulations.experiments.tuning import Tuning
 from simulations.results.output import print_json
-from tests.docs.markdown import PROJECT, blocks, codes, rows, section
+from tests.docs.markdown import PROJECT, blocks, codes, prose, rows, section
 from tests.programs import Line, ran
 from tests.simulations.fabricated import refusal
 
 TINY = 'strategy="local-sgd" model="linear" num-server-rounds=2 local-steps=1 checkpoint-every=0 pictures=false'
 FAILING = f'{TINY} dataset="npz" data-dir="/nowhere.npz"'
 PAGE = PROJECT / "docs" / "simulations.md"
+EXPERIMENTS = PROJECT / "docs" / "own-experiment.md"
 
 
 @pytest.mark.parametrize("subcommand", ["run", "centralized"])
@@ -187,8 +188,7 @@ def test_the_page_s_commands_use_options_that_exist() -> None:
 
 
 def test_the_page_names_every_key_of_an_experiment() -> None:
-    text = section(PAGE, "Choosing values") + section(PAGE, "An experiment of your own")
-    keys = {key for row in rows(text) for key in codes(row[0])}
+    keys = {key for row in rows(prose(EXPERIMENTS)) for key in codes(row[0])}
     models: tuple[tuple[str, type[BaseModel]], ...] = (
         ("", Experiment),
         ("runs.", experiment.Run),

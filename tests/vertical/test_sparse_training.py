@@ -13,7 +13,6 @@ from benchmarks.parties import run_parties
 from tests.clients.party_problems import make_case
 from tests.reference.vertical import train
 from tests.vertical.company import Company, posts
-from tests.vertical.pooled import train
 from tests.vertical.synthetic import sparse_like_news20
 from vertical.problem.analysis import value
 from vertical.problem.blocks.base import Features

@@ -1,7 +1,7 @@
 """One party of a vertical segment: it joins its peers, trains, evaluates and leaves.
 
-Between two barriers all work is done in the callbacks of incoming frames. docs/vertical.md ("Metrics") says what the
-counters of a `SegmentOutcome` count.
+Between two barriers all work is done in the callbacks of incoming frames. docs/vertical-theory.md ("Metrics") lists the
+counters of an `SegmentOutcome`.
 """
 
 import asyncio

@@ -72,7 +72,7 @@ def synthetic_pl(seed: int, num_clients: int) -> Float32[np.ndarray, "{100*num_c
 def synthetic_sparse_logistic(
     seed: int, client: int, alpha: float, beta: float, samples: int
 ) -> tuple[Float64[np.ndarray, "n 60"], Int8[np.ndarray, "n"]]:
-    """Return one client's samples, of unit norm, and their labels, 0 or 1; docs/data.md says how they are drawn.
+    """Return one client's samples, of unit norm, and their labels, 0 or 1; docs/data-sets.md says how they are drawn.
 
     The training samples come first, then max(1, samples // 10) test samples.
 
@@ -98,7 +98,7 @@ def synthetic_sparse_logistic(
 def synthetic_offset_sites(seed: int) -> Source:
     """Return 16 sites with an offset each: 11,520 rows of 10 features, classes "0" and "1".
 
-    docs/data.md says how they are drawn.
+    docs/data-sets.md says how they are drawn.
     """
     offsets = stream(seed, "offset-sites offsets").normal(0.0, 3.0, size=SITES)
     features, labels, sites = [], [], []
@@ -127,7 +127,7 @@ def synthetic_long_servedio(seed: int) -> Source:
     """Return 8,000 rows of 21 features on which a convex loss fails if labels are flipped, classes "0" and "1".
 
     Long and Servedio, "Random classification noise defeats all convex potential boosters", 2010. A feature is the label
-    as -1 or 1, or its opposite; docs/data.md says which. Half of the rows are for training.
+    as -1 or 1, or its opposite; docs/data-sets.md says which. Half of the rows are for training.
     """
     rng = stream(seed, "long-servedio")
     labels = rng.integers(0, 2, 2 * NOISY_ROWS)  # (n,)

@@ -6,7 +6,7 @@ so that a site's share of the file gets the same columns. `SEX` has two codes an
 features of the literature. The other 14 columns are scaled to [0, 1] over the training rows.
 
 Janosi, Steinbrunn, Pfisterer and Detrano, "Heart Disease", 1988: rows, columns and split are those of FLamby (du
-Terrail et al., NeurIPS 2022); docs/data.md says what differs.
+Terrail et al., NeurIPS 2022); docs/data-sets.md says what differs.
 """
 
 from collections.abc import Sequence

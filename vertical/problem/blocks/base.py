@@ -13,7 +13,7 @@ collaborators. Dominator and collaborators then do the same update of their own 
 | VFB2-SAGA | 6 and 7 | X_B' (theta - alpha_B) / b + X' alpha / n | alpha (n,), the newest slope of every row |
 
 The paper keeps gradients that include the regulariser. Here one slope is kept per row, and the regulariser is taken at
-the current weights: docs/vertical.md says what that changes. A nonsmooth penalty R of a block, which the paper has not,
+the current weights (docs/vertical-theory.md compares the two). A nonsmooth penalty R of a block, which the paper lacks,
 is met by w <- prox_{step R}(w - step direction): proximal SGD (Duchi, Singer 2009), SVRG (Xiao, Zhang 2014) and SAGA
 (Defazio, Bach, Lacoste-Julien 2014).
 """

@@ -7,7 +7,7 @@ Stochastic Average Gradient", 2017, section 4). With g'(w) = w and rho = 1 - ste
 w rho^k - step mean (1 - rho^k) / (1 - rho).
 
 Problem (14) has no such formula: few or long drifts are applied one by one, many short ones as the flow of a field, by
-Runge-Kutta steps. docs/vertical.md ("Sparse columns") derives it.
+Runge-Kutta steps. docs/vertical-theory.md ("Sparse columns") derives it.
 
 A nonsmooth penalty's proximal step needs every column, so with one nothing is postponed.
 
