@@ -177,7 +177,7 @@ def _name_inputs(file: onnx.ModelProto, table: Preprocessing) -> onnx.ModelProto
     for column, inner in zip(table.columns, given, strict=True):
         name, text = names[column], is_text(table, column)
         known = known_texts(table, column) if text else []
-        keys = {"keys_strings": known, "values_int64s": range(len(known)), "default_int64": -1}
+        keys: dict[str, Any] = {"keys_strings": known, "values_int64s": range(len(known)), "default_int64": -1}
         operator, domain, attributes = ("LabelEncoder", "ai.onnx.ml", keys) if text else ("Identity", "", {})
         nodes.append(helper.make_node(operator, [name], [inner], domain=domain, **attributes))
         kind = TensorProto.STRING if text else TensorProto.DOUBLE

@@ -104,11 +104,12 @@ def _level(numbers: torch.Tensor, knots: NDArray[np.float64]) -> torch.Tensor:
     below, above = levels[first], levels[first + counts - 1]
     offset, width = numbers - _row(distinct), np.diff(distinct)
     steps = torch.sign(offset) * _row((above - below) / 2)  # half of each step is added to the middle, or subtracted
-    level = steps.sum(dim=1, keepdim=True) + (below[0] + (above - below).sum() / 2)
+    level: torch.Tensor = steps.sum(dim=1, keepdim=True) + (below[0] + (above - below).sum() / 2)
     if not len(width):
         return level
     ramps = torch.clamp(offset[:, :-1], _row(np.zeros(len(width))), _row(width))
-    return level + (ramps * _row((below[1:] - above[:-1]) / width)).sum(dim=1, keepdim=True)
+    level = level + (ramps * _row((below[1:] - above[:-1]) / width)).sum(dim=1, keepdim=True)
+    return level
 
 
 def _scale(numbers: torch.Tensor, features: Sequence[Feature]) -> torch.Tensor:

@@ -77,16 +77,15 @@ def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
             curves = [curve for run in ended if (curve := list(run.curve(metric).values()))]
             last = [end for run in ended if (end := run.final(metric)) is not None]
             value = expansion.paper.get((place, metric))
-            paper: tuple[float | None, float | None, str] = (None, None, "")
-            if value is not None:
-                paper = value.mean, value.std, value.source or experiment.figure
             found.append(
                 Row(
                     *(experiment.name, line.dataset, line.method, line.setting, metric),
                     *mean_and_std(last),
                     len(curves),
                     sum(not math.isfinite(value) for value in last),
-                    *paper,
+                    None if value is None else value.mean,
+                    None if value is None else value.std,
+                    "" if value is None else value.source or experiment.figure,
                     *mean_and_std([tail(curve) for curve in curves]),
                 )
             )
