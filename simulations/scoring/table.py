@@ -108,8 +108,8 @@ def _level(numbers: torch.Tensor, knots: NDArray[np.float64]) -> torch.Tensor:
     if not len(width):
         return level
     ramps = torch.clamp(offset[:, :-1], _row(np.zeros(len(width))), _row(width))
-    level = level + (ramps * _row((below[1:] - above[:-1]) / width)).sum(dim=1, keepdim=True)
-    return level
+    climbed: torch.Tensor = (ramps * _row((below[1:] - above[:-1]) / width)).sum(dim=1, keepdim=True)
+    return level + climbed
 
 
 def _scale(numbers: torch.Tensor, features: Sequence[Feature]) -> torch.Tensor:
