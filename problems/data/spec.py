@@ -32,7 +32,7 @@ DATASETS: dict[str, str] = {
     "stl10": "13,000 96x96 colour images, 10 classes; positive: the first five",
     "uci-credit": "30,000 credit card clients, 90 features after one-hot encoding; positive: default",
     "heart-disease": "740 patients of four hospitals, 13 features, with FLamby's split; positive: any disease",
-    "gusto": "40,830 heart attacks at 121 groups of hospitals, 25 features; positive: death within 30 days",
+    "gusto": "40,830 heart attacks at 121 groups of hospitals, 32 features; positive: death within 30 days",
     "a9a": "32,561 adults, 123 binary features; sites: 16 levels of education; positive: the 24 % labelled +1",
     "w8a": "49,749 web pages, 300 binary features; positive: the 3 % labelled +1",
     "pneumonia-mnist": "chest X-rays of children, 28x28 grey, of MedMNIST; positive: pneumonia",
