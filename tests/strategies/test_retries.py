@@ -296,8 +296,8 @@ def test_the_smoothness_exchange_is_retried_too(data: dict[str, Scalar], tmp_pat
 
 def test_only_composite_asks_again(data: dict[str, Scalar], tmp_path: Path) -> None:
     """And who asks again needs all clients: there is nobody to replace one."""
-    retrying = [row.traits for row in ALGORITHMS.values() if row.traits.retries_failed]
-    assert all(traits.needs_all_clients for traits in retrying)
+    retrying = [row.strategy for row in ALGORITHMS.values() if row.traits.retries_failed]
+    assert all(strategy.traits.needs_all_clients for strategy in retrying)
     assert [strategy.__name__ for strategy in retrying if not strategy.vertical] == ["Composite"]
     one = play(tmp_path, {**data, "strategy": "fedmid"}, only(2, 1, NEVER_RAN))
     assert one.grid.attempts.count((2, "", 1)) == 1
