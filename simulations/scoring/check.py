@@ -10,13 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from problems.data.cells import is_number
 from problems.data.preprocessing import Feature, Preprocessing
 from problems.data.samples import as_float32
 from problems.models import FlatModel
-from simulations.scoring.export import FEATURES, input_names
-from simulations.scoring.graph import input_type
 from simulations.scoring.model import PROBABILITY, SCORE, TrainedModel, probabilities
+from simulations.scoring.table import FEATURES, input_names, is_text, known_gaps
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +38,7 @@ def difference_from(model: TrainedModel, content: bytes, *, pixels: bool) -> flo
     rng = np.random.default_rng(0)
     shape = (ROWS, *model.sample_format.shape)
     if model.preprocessing is not None:
-        frame, fed = _made_rows(model.preprocessing, rng)
+        frame, fed = make_rows(model.preprocessing, rng)
         features = model.preprocessing.features(frame)
     else:
         rows: NDArray[Any] = rng.normal(size=shape).astype(np.float32)
@@ -55,32 +53,24 @@ def difference_from(model: TrainedModel, content: bytes, *, pixels: bool) -> flo
     return float(max(from_scores.max(), np.abs(likely - probabilities(wanted)[:, 1]).max()))
 
 
-def _made_rows(preprocessing: Preprocessing, rng: np.random.Generator) -> tuple[pd.DataFrame, dict[str, NDArray[Any]]]:
-    """Rows of a table, with missing cells where there may be some, and the same as inputs of the file."""
+def make_rows(table: Preprocessing, rng: np.random.Generator) -> tuple[pd.DataFrame, dict[str, NDArray[Any]]]:
+    """Return made-up rows of a table, with missing cells unless training had none, and the same as inputs of a file."""
     import pandas as pd
 
     frame, fed = dict[str, Any](), dict[str, NDArray[Any]]()
-    for column, name in input_names(preprocessing).items():
-        features = preprocessing.made_of(column)
-        gaps = (rng.random(ROWS) < 0.1) & (preprocessing.missing != "error")
-        kind = input_type(features[0])
-        is_date = features[0].kind == "date"
-        markers = [
-            text for text in preprocessing.markers_of(column) if kind == "string" or (is_number(text) and not is_date)
-        ]
-        if kind == "string":
+    for column, name in input_names(table).items():
+        features = table.made_of(column)
+        gaps = (rng.random(ROWS) < 0.1) & (table.missing != "error")
+        count = int(gaps.sum())
+        if is_text(table, column):
             words = [feature.value for feature in features if feature.kind == "category"]
-            texts = rng.choice([*words, "none of these"], ROWS).astype(object)
-            texts[gaps] = rng.choice(["", *markers], int(gaps.sum()))
-            frame[column], fed[name] = pd.Series(texts).replace("", None), texts[:, None]
-            continue
-        numbers = _made_numbers(features, rng)
-        numbers[gaps] = rng.choice([np.nan, *map(float, markers)], int(gaps.sum()))
-        fed[name] = numbers.astype(np.float32 if kind == "float" else np.float64)[:, None]
-        # Both see the same numbers, but for quantiles, which the file's own are rounded to.
-        exact = np.isin(numbers, features[0].quantiles)
-        cells = np.where(exact, numbers, fed[name][:, 0].astype(np.float64))
-        frame[column] = _dates(cells) if is_date else cells
+            cells: NDArray[Any] = rng.choice([*words, "none of these"], ROWS).astype(object)
+            cells[gaps] = rng.choice(["", *table.markers_of(column)], count)
+        else:
+            cells = _made_numbers(features, rng)
+            cells[gaps] = rng.choice([np.nan, *known_gaps(table, column)], count)
+        frame[column] = _dates(cells) if column in table.dates else cells
+        fed[name] = cells[:, None]
     return pd.DataFrame(frame), fed
 
 

@@ -20,13 +20,14 @@ from problems.data.formats.uci import base_codes
 from problems.data.preprocessing import Preprocessing
 from problems.errors import importable, require
 from problems.models import ModelError
+from simulations.scoring.check import ROWS, difference_from
 from simulations.scoring.model import PROBABILITY, SCORE, TrainedModel
+from simulations.scoring.table import FEATURES, input_names, is_text, known_texts, table_features
 
 if TYPE_CHECKING:
     import onnx
 
-FEATURES = "features"
-OPSET = 18
+OPSET, ML_OPSET = 18, 3
 TOLERANCE = 1e-5
 
 
@@ -69,9 +70,14 @@ def export_onnx(model: TrainedModel, *, pixels: bool | None = None) -> Exported:
         hint = "leave it out" if known is not None else "--pixels: bytes, to be divided by 255; --no-pixels: numbers"
         raise ConfigError("--pixels", got=got, allowed=allowed, hint=hint)
     is_pixels = bool(pixels if known is None else known)
-    file = _translate(model, is_pixels)
-    if model.preprocessing is not None:
-        file = _with_preprocessing(file, model.preprocessing)
+    scorer = Scorer(copy.deepcopy(model.network.module).cpu().float(), model.preprocessing, is_pixels)
+    try:
+        file = translate(scorer, model.sample_format.shape)
+    except Exception as error:  # the exporter wraps whatever the network's own code raises
+        why = (str(error).strip().splitlines() or [""])[0]
+        got = f"{model.config.run.model!r}, which torch.onnx.export cannot translate ({type(error).__name__}: {why})"
+        allowed = "a network of operators that ONNX has"
+        raise ModelError("model", got=got, allowed=allowed, hint="see PyTorch's page on torch.export") from error
     file.producer_name, file.producer_version = NAME, project_version()
     for key, value in _metadata(model).items():
         file.metadata_props.add(key=key, value=value)
@@ -79,8 +85,6 @@ def export_onnx(model: TrainedModel, *, pixels: bool | None = None) -> Exported:
     content = file.SerializeToString()
     if not importable("onnxruntime"):
         return Exported(content, _inputs(file), None)
-    from simulations.scoring.check import ROWS, difference_from
-
     difference = difference_from(model, content, pixels=is_pixels)
     if not difference <= TOLERANCE:
         got = f"scores in the ONNX file that differ from PyTorch's by {difference:.1e}"
@@ -89,43 +93,62 @@ def export_onnx(model: TrainedModel, *, pixels: bool | None = None) -> Exported:
     return Exported(content, _inputs(file), difference, ROWS)
 
 
-class _Scorer(nn.Module):
-    """A network with the outputs of the file."""
+class Scorer(nn.Module):
+    """A network with the inputs and outputs of the file.
 
-    def __init__(self, network: nn.Module, pixels: bool) -> None:
+    Args:
+        network: The network.
+        preprocessing: The table's preprocessing. None: the run had no table.
+        pixels: Whether the inputs are bytes.
+    """
+
+    def __init__(self, network: nn.Module, preprocessing: Preprocessing | None, pixels: bool) -> None:
         super().__init__()
         self.network = network
+        self.preprocessing = preprocessing
         self.pixels = pixels
 
-    def forward(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        score = self.network(features.float() / 255 if self.pixels else features)
+    def forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return scores and probabilities.
+
+        Args:
+            inputs: The features, or the cells of the raw columns; see `table_features`.
+        """
+        if self.preprocessing is None:
+            score = self.network(inputs.float() / 255 if self.pixels else inputs)
+        else:
+            features, faulty = table_features(self.preprocessing, inputs)
+            score = self.network(features)
+            if self.preprocessing.missing == "error":  # a network may hide a NaN among its features, as ReLU does
+                score = torch.where(faulty, torch.nan, score)
         return score, torch.sigmoid(score)
 
 
-def _translate(model: TrainedModel, pixels: bool) -> onnx.ModelProto:
-    """The network as ONNX, by torch.onnx.export."""
-    scorer = _Scorer(copy.deepcopy(model.network.module).cpu().float(), pixels).eval()
-    shape, dtype = model.sample_format.shape, torch.uint8 if pixels else torch.float32
-    rows = torch.zeros((2, *shape), dtype=dtype)
-    try:
-        with _silence():
-            program = torch.onnx.export(
-                scorer,
-                (rows,),
-                dynamo=True,
-                opset_version=OPSET,
-                input_names=[FEATURES],
-                output_names=[SCORE, PROBABILITY],
-                dynamic_shapes=({0: torch.export.Dim("n")},),
-                verbose=False,
-            )
-    except Exception as error:  # the exporter wraps whatever the network's own code raises
-        why = (str(error).strip().splitlines() or [""])[0]
-        got = f"{model.config.run.model!r}, which torch.onnx.export cannot translate ({type(error).__name__}: {why})"
-        allowed = "a network of operators that ONNX has"
-        raise ModelError("model", got=got, allowed=allowed, hint="see PyTorch's page on torch.export") from error
+def translate(scorer: Scorer, shape: tuple[int, ...]) -> onnx.ModelProto:
+    """Return a network and its preprocessing as ONNX, by torch.onnx.export.
+
+    Args:
+        scorer: The network, in float32, and the preprocessing.
+        shape: The shape of a row's features, if there is no preprocessing.
+    """
+    table = scorer.preprocessing
+    if table is None:
+        rows = torch.zeros((2, *shape), dtype=torch.uint8 if scorer.pixels else torch.float32)
+    else:
+        rows = torch.zeros((2, len(table.columns)), dtype=torch.float64)
+    with _silence():
+        program = torch.onnx.export(
+            scorer.eval(),
+            (rows,),
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=[FEATURES],
+            output_names=[SCORE, PROBABILITY],
+            dynamic_shapes=({0: torch.export.Dim("n")},),
+            verbose=False,
+        )
     assert program is not None
-    return program.model_proto
+    return program.model_proto if table is None else _name_inputs(program.model_proto, table)
 
 
 @contextmanager
@@ -142,32 +165,28 @@ def _silence() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _with_preprocessing(network: onnx.ModelProto, preprocessing: Preprocessing) -> onnx.ModelProto:
-    """The network behind the graph of its table's preprocessing."""
-    import onnx
-    from onnx import compose, helper
+def _name_inputs(file: onnx.ModelProto, table: Preprocessing) -> onnx.ModelProto:
+    """The file with an input for each raw column of a table; texts become their indices."""
+    from onnx import TensorProto, compose, helper
 
-    from simulations.scoring import graph
-
-    opset = next(one.version for one in network.opset_import if one.domain in ("", "ai.onnx"))
-    before = graph.preprocessing_graph(preprocessing, input_names(preprocessing), opset, network.ir_version)
-    after = compose.add_prefix(network, "network/")
-    merged = compose.merge_models(before, after, io_map=[(graph.FEATURES, f"network/{FEATURES}")])
-    # A network may hide a NaN among its features, as ReLU does.
-    nan = helper.make_node("Constant", [], ["nan"], value_float=float("nan"))
-    faulty = graph.FAULTY in {value.name for value in before.graph.output}
-    merged.graph.node.extend([nan] * faulty)
-    del merged.graph.output[:]
-    for name in (SCORE, PROBABILITY):
-        inputs = [graph.FAULTY, "nan", f"network/{name}"] if faulty else [f"network/{name}"]
-        merged.graph.node.append(helper.make_node("Where" if faulty else "Identity", inputs, [name], name))
-        merged.graph.output.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n"]))
-    return merged
-
-
-def input_names(preprocessing: Preprocessing) -> dict[str, str]:
-    """Raw column -> its input's name: the same, but for a column that is named as an output."""
-    return {name: f"{name} (column)" if name in (SCORE, PROBABILITY) else name for name in preprocessing.columns}
+    compose.add_prefix(file, "scorer/", rename_outputs=False, inplace=True)
+    del file.graph.input[:]
+    nodes, numbers = [], []
+    for column, name in input_names(table).items():
+        text = is_text(table, column)
+        numbers.append(f"scorer/number {name}" if text else name)
+        if text:
+            known, index = known_texts(table, column), f"scorer/index {name}"
+            keys = {"keys_strings": known, "values_int64s": range(len(known)), "default_int64": -1}
+            nodes.append(helper.make_node("LabelEncoder", [name], [index], domain="ai.onnx.ml", **keys))
+            nodes.append(helper.make_node("Cast", [index], numbers[-1:], to=TensorProto.DOUBLE))
+        kind = TensorProto.STRING if text else TensorProto.DOUBLE
+        file.graph.input.append(helper.make_tensor_value_info(name, kind, ["n", 1]))
+    nodes += [helper.make_node("Concat", numbers, [f"scorer/{FEATURES}"], axis=1), *file.graph.node]
+    del file.graph.node[:]
+    file.graph.node.extend(nodes)
+    file.opset_import.append(helper.make_opsetid("ai.onnx.ml", ML_OPSET))
+    return file
 
 
 def _metadata(model: TrainedModel) -> dict[str, str]:

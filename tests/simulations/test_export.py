@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import florilegium
-from problems.data.preprocessing import Feature, Missing, Preprocessing
+from problems.data.preprocessing import Feature, Preprocessing
 from problems.models import ModelError
 from simulations.scoring import export
-from simulations.scoring.check import _made_rows
-from simulations.scoring.graph import FAULTY, FEATURES, input_types, preprocessing_graph
+from simulations.scoring.check import make_rows
+from simulations.scoring.table import known_texts, table_features
 from tests.battery.federation import Run, federate
 from tests.programs import Line
 from tests.simulations.fabricated import refusal
@@ -49,25 +49,16 @@ MISSING = tuple(Feature(name, "missing") for name in ("income", "job"))
 MARKERS = (("age", ("97", "x")), ("job", ("unknown",)), ("constant", ("4",)))
 
 
-def run_graph(table: Preprocessing, fed: dict[str, Any], *outputs: str) -> list[Any]:
-    file = preprocessing_graph(table, export.input_names(table), export.OPSET, 10)
+def test_a_file_makes_the_features_of_the_preprocessing() -> None:
+    """Of every kind of column, with cells of each kind that mean missing."""
+    outputs = EVERY_KIND + MISSING
+    table = Preprocessing(outputs, missing="indicator", missing_values=("-9", "?"), column_markers=MARKERS)
+    frame, fed = make_rows(table, np.random.default_rng(0))
+    assert frame["age"].isna().any()
+    assert {fed[name].dtype.name for name in ("age", "job", "day", "score (column)")} == {"float64", "object"}
+    file = export.translate(export.Scorer(torch.nn.Identity(), table, pixels=False), ())
     onnx.checker.check_model(file, full_check=True)
-    return list(onnxruntime.InferenceSession(file.SerializeToString()).run(list(outputs), fed))
-
-
-@pytest.mark.parametrize("missing", ["error", "mean", "indicator"])
-def test_the_graph_makes_the_features_of_the_preprocessing(missing: Missing) -> None:
-    """Of every kind of column, with cells of each kind that mean missing where there may be any."""
-    outputs = EVERY_KIND + MISSING * (missing == "indicator")
-    table = Preprocessing(outputs, missing=missing, missing_values=("-9", "?"), column_markers=MARKERS)
-    frame, fed = _made_rows(table, np.random.default_rng(0))
-    assert frame["age"].isna().any() == (missing != "error")
-    assert {fed[name].dtype.name for name in ("age", "job", "day", "score (column)")} == {
-        "float32",
-        "object",
-        "float64",
-    }
-    (features,) = run_graph(table, fed, FEATURES)
+    features, _ = onnxruntime.InferenceSession(file.SerializeToString()).run(None, fed)
     np.testing.assert_allclose(features, table.features(frame), atol=2e-7)
 
 
@@ -77,24 +68,20 @@ EIGHTHS = st.integers(-400, 400).map(lambda number: number / 8)
 @given(st.lists(st.sampled_from([0.1, 0.3, 7.0, 1e4]) | EIGHTHS, min_size=1).map(sorted), st.lists(EIGHTHS, min_size=1))
 @settings(max_examples=40)
 def test_quantiles(quantiles: list[float], numbers: list[float]) -> None:
-    """At, between and beyond them, where several coincide and where there is one; and far beyond the last.
-
-    Two of them that float32 cannot tell apart coincide in the file: there are none here.
-    """
+    """At, between and beyond them, where several coincide and where there is one; and far beyond the last."""
     table = Preprocessing((Feature("x", "number", transform="quantile", quantiles=tuple(quantiles)),))
     cells = np.array([*quantiles, *numbers, 1e9, -1e9])
-    kind = {"float": np.float32, "double": np.float64}[input_types(table)["x"]]
-    (features,) = run_graph(table, {"x": cells.astype(kind)[:, None]}, FEATURES)
-    np.testing.assert_allclose(features, table.features(pd.DataFrame({"x": cells})), atol=1e-5)
+    features, _ = table_features(table, torch.from_numpy(cells[:, None]))
+    np.testing.assert_allclose(features, table.features(pd.DataFrame({"x": cells})), atol=1e-6)
 
 
-def test_missing_cells_where_there_were_none_are_no_features() -> None:
+def test_missing_cells_where_there_were_none_have_no_score() -> None:
     table = Preprocessing((Feature("x", "number"), Feature("job", "category", "baker")))
-    fed = {
-        "x": np.array([[1.0], [np.nan], [2.0]], np.float32),
-        "job": np.array([["baker"], ["baker"], [""]], object),
-    }
-    assert run_graph(table, fed, FAULTY)[0].tolist() == [False, True, True]
+    assert known_texts(table, "job") == ["", "baker"]
+    cells = torch.tensor([[1.0, 1], [torch.nan, 1], [2.0, 0]], dtype=torch.float64)
+    network = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(2, 1), torch.nn.Flatten(0))
+    scores, _ = export.Scorer(network, table, pixels=False)(cells)
+    assert scores.isnan().tolist() == [False, True, True]
 
 
 def npz(folder: Path, shape: tuple[int, ...], *, pixels: bool = False) -> dict[str, Any]:
@@ -162,7 +149,7 @@ def test_a_table(command: Line, tmp_path: Path) -> None:
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()[2:5]] == ["age", "sex", "score"]
     session = onnxruntime.InferenceSession(tmp_path / "new" / "model.onnx")
-    numbers = {name: table[[name]].to_numpy(np.float32, copy=True) for name in ("age", "score")}
+    numbers = {name: table[[name]].to_numpy(copy=True) for name in ("age", "score")}
     inputs = {
         "age": numbers["age"],
         "sex": table[["sex"]].to_numpy(object, copy=True),
@@ -178,7 +165,7 @@ def test_a_table(command: Line, tmp_path: Path) -> None:
 
 def test_what_cannot_be_exported(command: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, _ = federate(tmp_path / "a", {"strategy": "local-sgd", "num-server-rounds": 1}, 2)
-    monkeypatch.setattr(export._Scorer, "forward", lambda self, rows: (self.network(rows) + 1e-3,) * 2)
+    monkeypatch.setattr(export.Scorer, "forward", lambda self, inputs: (self.network(inputs) + 1e-3,) * 2)
     with pytest.raises(ModelError, match=r"differ from PyTorch's by .*, allowed: at most 1e-05"):
         export.export_onnx(florilegium.load(run.path))
     assert "--pixels: got a choice, allowed: none" in refusal(command, "export", run.path, "--pixels")

@@ -1,0 +1,122 @@
+"""A table's preprocessing in PyTorch operators, in float64 as `problems.data.preprocessing` computes it.
+
+PyTorch has no texts: a text is its index among `known_texts`, or -1. All columns are computed side by side, so a wide
+table needs no more operators than a narrow one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from problems.data.cells import is_number
+from problems.data.preprocessing import MOST_DEVIATIONS, Feature, Preprocessing
+from simulations.scoring.model import PROBABILITY, SCORE
+
+FEATURES = "features"
+
+
+def input_names(preprocessing: Preprocessing) -> dict[str, str]:
+    """Return each raw column's input of a file: its name, except if an output has the name."""
+    return {name: f"{name} (column)" if name in (SCORE, PROBABILITY) else name for name in preprocessing.columns}
+
+
+def is_text(preprocessing: Preprocessing, column: str) -> bool:
+    """Return whether the cells of a raw column are texts; otherwise they are numbers."""
+    return column in preprocessing.words
+
+
+def known_texts(preprocessing: Preprocessing, column: str) -> list[str]:
+    """Return the texts of a raw column that the model knows, the texts of missing cells first."""
+    listed = [feature.value for feature in preprocessing.made_of(column) if feature.kind == "category"]
+    return list(dict.fromkeys(["", *preprocessing.markers_of(column), *listed]))
+
+
+def known_gaps(preprocessing: Preprocessing, column: str) -> list[float]:
+    """Return the numbers of a raw column that mean a missing cell, in addition to NaN."""
+    is_date = column in preprocessing.dates
+    return [float(marker) for marker in preprocessing.markers_of(column) if is_number(marker) and not is_date]
+
+
+def table_features(preprocessing: Preprocessing, cells: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the features (n, f) of a table's rows, and which rows (n,) have a missing cell.
+
+    Args:
+        preprocessing: The run's preprocessing.
+        cells: (n, c) the cells of its raw columns, as numbers in float64. A missing number is NaN.
+    """
+    columns, features = preprocessing.columns, preprocessing.outputs
+    texts = [is_text(preprocessing, column) for column in columns]
+    blanks = [len({"", *preprocessing.markers_of(name)}) * text for name, text in zip(columns, texts, strict=True)]
+    gaps = torch.isnan(cells) | ((cells >= 0) & (cells < _row(blanks)))
+    markers = [[] if text else known_gaps(preprocessing, name) for name, text in zip(columns, texts, strict=True)]
+    for row in zip_longest(*markers, fillvalue=np.nan):
+        gaps = gaps | (cells == _row(row))
+    source = [columns.index(feature.column) for feature in features]
+    low, high = np.array([_bounds(preprocessing, feature) for feature in features]).T
+    numbers = cells[:, source]
+    inside = ((numbers > _row(low)) & (numbers <= _row(high))).double()
+    values = torch.where(torch.from_numpy(np.isnan(low)), numbers, inside)
+    fills = [1.0 if feature.kind == "missing" else feature.fill for feature in features]
+    filled = torch.where(gaps[:, source], _row(fills), values)
+    return _scale(_shape(filled, features), features).float(), gaps.any(dim=1)
+
+
+def _bounds(preprocessing: Preprocessing, feature: Feature) -> tuple[float, float]:
+    """The numbers (low, high] for which a feature is 1; NaN for a feature that is the number itself."""
+    match feature.kind:
+        case "category":
+            index = known_texts(preprocessing, feature.column).index(feature.value)
+            return index - 0.5, index + 0.5
+        case "other":
+            return -1.5, -0.5
+        case "missing":
+            return np.inf, np.inf
+    return feature.bounds if feature.transform == "bin" else (np.nan, np.nan)
+
+
+def _row(numbers: ArrayLike) -> torch.Tensor:
+    """Numbers as a row (1, k)."""
+    return torch.from_numpy(np.array([numbers], dtype=np.float64))
+
+
+def _shape(numbers: torch.Tensor, features: Sequence[Feature]) -> torch.Tensor:
+    """Filled numbers (n, f) as `problems.data.preprocessing.shape` returns them."""
+    for name, function in (("log", _logarithm), ("quantile", _level)):
+        chosen = [feature.transform == name for feature in features]
+        if any(chosen):
+            numbers = torch.where(torch.tensor(chosen), function(numbers, features), numbers)
+    return numbers
+
+
+def _logarithm(numbers: torch.Tensor, features: Sequence[Feature]) -> torch.Tensor:
+    return torch.sign(numbers) * torch.log1p(torch.abs(numbers))
+
+
+def _level(numbers: torch.Tensor, features: Sequence[Feature]) -> torch.Tensor:
+    """The levels of numbers among their feature's quantiles: from each quantile to the next a ramp, or a step."""
+    quantiles = [feature.quantiles or (0.0,) for feature in features]
+    # features with fewer quantiles get ramps that no number reaches
+    starts = np.array(list(zip_longest(*(some[:-1] for some in quantiles), fillvalue=np.inf))).T
+    widths = np.array(list(zip_longest(*map(np.diff, quantiles), fillvalue=1.0))).T
+    counts = np.array([len(some) for some in quantiles])
+    if not starts.size:
+        return torch.zeros_like(numbers) + _row(1 / (counts + 1))
+    offset = numbers.unsqueeze(2) - torch.from_numpy(starts)  # (n, f, k)
+    ramps = torch.clamp(offset / torch.from_numpy(np.where(widths > 0, widths, 1.0)), 0.0, 1.0)
+    steps = (torch.sign(offset) + 1) / 2
+    passed = torch.where(torch.from_numpy(widths > 0), ramps, steps).sum(dim=2)
+    return (1 + passed) / _row(counts + 1)
+
+
+def _scale(numbers: torch.Tensor, features: Sequence[Feature]) -> torch.Tensor:
+    """Shaped numbers (n, f) as `Feature.scale` standardises them."""
+    mean, deviation = np.array([(feature.mean, feature.deviation) for feature in features]).T
+    bound = np.where(deviation == 0, 0.0, MOST_DEVIATIONS)
+    bound[(mean == 0) & (deviation == 1)] = np.finfo(np.float64).max
+    divided = (numbers - _row(mean)) / _row(np.where(deviation == 0, 1.0, deviation))
+    return torch.clamp(divided, _row(-bound), _row(bound))
