@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -108,14 +108,14 @@ class Scorer(nn.Module):
         self.preprocessing = preprocessing
         self.pixels = pixels
 
-    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return scores and probabilities.
 
         Args:
-            inputs: The features, or the cells of each raw column; see `table_features`.
+            inputs: The features, or the cells of the raw columns; see `table_features`.
         """
         if self.preprocessing is None:
-            score = self.network(inputs[0].float() / 255 if self.pixels else inputs[0])
+            score = self.network(inputs.float() / 255 if self.pixels else inputs)
         else:
             features, faulty = table_features(self.preprocessing, inputs)
             score = self.network(features)
@@ -133,19 +133,18 @@ def translate(scorer: Scorer, shape: tuple[int, ...]) -> onnx.ModelProto:
     """
     table = scorer.preprocessing
     if table is None:
-        rows = [torch.zeros((2, *shape), dtype=torch.uint8 if scorer.pixels else torch.float32)]
+        rows = torch.zeros((2, *shape), dtype=torch.uint8 if scorer.pixels else torch.float32)
     else:
-        kinds = [torch.int64 if is_text(table, column) else torch.float64 for column in table.columns]
-        rows = [torch.zeros((2, 1), dtype=kind) for kind in kinds]
+        rows = torch.zeros((2, len(table.columns)), dtype=torch.float64)
     with _silence():
         program = torch.onnx.export(
             scorer.eval(),
-            tuple(rows),
+            (rows,),
             dynamo=True,
             opset_version=OPSET,
-            input_names=[FEATURES] if table is None else None,
+            input_names=[FEATURES],
             output_names=[SCORE, PROBABILITY],
-            dynamic_shapes=(tuple({0: torch.export.Dim("n")} for _ in rows),),
+            dynamic_shapes=({0: torch.export.Dim("n")},),
             verbose=False,
         )
     assert program is not None
@@ -167,22 +166,23 @@ def _silence() -> Iterator[None]:
 
 
 def _name_inputs(file: onnx.ModelProto, table: Preprocessing) -> onnx.ModelProto:
-    """The file with the inputs of a table's raw columns, each under its own name; texts become their indices."""
+    """The file with an input for each raw column of a table; texts become their indices."""
     from onnx import TensorProto, compose, helper
 
     compose.add_prefix(file, "scorer/", rename_outputs=False, inplace=True)
-    given = [value.name for value in file.graph.input]
     del file.graph.input[:]
-    nodes, names = [], input_names(table)
-    for column, inner in zip(table.columns, given, strict=True):
-        name, text = names[column], is_text(table, column)
-        known = known_texts(table, column) if text else []
-        keys: dict[str, Any] = {"keys_strings": known, "values_int64s": range(len(known)), "default_int64": -1}
-        operator, domain, attributes = ("LabelEncoder", "ai.onnx.ml", keys) if text else ("Identity", "", {})
-        nodes.append(helper.make_node(operator, [name], [inner], domain=domain, **attributes))
+    nodes, numbers = [], []
+    for column, name in input_names(table).items():
+        text = is_text(table, column)
+        numbers.append(f"scorer/number {name}" if text else name)
+        if text:
+            known, index = known_texts(table, column), f"scorer/index {name}"
+            keys = {"keys_strings": known, "values_int64s": range(len(known)), "default_int64": -1}
+            nodes.append(helper.make_node("LabelEncoder", [name], [index], domain="ai.onnx.ml", **keys))
+            nodes.append(helper.make_node("Cast", [index], numbers[-1:], to=TensorProto.DOUBLE))
         kind = TensorProto.STRING if text else TensorProto.DOUBLE
         file.graph.input.append(helper.make_tensor_value_info(name, kind, ["n", 1]))
-    nodes += file.graph.node
+    nodes += [helper.make_node("Concat", numbers, [f"scorer/{FEATURES}"], axis=1), *file.graph.node]
     del file.graph.node[:]
     file.graph.node.extend(nodes)
     file.opset_import.append(helper.make_opsetid("ai.onnx.ml", ML_OPSET))

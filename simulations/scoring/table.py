@@ -1,15 +1,17 @@
 """A table's preprocessing in PyTorch operators, in float64 as `problems.data.preprocessing` computes it.
 
-PyTorch has no texts: a text is its index among `known_texts`, or -1.
+PyTorch has no texts: a text is its index among `known_texts`, or -1. All columns are computed side by side, so a wide
+table needs no more operators than a narrow one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from problems.data.cells import is_number
 from problems.data.preprocessing import MOST_DEVIATIONS, Feature, Preprocessing
@@ -40,46 +42,41 @@ def known_gaps(preprocessing: Preprocessing, column: str) -> list[float]:
     return [float(marker) for marker in preprocessing.markers_of(column) if is_number(marker) and not is_date]
 
 
-def table_features(preprocessing: Preprocessing, columns: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+def table_features(preprocessing: Preprocessing, cells: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the features (n, f) of a table's rows, and which rows (n,) have a missing cell.
 
     Args:
         preprocessing: The run's preprocessing.
-        columns: The cells (n, 1) of each of its raw columns, as numbers. A missing number is NaN.
+        cells: (n, c) the cells of its raw columns, as numbers in float64. A missing number is NaN.
     """
-    order, blocks, gaps = list[Feature](), [], []
-    for column, cells in zip(preprocessing.columns, columns, strict=True):
-        features = preprocessing.made_of(column)
-        if is_text(preprocessing, column):
-            known, missing = known_texts(preprocessing, column), {"", *preprocessing.markers_of(column)}
-            gap = (cells >= 0) & (cells < len(missing))
-            numbers = _match(cells, [known.index(one.value) if one.kind == "category" else -2 for one in features])
-        else:
-            gap = torch.isnan(cells)
-            for number in known_gaps(preprocessing, column):
-                gap = gap | (cells == number)
-            numbers = _find_bins(cells, features) if features[0].transform == "bin" else cells
-        filled = torch.where(gap, _row([feature.fill for feature in features]), numbers.double())
-        marks = [one for one in preprocessing.outputs if one.column == column and one.kind == "missing"]
-        order += features + marks
-        blocks += [_shape(filled, features[0]), *[gap.double()] * len(marks)]
-        gaps.append(gap)
-    scaled = _scale(torch.cat(blocks, dim=1), order)
-    places = {feature: place for place, feature in enumerate(order)}
-    return scaled[:, [places[feature] for feature in preprocessing.outputs]].float(), torch.cat(gaps, dim=1).any(dim=1)
+    columns, features = preprocessing.columns, preprocessing.outputs
+    texts = [is_text(preprocessing, column) for column in columns]
+    blanks = [len({"", *preprocessing.markers_of(name)}) * text for name, text in zip(columns, texts, strict=True)]
+    gaps = torch.isnan(cells) | ((cells >= 0) & (cells < _row(blanks)))
+    markers = [[] if text else known_gaps(preprocessing, name) for name, text in zip(columns, texts, strict=True)]
+    for row in zip_longest(*markers, fillvalue=np.nan):
+        gaps = gaps | (cells == _row(row))
+    source = [columns.index(feature.column) for feature in features]
+    low, high = np.array([_bounds(preprocessing, feature) for feature in features]).T
+    numbers = cells[:, source]
+    inside = ((numbers > _row(low)) & (numbers <= _row(high))).double()
+    values = torch.where(torch.from_numpy(np.isnan(low)), numbers, inside)
+    fills = [1.0 if feature.kind == "missing" else feature.fill for feature in features]
+    filled = torch.where(gaps[:, source], _row(fills), values)
+    return _scale(_shape(filled, features), features).float(), gaps.any(dim=1)
 
 
-def _match(texts: torch.Tensor, listed: Sequence[int]) -> torch.Tensor:
-    """Which of the listed texts the cells (n, 1) are, (n, k); in the place of a negative number: none of them."""
-    listed_row = torch.tensor([listed])
-    hits = texts == listed_row
-    return hits | (~hits.any(dim=1, keepdim=True) & (listed_row < 0))
-
-
-def _find_bins(numbers: torch.Tensor, bins: Sequence[Feature]) -> torch.Tensor:
-    """Which of the bins the numbers (n, 1) are in, (n, k)."""
-    low, high = zip(*(one.bounds for one in bins), strict=True)
-    return (numbers > _row(low)) & (numbers <= _row(high))
+def _bounds(preprocessing: Preprocessing, feature: Feature) -> tuple[float, float]:
+    """The numbers (low, high] for which a feature is 1; NaN for a feature that is the number itself."""
+    match feature.kind:
+        case "category":
+            index = known_texts(preprocessing, feature.column).index(feature.value)
+            return index - 0.5, index + 0.5
+        case "other":
+            return -1.5, -0.5
+        case "missing":
+            return np.inf, np.inf
+    return feature.bounds if feature.transform == "bin" else (np.nan, np.nan)
 
 
 def _row(numbers: ArrayLike) -> torch.Tensor:
@@ -87,29 +84,33 @@ def _row(numbers: ArrayLike) -> torch.Tensor:
     return torch.from_numpy(np.array([numbers], dtype=np.float64))
 
 
-def _shape(numbers: torch.Tensor, feature: Feature) -> torch.Tensor:
-    """Filled numbers (n, k) as `problems.data.preprocessing.shape` returns them."""
-    match feature.transform:
-        case "log":
-            return torch.sign(numbers) * torch.log1p(torch.abs(numbers))
-        case "quantile":
-            return _level(numbers, np.array(feature.quantiles))
+def _shape(numbers: torch.Tensor, features: Sequence[Feature]) -> torch.Tensor:
+    """Filled numbers (n, f) as `problems.data.preprocessing.shape` returns them."""
+    for name, function in (("log", _logarithm), ("quantile", _level)):
+        chosen = [feature.transform == name for feature in features]
+        if any(chosen):
+            numbers = torch.where(torch.tensor(chosen), function(numbers, features), numbers)
     return numbers
 
 
-def _level(numbers: torch.Tensor, knots: NDArray[np.float64]) -> torch.Tensor:
-    """The levels of numbers (n, 1) among quantiles: a sum of ramps between quantiles, and of steps at equal ones."""
-    levels = np.arange(1, len(knots) + 1) / (len(knots) + 1)
-    distinct, first, counts = np.unique(knots, return_index=True, return_counts=True)
-    below, above = levels[first], levels[first + counts - 1]
-    offset, width = numbers - _row(distinct), np.diff(distinct)
-    steps = torch.sign(offset) * _row((above - below) / 2)  # half of each step is added to the middle, or subtracted
-    level: torch.Tensor = steps.sum(dim=1, keepdim=True) + (below[0] + (above - below).sum() / 2)
-    if not len(width):
-        return level
-    ramps = torch.clamp(offset[:, :-1], _row(np.zeros(len(width))), _row(width))
-    climbed: torch.Tensor = (ramps * _row((below[1:] - above[:-1]) / width)).sum(dim=1, keepdim=True)
-    return level + climbed
+def _logarithm(numbers: torch.Tensor, features: Sequence[Feature]) -> torch.Tensor:
+    return torch.sign(numbers) * torch.log1p(torch.abs(numbers))
+
+
+def _level(numbers: torch.Tensor, features: Sequence[Feature]) -> torch.Tensor:
+    """The levels of numbers among their feature's quantiles: from each quantile to the next a ramp, or a step."""
+    quantiles = [feature.quantiles or (0.0,) for feature in features]
+    # features with fewer quantiles get ramps that no number reaches
+    starts = np.array(list(zip_longest(*(some[:-1] for some in quantiles), fillvalue=np.inf))).T
+    widths = np.array(list(zip_longest(*map(np.diff, quantiles), fillvalue=1.0))).T
+    counts = np.array([len(some) for some in quantiles])
+    if not starts.size:
+        return torch.zeros_like(numbers) + _row(1 / (counts + 1))
+    offset = numbers.unsqueeze(2) - torch.from_numpy(starts)  # (n, f, k)
+    ramps = torch.clamp(offset / torch.from_numpy(np.where(widths > 0, widths, 1.0)), 0.0, 1.0)
+    steps = (torch.sign(offset) + 1) / 2
+    passed = torch.where(torch.from_numpy(widths > 0), ramps, steps).sum(dim=2)
+    return (1 + passed) / _row(counts + 1)
 
 
 def _scale(numbers: torch.Tensor, features: Sequence[Feature]) -> torch.Tensor:

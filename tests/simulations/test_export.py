@@ -71,16 +71,16 @@ def test_quantiles(quantiles: list[float], numbers: list[float]) -> None:
     """At, between and beyond them, where several coincide and where there is one; and far beyond the last."""
     table = Preprocessing((Feature("x", "number", transform="quantile", quantiles=tuple(quantiles)),))
     cells = np.array([*quantiles, *numbers, 1e9, -1e9])
-    features, _ = table_features(table, [torch.from_numpy(cells[:, None])])
+    features, _ = table_features(table, torch.from_numpy(cells[:, None]))
     np.testing.assert_allclose(features, table.features(pd.DataFrame({"x": cells})), atol=1e-6)
 
 
 def test_missing_cells_where_there_were_none_have_no_score() -> None:
     table = Preprocessing((Feature("x", "number"), Feature("job", "category", "baker")))
     assert known_texts(table, "job") == ["", "baker"]
-    x, job = torch.tensor([[1.0], [torch.nan], [2.0]]).double(), torch.tensor([[1], [1], [0]])
+    cells = torch.tensor([[1.0, 1], [torch.nan, 1], [2.0, 0]], dtype=torch.float64)
     network = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(2, 1), torch.nn.Flatten(0))
-    scores, _ = export.Scorer(network, table, pixels=False)(x, job)
+    scores, _ = export.Scorer(network, table, pixels=False)(cells)
     assert scores.isnan().tolist() == [False, True, True]
 
 
@@ -165,7 +165,7 @@ def test_a_table(command: Line, tmp_path: Path) -> None:
 
 def test_what_cannot_be_exported(command: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, _ = federate(tmp_path / "a", {"strategy": "local-sgd", "num-server-rounds": 1}, 2)
-    monkeypatch.setattr(export.Scorer, "forward", lambda self, *rows: (self.network(*rows) + 1e-3,) * 2)
+    monkeypatch.setattr(export.Scorer, "forward", lambda self, inputs: (self.network(inputs) + 1e-3,) * 2)
     with pytest.raises(ModelError, match=r"differ from PyTorch's by .*, allowed: at most 1e-05"):
         export.export_onnx(florilegium.load(run.path))
     assert "--pixels: got a choice, allowed: none" in refusal(command, "export", run.path, "--pixels")

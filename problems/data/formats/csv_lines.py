@@ -58,14 +58,16 @@ def check_lines(path: Path, stream: BinaryIO, mark: str, columns: int, first: in
         DataError: Names the first line with a stray quote, or with more or fewer cells than the header.
     """
     separators, well_quoted = columns - 1, _well_quoted(mark)
+    quoted_row = _well_quoted(mark, f"{{{separators}}}")
     rows, empty, within, last = 0, 0, 0, first - 1
     record, is_open = list[str](), False
     with io.TextIOWrapper(stream, "latin-1") as lines:
         for last, line in enumerate(lines, first):
             if not line.isascii() or "\0" in line:
                 _check_text(path, line, last)
-            if not record and separators and line.count(mark) == separators and '"' not in line:
-                rows += 1  # almost all lines
+            fits = quoted_row.fullmatch(line) if '"' in line else line.count(mark) == separators
+            if fits and separators and not record:  # almost all lines
+                rows += 1
                 continue
             record.append(line)
             is_open ^= line.count('"') % 2 == 1
@@ -78,11 +80,16 @@ def check_lines(path: Path, stream: BinaryIO, mark: str, columns: int, first: in
     return Lines(last, rows, empty, within)
 
 
-def _well_quoted(mark: str) -> "re.Pattern[str]":
-    """The pattern of a record whose quotes are around whole cells, perhaps with spaces."""
+def _well_quoted(mark: str, times: str = "*+") -> "re.Pattern[str]":
+    """The pattern of a record whose quotes are around whole cells, perhaps with spaces.
+
+    Args:
+        mark: The separator.
+        times: The number of separators, as a pattern has it.
+    """
     space, end = "" if mark == " " else " *+", re.escape(mark)
     cell = rf'(?:{space}"[^"]*+(?:""[^"]*+)*+"{space}|[^"{end}]*+)'
-    return re.compile(rf"{cell}(?:{end}{cell})*+\n?")
+    return re.compile(rf"{cell}(?:{end}{cell}){times}\n?")
 
 
 def _check_text(path: Path, line: str, number: int) -> None:
