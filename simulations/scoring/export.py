@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -177,7 +177,7 @@ def _name_inputs(file: onnx.ModelProto, table: Preprocessing) -> onnx.ModelProto
         numbers.append(f"scorer/number {name}" if text else name)
         if text:
             known, index = known_texts(table, column), f"scorer/index {name}"
-            keys = {"keys_strings": known, "values_int64s": range(len(known)), "default_int64": -1}
+            keys: dict[str, Any] = {"keys_strings": known, "values_int64s": range(len(known)), "default_int64": -1}
             nodes.append(helper.make_node("LabelEncoder", [name], [index], domain="ai.onnx.ml", **keys))
             nodes.append(helper.make_node("Cast", [index], numbers[-1:], to=TensorProto.DOUBLE))
         kind = TensorProto.STRING if text else TensorProto.DOUBLE
