@@ -1,4 +1,4 @@
-"""What a method is: the algorithm of a paper as six pure functions over records, in two halves.
+"""A method: the algorithm of a paper as pure functions over records, in two halves.
 
 The client half is what one client computes in one round. The server half makes the next model from replies:
 

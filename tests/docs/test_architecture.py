@@ -64,7 +64,10 @@ def test_every_letter_of_a_reply_has_its_limit() -> None:
     table = [(codes(row[1]), set(row[0].split(", "))) for row in rows(section(PAGE, "The wire")) if row[0][0] != "`"]
     for name, row in ALGORITHMS.items():
         listed = {letter for strategies, letters in table if name in strategies for letter in letters}
-        assert letters_of(row.strategy.up_type, *row.strategy.phases.values()) - {"d"} == listed, name
+        kind = row.strategy.settings_type
+        settings = [kind()] + [kind(pool="histogram") for field in kind.model_fields if field == "pool"]
+        records = [record for chosen in settings for record in row.strategy.ups_of(chosen).values()]
+        assert letters_of(*records) - {"d"} == listed, name
     stages = (secure_sum.PublicKeys, secure_sum.Boxes, secure_sum.MaskedValues, secure_sum.Views, secure_sum.Shares)
     assert ([], letters_of(*stages)) in table
 

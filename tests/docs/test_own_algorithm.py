@@ -49,7 +49,7 @@ def test_the_page_shows_a_whole_algorithm_in_one_file_and_one_row_of_at_most_fif
     assert added.startswith("from methods.fed_avgm import ")
     lines = [line for text in (page_files()[METHOD], added, row) for line in text.splitlines() if line.strip()]
     assert len(lines) <= MOST_LINES
-    assert [command.split()[0] for command in page_commands()] == ["pytest"] * 3 + ["python"] * 3
+    assert [command.split()[0] for command in page_commands()] == ["pytest"] * 3 + ["florilegium"] * 3
 
 
 class Workplace:

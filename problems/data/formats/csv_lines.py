@@ -143,7 +143,7 @@ def _describe_stray_quote(record: str, begin: int, mark: str) -> tuple[int, str,
     """The line, and the error's parts, of the first quote that is not at a border of a cell or has no counterpart."""
     quotes = [found.start() for found in re.finditer('"', record)]
     allowed = "quotes around whole cells, in pairs"
-    at = next(_misplaced(record, quotes, mark), len(quotes))
+    at = next(_find_misplaced(record, quotes, mark), len(quotes))
 
     def line_of(index: int) -> int:
         return begin + record.count("\n", 0, quotes[index])
@@ -163,7 +163,7 @@ def _describe_stray_quote(record: str, begin: int, mark: str) -> tuple[int, str,
     return line, f"{got}, and text behind the quote that ends the cell {where}{slash}", allowed, _REPAIR
 
 
-def _misplaced(record: str, quotes: list[int], mark: str) -> Iterator[int]:
+def _find_misplaced(record: str, quotes: list[int], mark: str) -> Iterator[int]:
     """The indices of the quotes that are neither doubled nor, but for spaces, next to the border of a cell."""
     padded = f"\n{record}\n"
     for index, quote in enumerate(quotes):
