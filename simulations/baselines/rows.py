@@ -132,10 +132,10 @@ def gather(
         if config.data.data_dir:
             test = server_samples(config, schema)
         else:
-            parts = [_counted(site.test if tested else site.held_out, site.least_cell) for site in sites]
+            parts = [_count_rows(site.test if tested else site.held_out, site.least_cell) for site in sites]
             test = _concatenate([part for part in parts if part is not None])
         if tested:
-            validation = [_counted(site.held_out, site.least_cell) for site in sites]
+            validation = [_count_rows(site.held_out, site.least_cell) for site in sites]
         shares = [rows for rows in validation if rows is not None]
         everyone = _concatenate(shares) if shares else None
     test = Samples(as_float32(test.features), test.labels)
@@ -166,7 +166,7 @@ def fold_seed(seed: int, site: int) -> int:
     return int(seed_sequence(seed, "folds of a reference", site).generate_state(1)[0])
 
 
-def _counted(held: Site | None, least: int) -> Samples | None:
+def _count_rows(held: Site | None, least: int) -> Samples | None:
     """A site's held-out rows; None if it counts none for the run, since a class has fewer than its least cell."""
     rows = None if held is None else _join([held])
     return None if rows is None or is_small((len(rows.negatives), len(rows.positives)), least) else rows
