@@ -145,16 +145,32 @@ class ExperimentRuns(Runs[PlannedRun]):
             raise ConfigError("--out", got=got, allowed="a new directory, or a reproduction's", hint="choose another")
         try:
             before = tomllib.loads(path.read_text("utf-8"))
-            was = {"experiment": before["name"], "profile": before["reproduced"]["profile"]}
+            was = {"experiment": before["name"], "profile": before["reproduced"]["profile"], "delays": _delays(before)}
         except (ValueError, KeyError, TypeError) as error:
             got = f"{path}, which cannot be read ({error})"
             allowed = "a reproduction's copy of its experiment"
             raise ConfigError("--out", got=got, allowed=allowed, hint="choose another") from None
-        now = {"experiment": self.expansion.experiment.name, "profile": self.expansion.profile}
+        of = self.expansion
+        delays = _delays(tomllib.loads(of.experiment.toml({})))
+        now = {"experiment": of.experiment.name, "profile": of.profile, "delays": delays}
         if was != now:
-            got = f"{self.out}, which holds experiment {was['experiment']!r}, profile {was['profile']!r}"
-            allowed = f"{now['experiment']!r}, {now['profile']!r}"
+            got, allowed = (
+                f"experiment {have['experiment']!r}, profile {have['profile']!r}"
+                + (f", injected = {have['delays']}" if was["delays"] != delays else "")
+                for have in (was, now)
+            )
+            got = f"{self.out}, which contains {got}"
             raise ConfigError("--out", got=got, allowed=allowed, hint="choose another")
+
+
+def _delays(content: Any) -> list[Any]:
+    """The values of each key ``injected`` in the content of an experiment's file; no run config contains them."""
+    if isinstance(content, list):
+        return [delays for part in content for delays in _delays(part)]
+    if not isinstance(content, dict):
+        return []
+    own = [content["injected"]] if content.get("injected") else []
+    return own + [delays for key, part in content.items() if key != "injected" for delays in _delays(part)]
 
 
 class Reproduction(ExperimentRuns):

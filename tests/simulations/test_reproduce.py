@@ -148,10 +148,26 @@ RATE = "learning-rate = 0.4"
 @pytest.mark.parametrize(
     ("name", "changes", "profile", "part"),
     [
-        ("other", [], "quick", "holds experiment 'small', profile 'quick', allowed: 'other', 'quick';"),
-        ("small", [], "smoke", "holds experiment 'small', profile 'quick', allowed: 'small', 'smoke';"),
+        (
+            "other",
+            [],
+            "quick",
+            "contains experiment 'small', profile 'quick', allowed: experiment 'other', profile 'quick';",
+        ),
+        (
+            "small",
+            [],
+            "smoke",
+            "contains experiment 'small', profile 'quick', allowed: experiment 'small', profile 'smoke';",
+        ),
         ("small", [(RATE, "learning-rate = 0.2")], "quick", "finished with another learning-rate, allowed: the same;"),
         ("small", [(RATE, "clients = 3")], "quick", "another learning-rate, clients, allowed: the same;"),
+        (
+            "small",
+            [("minutes = 2", "minutes = 2\ninjected = { delay = 0.1 }")],
+            "quick",
+            "injected = [{'delay': 0.1}];",
+        ),
         ("small", [(RATE, f'{RATE}\nengine = "centralized"')], "quick", "another engine"),
     ],
 )
