@@ -90,7 +90,7 @@ def take_part(work: Work) -> Steps:
     arrays, num_examples, metrics = yield
     sites.end(client, work.context, config, work.request.local)
     scalars: dict[str, Any] = {NUM_EXAMPLES: num_examples, ROUND: int(config[ROUND]), **metrics}
-    return Answer(arrays=arrays, payload=client.outbox, metrics=scalars, samples=len(client.site))
+    return Answer(arrays=arrays, payload=client.outbox, metrics=scalars)
 
 
 def measure(work: Work) -> Steps:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from logging import getLogger
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from methods.local_sgd import finish
@@ -155,12 +155,12 @@ def restarts_dual(plan: CodaPlan) -> bool:
     return 1 < first == plan.server_round and plan.settings.restart_dual and plan.loss == AUC_MINIMAX
 
 
-def best_dual(answers: Sequence[ClassScores], sizes: Int64[np.ndarray, "c"], plan: CodaPlan) -> float | None:
+def best_dual(answers: Sequence[ClassScores], sizes: Float64[np.ndarray, "c"], plan: CodaPlan) -> float | None:
     """E[s|-] - E[s|+] over the sites that answered, weighted as in f; None where they lack a class.
 
     Args:
         answers: of c sites.
-        sizes: the numbers of samples of these sites.
+        sizes: The sizes of these sites, 1 on average over all sites.
         plan: says whether sites count by their samples.
     """
     # each sample weighs 1 or, where sites have equal weights, 1 / its site's size
@@ -186,7 +186,8 @@ def restart_dual(x: Float[np.ndarray, "d"], plan: CodaPlan) -> Exchanges[Float[n
     if not restarts_dual(plan):
         return x
     answers = yield Ask(CLASS_SCORES, plan.sample())
-    dual = best_dual(answers.ups, plan.class_counts.sum(axis=1)[answers.places], plan)
+    sizes = plan.class_counts.sum(axis=1)
+    dual = best_dual(answers.ups, (plan.num_sites * sizes / sizes.sum())[answers.places], plan)
     if dual is None:
         text = "round %d: lambda is not restarted: only one class among who answered"
         getLogger("flwr").warning(text, plan.server_round)

@@ -92,7 +92,7 @@ def mask(answer: Answer, work: Work) -> Answer:
     if steps and training.aggregation == NORM_BOUND:  # the server sees no single step
         steps[0] = bound_length(steps[0], training.norm_bound)
     ring, asked = make_ring(training.dtype, limit, len(request.present.places)), request.config
-    weight = answer.samples / int(asked[LARGEST_SITE]) if LARGEST_SITE in asked else 1.0
+    weight = len(work.client.site) / int(asked[LARGEST_SITE]) if LARGEST_SITE in asked else 1.0
     if not 0 <= weight <= 1:
         raise SecureSumError(
             f"the server says that no site has more than {asked[LARGEST_SITE]} samples, but this one has"

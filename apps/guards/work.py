@@ -244,7 +244,6 @@ class Answer:
         payload: The payload.
         metrics: Numbers by name.
         config: Texts and numbers of the handshake.
-        samples: The number of samples by which the values count in a mean.
         altered: Whether the site has altered values.
     """
 
@@ -252,7 +251,6 @@ class Answer:
     payload: Payload | None = None
     metrics: dict[str, Any] | None = None
     config: dict[str, Any] | None = None
-    samples: int = 0
     altered: bool = False
 
     def to_records(self) -> RecordDict:

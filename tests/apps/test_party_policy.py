@@ -9,6 +9,7 @@ import pytest
 
 from apps.client_app import app as client_app
 from apps.config import Scalar
+from apps.parties import table as party_table
 from apps.server_app import app as server_app
 from payloads.wire import PHASE, ROUND
 from simulations.engines.grid import FIRST_NODE_ID
@@ -24,8 +25,8 @@ from vertical.transport.identity import Identity, fingerprint
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files of parties that have been read."""
     names: list[str] = []
-    read = table.read_table
-    monkeypatch.setattr(table, "read_table", lambda path, *form: (names.append(path.name), read(path, *form))[1])
+    read = party_table.read_table
+    monkeypatch.setattr(party_table, "read_table", lambda path, *form: (names.append(path.name), read(path, *form))[1])
     return names
 
 

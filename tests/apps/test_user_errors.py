@@ -87,7 +87,7 @@ ROWS = [
         {"data/a.csv": GOOD},
     ),
     # own data of sites and parties
-    Row("no file of a site", sites("", ""), ("data-path", "''", "a path in every node config", "docs/data.md")),
+    Row("no file of a site", sites("", ""), ("data-path", "nothing", "a path in every node config", "docs/data.md")),
     Row("relative", sites("a.csv", "a.csv"), ("partition 0: ", "which is relative", "a whole path", "give it")),
     Row(
         "sites of other columns",

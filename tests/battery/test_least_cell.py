@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from apps.client_app import app as client_app
 from apps.config import Scalar, parse_run_config
+from methods.histograms import ScoreHistograms
 from payloads.handshake import REFUSAL, Scaling, SiteReport
 from payloads.held_out import BINS, SCORE_COUNTS, GroupCounts, ScoreEdges
 from payloads.wire import CONFIG, PAYLOAD, PHASE, ROUND, content, model_record
 from problems.binned_scores import codes
 from simulations.engines.grid import FIRST_NODE_ID, task_identity
 from simulations.engines.in_process import InProcessGrid
-from tests.battery.federation import federate, flat_config, patients, payloads_of
+from tests.battery.federation import federate, flat_config, patients
 
 RUN: dict[str, Scalar] = {
     "dataset": "csv",
@@ -249,7 +250,8 @@ def test_histograms_of_scores_have_no_bin_of_few_rows(tmp_path: Path) -> None:
     nodes = [put(patients(90, place), tmp_path, str(place)) for place in range(3)]
     keys: dict[str, Scalar] = {"strategy": "fedx2", "fedx.pool": "histogram", "fedx.bins": 64, "test-fraction": 0.3}
     _, grid = federate(tmp_path / "run", {**RUN, **NAMED, **keys}, nodes=nodes)
-    sent = [payloads_of("fedx2", one)[1] for one in grid.exchanges if "score-counts" not in one.phase]
+    replies = [one.reply.content.config_records for one in grid.exchanges if "score-counts" not in one.phase]
+    sent = [ScoreHistograms.from_record(records[PAYLOAD]) for records in replies]
     counts = [side for one in sent for name, side in one.arrays().items() if name.endswith("_counts")]
     assert counts
     assert not any(((part > 0) & (part < LEAST)).any() for part in counts)
