@@ -90,7 +90,7 @@ def test_each_kind_of_case_of_the_vertical_benchmark_prints_its_row(monkeypatch:
     monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
     cases = ["straggler-6", "parties", "cpu", "seconds", "segment"]  # the others are the first with other numbers
     assert set(cases) < set(importlib.import_module("vertical").CASES)
-    script = PROJECT / "benchmarks" / "vertical.py"
+    script = PROJECT / "benchmarks" / "vertical_speed.py"
     lines = ran(script, *cases, "--smoke", "--no-check", seconds=600).splitlines()
     assert lines[0] == "data: synthetic, 1,500 x 90"
     for name in cases:

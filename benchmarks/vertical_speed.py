@@ -1,6 +1,6 @@
 """Vertical training with every party in a process of its own and mutual TLS 1.3 between them, against its limits.
 
-    python benchmarks/vertical.py [CASE ...] [--smoke] [--no-check] [--data-dir FOLDER]
+    python benchmarks/vertical_speed.py [CASE ...] [--smoke] [--no-check] [--data-dir FOLDER]
 
 Data are UCI credit (24,000 rows, 90 columns; in or below --data-dir) or, without --data-dir, synthetic ones of the same
 shape. Problem (13), weight 1e-4, SVRG, batches of 32.
