@@ -4,6 +4,7 @@ Beside the model, a client receives a record in `inbox` before ``fit`` and leave
 between rounds is `state`. docs/architecture.md drives one by hand.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
@@ -193,5 +194,6 @@ def client_of(method: Method, name: str, base: type[MethodClient[Any]] = Scoring
         name: the strategy's, e.g. FedAvgM.
         base: another one for methods that do not train a network's scores.
     """
-    about = {"__doc__": f"The client half of {name}.", "__module__": __name__}
+    module = sys._getframe(1).f_globals["__name__"]  # the caller's, where pickle looks for the class
+    about = {"__doc__": f"The client half of {name}.", "__module__": module}
     return type(f"{name}Client", (base,), {"method": method, **about})

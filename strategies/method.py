@@ -1,5 +1,6 @@
 """The adapter between the server half of a `Method` and Flower."""
 
+import sys
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from logging import INFO
@@ -290,4 +291,5 @@ def strategy_of(method: Method, name: str, base: type[MethodStrategy] = MethodSt
         name: The name of the class, e.g. FedAvgM.
         base: Its base class.
     """
-    return type(name, (base,), {"method": method, "__doc__": f"The server half of {name}.", "__module__": __name__})
+    module = sys._getframe(1).f_globals["__name__"]  # the caller's, where pickle looks for the class
+    return type(name, (base,), {"method": method, "__doc__": f"The server half of {name}.", "__module__": module})
