@@ -11,7 +11,6 @@ from flwr.clientapp import ClientApp
 from apps.guards.chain import run
 from apps.guards.guard import Steps
 from apps.guards.work import Answer, Work, decode, report_of, site_of
-from apps.guards.work import run_config as run_config
 from apps.sites import resources
 from apps.sites.fingerprints import add_fingerprint
 from clients.base import Site

@@ -18,6 +18,7 @@ from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_m
 from flwr.common import log
 
 from apps import client_app
+from apps.guards.work import run_config
 from payloads.handshake import REFUSAL
 from payloads.record import specs_of
 from payloads.settings import Settings
@@ -82,7 +83,7 @@ def uncovered_fields(strategy: type[PayloadStrategy], settings: Settings) -> lis
 
 def _refuse(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """A mod that rejects unfit algorithms in the handshake, when the server still shows a client's reason."""
-    config = client_app.run_config(context)
+    config = run_config(context)
     secure = "with privacy.secure-sum a reply holds a term of a sum, and no model" if config.privacy.secure_sum else ""
     if objection := config.algorithm.traits.objection or secure:
         refused = f"the ClientApp has a mod that changes the model: {objection}"

@@ -14,8 +14,7 @@ from apps.sites.ledger import LIMITS, check_limits
 from apps.sites.rows import DATA_PATH, SCORE_PATH, SPLIT_SEED
 from apps.sites.sample_privacy import LARGEST, LARGEST_DELTA, LARGEST_TOTAL, check_epsilon
 from apps.sites.secure_sums import check_sums
-from apps.sites.staying import STAY, staying_seconds
-from payloads.settings import kebab
+from apps.sites.settings import FIXED as FIXED_KEYS
 from problems.data import OWN, DataSpec
 from problems.errors import NOTHING
 from vertical.policy import FEWEST_PARTIES, PINNED_PEERS
@@ -25,22 +24,7 @@ DATASET, STRATEGIES = "dataset", "allowed-strategies"
 # A site with one of these keys is a party.
 OF_PARTIES = ("labels", "columns", "id-column", "fewest-columns", FEWEST_PARTIES, PINNED_PEERS)
 # run-config key -> its default, by which split-seed fixes it where the node config does not name it
-FIXED: dict[str, Any] = {
-    kebab(name): getattr(DataSpec, name)
-    for name in (
-        "dataset",
-        "label_column",
-        "positive_label",
-        "feature_columns",
-        "drop_columns",
-        "group_column",
-        "missing",
-        "missing_values",
-        "scale",
-        "test_fraction",
-        "validation_fraction",
-    )
-}
+FIXED: dict[str, Any] = {key: getattr(DataSpec, key.replace("-", "_")) for key in FIXED_KEYS}
 
 
 def check_demands(node: Mapping[str, Scalar], config: RunConfig) -> None:
@@ -53,19 +37,11 @@ def check_demands(node: Mapping[str, Scalar], config: RunConfig) -> None:
     Raises:
         ConfigError: names the key of the node config, and what the run has.
     """
-    _check_stay(node)
     check_limits(node)
-    least_cell(node)
     _check_strategy(node, config)
     _check_fixed(node, config)
     check_epsilon(node, config)
     check_sums(node, config)
-
-
-def _check_stay(node: Mapping[str, Scalar]) -> None:
-    if (value := node.get(STAY, 0)) != 0 and not staying_seconds(node):
-        allowed = "seconds above 0, or 0: no process stays"
-        raise ConfigError(f"node config: {STAY}", got=repr(value), allowed=allowed, hint="change the site's settings")
 
 
 def _check_strategy(node: Mapping[str, Scalar], config: RunConfig) -> None:
@@ -109,12 +85,6 @@ def _check_fixed(node: Mapping[str, Scalar], config: RunConfig) -> None:
         allowed = f"{node[SPLIT_SEED]!r}, the {SPLIT_SEED} of this site's settings: all parties hold out the same rows"
         raise ConfigError("seed", got=f"a run with seed={data.seed}", allowed=allowed, hint="set seed")
     for key, wanted in _agreement(node).items():
-        text = isinstance(FIXED[key], str)
-        if isinstance(wanted, bool) or isinstance(wanted, str) != text:
-            allowed = "text" if text else "a number"
-            raise ConfigError(
-                f"node config: {key}", got=repr(wanted), allowed=allowed, hint="change the site's settings"
-            )
         if (got := getattr(data, key.replace("-", "_"))) != wanted:
             allowed = f"{wanted!r}, which this site's settings fix"
             raise ConfigError(key, got=f"a run with {key}={got!r}", allowed=allowed, hint=f"set {key}")
@@ -125,9 +95,6 @@ def _agreement(node: Mapping[str, Scalar]) -> dict[str, Scalar]:
     named = {key: node[key] for key in FIXED if key in node}
     if SPLIT_SEED not in node:
         return named
-    seed = node[SPLIT_SEED]
-    if type(seed) is not int or seed < 0:
-        raise ConfigError(SPLIT_SEED, got=repr(seed), allowed="an integer >= 0", hint="change the site's settings")
     if DATASET not in named:
         got, allowed = f"{NOTHING}, with {SPLIT_SEED}", "the kind of the file, such as 'csv'"
         raise ConfigError(f"node config: {DATASET}", got=got, allowed=allowed, hint="change the site's settings")

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError, Scalar
 from apps.sites.ledger import check_folder
+from apps.sites.settings import SiteConfig
 
 LARGEST, LARGEST_TOTAL, LARGEST_DELTA = "largest-epsilon", "largest-total-epsilon", "largest-delta"
 
@@ -19,12 +20,11 @@ def check_epsilon(node: Mapping[str, Scalar], config: RunConfig) -> None:
     Raises:
         ConfigError: names the key of the node config, and what the run has.
     """
+    own = SiteConfig.of(node).privacy
     for key in (LARGEST, LARGEST_TOTAL):
-        largest = node.get(key)
+        largest = getattr(own, key.replace("-", "_"))
         if largest is None:
             continue
-        if isinstance(largest, bool) or not isinstance(largest, int | float) or not largest > 0:
-            raise ConfigError(key, got=repr(largest), allowed="a number > 0", hint="change the site's settings")
         epsilon = config.privacy.epsilon
         if not 0 < epsilon <= largest:
             got = f"a run with privacy.epsilon={epsilon:g}"
@@ -32,11 +32,8 @@ def check_epsilon(node: Mapping[str, Scalar], config: RunConfig) -> None:
             raise ConfigError(key, got=got, allowed=allowed, hint="set privacy.epsilon")
     if LARGEST_TOTAL in node:
         check_folder(node, LARGEST_TOTAL)
-    if (largest := node.get(LARGEST_DELTA)) is None:
+    if (largest := own.largest_delta) is None:
         return
-    if isinstance(largest, bool) or not isinstance(largest, int | float) or not 0 < largest < 1:
-        allowed = "a number in (0, 1)"
-        raise ConfigError(LARGEST_DELTA, got=repr(largest), allowed=allowed, hint="change the site's settings")
     for key, delta in _deltas_of(config).items():
         if delta > largest:
             got, allowed = f"a run with {key}={delta:g}", f"at most {largest:g}, which this site's settings demand"

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError, Scalar
+from apps.sites.settings import SiteConfig
 from clients.secure_sum import Demands
 from privacy.keys import read_private, read_public
 from privacy.secure_sum import FEWEST_MEMBERS
@@ -24,11 +25,8 @@ def check_sums(node: Mapping[str, Scalar], config: RunConfig) -> None:
     Raises:
         ConfigError: names the key of the node config, and what the run has.
     """
-    demanded = node.get("secure-sum", False)
-    if not isinstance(demanded, bool):
-        raise ConfigError("secure-sum", got=repr(demanded), allowed="true or false", hint="change the site's settings")
-    demands = demands_of(node)
-    if (demanded or demands.fewest > FEWEST_MEMBERS or demands.peers) and not config.privacy.secure_sum:
+    own, demands = SiteConfig.of(node).privacy, demands_of(node)
+    if (own.secure_sum or demands.fewest > FEWEST_MEMBERS or demands.peers) and not config.privacy.secure_sum:
         got, allowed = "a run with privacy.secure-sum=false", "true, since this site's settings demand secure sums"
         raise ConfigError("secure-sum", got=got, allowed=allowed, hint="set privacy.secure-sum")
 
@@ -37,20 +35,17 @@ def demands_of(node: Mapping[str, Scalar]) -> Demands:
     """Return what the node config says of sums.
 
     Raises:
-        ConfigError: ``fewest-summed`` is no integer of at least `FEWEST_MEMBERS`, or a file holds no keys.
+        ConfigError: A setting of the site has a wrong value, or a file has no keys.
     """
-    fewest = node.get("fewest-summed", FEWEST_MEMBERS)
-    if type(fewest) is not int or fewest < FEWEST_MEMBERS:
-        allowed = f"an integer >= {FEWEST_MEMBERS}"
-        raise ConfigError("fewest-summed", got=repr(fewest), allowed=allowed, hint="change the site's settings")
-    own, peers = str(node.get("sum-key", "")), str(node.get("sum-peers", ""))
-    box_key = _read(own, "sum-key", read_private) if own else b""
-    return Demands(fewest, box_key, _read(peers, "sum-peers", read_public) if peers else frozenset())
+    own = SiteConfig.of(node).privacy
+    box_key = _read(own.sum_key, "sum-key", read_private) if own.sum_key else b""
+    peers = _read(own.sum_peers, "sum-peers", read_public) if own.sum_peers else frozenset[bytes]()
+    return Demands(own.fewest_summed, box_key, peers)
 
 
-def _read(path: str, key: str, read: Callable[[bytes], T]) -> T:
+def _read(path: Path, key: str, read: Callable[[bytes], T]) -> T:
     try:
-        return read(Path(path).expanduser().read_bytes())
+        return read(path.read_bytes())
     except (OSError, ValueError, TypeError) as error:
         allowed = "a file of X25519 keys in PEM, such as `openssl genpkey -algorithm x25519` writes"
-        raise ConfigError(key, got=f"{path!r}: {error}", allowed=allowed, hint="give its whole path") from None
+        raise ConfigError(key, got=f"{str(path)!r}: {error}", allowed=allowed, hint="give its whole path") from None

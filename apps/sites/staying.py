@@ -25,7 +25,7 @@ STAY, SITE_CONFIG = "stay", "site-config"
 def staying_seconds(node: Mapping[str, Any]) -> float:
     """Return how long a site's process waits for another message, in seconds; 0: none stays, or the value is invalid.
 
-    `apps.sites.policy.check_demands` refuses a run where it is invalid.
+    `apps.sites.site_config.effective` refuses an invalid value.
 
     Args:
         node: The node config, effective or as it was given.

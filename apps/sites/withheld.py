@@ -8,7 +8,8 @@ from flwr.common import log
 
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError, Scalar
-from apps.sites.rows import DATA_PATH, SCORE_PATH, reads_own
+from apps.sites.rows import reads_own
+from apps.sites.settings import SiteConfig
 from clients.held_out import DivergedScoresError
 from clients.vfb2 import SegmentError
 from methods.private import BudgetError
@@ -37,12 +38,10 @@ def is_verbose(config: RunConfig, node: Mapping[str, Scalar]) -> bool:
     """Whether a node's errors leave it in full: it has no file, or its config says so.
 
     Raises:
-        ConfigError: ``verbose-errors`` of the node config is neither true nor false.
+        ConfigError: A setting of the site has a wrong value.
     """
-    verbose = node.get(VERBOSE, False)
-    if not isinstance(verbose, bool):
-        raise ConfigError(VERBOSE, got=repr(verbose), allowed="true or false", hint="change the site's settings")
-    return verbose or not (reads_own(config) or DATA_PATH in node or SCORE_PATH in node)
+    own = SiteConfig.of(node)
+    return own.privacy.verbose_errors or not (reads_own(config) or own.data.data_path or own.vertical.score_path)
 
 
 @contextlib.contextmanager
@@ -54,7 +53,7 @@ def withhold(config: RunConfig, node: Mapping[str, Scalar]) -> Iterator[None]:
 
     Raises:
         WithheldError: instead of such an error.
-        ConfigError: ``verbose-errors`` of the node config is neither true nor false.
+        ConfigError: A setting of the site has a wrong value.
     """
     verbose = is_verbose(config, node)
     try:
