@@ -12,6 +12,15 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from apps.capabilities import (
+    check_budget,
+    check_needs,
+    check_sums,
+    choose_loss,
+    list_hint,
+    refuse_choice,
+    use_own_problem,
+)
 from apps.plugins import ROW_FORM, add_settings, find_row
 from apps.registry import ALGORITHMS
 from apps.run_config.algorithm import PRIVACY, SYNTHETIC, Algorithm, RunConfig
@@ -25,18 +34,12 @@ from apps.run_config.settings import (
     SyntheticSettings,
     flatten,
 )
-from clients.base import MethodClient
 from methods.adam import ADAM_STEP
-from methods.method import SampleGradients
-from payloads.settings import MEAN, NORM_BOUND, PrivacySettings, Settings, TrainingSettings, describe_allowed, kebab
+from payloads.settings import PrivacySettings, Settings, TrainingSettings, describe_allowed, kebab
 from problems.data import SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
 from problems.data.spec import TABLES, is_hub
 from problems.errors import did_you_mean
-from problems.minimax import AUC_MINIMAX, COMPOSITIONAL_AUC, ProblemError
-from problems.minimax.problem import find_factory
 from problems.models import MODELS
-from problems.objectives.classification import RATIO_LOSS, SAMPLE_LOSSES
-from problems.objectives.pairwise import PAIRWISE_LOSSES, make_objective
 
 __all__ = [
     "SHOWING_KEYS",
@@ -70,11 +73,6 @@ _AUTO: dict[str, Scalar] = {
     "scale": DataSpec.scale,
 }
 _AUTO_OF: dict[Scalar, dict[str, Scalar]] = {SPARSE_LOGISTIC: {"model": "linear-no-intercept", "dtype": "float64"}}
-
-
-def list_hint(section: str) -> str:
-    """A hint for an error: the command that explains a list of names."""
-    return f"`florilegium list {section}` explains them"
 
 
 def known_fields(tables: Mapping[str, type[Settings]] = _TABLES) -> dict[str, FieldInfo]:
@@ -137,7 +135,7 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     )
     family = tables[algorithm.table] if algorithm.table else Settings()
     if run.model not in MODELS and ":" not in run.model:
-        raise _choice("model", run.model, ["auto", *MODELS, "package.module:factory"], list_hint("models"))
+        raise refuse_choice("model", run.model, ["auto", *MODELS, "package.module:factory"], list_hint("models"))
     if run.init_from and not algorithm.strategy.shares_model:
         allowed = f"'', since with strategy {run.strategy!r} no model travels, and each party begins its own block"
         raise ConfigError("init-from", got=repr(run.init_from), allowed=allowed, hint="leave it out")
@@ -145,20 +143,20 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
         validate(spec, from_site=algorithm.sites.hold_columns and not spec.data_dir)
     except DataError as error:
         raise ConfigError.of(error) from None
-    _check_needs(run.strategy, algorithm, training)
+    check_needs(run.strategy, algorithm, training)
     algorithm.evaluation.check(run.strategy, spec, family)
     if spec.dataset in UNLABELLED:
-        training = _with_own_problem(training, run.strategy, algorithm, spec.dataset)
+        training = use_own_problem(training, run.strategy, algorithm, spec.dataset)
     else:
-        training = _with_loss(training, run.strategy, algorithm, family)
+        training = choose_loss(training, run.strategy, algorithm, family)
     evaluation: EvaluationSettings = parts[EvaluationSettings]
     scored = spec.dataset not in UNLABELLED and ":" not in training.loss
     evaluation.check(run.strategy, training, spec, shares_model=algorithm.strategy.shares_model, scored=scored)
-    _check_budget(run.strategy, algorithm, training.loss, tables[PRIVACY], family)
+    check_budget(run.strategy, algorithm, training.loss, tables[PRIVACY], family)
     training = family.adapt_training(training)
     privacy = tables[PRIVACY] if algorithm.strategy.shares_model else PrivacySettings()
     if privacy.secure_sum:
-        _check_sums(run.strategy, algorithm, training, family)
+        check_sums(run.strategy, algorithm, training, family)
     without_effect = _without_effect(flat, algorithm, family, data.dataset)
     return RunConfig(run, training, spec, family, algorithm, privacy, evaluation, without_effect)
 
@@ -206,132 +204,6 @@ def _without_auto(flat: Mapping[str, Scalar], row: Algorithm | None) -> dict[str
     return {key: value for key, value in own.items() if flat.get(key, "auto") == "auto"}
 
 
-def _check_needs(strategy: str, algorithm: Algorithm, training: TrainingSettings) -> None:
-    needs, since = algorithm.traits, f"since strategy {strategy!r}"
-    if needs.needs_all_clients and training.fraction_train < 1:
-        key, got, allowed = "fraction-train", str(training.fraction_train), f"1.0, {since} {needs.needs_all_clients}"
-    elif needs.needs_examples and not training.by_examples:
-        key, got = "client-weights", repr(training.client_weights)
-        allowed = f"'examples', {since} {needs.needs_examples}"
-    elif not _trait(algorithm, "adjusts") and (training.clip_gradient or training.weight_decay):
-        key = "clip-gradient" if training.clip_gradient else "weight-decay"
-        got = str(training.clip_gradient or training.weight_decay)
-        allowed = f"0, {since} has no place for it in its theory; or with {_those_with('adjusts')}"
-    elif not _trait(algorithm, "has_adam") and training.local_optimizer == "adam":
-        key, got = "local-optimizer", "'adam'"
-        allowed = f"'sgd', {since} has steps of its own; or with {_those_with('has_adam')}"
-    elif training.dtype not in needs.number_types:
-        key, got, allowed = "dtype", repr(training.dtype), f"{' or '.join(needs.number_types)}, {since} computes in it"
-    else:
-        return
-    raise ConfigError(key, got=got, allowed=allowed, hint="leave it out")
-
-
-def _check_sums(strategy: str, algorithm: Algorithm, training: TrainingSettings, family: Settings) -> None:
-    """Refuse secure sums if the server needs values of single clients, also for a robust mean."""
-    if needed := algorithm.strategy.own_values(family):
-        got = f"true, with strategy {strategy!r}"
-        allowed = f"false, since its server needs each client's own {needed}"
-        raise ConfigError("privacy.secure-sum", got=got, allowed=allowed, hint=algorithm.traits.sums_instead)
-    if training.aggregation == MEAN or (training.norm_bound and training.aggregation == NORM_BOUND):
-        return
-    got = f"{training.aggregation!r} with privacy.secure-sum=true"
-    allowed = "'mean', or 'norm-bound' with a norm-bound above 0, since the server sees sums alone"
-    raise ConfigError("aggregation", got=got, allowed=allowed, hint="set aggregation, or privacy.secure-sum to false")
-
-
-def _check_budget(strategy: str, algorithm: Algorithm, loss: str, privacy: PrivacySettings, family: Settings) -> None:
-    """Refuse a budget for samples where more than noisy gradients of single samples would be sent."""
-    if not privacy.epsilon:
-        return
-    taken = taken_of(algorithm)
-    if taken is None:
-        allowed = f"0, since its clients send more of samples than sums over them; or with {', '.join(_private())}"
-        given, hint = f"strategy {strategy!r}", "set strategy to one of them, or privacy.epsilon to 0"
-        if algorithm.table == "fedx":
-            hint += "; fedx.pool-epsilon is a budget for the scores"
-    elif loss not in (*SAMPLE_LOSSES, RATIO_LOSS, AUC_MINIMAX):
-        given, allowed = f"loss {loss!r}", "0, since its gradients are no sums over samples that can be clipped"
-        hint = "leave out loss, or set privacy.epsilon to 0"
-    elif uncovered := algorithm.strategy.ups_of(family).keys() - {"", *taken.phases}:
-        given, allowed = f"the phase {', '.join(uncovered)}", "0, since sites send more of samples in it than gradients"
-        hint = algorithm.traits.sums_instead
-    else:
-        return
-    raise ConfigError("privacy.epsilon", got=f"{privacy.epsilon:g} with {given}", allowed=allowed, hint=hint)
-
-
-def taken_of(algorithm: Algorithm) -> SampleGradients | None:
-    """What an algorithm takes of samples; None where it cannot have a budget for them, ``privacy.epsilon``."""
-    return algorithm.client.method.taken if issubclass(algorithm.client, MethodClient) else None
-
-
-def _trait(algorithm: Algorithm, name: str) -> bool:
-    """One of the booleans of an algorithm's `Method`."""
-    return issubclass(algorithm.client, MethodClient) and getattr(algorithm.client.method, name)
-
-
-def _those_with(trait: str) -> str:
-    return ", ".join(name for name, row in ALGORITHMS.items() if _trait(row, trait))
-
-
-def _private() -> list[str]:
-    return [name for name, row in ALGORITHMS.items() if taken_of(row)]
-
-
-def _strategies_for(loss: str) -> list[str]:
-    return [name for name, row in ALGORITHMS.items() if loss in row.losses]
-
-
-def _with_own_problem(
-    training: TrainingSettings, strategy: str, algorithm: Algorithm, dataset: str
-) -> TrainingSettings:
-    """Set the loss of a data set that is itself a problem: the data set's name."""
-    if AUC_MINIMAX not in algorithm.losses:
-        raise ConfigError(
-            "dataset",
-            got=f"{dataset!r}, a minimax problem, which strategy {strategy!r} cannot solve",
-            allowed=f"that with strategy {' or '.join(_strategies_for(AUC_MINIMAX))}",
-            hint="set strategy to one of them, or dataset to another",
-        )
-    if training.loss not in ("auto", dataset):
-        allowed = f"auto, since dataset {dataset!r} is a problem of its own"
-        raise ConfigError("loss", got=repr(training.loss), allowed=allowed, hint="leave it out")
-    return training.model_copy(update={"loss": dataset})
-
-
-def _with_loss(training: TrainingSettings, strategy: str, algorithm: Algorithm, family: Settings) -> TrainingSettings:
-    loss = algorithm.traits.loss if training.loss == "auto" else training.loss
-    if ":" in loss and AUC_MINIMAX in algorithm.losses:
-        try:
-            find_factory(loss)
-        except ProblemError as error:
-            raise ConfigError.of(error) from None
-        return training
-    own = ", ".join(("auto", *algorithm.losses))
-    if ":" in loss:
-        got = f"{loss!r}, a minimax problem of your own, which strategy {strategy!r} cannot solve"
-        way_out = f"set strategy to one that can: {', '.join(_strategies_for(AUC_MINIMAX))}"
-        raise ConfigError("loss", got=got, allowed=own, hint=way_out)
-    known = [*PAIRWISE_LOSSES, *SAMPLE_LOSSES, RATIO_LOSS, AUC_MINIMAX, COMPOSITIONAL_AUC]
-    everything = list(
-        dict.fromkeys([*known, *(name for row in (*ALGORITHMS.values(), algorithm) for name in row.losses)])
-    )
-    if loss not in everything:
-        raise _choice("loss", loss, ["auto", *everything], "see docs/configuration.md")
-    if loss not in algorithm.losses:
-        way_out = f"leave it out: {loss!r} goes with strategy {' or '.join(_strategies_for(loss))}"
-        raise ConfigError("loss", got=f"{loss!r} with strategy {strategy!r}", allowed=own, hint=way_out)
-    if loss in PAIRWISE_LOSSES:
-        try:
-            make_objective(loss, **getattr(family, "objective_options", {}))
-        except ValueError as error:
-            raise ConfigError(
-                "loss", got=f"{loss!r}, but {error}", allowed="options that fit it", hint=list_hint("keys")
-            ) from None
-    return training.model_copy(update={"loss": loss})
-
-
 def _parse(
     model: type[Settings], prefix: str, flat: Mapping[str, Scalar], keys: dict[str, str], problems: list[ConfigError]
 ) -> Any:
@@ -354,8 +226,3 @@ def _unknown_key(key: str, keys: Mapping[str, str]) -> ConfigError:
         allowed=f"the {len(keys)} of docs/configuration.md" + did_you_mean(_BEFORE.get(key, key), keys),
         hint=list_hint("keys"),
     )
-
-
-def _choice(key: str, got: str, allowed: list[str], way_out: str) -> ConfigError:
-    names = ", ".join(allowed)
-    return ConfigError(key, got=repr(got), allowed=names + did_you_mean(got, allowed), hint=way_out)

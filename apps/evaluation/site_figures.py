@@ -14,7 +14,6 @@ from problems.tallies import Tally
 
 # of a line of metrics.jsonl: the figures of the round
 ROUND_FIGURES = "figures"
-_SECURE = "privacy.secure-sum"
 
 
 def choose_threshold(tally: Tally, config: RunConfig) -> dict[str, Any]:
@@ -102,7 +101,7 @@ def _sites(tally: Tally, config: RunConfig, cells: SmallCells) -> tuple[list[Tal
 
     With secure sums the server knows the sums alone.
     """
-    known = [] if config.privacy.secure_sum else [site for site in tally.sites() if site.places[0] < cells.sites]
+    known = [] if _sums_alone(config) else [site for site in tally.sites() if site.places[0] < cells.sites]
     listed = [site for site in known if sum(site.count())]
     enough = [site for site in listed if not is_small([sum(site.count())], cells.of_site(site.places[0]))]
     return enough, len(listed) - len(enough)
@@ -142,9 +141,14 @@ def describe_in_words(result: Mapping[str, Any], config: RunConfig) -> Iterator[
         worst = min(sites, key=lambda site: site[AUC][0])
         text += f"; the lowest {AUC} of a site is that of partition {worst['partition']}, {_interval(worst[AUC])}"
     elif not result["sites"]:
-        why = f"with {_SECURE}" if config.privacy.secure_sum else "since the server does not know whose these rows are"
+        why = _sums_alone(config) or "since the server does not know whose these rows are"
         text += f"; no figures of single sites {why}"
     yield text
+
+
+def _sums_alone(config: RunConfig) -> str:
+    """Return the reason why the server knows no single site's rows, or ""."""
+    return "with privacy.secure-sum" if config.privacy.secure_sum else ""
 
 
 def _interval(figure: list[float]) -> str:

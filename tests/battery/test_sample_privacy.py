@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from apps.capabilities import taken_of
 from apps.client_app import app as client_app
-from apps.config import ConfigError, Scalar, parse_run_config, taken_of
+from apps.config import ConfigError, Scalar, parse_run_config
 from apps.guards.sample_privacy import SPENT
 from apps.registry import ALGORITHMS
 from apps.server_app import RunFailedError
