@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from logging import INFO
 from pathlib import Path
@@ -17,10 +16,11 @@ from numpy.typing import NDArray
 
 from apps.evaluation.metric_names import add_suffix
 from apps.run_config.algorithm import RunConfig
-from apps.run_config.settings import SHOWING_KEYS, ConfigError, flatten
+from apps.run_config.settings import ConfigError
 from apps.run_directory.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from apps.run_directory.claim import TOKEN, DirectoryClaim, check_origin
 from apps.run_directory.events import TENSORBOARD, Events
+from apps.run_directory.resumption import check_lines, check_settings, not_resumable
 from apps.run_directory.tracking import Tracker
 from apps.sites.files import write_tensors
 from apps.sites.state_store import is_token
@@ -33,25 +33,6 @@ from problems.tallies import Tally
 KEPT_CHECKPOINTS = 3
 OUTCOMES = ("failure.json", "result.json")
 MATPLOTLIB = "matplotlib"  # makes the pictures; in the extra "reports"
-# numbers of every line of metrics.jsonl that a resumed run adds up
-_COUNTED = ("bytes_up", "bytes_down")
-# keys that may differ between a run and its continuation
-_FREE_KEYS = {
-    *SHOWING_KEYS,
-    "resume",
-    "run-name",
-    "num-server-rounds",
-    "patience",
-    "site-metrics",
-    "site-metrics-every",
-    "checkpoint-every",
-    "max-retries",
-    "retry-wait",
-    "round-timeout",
-    "handshake-timeout",
-    "data-dir",
-    "device",
-}
 
 
 class RunDirectory:
@@ -121,11 +102,15 @@ class RunDirectory:
             number += 1  # another process has begun a run in this one
 
     def _take_over(self, config: RunConfig) -> None:
-        """Claim the directory of a run that is to be resumed, and check it."""
+        """Claim the directory of a run to resume; check all that it reads before anything is written."""
         try:
             if (self.path / TOKEN).is_file():
                 self._claim = DirectoryClaim(self.path)
-            self._check_resumable(config)
+            check_settings(self.path, config)
+            if not (self.path / TOKEN).exists() or not is_token(self.token):
+                raise not_resumable(self.path / TOKEN, "a file that is missing or damaged", "32 hexadecimal digits")
+            covered = self.newest_checkpoint().server_round
+            check_lines(self.path / "metrics.jsonl", self.lines(), covered)
         except BaseException:
             self.close()
             raise
@@ -167,7 +152,7 @@ class RunDirectory:
                 line = None
             if not (isinstance(line, dict) and type(line.get("round")) is int):
                 got, way_out = repr(text[:40].decode(errors="replace")), "remove the line, or begin a new run"
-                raise _not_resumable(f"{path}: line {number}", got, "a JSON object with its round", way_out)
+                raise not_resumable(f"{path}: line {number}", got, "a JSON object with its round", way_out)
             found.append(line)
         return found
 
@@ -215,49 +200,13 @@ class RunDirectory:
         found = self.checkpoints()
         if not found:
             way_out = "begin a new run, with checkpoint-every > 0"
-            raise _not_resumable(self.path / "checkpoints", "no checkpoint", "one at least", way_out)
+            raise not_resumable(self.path / "checkpoints", "no checkpoint", "one at least", way_out)
         try:
             return read_checkpoint(found[-1], self.token)
         except PayloadError as error:
             way_out = "remove it to resume from the one before, if there is one"
             got = f"an unusable checkpoint, {error}"
             raise ConfigError("resume", got=got, allowed="a whole one of this run", hint=way_out) from None
-
-    def _check_resumable(self, config: RunConfig) -> None:
-        """Check everything that a resumed run reads, before anything is written."""
-        path = self.path / "config.toml"
-        if not path.exists():
-            got, way_out = f"true, but there is no run in {self.path}", "set run-name (or --out), or leave resume out"
-            raise ConfigError("resume", got=got, allowed="true where there is one", hint=way_out)
-        try:
-            before = flatten(tomllib.loads(path.read_text("utf-8")))
-        except ValueError as error:
-            raise _not_resumable(path, f"a file that cannot be read ({error})", "TOML") from None
-        now = flatten(config.resolve())
-        fixed = any(part.fixes_rounds for part in (config.training, config.privacy, config.family))
-        free = _FREE_KEYS - ({"num-server-rounds"} if fixed else set())
-        before = {
-            **{key: value for key, value in config.defaults().items() if key in now},
-            **before,
-        }  # keys added since
-        changed = sorted(k for k in before.keys() | now.keys() if k not in free and before.get(k) != now.get(k))
-        if changed:
-            key = changed[0]
-            was = f"{before[key]!r}, with which" if key in before else "no such key, without which"
-            way_out = "set it so, or begin a new run"
-            raise _not_resumable(key, repr(now.get(key)), f"{was} the run in {self.path} was started", way_out)
-        if not (self.path / TOKEN).exists() or not is_token(self.token):
-            token = self.path / TOKEN
-            raise _not_resumable(token, "a file that is missing or damaged", "32 hexadecimal digits")
-        covered = self.newest_checkpoint().server_round
-        lines = [line for line in self.lines() if line["round"] <= covered]
-        counted = all(type(line.get(key)) is int for line in lines for key in _COUNTED)
-        if not counted or [line["round"] for line in lines] != list(range(covered + 1)):
-            raise _not_resumable(
-                self.path / "metrics.jsonl",
-                f"{len(lines)} lines of rounds up to {covered}",
-                f"one of each round from 0 to the newest checkpoint's, {covered}, with {' and '.join(_COUNTED)}",
-            )
 
     # The end.
 
@@ -324,10 +273,6 @@ def _taken(path: Path) -> ConfigError:
     way_out = "choose another run-name (or --out), or continue it with resume=true"
     got = f"{path}, which already holds a run"
     return ConfigError("run-name", got=got, allowed="a name of no run", hint=way_out)
-
-
-def _not_resumable(what: str | Path, got: str, allowed: str, way_out: str = "begin a new run") -> ConfigError:
-    return ConfigError(f"resume: {what}", got=got, allowed=allowed, hint=way_out)
 
 
 def _folder_name(text: str) -> str:
