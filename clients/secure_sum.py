@@ -6,13 +6,14 @@ is kept as bytes, not as a payload: the five stages would check it more often th
 
 import dataclasses
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 
+from clients.sum_memory import SumMemory, pack, split_keys, unpack
 from payloads.flower_internals import fill, values_of
-from payloads.record import IntArray, Payload
+from payloads.record import Payload
 from payloads.secure_sum import (
     BOXES,
     KEYS,
@@ -32,7 +33,6 @@ from payloads.secure_sum import (
     by_place,
     rows_of,
 )
-from privacy.keys import KEY_BYTES
 from privacy.ring import Ring
 from privacy.secure_sum import (
     CODE_BYTES,
@@ -80,70 +80,6 @@ class Demands:
         for place, member in group.members.items() if self.peers else ():
             if place != me and member.box_key not in self.peers:
                 raise SecureSumError(f"partition {place} has none of the keys in this site's sum-peers")
-
-
-def _field(width: int = KEY_BYTES, *, secret: bool = False) -> Any:
-    """A field of what a client keeps: rows of so many bytes."""
-    return dataclasses.field(default=b"", repr=not secret, metadata={"width": width})
-
-
-@dataclasses.dataclass(frozen=True)
-class SumMemory:
-    """What a client remembers of the sum that it takes part in, and of its boxes from sum to sum.
-
-    Attributes:
-        number: of the sum, counted over the run.
-        answered: how many stages it has answered.
-        purpose: of the sum, see `payloads.secure_sum.purpose_of`.
-        run: The run's id. Flower passes the context of a run on to the next run of a series.
-        mask_key, seed: of its `Secrets`; none after the last stage.
-        box_key, public: its private key for boxes, and its public one.
-        peers, agreed: the public keys of others, and the secrets that it has agreed on with them, in their order.
-        places, mask_keys, box_keys, commitments: the members, from stage 2 on; before, the client alone.
-        present: who takes part, from stage 3 on.
-        question: The hash of the message of stage 3.
-        survivors: The places for which the client has vouched, from stage 4 on.
-    """
-
-    number: int
-    answered: int
-    purpose: bytes = _field(1)
-    run: bytes = _field(1)
-    mask_key: bytes = _field(secret=True)
-    seed: bytes = _field(secret=True)
-    box_key: bytes = _field(secret=True)
-    public: bytes = _field()
-    peers: bytes = _field()
-    agreed: bytes = _field(secret=True)
-    places: bytes = _field(8)
-    mask_keys: bytes = _field()
-    box_keys: bytes = _field()
-    commitments: bytes = _field()
-    present: bytes = _field(8)
-    question: bytes = _field()
-    survivors: bytes = _field(8)
-
-    @classmethod
-    def of(cls, record: ConfigRecord) -> Self:
-        """Return what a record of the context holds.
-
-        Raises:
-            SecureSumError: it is damaged; names the field.
-        """
-        values = values_of(record)
-        for name, kind, width in _LAYOUT:
-            value = values.get(name)
-            if type(value) is not kind or (isinstance(value, bytes) and len(value) % width):
-                raise SecureSumError(f"what this node remembers of its secure sums is damaged: {name}")
-        return cls(**values)
-
-    def by_key(self) -> dict[bytes, bytes]:
-        """Return the public key of another -> the secret agreed on."""
-        return dict(zip(_rows(self.peers), _rows(self.agreed), strict=True))
-
-
-# each field of a memory: its name, its type, and the bytes of a row
-_LAYOUT = [(one.name, one.type, one.metadata.get("width", 0)) for one in dataclasses.fields(SumMemory)]
 
 
 class SumClient:
@@ -203,7 +139,7 @@ class SumClient:
             SecureSumError: as for `answer`.
         """
         memory = self._recall(VALUES)
-        self._keep(memory, VALUES, present=_pack(asked.places), question=question)
+        self._keep(memory, VALUES, present=pack(asked.places), question=question)
         present, elements = set(asked.places.tolist()), values.elements.view(ring.dtype)
         if len(present) < len(asked.places):
             raise SecureSumError("a client is named twice among those that take part")
@@ -231,7 +167,7 @@ class SumClient:
             public=told.box_key,
             peers=before.peers if same else b"",
             agreed=before.agreed if same else b"",
-            places=_pack([self.me]),
+            places=pack([self.me]),
             mask_keys=told.mask_key,
             box_keys=told.box_key,
             commitments=told.commitment,
@@ -242,7 +178,7 @@ class SumClient:
     def _share_out(self, question: Members) -> Payload:
         before = self._recall(BOXES)
         told: dict[str, Any] = {name: value.tobytes() for name, value in question.arrays().items()}
-        told["places"] = _pack(question.places)
+        told["places"] = pack(question.places)
         memory = dataclasses.replace(before, **told)
         group, own = self._group(memory), self._secrets(memory)
         if group.members.get(self.me) != Member(before.mask_keys, before.box_keys, before.commitments):
@@ -258,9 +194,9 @@ class SumClient:
         memory = self._recall(VIEWS)
         group = self._group(memory)
         # a refusal below ends the sum for this client, too
-        self._keep(memory, VIEWS, survivors=_pack(question.places))
+        self._keep(memory, VIEWS, survivors=pack(question.places))
         agreed = agree_on_boxes(self.me, self._secrets(memory), group, memory.by_key())
-        present, survivors = _unpack(memory.present), set(question.places.tolist())
+        present, survivors = unpack(memory.present), set(question.places.tolist())
         codes = vouch(self.me, agreed, group, memory.question, present, survivors, self.demands.fewest)
         receivers, rows = rows_of(codes, CODE_BYTES)
         return Views(receivers=receivers, codes=rows)
@@ -275,8 +211,8 @@ class SumClient:
             agreed,
             group,
             memory.question,
-            _unpack(memory.present),
-            _unpack(memory.survivors),
+            unpack(memory.present),
+            unpack(memory.survivors),
             by_place(evidence.vouchers, evidence.codes),
             by_place(evidence.senders, evidence.boxes),
         )
@@ -307,22 +243,10 @@ class SumClient:
         self._records[MEMORY] = fill(ConfigRecord, values)
 
 
-def _pack(places: IntArray | list[int]) -> bytes:
-    return np.asarray(places, np.int64).tobytes()
-
-
-def _unpack(places: bytes) -> set[int]:
-    return set(np.frombuffer(places, np.int64).tolist())
-
-
-def _rows(keys: bytes) -> list[bytes]:
-    return [keys[begin : begin + KEY_BYTES] for begin in range(0, len(keys), KEY_BYTES)]
-
-
 @lru_cache(maxsize=4)
 def _make_group(
     places: bytes, mask_keys: bytes, box_keys: bytes, commitments: bytes, share: float, purpose: bytes
 ) -> Group:
     """The group that stage 2 has told; clients that share a process share it."""
-    members = map(Member, _rows(mask_keys), _rows(box_keys), _rows(commitments))
+    members = map(Member, split_keys(mask_keys), split_keys(box_keys), split_keys(commitments))
     return Group(dict(zip(np.frombuffer(places, np.int64).tolist(), members, strict=True)), share, purpose)

@@ -271,21 +271,13 @@ class VFB2(VerticalStrategy):
     def snapshot(self) -> VFB2Progress | None:
         if self.rows is None or self.finished < 0:
             return None
-        return VFB2Progress(
-            serial=np.array([self.serial]),
-            segment=np.array([self.finished]),
-            rows=np.array(self.rows),
-            blocks=np.concatenate(self.blocks) if self.blocks else None,
-            block_lengths=np.array([len(block) for block in self.blocks]) if self.blocks else None,
-        )
+        return VFB2Progress.of(self.serial, self.finished, self.rows, self.blocks)
 
     def restore(self, state: Payload) -> None:
         assert isinstance(state, VFB2Progress)
         self.serial, self.finished = int(state.serial[0]), int(state.segment[0])
         self.rows = int(state.rows[0]), int(state.rows[1])
-        self.blocks = []
-        if state.blocks is not None and state.block_lengths is not None:
-            self.blocks = np.split(state.blocks, np.cumsum(state.block_lengths)[:-1])
+        self.blocks = state.split_blocks()
 
 
 class VFB2SGD(VFB2):

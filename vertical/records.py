@@ -207,6 +207,23 @@ class VFB2Progress(Payload):
     blocks: FloatArray | None = array("d_all", optional=True)
     block_lengths: IntArray | None = array("q", kind="int", optional=True)
 
+    @classmethod
+    def of(cls, serial: int, segment: int, rows: tuple[int, int], blocks: Sequence[FloatArray]) -> Self:
+        """Return the record of an attempt, a segment, the numbers of rows and the parties' blocks, if there are any."""
+        return cls(
+            serial=np.array([serial]),
+            segment=np.array([segment]),
+            rows=np.array(rows),
+            blocks=np.concatenate(blocks) if blocks else None,
+            block_lengths=np.array([len(block) for block in blocks]) if blocks else None,
+        )
+
+    def split_blocks(self) -> list[FloatArray]:
+        """Return the parties' blocks; [] if the server has none."""
+        if self.blocks is None or self.block_lengths is None:
+            return []
+        return np.split(self.blocks, np.cumsum(self.block_lengths)[:-1])
+
 
 def text(words: str | bytes) -> ByteArray:
     """(bytes,) text or bytes as a field of kind "bytes"."""

@@ -1,12 +1,13 @@
-"""Lines for the log and for ``check``: which labels are positive, which are negative, and how many rows have them."""
+"""Lines for the log and for ``check`` about labels, the rows that have them, and columns of dates and text."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Int64
 
-from problems.data import DataSpec, SampleFormat
+from problems.data import DataSpec, Preprocessing, SampleFormat
 from problems.data.cells import is_number
+from problems.data.preprocessing import describe_text
 from problems.data.spec import GENERIC, OWN, is_hub, is_loader
 
 SHOWN = 8
@@ -38,6 +39,14 @@ def describe_labels(
         names = join_labels(labels) or "none"
         lines.append(f"labels: {side} {names} ({count:,} of {negatives + positives:,} training rows)")
     return [lines[0] + _reason(spec, samples), lines[1]]
+
+
+def describe_columns(columns: Preprocessing | None) -> list[str]:
+    """Return lines about the columns of dates and of text; [] without a table."""
+    if columns is None:
+        return []
+    dates = [f"dates become days since 1970-01-01: {', '.join(map(repr, columns.dates))}"] if columns.dates else []
+    return [*dates, *describe_text(columns)]
 
 
 def _reason(spec: DataSpec, samples: SampleFormat) -> str:

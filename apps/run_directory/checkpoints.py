@@ -12,7 +12,9 @@ from apps.evaluation.metric_names import add_suffix
 from apps.evaluation.selection import NO_CHOICE, Choice, Selected
 from apps.sites.files import read_sealed, write_sealed
 from payloads.record import FloatArray, PayloadError
-from payloads.wire import MODEL_ARRAYS
+from payloads.wire import MODEL_ARRAYS, check_model
+from strategies.base import PayloadStrategy
+from strategies.rounds.replies import SiteStates
 
 CHECKPOINT_FORMAT, CHECKPOINT_VERSION = "florilegium-checkpoint", "2"
 # the part with the selected model's arrays; that of a view has its suffix
@@ -39,6 +41,43 @@ class Checkpoint:
     best: dict[str, float]
     choice: Choice = NO_CHOICE
     data: dict[str, Any] | None = None
+
+
+def snapshot(
+    strategy: PayloadStrategy,
+    server_round: int,
+    model: list[FloatArray],
+    *,
+    best: dict[str, float],
+    choice: Choice,
+    data: dict[str, Any] | None,
+) -> Checkpoint:
+    """Return the checkpoint of a run after a round; the arguments are the attributes of `Checkpoint`."""
+    sites = strategy.states if strategy.states.kept.any() or strategy.states.since.any() else None
+    kept, known = ({} if payload is None else payload.arrays() for payload in (strategy.snapshot(), sites))
+    return Checkpoint(server_round, model, kept, known, best, choice, data)
+
+
+def restore(strategy: PayloadStrategy, checkpoint: Checkpoint, like: list[FloatArray]) -> None:
+    """Set the strategy's state and its record of the clients' memories to a checkpoint's.
+
+    Args:
+        strategy: The strategy, after its handshake.
+        checkpoint: The checkpoint.
+        like: A model of the run, whose shapes and number types the checkpoint's models must have.
+
+    Raises:
+        ValueError, LookupError: The checkpoint is not of such a run.
+    """
+    check_model(checkpoint.model, like)
+    if strategy.state_type is None and checkpoint.state:
+        raise PayloadError(f"{type(strategy).__name__} keeps no state, got {', '.join(checkpoint.state)}")
+    if strategy.state_type is not None and checkpoint.state:
+        strategy.restore(strategy.state_type.from_arrays(checkpoint.state, {"d": len(like[0])}))
+    if checkpoint.sites:
+        strategy.states = SiteStates.from_arrays(checkpoint.sites, {"n": len(strategy.roster)})
+    if (best := checkpoint.choice.selected) is not None:
+        check_model(best.models[""], strategy.output(checkpoint.server_round, checkpoint.model))
 
 
 def write_checkpoint(path: Path, run: str, checkpoint: Checkpoint) -> None:

@@ -11,6 +11,8 @@ from flwr.common import log
 
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError
+from apps.sites.resources import federated_data
+from apps.sites.rows import reads_own
 from payloads.handshake import SiteReport
 from problems.data import DataError, FederatedData
 from problems.data.fingerprints import DIGEST_BYTES, Fingerprint, digest_rows
@@ -18,6 +20,11 @@ from problems.data.fingerprints import DIGEST_BYTES, Fingerprint, digest_rows
 DATA, KEYS = "data", "keys"
 # A record: fingerprints by the name of a site or "data", and under `KEYS` the marks of the sites' keys.
 Record = dict[str, Any]
+
+
+def record(config: RunConfig, reports: Sequence[SiteReport]) -> Record:
+    """Return the fingerprints of a run's data, or of the sites' reports if they read their own files."""
+    return record_sites(reports) if reads_own(config) else record_data(federated_data(config.data, len(reports)))
 
 
 def record_data(data: FederatedData) -> Record:

@@ -44,7 +44,7 @@ def check_run(clients: int, flat: Mapping[str, Scalar], nodes: Sequence[Mapping[
         config = parse_run_config(context.run_config)
         training = Training(config, grid, RunDirectory.open(config))
         roster = training.strategy.join(grid)
-        evaluator = training.evaluator(len(roster))
+        evaluator = training.measurement.evaluator(len(roster))
         starting_point(config, evaluator)
         lines.append(f"{config.run.strategy} on {config.data.dataset}: {len(roster)} sites; {evaluator.summary}")
         lines.extend(evaluator.notes)

@@ -7,8 +7,8 @@ import pytest
 from flwr.app import Message
 
 from apps.config import Scalar
+from apps.evaluation.measurement import Measurement
 from apps.registry import ALGORITHMS
-from apps.training import Training
 from strategies.rounds.errors import StrategyError
 from tests.battery.federation import SAMPLING, Exchange, Run, federate
 
@@ -74,17 +74,17 @@ def test_a_run_that_was_cut_and_continued_is_the_whole_one(
 def test_a_round_that_fails_after_its_training_leaves_nothing(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    evaluate = Training.evaluate
+    measure = Measurement.measure
 
-    def fail(training: Training, evaluator: Any, server_round: int, arrays: Any) -> dict[str, float]:
+    def fail(measurement: Measurement, evaluator: Any, server_round: int, arrays: Any) -> dict[str, float]:
         if server_round == 3:
             raise StrategyError("no site answers")
-        return evaluate(training, evaluator, server_round, arrays)
+        return measure(measurement, evaluator, server_round, arrays)
 
     config: dict[str, Scalar] = {"strategy": strategy, "checkpoint-every": 4, "num-server-rounds": 4}
     whole, _ = federate(tmp_path / "whole", config, clients=4)
     with monkeypatch.context() as patch:
-        patch.setattr(Training, "evaluate", fail)
+        patch.setattr(Measurement, "measure", fail)
         with pytest.raises(RuntimeError, match="no site answers"):
             federate(tmp_path / "failed", config, clients=4)
     continued, _ = federate(tmp_path / "failed", {**config, "resume": True}, clients=4)

@@ -1,0 +1,91 @@
+"""A client's memory of secure sums: the fields, and their bytes in a record of the node's Flower context."""
+
+import dataclasses
+from typing import Any, Self
+
+import numpy as np
+from flwr.app import ConfigRecord
+
+from payloads.flower_internals import values_of
+from payloads.record import IntArray
+from privacy.keys import KEY_BYTES
+from privacy.secure_sum import SecureSumError
+
+
+def _field(width: int = KEY_BYTES, *, secret: bool = False) -> Any:
+    """A field of what a client keeps: rows of so many bytes."""
+    return dataclasses.field(default=b"", repr=not secret, metadata={"width": width})
+
+
+@dataclasses.dataclass(frozen=True)
+class SumMemory:
+    """What a client remembers of the sum that it takes part in, and of its boxes from sum to sum.
+
+    Attributes:
+        number: of the sum, counted over the run.
+        answered: how many stages it has answered.
+        purpose: of the sum, see `payloads.secure_sum.purpose_of`.
+        run: The run's id. Flower passes the context of a run on to the next run of a series.
+        mask_key, seed: of its `Secrets`; none after the last stage.
+        box_key, public: its private key for boxes, and its public one.
+        peers, agreed: the public keys of others, and the secrets that it has agreed on with them, in their order.
+        places, mask_keys, box_keys, commitments: the members, from stage 2 on; before, the client alone.
+        present: who takes part, from stage 3 on.
+        question: The hash of the message of stage 3.
+        survivors: The places for which the client has vouched, from stage 4 on.
+    """
+
+    number: int
+    answered: int
+    purpose: bytes = _field(1)
+    run: bytes = _field(1)
+    mask_key: bytes = _field(secret=True)
+    seed: bytes = _field(secret=True)
+    box_key: bytes = _field(secret=True)
+    public: bytes = _field()
+    peers: bytes = _field()
+    agreed: bytes = _field(secret=True)
+    places: bytes = _field(8)
+    mask_keys: bytes = _field()
+    box_keys: bytes = _field()
+    commitments: bytes = _field()
+    present: bytes = _field(8)
+    question: bytes = _field()
+    survivors: bytes = _field(8)
+
+    @classmethod
+    def of(cls, record: ConfigRecord) -> Self:
+        """Return what a record of the context holds.
+
+        Raises:
+            SecureSumError: it is damaged; names the field.
+        """
+        values = values_of(record)
+        for name, kind, width in _LAYOUT:
+            value = values.get(name)
+            if type(value) is not kind or (isinstance(value, bytes) and len(value) % width):
+                raise SecureSumError(f"what this node remembers of its secure sums is damaged: {name}")
+        return cls(**values)
+
+    def by_key(self) -> dict[bytes, bytes]:
+        """Return the public key of another -> the secret agreed on."""
+        return dict(zip(split_keys(self.peers), split_keys(self.agreed), strict=True))
+
+
+# each field of a memory: its name, its type, and the bytes of a row
+_LAYOUT = [(one.name, one.type, one.metadata.get("width", 0)) for one in dataclasses.fields(SumMemory)]
+
+
+def pack(places: IntArray | list[int]) -> bytes:
+    """Return clients' places as bytes."""
+    return np.asarray(places, np.int64).tobytes()
+
+
+def unpack(places: bytes) -> set[int]:
+    """Return the set of places in bytes from `pack`."""
+    return set(np.frombuffer(places, np.int64).tolist())
+
+
+def split_keys(keys: bytes) -> list[bytes]:
+    """Return the single keys in joined keys of `KEY_BYTES` bytes each."""
+    return [keys[begin : begin + KEY_BYTES] for begin in range(0, len(keys), KEY_BYTES)]
