@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
-from scipy.special import expit
 
 from problems.delong import auc_interval, few_rows
 from problems.least_cell import is_small
@@ -84,7 +83,7 @@ def point_figures(tally: Tally) -> dict[str, float | None]:
     """Return the figures of all rows of a tally, without intervals, which take a hundred times as long.
 
     Args:
-        tally: of logits, one row at least.
+        tally: At least one row.
 
     Returns:
         `FIGURES`, None where a class is missing.
@@ -97,7 +96,7 @@ def describe(tally: Tally, rng: np.random.Generator, draws: int = DRAWS, least: 
     """Return the figures of all rows of a tally, each with its interval.
 
     Args:
-        tally: of logits, one row at least.
+        tally: At least one row.
         rng: draws the samples.
         draws: their number.
         least: The least number of rows of a class in a bin of ``reliability``, if it has any. Neighbouring bins with
@@ -175,7 +174,7 @@ def _counts(
     """The probabilities that rows have, and how many negatives and positives have them."""
     total = tally.total()
     occupied = (total.negatives + total.positives)[0] > 0
-    return expit(total.scores[occupied]), total.negatives[0, occupied], total.positives[0, occupied]
+    return total.probabilities[occupied], total.negatives[0, occupied], total.positives[0, occupied]
 
 
 def _chunks(count: int, largest: int) -> list[int]:

@@ -1,16 +1,24 @@
 """Rows counted by class and score: all that metrics, thresholds and calibration need, and scores may stay at sites."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 from jaxtyping import Float64, Int, Int8, Int64
 from numpy.typing import ArrayLike
+from scipy.special import expit
 
 from problems.binned_scores import centres, floors
 
 # the place of rows that belong to no site
 NOWHERE = -1
+
+
+def sigmoid(scores: Float64[np.ndarray, "bins"]) -> Float64[np.ndarray, "bins"]:
+    """Return the probabilities for which the scores are the logits."""
+    probabilities: np.ndarray = expit(scores)
+    return probabilities
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +30,7 @@ class Tally:
         scores: the score that stands for those of the bin.
         negatives, positives: counts; those of a site are one row.
         places: the partition id of each site; `NOWHERE` for rows of no site.
+        probability_of: The map from scores to probabilities, such as a fitted calibration.
     """
 
     floors: Float64[np.ndarray, "bins"]
@@ -29,6 +38,12 @@ class Tally:
     negatives: Int64[np.ndarray, "sites bins"]
     positives: Int64[np.ndarray, "sites bins"]
     places: tuple[int, ...]
+    probability_of: Callable[[Float64[np.ndarray, "bins"]], Float64[np.ndarray, "bins"]] = sigmoid
+
+    @property
+    def probabilities(self) -> Float64[np.ndarray, "bins"]:
+        """The probability of a positive in each bin."""
+        return self.probability_of(self.scores)
 
     @classmethod
     def of_rows(cls, labels: ArrayLike, scores: ArrayLike, sites: ArrayLike | None = None) -> Self:
@@ -70,12 +85,12 @@ class Tally:
     def total(self) -> Self:
         """All rows together, of no site."""
         sums = [counts.sum(axis=0, keepdims=True) for counts in (self.negatives, self.positives)]
-        return type(self)(self.floors, self.scores, sums[0], sums[1], (NOWHERE,))
+        return replace(self, negatives=sums[0], positives=sums[1], places=(NOWHERE,))
 
     def sites(self) -> list[Self]:
         """The rows of each site by itself, by partition id; those of no site are left out."""
         return [
-            type(self)(self.floors, self.scores, self.negatives[[part]], self.positives[[part]], (place,))
+            replace(self, negatives=self.negatives[[part]], positives=self.positives[[part]], places=(place,))
             for part, place in enumerate(self.places)
             if place != NOWHERE
         ]

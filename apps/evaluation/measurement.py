@@ -1,6 +1,7 @@
 """The measurement of a run's models: evaluators, metrics after a round, the choice of a round, and final figures."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from apps.evaluation.bounded import BoundWatch
@@ -13,7 +14,10 @@ from apps.sites.rows import reads_own
 from payloads.held_out import SCORE_COUNTS, TEST_SCORE_COUNTS
 from payloads.record import FloatArray
 from problems.binned_scores import codes
-from problems.tallies import Tally
+from problems.calibration import read_calibration
+from problems.intervals import BRIER, ECE, point_figures
+from problems.least_cell import LEAST_CELL
+from problems.tallies import NOWHERE, Tally
 from strategies.base import PayloadStrategy
 from strategies.method import MethodStrategy
 from strategies.rounds.replies import RoundReport
@@ -80,7 +84,8 @@ class Measurement:
         """
         models = self.models(server_round, arrays)
         metrics = evaluator.relate(self.strategy.measured) | measure(evaluator, models)
-        self.choice = self.choice.take(self.config, server_round, metrics, models, evaluator.tally)
+        least = max(LEAST_CELL, SmallCells.of(self.config, self.strategy.roster.reports).of_counts(NOWHERE))
+        self.choice = self.choice.take(self.config, server_round, metrics, models, evaluator.tally, least)
         if isinstance(evaluator, ScoreEvaluator) and evaluator.score_range and evaluator.sample_format:
             self._bounds = self._bounds or BoundWatch(evaluator.model, evaluator.sample_format.shape)
             if warning := self._bounds.take(*evaluator.score_range):
@@ -118,5 +123,12 @@ class Measurement:
             found["stopped"] = {"round": made, "patience": evaluation.patience}
         if not evaluation.counts or evaluator.tally is None:
             return found | left_out(SmallCells.of(config, reports).withheld), None
-        figures = describe(evaluator.tally, config, reports, self.choice.threshold)
-        return found | figures, evaluator.tally
+        tally = evaluator.tally
+        if (entry := self.choice.calibration) is not None:
+            calibrated = replace(tally, probability_of=read_calibration(entry))
+            found["calibration"] = entry | {
+                name: {figure: point_figures(rows)[figure] for figure in (BRIER, ECE)}
+                for name, rows in (("before", tally), ("after", calibrated))
+            }
+            tally = calibrated
+        return found | describe(tally, config, reports, self.choice.threshold), tally

@@ -1,4 +1,4 @@
-"""What a run chooses on validation rows: the model of the round that is best by ``select-by``, and its threshold."""
+"""The choices of a run on validation rows: the best round by ``select-by``, a threshold, and a calibration."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,9 @@ from apps.run_config.settings import ConfigError
 from methods.checks import check_both_classes
 from payloads.handshake import SiteReport
 from payloads.record import FloatArray
+from problems.calibration import fit_calibration
 from problems.errors import did_you_mean
+from problems.least_cell import LEAST_CELL
 from problems.tallies import Tally
 from strategies.rounds.errors import raise_setup
 
@@ -42,10 +44,12 @@ class Choice:
     Attributes:
         selected: the best model; None if the run selects none.
         threshold: of the selected model or, where none is selected, of the newest: see `choose_threshold`.
+        calibration: The calibration of the same model, as an entry of result.json. None: the run fits none.
     """
 
     selected: Selected | None = None
     threshold: dict[str, Any] | None = None
+    calibration: dict[str, Any] | None = None
 
     def take(
         self,
@@ -54,6 +58,7 @@ class Choice:
         metrics: Mapping[str, float],
         models: Mapping[str, Sequence[FloatArray]],
         tally: Tally | None,
+        least: int = LEAST_CELL,
     ) -> Self:
         """Return the choice after an evaluation.
 
@@ -63,16 +68,25 @@ class Choice:
             metrics: its metrics.
             models: as in `Selected`.
             tally: of the evaluated rows.
+            least: The fewest rows of a step of an isotonic calibration.
 
         Raises:
             ConfigError: ``select-by`` is none of the metrics.
         """
-        selected, threshold, metric = self.selected, self.threshold, config.evaluation.select_by
+        evaluation, selected, threshold, calibration = (
+            config.evaluation,
+            self.selected,
+            self.threshold,
+            self.calibration,
+        )
+        metric = evaluation.select_by
         if metric:
             selected = select(selected, metric, server_round, metrics, models)
-        if config.evaluation.rule and tally is not None and (selected is None or selected.server_round == server_round):
-            threshold = choose_threshold(tally, config)
-        return type(self)(selected, threshold)
+        if tally is not None and (selected is None or selected.server_round == server_round):
+            threshold = choose_threshold(tally, config) if evaluation.rule else None
+            if evaluation.calibrates:
+                calibration = fit_calibration(evaluation.calibration, tally, least).to_json()
+        return type(self)(selected, threshold, calibration)
 
     def ends(self, patience: int) -> bool:
         """Whether a run with this patience ends; with 0 it never does."""

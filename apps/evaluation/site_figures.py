@@ -7,7 +7,7 @@ from apps.evaluation.small_cells import SmallCells, describe_left_out, left_out
 from apps.run_config.algorithm import RunConfig
 from payloads.handshake import SiteReport
 from problems import intervals
-from problems.intervals import AUC, BRIER, point_figures
+from problems.intervals import AUC, BRIER, ECE, point_figures
 from problems.least_cell import is_small
 from problems.randomness import stream
 from problems.tallies import Tally
@@ -133,6 +133,11 @@ def describe_in_words(result: Mapping[str, Any], config: RunConfig) -> Iterator[
             f"threshold {chosen['score']:.6g} by {chosen['at']}: sensitivity {chosen['sensitivity']:.4f}, specificity "
             f"{chosen['specificity']:.4f} on validation rows; {found[0]:.4f}, {found[1]:.4f} on {rows}"
         )
+    if entry := result.get("calibration"):
+        before, after = (
+            f"{BRIER} {entry[time][BRIER]:.4f}, {ECE} {entry[time][ECE]:.4f}" for time in ("before", "after")
+        )
+        yield f"calibration by {entry['method']}, fitted on validation rows: {after} on {rows}; without it {before}"
     if not config.evaluation.site_metrics:
         return
     text = f"on {rows}, with 95 % intervals: {AUC} {_interval(everyone[AUC])}, {BRIER} {_interval(everyone[BRIER])}"

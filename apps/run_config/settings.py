@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from pydantic import Field, create_model, field_validator
 
@@ -68,6 +68,10 @@ class EvaluationSettings(Settings):
         "",
         "sensitivity=x, specificity=x with x in (0, 1], or empty",
     )
+    calibration: Literal["none", "platt", "isotonic"] = setting(
+        "The map from scores to [probabilities](scoring.md#calibrated-probabilities), fitted on validation rows.",
+        "none",
+    )
     site_metrics: bool = setting(
         "Whether it ends with [each site's figures](run-directory.md#figures-of-sites-and-a-threshold).", False
     )
@@ -89,13 +93,18 @@ class EvaluationSettings(Settings):
 
     @property
     def counts(self) -> bool:
-        """Whether scores are counted, for figures or a threshold."""
-        return self.site_metrics or bool(self.threshold_at)
+        """Whether scores are counted, for figures, a threshold or a calibration."""
+        return self.site_metrics or bool(self.threshold_at) or self.calibrates
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether the run fits a calibration."""
+        return bool(self.calibration != "none")
 
     @property
     def tests(self) -> bool:
         """Whether the model that the run leaves is measured on the test rows, though the run has validation rows."""
-        return bool(self.select_by or self.threshold_at)
+        return bool(self.select_by or self.threshold_at) or self.calibrates
 
     def has_figures(self, server_round: int, training: TrainingSettings) -> bool:
         """Whether the line of an evaluated round has figures of sites: round 0, every so many rounds, and the last."""
@@ -123,11 +132,12 @@ class EvaluationSettings(Settings):
         for key, value, needs_scores in (
             ("select-by", self.select_by, False),
             ("threshold-at", self.threshold_at, True),
+            ("calibration", self.calibration if self.calibrates else "", True),
             ("site-metrics", self.site_metrics, True),
         ):
             if not value:
                 continue
-            none = "''" if isinstance(value, str) else "false"
+            none = "'none'" if key == "calibration" else "''" if isinstance(value, str) else "false"
             if not shares_model:
                 got, allowed = f"{value!r} with strategy {strategy!r}", f"{none}, since its parties keep their blocks"
                 raise ConfigError(key, got=got, allowed=allowed, hint="leave it out")

@@ -95,8 +95,8 @@ def write_checkpoint(path: Path, run: str, checkpoint: Checkpoint) -> None:
     if (selected := choice.selected) is not None:
         parts |= {add_suffix(_SELECTED, view): _name(model) for view, model in selected.models.items()}
         metadata[_SELECTED] = json.dumps([selected.server_round, selected.value, selected.waited])
-    if choice.threshold is not None:
-        metadata["threshold"] = json.dumps(choice.threshold)
+    chosen = {"threshold": choice.threshold, "calibration": choice.calibration}
+    metadata |= {name: json.dumps(entry) for name, entry in chosen.items() if entry is not None}
     arrays = {f"{part}.{name}": value for part, named in parts.items() for name, value in named.items()}
     write_sealed(path, CHECKPOINT_FORMAT, CHECKPOINT_VERSION, arrays, metadata)
 
@@ -136,8 +136,7 @@ def read_checkpoint(path: Path, run: str) -> Checkpoint:
         except (ValueError, TypeError):
             got = f"{_SELECTED!r} is {metadata[_SELECTED]!r}"
             raise PayloadError(f"{path}: {got}, expected a round, a value and a count") from None
-    threshold = json.loads(metadata["threshold"]) if "threshold" in metadata else None
-    choice = Choice(selected, threshold)
+    choice = Choice(selected, *(json.loads(metadata.get(name, "null")) for name in ("threshold", "calibration")))
     data = json.loads(metadata["data"]) if "data" in metadata else None
     return Checkpoint(int(metadata["round"]), model, parts["strategy"], parts["sites"], best, choice, data)
 

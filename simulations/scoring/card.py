@@ -81,6 +81,11 @@ def _input(model: TrainedModel) -> str:
 
 def _uses(model: TrainedModel) -> str:
     loss = model.config.training.loss
+    if (entry := model.record.result.get("calibration")) is not None and model.is_left:
+        return (
+            f"Probabilities come from the scores by {entry['method']}, fitted on validation rows. On the test rows the "
+            f"expected calibration error is {entry['after']['ece']:.4f} ({entry['before']['ece']:.4f} without it)."
+        )
     if loss == CROSS_ENTROPY:
         return (
             "The score is the logit of a probability: the model was trained by cross-entropy. How well it is "

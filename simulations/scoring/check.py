@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from problems.data.preprocessing import Feature, Preprocessing
 from problems.data.samples import as_float32
 from problems.models import FlatModel
-from simulations.scoring.model import PROBABILITY, SCORE, TrainedModel, probabilities
+from simulations.scoring.model import PROBABILITY, SCORE, TrainedModel
 from simulations.scoring.table import FEATURES, input_names, is_text, known_gaps
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def difference_from(model: TrainedModel, content: bytes, *, pixels: bool) -> flo
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     scores, likely = session.run([SCORE, PROBABILITY], fed)
     from_scores = np.abs(scores - wanted) / np.maximum(1, np.abs(wanted))
-    return float(max(from_scores.max(), np.abs(likely - probabilities(wanted)[:, 1]).max()))
+    return float(max(from_scores.max(), np.abs(likely - model.probabilities(wanted)[:, 1]).max()))
 
 
 def make_rows(table: Preprocessing, rng: np.random.Generator) -> tuple[pd.DataFrame, dict[str, NDArray[Any]]]:

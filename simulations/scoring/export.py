@@ -16,6 +16,7 @@ from torch import nn
 
 from apps.config import ConfigError
 from apps.run_directory.versions import NAME, project_version
+from problems.calibration import IDENTITY, Calibration, Platt
 from problems.data.formats.uci import base_codes
 from problems.data.preprocessing import Preprocessing
 from problems.errors import importable, require
@@ -70,7 +71,8 @@ def export_onnx(model: TrainedModel, *, pixels: bool | None = None) -> Exported:
         hint = "leave it out" if known is not None else "--pixels: bytes, to be divided by 255; --no-pixels: numbers"
         raise ConfigError("--pixels", got=got, allowed=allowed, hint=hint)
     is_pixels = bool(pixels if known is None else known)
-    scorer = Scorer(copy.deepcopy(model.network.module).cpu().float(), model.preprocessing, is_pixels)
+    network = copy.deepcopy(model.network.module).cpu().float()
+    scorer = Scorer(network, model.preprocessing, is_pixels, model.calibration)
     try:
         file = translate(scorer, model.sample_format.shape)
     except Exception as error:  # the exporter wraps whatever the network's own code raises
@@ -100,13 +102,21 @@ class Scorer(nn.Module):
         network: The network.
         preprocessing: The table's preprocessing. None: the run had no table.
         pixels: Whether the inputs are bytes.
+        calibration: The map from scores to probabilities.
     """
 
-    def __init__(self, network: nn.Module, preprocessing: Preprocessing | None, pixels: bool) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        preprocessing: Preprocessing | None,
+        pixels: bool,
+        calibration: Calibration = IDENTITY,
+    ) -> None:
         super().__init__()
         self.network = network
         self.preprocessing = preprocessing
         self.pixels = pixels
+        self.calibration = calibration
 
     def forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return scores and probabilities.
@@ -121,7 +131,18 @@ class Scorer(nn.Module):
             score = self.network(features)
             if self.preprocessing.missing == "error":  # a network may hide a NaN among its features, as ReLU does
                 score = torch.where(faulty, torch.nan, score)
-        return score, torch.sigmoid(score)
+        return score, _calibrate(score, self.calibration)
+
+
+def _calibrate(score: torch.Tensor, calibration: Calibration) -> torch.Tensor:
+    """Return the probabilities of scores (n,); between the knots of an isotonic map each ramp adds its share."""
+    if isinstance(calibration, Platt):
+        return torch.sigmoid(calibration.slope * score.double() + calibration.intercept).float()
+    knots, values = (
+        torch.tensor(side, dtype=torch.float64) for side in (calibration.scores, calibration.probabilities)
+    )
+    ramps = ((score.double()[..., None] - knots[:-1]) / knots.diff()).clamp(0, 1)
+    return (values[0] + (ramps * values.diff()).sum(dim=-1)).float()
 
 
 def translate(scorer: Scorer, shape: tuple[int, ...]) -> onnx.ModelProto:
@@ -198,6 +219,7 @@ def _metadata(model: TrainedModel) -> dict[str, str]:
         "model": model.chosen,
         "round": str(model.server_round),
         "threshold": str(model.threshold),
+        "calibration": json.dumps(model.calibration.to_json()),
         "negative_labels": json.dumps(labels.negative_labels),
         "positive_labels": json.dumps(labels.positive_labels),
         **(

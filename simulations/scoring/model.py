@@ -17,11 +17,11 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from apps.config import ConfigError, RunConfig, parse_run_config
 from apps.sites.resources import dtype_of, is_problem
+from problems.calibration import Calibration, read_calibration
 from problems.data import DataError, SampleFormat
 from problems.data.formats.uci import base_codes
 from problems.data.preprocessing import Preprocessing
@@ -83,6 +83,8 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         is_left: whether it is the model of which result.json speaks: the selected one, or else the last.
         threshold: the least score that `predict` calls positive: that of the run, if it has chosen one for this model,
             else 0, which is probability one half.
+        calibration: The map from scores to probabilities: the run's, if it has fitted one for this model, else the
+            sigmoid.
         sample_format: what the samples of the run were.
         preprocessing: of the run's table; None if it had none.
         network: scores features.
@@ -108,6 +110,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         result = self.record.result
         self.is_left = self.chosen == (BEST if "selected" in result else LAST)
         self.threshold = float(result["threshold"]["score"]) if self.is_left and "threshold" in result else 0.0
+        self.calibration: Calibration = read_calibration(result.get("calibration") if self.is_left else None)
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
@@ -143,7 +146,9 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.network.predict(torch.from_numpy(features)).cpu().numpy()
 
     def predict_proba(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.float64]:
-        """Return the sigmoid of the scores, which is a probability only if the run's loss makes it one.
+        """Return the probabilities of the run's calibration; without one, the sigmoid of the scores.
+
+        The sigmoid of a score is a probability only if the run's loss makes it one.
 
         Args:
             table: as of `decision_function`.
@@ -154,7 +159,12 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Raises:
             DataError: as of `decision_function`.
         """
-        return probabilities(self.decision_function(table))
+        return self.probabilities(self.decision_function(table))
+
+    def probabilities(self, scores: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the probabilities (n, 2) of label 0 and of label 1 for scores (n,)."""
+        positive = self.calibration(scores)
+        return np.stack((1 - positive, positive), axis=1)
 
     def predict(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.int64]:
         """Return 1 where the score is at least `threshold`, else 0.
@@ -213,12 +223,6 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.preprocessing is None:
             raise AttributeError("feature_names_in_: the run was not trained on a table")
         return np.array(self.preprocessing.columns, dtype=object)
-
-
-def probabilities(scores: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the probabilities (n, 2) of label 0 and of label 1 that logits (n,) stand for."""
-    positive = expit(scores.astype(np.float64))
-    return np.stack((1 - positive, positive), axis=1)
 
 
 def _config_of(record: RunRecord) -> RunConfig:

@@ -17,7 +17,7 @@ from problems.data.formats.new_rows import NewRows, read_array_rows, read_table_
 from problems.data.formats.tables import read_columns
 from problems.metrics import Interval, scored_metrics
 from simulations.results.target import is_scores, write_output
-from simulations.scoring.model import PROBABILITY, SCORE, TrainedModel, probabilities
+from simulations.scoring.model import PROBABILITY, SCORE, TrainedModel
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +56,7 @@ def score_file(model: TrainedModel, path: Path, keep: Sequence[str] = ()) -> pd.
     rows = read_rows(model, path)
     kept = _keep(path.expanduser(), rows, keep, Dialect.of(model.config.data))
     scores = model.decision_function(rows.features)
-    return pd.DataFrame({**kept, SCORE: scores, PROBABILITY: probabilities(scores)[:, 1]})
+    return pd.DataFrame({**kept, SCORE: scores, PROBABILITY: model.probabilities(scores)[:, 1]})
 
 
 def _keep(path: Path, rows: NewRows, names: Sequence[str], dialect: Dialect) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def evaluate_file(
         raise DataError(path, got="rows without labels", allowed=allowed, hint="add them, or take `predict`")
     labels = model.sample_format.encode_labels(np.asarray(rows.labels))
     scores = model.decision_function(rows.features)
-    likely, called = probabilities(scores)[:, 1], scores.astype(np.float64) >= model.threshold
+    likely, called = model.probabilities(scores)[:, 1], scores.astype(np.float64) >= model.threshold
     metrics = scored_metrics(labels, scores, likely, called, resamples=resamples, confidence=confidence, seed=seed)
     counts = len(labels), int(labels.sum())
     positive = model.sample_format.positive_labels

@@ -13,13 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from apps.config import RunConfig, Scalar, parse_run_config
+import florilegium
+from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
 from apps.evaluation.selection import Choice, select
 from apps.sites.resources import federated_data
 from payloads.held_out import SCORE_COUNTS, TEST_SCORE_COUNTS
 from problems.metrics import binary_metrics
 from problems.models import build_model
 from simulations.results.compare import Comparison
+from simulations.scoring.check import difference_from
+from simulations.scoring.export import export_onnx
 from tests.apps.test_own_data import COLUMNS, CSV, SITES, files, own_rows
 from tests.battery.federation import Exchange, Run, federate, flat_config, patients
 from tests.battery.test_resume import assert_same_run
@@ -240,3 +243,36 @@ def test_compare_shows_the_selected_model(tmp_path: Path) -> None:
     assert [run.last("auc") for run in comparison.runs] == [0.8, 0.7]
     assert [run.final("auc") for run in comparison.runs] == [0.8, 0.65]
     assert "b: round 1 selected by auc 0.7000 on validation rows; its metrics are those on the" in comparison.text()
+
+
+@pytest.mark.parametrize("method", ["platt", "isotonic"])
+def test_a_calibration_makes_probabilities_and_keeps_the_ranking(method: str, tmp_path: Path) -> None:
+    config: dict[str, Scalar] = {
+        "strategy": "coda",
+        "dataset": "breast-cancer",
+        "validation-fraction": 0.3,
+        "num-server-rounds": 3,
+        "select-by": "auc",
+    }
+    plain, _ = federate(tmp_path / "plain", config, clients=3)
+    run, _ = federate(tmp_path / "run", {**config, "calibration": method, "checkpoint-every": 2}, clients=3)
+    assert run.result["test_metrics"] == plain.result["test_metrics"]
+    entry = run.result["calibration"]
+    assert entry["method"] == method
+    assert entry["after"]["ece"] < entry["before"]["ece"]
+    assert entry["after"]["brier"] < entry["before"]["brier"]
+    model, test = florilegium.load(run.path), federated_data(config_of(run, config).data, 3).test
+    scores = model.network.predict(torch.tensor(test.features)).numpy()
+    brier = np.square(model.probabilities(scores)[:, 1] - test.labels).mean()
+    assert brier == pytest.approx(entry["after"]["brier"], abs=1e-6)
+    content = export_onnx(model).content
+    assert difference_from(model, content, pixels=False) < 1e-6
+    (run.path / "result.json").unlink()
+    again, _ = federate(tmp_path / "run", {**config, "calibration": method, "checkpoint-every": 2, "resume": True}, 3)
+    assert again.result["calibration"] == entry
+
+
+def test_a_calibration_needs_validation_rows() -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_run_config({"calibration": "platt"})
+    assert (error.value.key, error.value.got) == ("calibration", "'platt' without validation rows")
