@@ -24,10 +24,11 @@ app = ClientApp()
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Answer the handshake: who this site is and what it holds, or why it cannot take part.
+    """Answer the handshake.
 
     Returns:
-        The site's report with its device and the versions of its libraries; or, under `REFUSAL`, an error's text alone.
+        The site's report with its device and the versions of its libraries; or only, under `REFUSAL`, the reason why
+        the site cannot take part.
     """
     try:
         return _reply(run(Work.of(message, context), introduce), message)
@@ -40,8 +41,8 @@ def train(message: Message, context: Context) -> Message:
     """Call the client's ``fit`` once, and keep its memory.
 
     Returns:
-        The client's model, payload and metrics; from a party that refuses, its reason alone. Flower itself reports
-        other errors.
+        The client's model, payload and metrics; or only, under `REFUSAL`, the reason of a party that refuses. Flower
+        reports other errors.
     """
     work = Work.of(message, context)
     try:
@@ -55,7 +56,8 @@ def evaluate(message: Message, context: Context) -> Message:
     """Measure a model on this site's rows.
 
     Returns:
-        What the client's ``evaluate`` finds; if the message names a phase, the held-out rows' scores, counted by bin.
+        The result of the client's ``evaluate``; or, if the message names a phase, the counts of held-out rows by bins
+        of scores.
     """
     return _reply(run(Work.of(message, context), measure), message)
 
@@ -82,7 +84,7 @@ def introduce(work: Work) -> Steps:
 
 
 def take_part(work: Work) -> Steps:
-    """Let the client do a round, or one of its phases."""
+    """Let the client answer a round, or a phase of it."""
     client, sites, config = work.client, work.run.algorithm.sites, work.request.config
     client.summed = work.summed
     sites.begin(client, work.facts)
@@ -93,7 +95,7 @@ def take_part(work: Work) -> Steps:
 
 
 def measure(work: Work) -> Steps:
-    """Measure a model: count the scores of held-out rows in a phase, else let the client evaluate."""
+    """Count the scores of held-out rows, if the message names a phase; otherwise let the client evaluate."""
     yield from ()
     request = work.request
     if PHASE not in request.config:

@@ -1,4 +1,4 @@
-"""Flower's mods around our ClientApp. Mods that change the model leave the payload alone.
+"""Flower's mods around our ClientApp. Mods that change the model do not change the payload.
 
     from flwr.clientapp.mod import LocalDpMod, message_size_mod
 
@@ -6,7 +6,7 @@
 
     app = make_client_app(message_size_mod, LocalDpMod(clipping_norm=0.1, sensitivity=0.2, epsilon=0.9, delta=1e-5))
 
-docs/privacy.md says which mods make sense for which algorithm.
+docs/privacy.md lists the mods that make sense for each algorithm.
 """
 
 from collections.abc import Callable
@@ -30,10 +30,10 @@ Mod = Callable[[Message, Context, ClientAppCallable], Message]
 
 
 def make_client_app(*mods: Mod) -> ClientApp:
-    """Our ClientApp with mods around its training, the first outermost.
+    """Return our ClientApp with mods around its training, the first outermost.
 
-    LocalDpMod, fixedclipping_mod and adaptiveclipping_mod are wrapped by `on_model`; with one of them a site refuses
-    in the handshake to train an algorithm that they break. Other mods see whole messages.
+    LocalDpMod, fixedclipping_mod and adaptiveclipping_mod are wrapped by `on_model`. If any of them is present, the
+    site refuses in the handshake any algorithm that these mods break. Other mods see whole messages.
     """
     app = ClientApp()
     changed = [mod for mod in mods if changes_model(mod)]
@@ -44,15 +44,15 @@ def make_client_app(*mods: Mod) -> ClientApp:
 
 
 def changes_model(mod: Mod) -> bool:
-    """Whether it is one of Flower's mods that change the model in a reply."""
+    """Return whether a mod is one of Flower's mods that change the model in a reply."""
     return isinstance(mod, LocalDpMod) or mod in (fixedclipping_mod, adaptiveclipping_mod)
 
 
 def on_model(mod: Mod) -> Mod:
-    """Wrap a mod so that it sees messages without the payload and local paths, which it does not expect.
+    """Wrap a mod to hide the payload and the local paths, which it does not expect.
 
-    Exchanges whose replies carry no model, such as FedX's scoring exchange, skip the mod: Flower's mods would answer
-    with an error that never reaches the server.
+    Exchanges whose replies carry no model, such as FedX's first exchange, skip the mod: Flower's mods would answer with
+    an error that never reaches the server.
     """
 
     def around(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -71,7 +71,7 @@ def on_model(mod: Mod) -> Mod:
 
 
 def uncovered_fields(strategy: type[PayloadStrategy], settings: Settings) -> list[str]:
-    """List the fields that an algorithm's clients may send beside the model; a mod leaves them unchanged.
+    """Return the names of the fields that clients may send in addition to the model. A mod leaves them unchanged.
 
     Args:
         strategy: The algorithm's strategy.
@@ -82,13 +82,13 @@ def uncovered_fields(strategy: type[PayloadStrategy], settings: Settings) -> lis
 
 
 def _refuse(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """A mod that rejects unfit algorithms in the handshake, when the server still shows a client's reason."""
+    """Reject, as a mod, unfit algorithms in the handshake, in which the server still shows a client's reason."""
     config = run_config(context)
-    secure = "with privacy.secure-sum a reply holds a term of a sum, and no model" if config.privacy.secure_sum else ""
+    secure = "with privacy.secure-sum a reply contains a masked term, not a model" if config.privacy.secure_sum else ""
     if objection := config.algorithm.traits.objection or secure:
         refused = f"the ClientApp has a mod that changes the model: {objection}"
         return Message(content(config=ConfigRecord({REFUSAL: refused})), reply_to=message)
     if fields := uncovered_fields(config.algorithm.strategy, config.family):
-        beside = "the ClientApp's mods change the model only: %s may send beside it, as they are, %s"
+        beside = "the ClientApp's mods change only the model: clients of %s may also send, unchanged: %s"
         log(WARNING, beside, config.run.strategy, ", ".join(fields))
     return call_next(message, context)

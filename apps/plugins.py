@@ -1,4 +1,4 @@
-"""Strategies of a user's own: rows of the registry in other packages, which a path or an entry point names."""
+"""Strategies of other packages: rows for the registry, named by a path or by an entry point."""
 
 import tomllib
 from collections.abc import Collection, Mapping
@@ -12,18 +12,18 @@ from problems.importing import ROWS, Plugin, find_plugin, import_named, is_dotte
 ROW_FORM = "package.module:ROW"
 SETTINGS = "strategy-settings"
 PAGE = "docs/tutorials/your-own-algorithm.md"
-# names that others use for a strategy
+# other common names of a strategy
 _ALSO = dict.fromkeys(("fedavg", "fed-avg", "federated-averaging"), "local-sgd")
 
 
 def find_row(strategy: str) -> Algorithm:
-    """Return the row that a strategy's name stands for.
+    """Return the row of a strategy.
 
     Args:
-        strategy: a name of the registry, ``package.module:ROW``, or the name of an entry point.
+        strategy: A name of the registry, ``package.module:ROW``, or the name of an entry point.
 
     Raises:
-        ConfigError: there is no such strategy, or what is found is no row.
+        ConfigError: The strategy does not exist, or is not a row.
     """
     if strategy in ALGORITHMS:
         return ALGORITHMS[strategy]
@@ -36,16 +36,16 @@ def find_row(strategy: str) -> Algorithm:
     return _import_row(path)
 
 
-# a key behind all of a text, which is lost if the text ends its table or begins a comment
+# A key after the whole text. It is lost if the text closes its table or begins a comment.
 _END = "end-of-settings"
 
 
 def describe_plugins(group: str, hidden: Collection[str]) -> dict[str, str]:
-    """Return what is known of the entry points of a group, by name.
+    """Return descriptions of the entry points of a group, by name.
 
     Args:
-        group: `ROWS`, whose rows are imported for their descriptions, or another.
-        hidden: names that stand for something of the project, which a package's entry point cannot change.
+        group: The group. The rows of `ROWS` are imported for their descriptions.
+        hidden: Names that the project uses itself. Entry points with these names have no effect.
     """
     return {one.name: _describe(group, one) for one in plugins(group) if one.name not in hidden}
 
@@ -56,12 +56,12 @@ def add_settings(flat: Mapping[str, Scalar], strategy: str, row: Algorithm) -> d
     `flwr run` refuses keys that are not in the project's pyproject.toml, such as those of another package's strategy.
 
     Args:
-        flat: the run config.
-        strategy: its strategy.
-        row: of the strategy.
+        flat: The run config.
+        strategy: The name of its strategy.
+        row: The strategy's row.
 
     Raises:
-        ConfigError: the strategy is the project's own, the text is no TOML, or a key is given in both places.
+        ConfigError: The strategy is the project's own, the text is not TOML, or a key is in both places.
     """
     text = flat.get(SETTINGS, "")
     if not text or not isinstance(text, str):
@@ -72,7 +72,7 @@ def add_settings(flat: Mapping[str, Scalar], strategy: str, row: Algorithm) -> d
 
     if strategy in ALGORITHMS or not row.table:
         where = f"table {row.table!r}" if row.table else "none"
-        raise refuse(repr(text), f"'' with strategy {strategy!r}, whose own keys are: {where}", "leave it out")
+        raise refuse(repr(text), f"'' with strategy {strategy!r}, whose own keys are: {where}", f"remove {SETTINGS}")
     try:
         given = flatten(tomllib.loads(f"{row.table} = {{{text}, {_END}=0}}"))
         if given.pop(f"{row.table}.{_END}", None) is None:  # the text closes the table itself
@@ -81,7 +81,7 @@ def add_settings(flat: Mapping[str, Scalar], strategy: str, row: Algorithm) -> d
         example = "key=value pairs with commas, such as \"momentum=0.5, kind='plain'\""
         raise refuse(f"{text!r} ({error})", example, f"see {PAGE}") from None
     if twice := [key for key in given if key in flat]:
-        raise refuse(f"{text!r}, and {twice[0]} besides", "a key once", "leave one out")
+        raise refuse(f"{text!r}, and also {twice[0]}", "each key once", f"remove {twice[0]} from one of the two places")
     return {**flat, **given, SETTINGS: ""}
 
 
@@ -91,13 +91,13 @@ def _import_row(path: str) -> Algorithm:
         raise _refuse(f"'{path}', a {type(row).__name__}")
     taken = {one.table: one.settings for one in ALGORITHMS.values() if one.table}
     if row.table in (PRIVACY, SYNTHETIC) or taken.get(row.table, row.settings) is not row.settings:
-        got = f"'{path}', whose table {row.table!r} is there already"
-        raise ConfigError("strategy", got=got, allowed="a table of its own", hint=f"rename it, see {PAGE}")
+        got = f"'{path}', whose table {row.table!r} belongs to another strategy"
+        raise ConfigError("strategy", got=got, allowed="an unused table name", hint=f"rename the table, see {PAGE}")
     return row
 
 
 def _refuse(got: str) -> InputError:
-    allowed = f"'{ROW_FORM}' with an Algorithm, as apps.registry.adapt makes it"
+    allowed = f"'{ROW_FORM}' that names an Algorithm, such as apps.registry.adapt returns"
     return ConfigError("strategy", got=got, allowed=allowed, hint=f"see {PAGE}")
 
 

@@ -1,4 +1,4 @@
-"""The registry: value of the run-config key ``strategy`` -> the algorithm that it starts. Each algorithm is one row.
+"""The registry of algorithms: each value of the run-config key ``strategy`` has a row.
 
 A row combines a strategy and a client class (`pair`), or makes both from a `Method` (`adapt`).
 """
@@ -21,7 +21,7 @@ from strategies.vfb2 import VFB2SAGA, VFB2SGD, VFB2SVRG
 
 __all__ = ["ALGORITHMS", "Algorithm", "adapt", "pair"]
 
-# Makes a row from the two classes; by default the clients hold rows.
+# Makes a row from the two classes. By default the clients have rows, not columns.
 pair = partial(Algorithm, sites=RowSites(), evaluation=RowEvaluation())
 
 

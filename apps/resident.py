@@ -1,8 +1,8 @@
-"""A process that stays at a site from message to message of a run, with PyTorch, data and models loaded once.
+"""A process that stays at a site between the messages of a run, so PyTorch, data and models are loaded once.
 
-Flower starts a ClientApp in a new process for each message. That process starts this one at the first message of a run,
-passes it every message over a Unix socket in a private folder, and gives Flower its answers (`apps.sites.staying`). It
-ends when it has had nothing to do for as long as the site's owner says, or with the SuperNode.
+Flower starts a ClientApp in a new process for each message. At the first message of a run, that process starts this
+one. It then forwards every message over a Unix socket in a private folder, and returns the answers to Flower
+(`apps.sites.staying`). The resident process ends with the SuperNode, or after the idle time that the site's owner sets.
 
     python -m apps.resident SOCKET SECONDS SUPERNODE
 """
@@ -21,22 +21,28 @@ from typing import Any
 
 from payloads.flower_internals import identity
 
-# seconds between two looks at whether the SuperNode, or who has asked, is still there
+# seconds between two checks that the SuperNode and the asking process still run
 _LOOK = 0.5
 
 
 def main(path: str, seconds: float, supernode: int) -> None:
-    """Listen, and answer messages in a process of its own, one after another, until that is no longer needed."""
+    """Serve messages one at a time in a new process, until it is idle for too long or the SuperNode ends.
+
+    Args:
+        path: The path of the socket.
+        seconds: The longest idle time.
+        supernode: The process id of the SuperNode.
+    """
     with Listener(path, family="AF_UNIX") as listener:
         if os.fork():
-            os._exit(0)  # whoever started this goes on, and can connect
+            os._exit(0)  # the starting process continues, and can connect
         watch = _Watch(Path(path), seconds, supernode)
         from apps.client_app import app as client_app
 
-        gc.freeze()  # what was imported stays, so that no collection need walk over it
+        gc.freeze()  # imported objects stay, so garbage collections need not visit them
         while True:
             with listener.accept() as connection, watch.at_work(), contextlib.suppress(EOFError, OSError):
-                connection.send(None)  # it will not end before it has answered
+                connection.send(None)  # a promise: this process will not end before it has answered
                 message, context, who = connection.recv()
                 with watch.asked_by(connection), identity(*who):
                     try:
@@ -47,22 +53,22 @@ def main(path: str, seconds: float, supernode: int) -> None:
 
 
 def _portable(error: Exception) -> Exception:
-    """An error that can be sent to another process."""
+    """Return an error that can be sent to another process."""
     try:
         if str(pickle.loads(pickle.dumps(error))) == str(error):
             return error
-    except Exception:  # whatever an exception's own constructor needs
+    except Exception:  # an exception's constructor may need any arguments
         pass
     return RuntimeError(f"{type(error).__name__}: {error}")
 
 
 class _Watch:
-    """Ends this process when nobody needs it: nobody asks any more, who asked has gone, or the SuperNode has."""
+    """A thread that ends this process if it is idle for too long, or the asking process or the SuperNode has ended."""
 
     def __init__(self, path: Path, seconds: float, supernode: int) -> None:
         self._path, self._seconds, self._supernode = path, seconds, supernode
         self._asking: Connection | None = None
-        self._free: float | None = time.monotonic()  # since when, unless it is at work
+        self._free: float | None = time.monotonic()  # start of the idle time; None: at work
         self._lock = threading.Lock()
         threading.Thread(target=self._look, daemon=True).start()
 
@@ -83,7 +89,7 @@ class _Watch:
         try:
             yield
         finally:
-            with self._lock:  # it is closed next, and must not be looked at any more
+            with self._lock:  # the connection is closed next, and must not be polled any more
                 self._asking = None
 
     def _look(self) -> None:
@@ -98,7 +104,7 @@ class _Watch:
         if not _runs(self._supernode):
             return True
         if self._free is None:
-            # who asks sends nothing more: there is something to read only when its process has ended
+            # the asking process sends nothing more, so the connection is readable only after that process has ended
             return (asking := self._asking) is not None and asking.poll()
         return time.monotonic() - self._free > self._seconds or not self._path.exists()
 

@@ -1,4 +1,4 @@
-"""The ServerApp: reads the run config, opens the run directory, trains, and logs how the run ended as its last line."""
+"""The ServerApp: it reads the run config, opens the run directory, trains, and logs the outcome in its last line."""
 
 from logging import ERROR
 
@@ -22,15 +22,15 @@ app = ServerApp()
 
 
 class RunFailedError(RuntimeError):
-    """The run ended without a result. The message is the reason, with which the log ends too."""
+    """A run that ended without a result. The message is the reason, which is also the last line of the log."""
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run one federation from start to result.json; if it fails with its directory open, leave failure.json instead.
+    """Run a federation and write result.json. If the run fails after its directory is open, write failure.json.
 
     Raises:
-        RunFailedError: for a reason that a user can remove. Other exceptions pass through.
+        RunFailedError: The run failed for a reason that a user can fix. Other exceptions pass through.
     """
     try:
         config = parse_run_config(context.run_config)
@@ -52,7 +52,7 @@ def main(grid: Grid, context: Context) -> None:
     except Exception as error:
         directory.fail(f"{type(error).__name__}: {error}")
         raise
-    except BaseException:  # what `flwr stop` and signals raise here
+    except BaseException:  # `flwr stop` and signals raise it here
         _note_stop(training)
         raise
     training.history.tell_result(result, config)

@@ -1,6 +1,6 @@
 """The ClientApp that Flower starts, in a new process for each message.
 
-It answers there or, where the node config has ``stay``, in a process that stays at the site from message to message.
+It answers in that process or, if the node config sets ``stay``, in a process that stays at the site between messages.
 """
 
 from flwr.app import Context, Message
@@ -32,7 +32,7 @@ def evaluate(message: Message, context: Context) -> Message:
 def _answer(message: Message, context: Context) -> Message:
     if seconds := staying_seconds(context.node_config):
         return ask(message, context, seconds)
-    # takes seconds, most of them for PyTorch, which a process that only passes messages on does without
+    # takes seconds, mostly for PyTorch, which a process that only forwards messages does not need
     from apps.client_app import app as client_app
 
     return client_app(message, context)

@@ -1,1 +1,1 @@
-"""What travels between client and server: typed records, and the settings both must agree on."""
+"""The messages between client and server: typed records, and the settings on which both must agree."""

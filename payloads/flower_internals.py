@@ -1,9 +1,9 @@
-"""The names of Flower that we use although it does not promise them. Those that only the engines of ``simulations`` use
-are in ``simulations/engines/flower_internals.py``, which no site needs; no other file has any.
+"""The private names of Flower that we use. Names that only the engines of ``simulations`` need are in
+``simulations/engines/flower_internals.py``, which no site imports. No other file uses private names.
 
-Flower promises what the packages ``flwr.app``, ``flwr.client``, ``flwr.clientapp``, ``flwr.common``,
-``flwr.serverapp`` and ``flwr.simulation`` list in ``__all__``, and the options of its commands. The names in both
-modules may change with any release: ``tests/payloads/test_flower_internals.py`` then fails first and says which did.
+Flower's public names are the entries of ``__all__`` in ``flwr.app``, ``flwr.client``, ``flwr.clientapp``,
+``flwr.common``, ``flwr.serverapp`` and ``flwr.simulation``, and the options of its commands. The names in both modules
+may change with any release: ``tests/payloads/test_flower_internals.py`` then fails first and names them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from flwr.supercore.task_identity import TaskIdentity
 T = TypeVar("T")
 Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
 
-# Names of classes that are recognised by them, which saves importing the classes: the grids, and Ray's actor.
+# Names of classes, by which instances are recognised without importing the classes: the grids, and Ray's actor.
 SIMULATION_GRID = "InMemoryGrid"
 DEPLOYMENT_GRID = "HttpGrid"
 CLIENT_ACTOR = "ClientAppActor"
@@ -26,16 +26,16 @@ CLIENT_ACTOR = "ClientAppActor"
 CLIENT_ACTOR_MODULE = "flwr.simulation.ray_transport.ray_actor"
 # the simulation grid's attribute: seconds between two checks for replies
 PULL_INTERVAL = "pull_interval"
-# A ClientApp's exception in the error of a reply. A deployed site names the exception's own class; a simulation names
-# a class of Flower's, and ends with the exception's text.
+# A ClientApp's exception in the error of a reply. A deployed site names the exception's own class. A simulation names
+# a class of Flower, and ends with the exception's text.
 CLIENT_EXCEPTION = r"<class '.*?'>:<'(?:.*Exception ClientAppException occurred\. Message: )?(.+)'>"
-# An environment variable that keeps Flower from installing the dependencies anew for every run.
+# An environment variable that keeps Flower from installing the dependencies again for every run.
 NO_INSTALLATION = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
 
 
 @contextmanager
 def identity(task_id: int, run_id: int, node_id: int) -> Iterator[None]:
-    """Give this process the identity that ``Message`` asks for, and restore the old one afterwards."""
+    """Set the identity of this process, which ``Message`` requires, and restore the old identity afterwards."""
     before = (TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id)
     TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = task_id, run_id, node_id
     try:
@@ -45,28 +45,32 @@ def identity(task_id: int, run_id: int, node_id: int) -> Iterator[None]:
 
 
 def own_identity() -> tuple[int, int, int]:
-    """Return the identity of this process, for `identity` in another one."""
+    """Return the identity of this process, for `identity` in another process."""
     return TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id
 
 
 def parse_config_args(text: str) -> dict[str, Any]:
-    """The flat values of ``key=value`` pairs or of a TOML file, as ``flwr run`` and ``flower-supernode`` read them.
+    """Return the flat values of ``key=value`` pairs or of a TOML file, as ``flwr run`` and ``flower-supernode`` do.
+
+    Args:
+        text: The pairs, or the path of the file.
 
     Raises:
-        click.ClickException, OSError, ValueError: the text is neither, or the file cannot be read.
+        click.ClickException, OSError, ValueError: The text is neither, or the file cannot be read.
     """
-    from flwr.common.config import parse_config_args as parse  # half a second that only the command line needs
+    from flwr.common.config import parse_config_args as parse  # takes half a second; only the command line needs it
 
     values: dict[str, Any] = parse([text])
     return values
 
 
 def readdress(message: Message, node_id: int, content: RecordDict | None = None) -> Message:
-    """Return the message for another node.
+    """Return a copy of a message for another node. Flower's constructor would take four times as long.
 
     Args:
-        message: stays as it is. Flower's constructor would take four times as long.
-        content: of the other; None: the two share theirs.
+        message: The message. It is not changed.
+        node_id: The other node.
+        content: The copy's content. None: both messages share their content.
     """
     twin, metadata = make_twin(message), make_twin(message.metadata)
     metadata.dst_node_id = node_id
@@ -77,7 +81,7 @@ def readdress(message: Message, node_id: int, content: RecordDict | None = None)
 
 
 def values_of(record: ArrayRecord | ConfigRecord | MetricRecord | RecordDict) -> dict[str, Any]:
-    """The values of a record by name: its own dictionary, whose methods are several times quicker than the record's."""
+    """Return the dictionary in which a record keeps its values. Its methods are several times quicker."""
     values: dict[str, Any] = record.__dict__["_data"]
     return values
 
@@ -86,7 +90,8 @@ def fill(kind: type[Record], values: Mapping[str, Any]) -> Record:
     """Make a record without the checks of its constructor.
 
     Args:
-        values: its entries, which must be of the types that the constructor accepts.
+        kind: The type of the record.
+        values: The entries. They must have the types that the constructor accepts.
     """
     record = kind.__new__(kind)
     record.__dict__.update(_empty(kind), _data=dict(values))
@@ -99,7 +104,7 @@ def _empty(kind: type[Record]) -> dict[str, Any]:
 
 
 def make_twin(one: T) -> T:
-    """An object with the same attributes, made without its constructor."""
+    """Return an object with the same attributes, made without its constructor."""
     twin = one.__class__.__new__(one.__class__)
     twin.__dict__.update(one.__dict__)
     return twin

@@ -1,8 +1,8 @@
-"""Evaluation on rows that sites hold out: exchanges after which the server knows all scores up to a bin.
+"""Evaluation on the sites' held-out rows: exchanges that give the server all scores up to a bin.
 
 In each exchange a site counts its rows of each class in each bin. A site with a least cell counts groups of rows
-instead, each in the bin of its mean score. The first bins are known to everybody; edges of finer
-ones, which follow from the counts of all sites, travel with the next question. No score leaves a site.
+instead, each in the bin of its mean score. The first bins are fixed. The edges of finer bins follow from the counts of
+all sites, and travel with the next question. No score leaves a site.
 """
 
 import dataclasses
@@ -14,15 +14,20 @@ from numpy.typing import NDArray
 from payloads.handshake import SiteReport
 from payloads.record import FloatArray, IntArray, Payload, PayloadError, array
 
-# The exchanges: about the rows that a site holds out for evaluation and, at the end of a run that evaluates on
-# validation rows, about its test rows.
+# The exchanges: one counts the rows that a site holds out for evaluation. At the end of a run that evaluates on
+# validation rows, the other counts the test rows.
 SCORE_COUNTS, TEST_SCORE_COUNTS = "score-counts", "test-score-counts"
 EVALUATIONS = (SCORE_COUNTS, TEST_SCORE_COUNTS)
 BINS = 2048
 
 
 def held_counts(report: SiteReport, phase: str) -> IntArray | None:
-    """The numbers of negatives and positives that a site counts in one of the `EVALUATIONS`; None: it has no rows."""
+    """Return the numbers of negatives and positives that a site counts in an exchange. None: it has no such rows.
+
+    Args:
+        report: The site's report.
+        phase: An exchange of `EVALUATIONS`.
+    """
     return report.test_counts if phase == TEST_SCORE_COUNTS else report.held_out_counts
 
 
@@ -33,7 +38,7 @@ class ScoreEdges(Payload):
     edges: IntArray = array(BINS - 1, kind="int")
 
     def check_order(self) -> Self:
-        """Return the record; raise `PayloadError` where the edges descend."""
+        """Return the record; raise `PayloadError` if the edges descend."""
         if (self.edges[1:] < self.edges[:-1]).any():
             raise PayloadError("ScoreEdges.edges: they descend, allowed: edges in ascending order")
         return self
@@ -41,7 +46,7 @@ class ScoreEdges(Payload):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScoreCounts(Payload):
-    """How many held-out negatives and positives of a site have scores in each bin."""
+    """The numbers of a site's held-out negatives and positives with scores in each bin."""
 
     negatives: IntArray = array(BINS, kind="int", combined="total")
     positives: IntArray = array(BINS, kind="int", combined="total")
@@ -51,8 +56,8 @@ class ScoreCounts(Payload):
         """Count rows by class and bin.
 
         Args:
-            places: (n,) the bin of each row, 0 to `BINS` - 1.
-            labels: (n,) true for a positive.
+            places: The bin of each row, 0 to `BINS` - 1, (n,).
+            labels: True for each positive row, (n,).
         """
         negatives, positives = (
             np.bincount(places[labels == label], minlength=BINS).astype(np.int32) for label in (False, True)
@@ -60,13 +65,13 @@ class ScoreCounts(Payload):
         return cls(negatives=negatives, positives=positives)
 
     def check_rows(self, held_out: IntArray | None) -> None:
-        """Check the counts against the rows that the site holds out.
+        """Check the counts against the number of the site's held-out rows.
 
         Args:
-            held_out: (2,) negatives and positives, from the site's report; None: it holds out none.
+            held_out: The numbers of negatives and positives in the site's report, (2,). None: no held-out rows.
 
         Raises:
-            PayloadError: a count is below 0, or those of a class do not add up to its rows.
+            PayloadError: A count is below 0, or the counts of a class do not add up to its rows.
         """
         held = (0, 0) if held_out is None else held_out.tolist()
         for name, rows in zip(("negatives", "positives"), held, strict=True):
@@ -77,7 +82,7 @@ class ScoreCounts(Payload):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GroupCounts(ScoreCounts):
-    """How many rows are in groups whose mean scores are in each bin, and the deviation of the scores in these groups.
+    """The numbers of rows in groups with a mean score in each bin, and the deviations of the scores in these groups.
 
     Without deviations the counts are of single rows.
     """

@@ -1,4 +1,4 @@
-"""The form of a party's row ids, which explains why equal ids were written in different ways: ``007`` and ``7``.
+"""The form of a party's row ids, which reveals ids that parties write in different ways, such as ``007`` and ``7``.
 
 A party reports the lengths of its shortest and longest id, and for each of `MARKS` whether any id has it. No id
 travels.
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from payloads.record import PayloadError
 
 MARKS = ("leading zeros", "letters", "capital letters", "small letters", "spaces around", "other characters")
-"""What some ids of a party may have."""
+"""The features of ids that a party reports."""
 
 
 def measure_ids(ids: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -42,10 +42,10 @@ def check_lengths(lengths: NDArray[np.signedinteger]) -> None:
 
 
 def compare_forms(forms: Sequence[tuple[NDArray[np.signedinteger], NDArray[np.bool_]]]) -> str:
-    """Return how the forms of the parties' ids differ, in words; "" if they have the same marks.
+    """Return the differences between the forms of the parties' ids, in words; "" if there are none.
 
     Args:
-        forms: The lengths and marks of each party, as of `measure_ids`.
+        forms: The lengths and marks of each party, as `measure_ids` returns them.
     """
     differences = []
     for place, name in enumerate(MARKS):

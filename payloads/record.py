@@ -1,6 +1,6 @@
-"""Typed, named records of arrays: the one way anything but the model travels or is kept.
+"""Typed, named records of arrays. Everything except the model travels and is stored as such a record.
 
-A payload declares its fields with their dimensions, `scores: NDArray = array("p")`. Each field is encoded on its own
+A payload declares its fields with their dimensions, `scores: NDArray = array("p")`. Each field is encoded separately
 with safetensors (dtype and shape inside, no pickle) as one bytes entry of a Flower ``ConfigRecord``.
 """
 
@@ -33,17 +33,17 @@ _DTYPES: dict[Kind, tuple[np.dtype[Any], ...]] = {
     "bytes": (np.dtype("uint8"),),
 }
 _TENSOR = "value"
-# safetensors' names of number types. Some are of no field's type: with them an error can name what came.
+# safetensors' names of number types, including types that no field has: errors can then name a wrong type.
 _NAMED = {
     "F64": "float64", "F32": "float32", "F16": "float16", "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8",
     "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
 }  # fmt: skip
-# the most bytes of the header before an array's own; our headers have less than 100
+# the limit of the header before an array's bytes; our headers have less than 100 bytes
 _LONGEST_HEADER = 4096
 
 
 class PayloadError(ValueError):
-    """A record that differs from its declaration; the message names the field, and what was expected and got."""
+    """A record that differs from its declaration. The message names the field, the value and the expected value."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,17 +69,17 @@ def array(
     """Declare a payload field.
 
     Args:
-        dims: one entry per dimension: a fixed length, or a letter. A letter must stand for the same length throughout
-            a record, and for the length that the receiver knows, if any.
+        dims: The length of each dimension: a number, or a letter. A letter stands for the same length throughout a
+            record, and for the length that the receiver expects, if any.
         kind: "float" (float32 or float64), "int" (int32 or int64), "bool" or "bytes" (uint8).
-        optional: the field may be None; it then does not travel.
-        finite: refuse NaN and infinities on arrival.
-        secret: never write the field, which must be optional, to a disk.
-        combined: what the server needs of the clients' values, if it is not each one's own: their "mean", in which they
-            count as their models do, or their "total" (of an "int").
+        optional: Whether the field may be None. It then does not travel.
+        finite: Whether NaN and infinities are refused on arrival.
+        secret: Whether the field is never written to a disk. It must then be optional.
+        combined: The only value that the server needs, if not each client's: the "mean" of the clients, weighted as
+            their models, or their "total" (of an "int"). Empty: each client's value.
     """
     if secret and not optional:
-        raise ValueError("a secret field must be optional: a record that comes from a disk has none")
+        raise ValueError("a secret field must be optional: records read from a disk lack it")
     spec = ArraySpec(dims, kind, optional, finite, secret, combined)
     default = None if optional else dataclasses.MISSING
     return dataclasses.field(default=default, metadata={"spec": spec}, kw_only=True)
@@ -89,7 +89,7 @@ _specs: dict[type, dict[str, ArraySpec]] = {}
 
 
 def specs_of(payload: type[Payload]) -> dict[str, ArraySpec]:
-    """The declared fields of a payload class, in order."""
+    """Return the declared fields of a payload class, in order."""
     if payload not in _specs:
         _specs[payload] = {field.name: field.metadata["spec"] for field in dataclasses.fields(payload)}
     return _specs[payload]
@@ -97,22 +97,26 @@ def specs_of(payload: type[Payload]) -> dict[str, ArraySpec]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Payload:
-    """Base of every record that travels or is kept. Subclasses are frozen dataclasses of `array` fields."""
+    """Base of all records. Subclasses are frozen dataclasses of `array` fields."""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The fields that are present, by name."""
+        """Return the fields that are present, by name."""
         return {name: value for name in specs_of(type(self)) if (value := getattr(self, name)) is not None}
 
     def durable(self) -> dict[str, NDArray[Any]]:
-        """The fields that are present and may be written to a disk, by name."""
+        """Return the fields that are present and may be written to a disk, by name."""
         specs = specs_of(type(self))
         return {name: value for name, value in self.arrays().items() if not specs[name].secret}
 
     def check(self, sizes: dict[str, int] | None = None, *, finite: bool = True) -> Self:
-        """Check every field against its declaration and the lengths that the caller knows; return the payload.
+        """Return the payload after a check of every field against its declaration.
+
+        Args:
+            sizes: The lengths that the caller expects, by dimension letter.
+            finite: Whether fields that must be finite are checked for NaN and infinities.
 
         Raises:
-            PayloadError: naming the field, what was expected and what it got.
+            PayloadError: A field differs from its declaration, or has an unexpected length.
         """
         known = {} if sizes is None else dict(sizes)
         for name, spec in specs_of(type(self)).items():
@@ -123,16 +127,16 @@ class Payload:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], sizes: dict[str, int] | None = None) -> Self:
-        """The payload of some fields by name, validated.
+        """Return the payload of arrays by name, after `check`.
 
         Raises:
-            PayloadError: a field is unknown, missing, misshapen or not finite.
+            PayloadError: A field is unknown, missing, misshapen or not finite.
         """
         return cls(**{name: arrays.get(name) for name in cls._check_names(arrays)}).check(sizes)
 
     @classmethod
     def _check_names(cls, given: Mapping[str, Any]) -> dict[str, ArraySpec]:
-        """The declared fields; raise `PayloadError` where a field is given that is not one of them."""
+        """Return the declared fields; raise `PayloadError` if ``given`` has any other field."""
         declared = specs_of(cls)
         if not given.keys() <= declared.keys():
             unknown = min(given.keys() - declared.keys())
@@ -140,7 +144,7 @@ class Payload:
         return declared
 
     def to_record(self) -> ConfigRecord:
-        """Encode as a Flower record, one safetensors entry a field; shapes and dtypes are checked first."""
+        """Encode as a Flower record, one safetensors entry per field, after a check of shapes and dtypes."""
         self.check(finite=False)
         encoded = {
             name: b"".join((_header_for(value.dtype, value.shape), np.ascontiguousarray(value).data))
@@ -152,15 +156,16 @@ class Payload:
     def from_record(
         cls, record: ConfigRecord, sizes: dict[str, int] | None = None, limits: Mapping[str, int] | None = None
     ) -> Self:
-        """Decode and validate a record; the arrays are read-only, and their bytes are the record's own.
+        """Decode and validate a record. The arrays are read-only, and share the record's bytes.
 
         Args:
-            sizes: lengths the caller knows, by dimension name.
-            limits: the greatest lengths of all other dimensions, for a record whose sender must not be able to
-                exhaust the receiver's memory. A field's size is checked before the field is read.
+            record: The record.
+            sizes: The lengths that the caller expects, by dimension letter.
+            limits: The greatest lengths of all other dimensions, so an untrusted sender cannot exhaust the receiver's
+                memory. A field's size is checked before the field is read.
 
         Raises:
-            PayloadError: a field is unknown, missing, too long, not safetensors, misshapen or not finite.
+            PayloadError: A field is unknown, missing, too long, not safetensors, misshapen or not finite.
         """
         blobs = values_of(record)
         specs = cls._check_names(blobs)
@@ -174,7 +179,7 @@ class Payload:
 
 
 def _find_fault(value: object, spec: ArraySpec, known: dict[str, int], finite: bool) -> str | None:
-    """What is wrong with the value of a field, or None. The lengths that its letters stand for become known."""
+    """Return the fault of a field's value, or None. Add the lengths of its dimension letters to ``known``."""
     if value is None:
         return "missing"
     allowed = _DTYPES[spec.kind]
@@ -194,12 +199,12 @@ def _find_fault(value: object, spec: ArraySpec, known: dict[str, int], finite: b
 
 
 def not_finite(value: FloatArray) -> int:
-    """How many values are NaN or infinite."""
+    """Return how many values are NaN or infinite."""
     return int(value.size - np.count_nonzero(np.isfinite(value)))
 
 
 def _longest(field: str, dims: tuple[str | int, ...], bounds: Mapping[str, int]) -> list[int]:
-    """The greatest length of each dimension; `PayloadError` where one has no bound."""
+    """Return the greatest length of each dimension; raise `PayloadError` if a dimension has no bound."""
     for dim in dims:
         if isinstance(dim, str) and dim not in bounds:
             raise PayloadError(f"{field}: dimension {dim!r} has no limit, and the sender is not trusted")
@@ -234,7 +239,7 @@ def _shape(lengths: Sequence[str | int]) -> str:
     return "(" + ", ".join(map(str, lengths)) + ")"
 
 
-# The header before an array's bytes depends on its dtype and shape only: each is written and read once.
+# The header before an array's bytes depends only on its dtype and shape, so each header is written and read once.
 
 
 @lru_cache(maxsize=256)
@@ -246,10 +251,10 @@ def _header_for(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 @lru_cache(maxsize=256)
 def _layout_of(header: bytes, size: int) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Number type and shape of the one array whose ``size`` bytes follow."""
+    """Return the number type and the shape of the array whose ``size`` bytes follow a header."""
     tensors = json.loads(header[8:])
     if not isinstance(tensors, dict):
-        raise TypeError("its header is no object")
+        raise TypeError("its header is not an object")
     tensors.pop("__metadata__", None)
     if set(tensors) != {_TENSOR}:
         raise PayloadError(f"got tensors {sorted(tensors)}, expected one named {_TENSOR!r}")

@@ -16,14 +16,14 @@ from privacy.secure_sum import CODE_BYTES, SEALED_BYTES, Member
 from privacy.shamir import SHARE_BYTES
 
 ByteArray = NDArray[np.uint8]
-# the stages; in the third the exchange takes place whose replies are summed
+# the stages; the replies of the third stage are summed
 KEYS, BOXES, VALUES, VIEWS, SHARES = STAGES = ("keys", "boxes", "values", "views", "shares")
 # the exchange of a round that has no phase
 OWN_EXCHANGE = "its own exchange"
 
 
 def purpose_of(server_round: int, phase: str, number: int, settings: bytes) -> bytes:
-    """Return the purpose of a sum: the one exchange of the one run that has it.
+    """Return the purpose of a sum, which no other exchange of any run has.
 
     Args:
         server_round: The round's number.
@@ -46,7 +46,7 @@ def hash_settings(run_config: Mapping[str, bool | float | int | str]) -> bytes:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PublicKeys(Payload):
-    """Up, stage 1: a `Member`, and the hash of the run config that its node was given."""
+    """Up, stage 1: a `Member`, and the hash of the run config that its node received."""
 
     mask_key: ByteArray = array(KEY_BYTES, kind="bytes")
     box_key: ByteArray = array(KEY_BYTES, kind="bytes")
@@ -71,7 +71,7 @@ class PublicKeys(Payload):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Members(Payload):
-    """Down, stage 2: what each client has told, in order of their places."""
+    """Down, stage 2: each client's `Member`, in order of the clients' places."""
 
     places: IntArray = array("n", kind="int")
     mask_keys: ByteArray = array("n", KEY_BYTES, kind="bytes")
@@ -96,14 +96,14 @@ class Boxes(Payload):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Present(Payload):
-    """Down, stage 3, beside the message's other records: whose boxes have arrived."""
+    """Down, stage 3, in addition to the message's other records: the clients whose boxes have arrived."""
 
     places: IntArray = array("n", kind="int")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MaskedValues(Payload):
-    """Up, stage 3: the elements of all parts one after another, and each part's length; 0 for an absent part."""
+    """Up, stage 3: the elements of all parts one after another, and each part's length. An absent part has length 0."""
 
     elements: IntArray = array("v", kind="int")
     lengths: IntArray = array("f", kind="int")
@@ -118,7 +118,7 @@ class Survivors(Payload):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Views(Payload):
-    """Up, stage 4: for each surviving neighbour the code by which the client vouches for its view of the sum."""
+    """Up, stage 4: for each surviving neighbour, the code that vouches for the client's view of the sum."""
 
     receivers: IntArray = array("k", kind="int")
     codes: ByteArray = array("k", CODE_BYTES, kind="bytes")
@@ -143,7 +143,7 @@ class Shares(Payload):
 
 
 def rows_of(numbers: Mapping[int, bytes], width: int) -> tuple[IntArray, ByteArray]:
-    """Return the keys (k,) of a mapping and its values (k, width), as records hold them."""
+    """Return the keys (k,) of a mapping and its values (k, width), in the form of the records' fields."""
     places = np.array(list(numbers), dtype=np.int64)
     return places, np.frombuffer(b"".join(numbers.values()), np.uint8).reshape(-1, width)
 
@@ -154,18 +154,18 @@ def by_place(places: IntArray, rows: ByteArray) -> dict[int, bytes]:
 
 
 def own_values(record: type[Payload] | None) -> list[str]:
-    """Return the names of the fields of which a server needs each client's own value, not a sum over clients."""
+    """Return the names of the fields of which the server needs each client's value, not a sum over clients."""
     return [] if record is None else [name for name, spec in specs_of(record).items() if not spec.combined]
 
 
 @lru_cache(maxsize=16)
 def make_ring(dtype: str, limit: float, terms: int) -> Ring:
-    """Return the ring for a sum of floats: elements are as long as the numbers of the model.
+    """Return the ring for a sum of floats. Its elements have as many bits as the numbers of the model.
 
     Args:
-        dtype: the model's number type.
-        limit: largest absolute value of a term.
-        terms: how many terms there may be.
+        dtype: The model's number type.
+        limit: The largest absolute value of a term.
+        terms: The largest number of terms.
     """
     bits: Literal[32, 64] = 64 if dtype == "float64" else 32
     # a term may be rounded up to the limit

@@ -1,4 +1,4 @@
-"""Settings that both halves of an algorithm must agree on, as typed, frozen models.
+"""Settings that the client and the strategy of an algorithm share, as typed, frozen models.
 
 Types are strict: Flower does not check that an override has the type of the value it replaces.
 """
@@ -15,7 +15,7 @@ MEAN, TRIMMED_MEAN, MEDIAN, NORM_BOUND = AGGREGATIONS = ("mean", "trimmed-mean",
 
 
 def kebab(name: str) -> str:
-    """The run-config key of a Python name: ``local_steps`` -> ``local-steps``, ``lambda_`` -> ``lambda``."""
+    """Return the run-config key of a Python name: ``local_steps`` -> ``local-steps``, ``lambda_`` -> ``lambda``."""
     return name.rstrip("_").replace("_", "-")
 
 
@@ -71,7 +71,7 @@ class Settings(BaseModel):
 
     @property
     def without_effect(self) -> tuple[str, ...]:
-        """Names of these settings that have no effect, given the others."""
+        """Names of the settings that have no effect, given the other settings."""
         return ()
 
     @property
@@ -80,7 +80,11 @@ class Settings(BaseModel):
         return False
 
     def adapt_training(self, training: "TrainingSettings") -> "TrainingSettings":
-        """Return the settings of the run's training, with those on which these settings leave no choice."""
+        """Return the run's training settings, with the values that these settings require.
+
+        Args:
+            training: The settings in the run config.
+        """
         return training
 
 
@@ -88,7 +92,7 @@ def refuse_other(owner: object, wanted: type | None, given: object) -> None:
     """Refuse settings or records that belong to another algorithm.
 
     Raises:
-        TypeError: ``given`` is neither None nor of the type ``wanted``; names both types.
+        TypeError: ``given`` is neither None nor of the type ``wanted``. The error names both types.
     """
     if given is not None and type(given) is not wanted:
         name = "nothing" if wanted is None else wanted.__name__
@@ -96,7 +100,7 @@ def refuse_other(owner: object, wanted: type | None, given: object) -> None:
 
 
 class PrivacySettings(Settings):
-    """The keys of the table ``privacy``: what a client keeps to itself."""
+    """The keys of the table ``privacy``: secure sums and differential privacy."""
 
     secure_sum: bool = setting(
         "Whether the server learns only sums over a round's clients, and nothing of a single client.", False
@@ -117,11 +121,11 @@ class PrivacySettings(Settings):
 
     @property
     def fixes_rounds(self) -> bool:
-        return self.epsilon > 0  # the noise is that for all rounds
+        return self.epsilon > 0  # the noise depends on the number of rounds
 
 
 class TrainingSettings(Settings):
-    """The common keys that every algorithm's client and strategy read. Descriptions say what is allowed."""
+    """The common keys that every algorithm's client and strategy read. The descriptions list the allowed values."""
 
     num_server_rounds: int = setting("The number of rounds.", 25, ge=1)
     local_steps: int = setting("The local steps K of a client in a round.", 32, ge=1)
@@ -207,7 +211,7 @@ class TrainingSettings(Settings):
 
     @property
     def by_examples(self) -> bool:
-        """Whether a client counts by its samples: the objective is then the mean over the samples of all sites."""
+        """Whether clients are weighted by their samples: the objective is then the mean over all sites' samples."""
         return self.client_weights == "examples"
 
     @field_validator("min_train_nodes")
@@ -219,14 +223,14 @@ class TrainingSettings(Settings):
 
     @property
     def fewest_asked(self) -> int:
-        """The fewest clients that a round asks: as many as must answer where that is a count, else 1."""
+        """The fewest clients that a round asks: ``min-train-nodes`` if it is a count, else 1."""
         return self.min_train_nodes if isinstance(self.min_train_nodes, int) else 1
 
     def fewest_replies(self, asked: int) -> int:
-        """Return how many good replies a round needs; a share is rounded up.
+        """Return how many valid replies a round needs. A share is rounded up.
 
         Args:
-            asked: how many clients the round asks.
+            asked: The number of clients that the round asks.
         """
         if isinstance(self.min_train_nodes, int):
             return self.min_train_nodes
@@ -248,7 +252,7 @@ class TrainingSettings(Settings):
         """Return the step size of a local step.
 
         Args:
-            iteration: ``(round - 1) * local_steps + step``, counted from 0 over the run.
+            iteration: The step's number ``(round - 1) * local_steps + step``, counted from 0 over the run.
         """
         if self.lr_decay == 1:
             return self.learning_rate

@@ -1,11 +1,11 @@
-"""The terms of a secure sum: a reply as one vector of ring elements, and the means behind the sum of such vectors.
+"""The terms of a secure sum: a reply as a vector of ring elements, and the means that follow from the sum of vectors.
 
-A client sends its model as the difference from the server's, which is small. A "mean" is a sum of values times the
+A client sends the difference between its model and the server's, which is small. A "mean" is a sum of values times the
 client's weight in (0, 1], divided by the sum of the weights. If a client has no value of an optional field, it adds
 zeros, and its weight does not count. A "total" is a sum of integers.
 
-The last element counts the clients that could not send their values as they are. Only its sum is revealed. An error
-instead would tell the server, in every round, something about the values of one client.
+The last element counts the clients that had to alter their values. Only its sum is revealed. An error instead would
+reveal, in every round, something about the values of a single client.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from payloads.record import FloatArray, IntArray, Payload, not_finite, specs_of
 from payloads.secure_sum import MaskedValues
 from privacy.ring import Ring
 
-# values encoded at once: their half a dozen copies then fit into the processor's cache
+# number of values encoded at once: their half a dozen copies then fit into the processor's cache
 _PIECE = 2**13
 _MEAN, _WEIGHT, _TOTAL = "mean", "weight", "total"
 
@@ -83,7 +83,7 @@ def clip(
 
 
 def _parts_of(model: Sequence[FloatArray], payload: Payload | None) -> Iterator[tuple[str, NDArray[Any]]]:
-    """The parts of a term with their kinds. Before an optional field there is a weight of 1, or 0 for an absent one."""
+    """Yield the parts of a term with their kinds. A weight precedes each optional field: 1 if present, 0 if absent."""
     for values in model:
         yield _MEAN, values
     dim = sum(values.size for values in model[:1])
@@ -112,15 +112,16 @@ def unpack(
     ring: Ring,
     weights: float,
 ) -> tuple[list[NDArray[np.float64]], dict[str, NDArray[Any]], int]:
-    """Return the means of the model's differences, the means and totals of the payload's fields, and how many clients
-    altered their values.
+    """Return the means of the model's differences, the means and totals of the payload's fields, and the number of
+    clients that altered their values.
 
     Args:
-        elements: the unmasked sum.
-        lengths: of its parts, as in `MaskedValues`.
-        model: how many of them are the model's.
-        record: the type of the payload.
-        weights: the sum of the clients' weights.
+        elements: The unmasked sum.
+        lengths: The lengths of its parts, as in `MaskedValues`.
+        model: The number of parts that belong to the model.
+        record: The type of the payload.
+        ring: The ring of the sum.
+        weights: The sum of the clients' weights.
     """
     ends = np.cumsum(lengths)
     parts = iter(np.split(elements, ends[:-1]))
@@ -138,7 +139,7 @@ def unpack(
 
 
 def _length(dims: Sequence[str | int], dim: int) -> int:
-    """The length of a field that is absent: known if it is that of the model, or fixed; else 0."""
+    """Return the length of an absent field. It is 0 unless it is fixed or the model's."""
     if any(isinstance(one, str) and one != "d" for one in dims):
         return 0
     return int(np.prod([dim if isinstance(one, str) else one for one in dims], dtype=np.int64))

@@ -19,26 +19,26 @@ ARRAYS = "arrays"
 PAYLOAD = "payload"
 CONFIG = "config"
 METRICS = "metrics"
-# where server and client share a disk: paths on it. Never sent in a deployment.
+# paths on a disk that server and client share; never sent in a deployment
 LOCAL = "local"
-# where sites read tables of their own: what they scale the columns by
+# the common scaling of columns, if sites read their own tables
 SCALING = "scaling"
-# who takes part in a secure sum
+# the participants of a secure sum
 PRESENT = "present"
 
 ROUND = "server-round"
 # the name of a message's exchange; absent in a round's own exchange
 PHASE = "phase"
-# the run's own name, under which clients keep files
+# the run's unique name, under which clients keep files
 RUN_TOKEN = "run-token"
 NUM_EXAMPLES = "num-examples"
-# in a message that asks for a stage of a secure sum: which
+# the stage of a secure sum that a message asks for
 STAGE = "stage"
-# in both: the number of the sum, counted over the run
+# in a question and its reply: the number of the secure sum, counted over the run
 SUM_NUMBER = "sum-number"
-# in a message whose reply is a term of a secure sum: the most samples of a client; absent where all count the same
+# the samples of the largest client, in a message whose reply is a term of a secure sum; absent with equal weights
 LARGEST_SITE = "largest-site"
-# from a client with a memory: the round that made the memory it started from, 0 for none
+# in the reply of a client with a memory: the round of the memory that it started from, 0 for none
 STATE_ROUND = "state-round"
 # in a message's config: memories made before this round are invalid
 STATE_SINCE = "state-since"
@@ -48,7 +48,7 @@ _DOWN = {
     ARRAYS: ArrayRecord,
     **dict.fromkeys((PAYLOAD, CONFIG, LOCAL, SCALING, PRESENT), ConfigRecord),
 }
-# One flat vector, and the floating-point buffers (batch-norm statistics) where the model has any.
+# One flat vector, and the floating-point buffers (batch-norm statistics) if the model has any.
 MODEL_ARRAYS = ("parameters", "buffers")
 # the scalars of a message
 Values = dict[str, Any]
@@ -59,23 +59,23 @@ def model_record(arrays: Sequence[FloatArray]) -> ArrayRecord:
     """Return the model as Flower's record.
 
     Args:
-        arrays: ``parameters`` (d,) and, where the model has any, ``buffers`` (b,).
+        arrays: The parameters (d,) and, if the model has any, the buffers (b,).
     """
     return fill(ArrayRecord, {name: _encode(value) for name, value in zip(MODEL_ARRAYS, arrays, strict=False)})
 
 
 def model_arrays(record: ArrayRecord) -> list[FloatArray]:
-    """The flat arrays of a model record, in order, read-only and without a copy.
+    """Return the flat arrays of a model record, in order, read-only and without a copy.
 
     Raises:
-        PayloadError: the record is not a flat model, or its bytes are not an array.
+        PayloadError: The record is not a flat model, or its bytes are not an array.
     """
     named = values_of(record)
     if tuple(named) not in (MODEL_ARRAYS[:1], MODEL_ARRAYS):
         raise PayloadError(f"model: got arrays {reprlib.repr(list(named))}, expected {list(MODEL_ARRAYS)}")
     try:
         arrays = [_decode(value) for value in named.values()]
-    except Exception as error:  # bytes from elsewhere: NumPy's reader raises a dozen types
+    except Exception as error:  # untrusted bytes: NumPy's reader raises a dozen types
         raise PayloadError(f"model: an array cannot be read ({type(error).__name__}: {error})") from None
     for name, value in zip(named, arrays, strict=True):
         if value.ndim != 1 or value.dtype not in _FLOATS:
@@ -84,7 +84,7 @@ def model_arrays(record: ArrayRecord) -> list[FloatArray]:
 
 
 def ready_to_send(value: FloatArray) -> FloatArray:
-    """A read-only copy inside the bytes that will be sent, so that `model_record` need not copy it again."""
+    """Return a read-only copy inside the bytes that will be sent, so `model_record` need not copy the array again."""
     header = _npy_header_for(value.dtype.str, value.shape)
     data = b"".join((header, np.ascontiguousarray(value).data))
     return np.frombuffer(data, value.dtype, offset=len(header)).reshape(value.shape)
@@ -94,13 +94,13 @@ def _encode(value: FloatArray) -> Array:
     # The same as Array(value), with one copy at most and a cached header.
     header = _npy_header_for(value.dtype.str, value.shape)
     data = _bytes_around(value, header) or b"".join((header, np.ascontiguousarray(value).data))
-    array = Array.__new__(Array)  # its constructor finds out which of three sets of arguments it was given
+    array = Array.__new__(Array)  # its slow constructor distinguishes three sets of arguments
     array.__dict__.update(dtype=_name_of(value.dtype), shape=value.shape, stype="numpy.ndarray", data=data)
     return array
 
 
 def _bytes_around(value: FloatArray, header: bytes) -> bytes | None:
-    """The bytes in which an array lies, if they are exactly its header and then its data; else None."""
+    """Return the bytes that contain an array, if they are exactly its header and its data; else None."""
     below: object = value
     while isinstance(below, np.ndarray):
         below = below.base
@@ -149,10 +149,14 @@ def _npy_layout(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
 
 
 def check_model(arrays: Sequence[FloatArray], like: Sequence[FloatArray]) -> None:
-    """Check a model against one of the right shape.
+    """Check a model against a model of the right shape.
+
+    Args:
+        arrays: The model to check.
+        like: The model of the right shape and dtype.
 
     Raises:
-        PayloadError: a wrong number of arrays, a wrong shape or dtype, or values that are not finite.
+        PayloadError: A wrong number of arrays, a wrong shape or dtype, or values that are not finite.
     """
     if len(arrays) != len(like):
         raise PayloadError(f"model: got {len(arrays)} arrays, expected {len(like)}")
@@ -175,13 +179,16 @@ def content(
     scaling: ConfigRecord | None = None,
     present: ConfigRecord | None = None,
 ) -> RecordDict:
-    """Make a message's content from its parts; an absent part does not travel.
+    """Make a message's content from its parts. An absent part does not travel.
 
     Args:
-        config: scalars for a client, or what a site tells in the handshake.
-        metrics: numbers that a client replies with, by name.
-        local: paths on a disk that server and client share; none in a deployment.
-        scaling: what sites scale their columns by.
+        arrays: The model.
+        config: Scalars for a client, or a site's facts in the handshake.
+        payload: The payload.
+        metrics: Numbers in a client's reply, by name.
+        local: Paths on a disk that server and client share. None in a deployment.
+        scaling: The common scaling of columns.
+        present: The participants of a secure sum.
     """
     numbers = None
     if metrics is not None:
@@ -201,7 +208,7 @@ def content(
 
 
 def digest(records: RecordDict, kind: str) -> bytes:
-    """Return a SHA-256 hash of a whole message: 32 bytes that no other message has.
+    """Return a SHA-256 hash of a whole message, 32 bytes.
 
     Every part is hashed with its type and its length, so no byte can move from a name to a value or to another part.
 
@@ -219,7 +226,7 @@ def digest(records: RecordDict, kind: str) -> bytes:
 
 
 def parts_of(key: str, value: object) -> list[bytes]:
-    """Return what `hash_parts` hashes of an entry of a record: its type, its key and its value."""
+    """Return the parts of a record's entry for `hash_parts`: its type, its key and its value."""
     parts = [type(value).__name__.encode(), key.encode()]
     if isinstance(value, Array):
         return [*parts, f"{value.dtype} {tuple(value.shape)} {value.stype}".encode(), value.data]
@@ -227,7 +234,7 @@ def parts_of(key: str, value: object) -> list[bytes]:
 
 
 def hash_parts(parts: Sequence[bytes]) -> bytes:
-    """Return a SHA-256 hash of some parts, each with its length: 32 bytes."""
+    """Return a SHA-256 hash of parts with their lengths, 32 bytes."""
     state = sha256()
     for part in parts:
         state.update(len(part).to_bytes(8, "big"))
@@ -251,10 +258,10 @@ def check_records(records: RecordDict) -> None:
 
 
 def count_bytes(records: RecordDict) -> int:
-    """Bytes of the values that a message carries: model, payload, and what sites scale columns by.
+    """Return the bytes of the values in a message: model, payload, scaling, and participants of a secure sum.
 
-    What any encoding adds is left out: array headers (64 to 128 bytes each), names, the scalars of "config" and
-    "metrics", Flower's envelope and the transport's.
+    Overhead does not count: array headers (64 to 128 bytes each), names, the scalars of "config" and "metrics",
+    Flower's envelope and the transport's.
     """
     counted = 0
     for name, record in values_of(records).items():
@@ -270,16 +277,16 @@ R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
 
 
 def find(records: RecordDict, name: str, kind: type[R]) -> R | None:
-    """The record of that name and kind, or None; quicker than ``RecordDict.config_records`` and the like."""
+    """Return the record of a name and kind, or None. It is quicker than ``RecordDict.config_records``."""
     record = values_of(records).get(name)
     return record if isinstance(record, kind) else None
 
 
 def need(records: RecordDict, name: str, kind: type[R]) -> R:
-    """Return the record of that name and kind; `find` for what must be there.
+    """Return the record of a name and kind, which must be present.
 
     Raises:
-        PayloadError: it is missing; names it.
+        PayloadError: The record is missing. The error names it.
     """
     record = find(records, name, kind)
     if record is None:

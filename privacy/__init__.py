@@ -1,1 +1,1 @@
-"""What keeps a client's numbers its own: the ring in which sums are masked, and the protocol of secure sums."""
+"""The arithmetic and the cryptography of secure sums, and the accounting of differential privacy."""

@@ -1,8 +1,9 @@
-"""Who masks with whom: all with all, or in large groups each with some (J. H. Bell, K. A. Bonawitz, A. Gascon,
-T. Lepoint, M. Raykova, "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead", CCS 2020, section 3).
+"""The graph of the pairs of clients that mask together: all pairs, or in large groups some neighbours of each client
+(J. H. Bell, K. A. Bonawitz, A. Gascon, T. Lepoint, M. Raykova, "Secure Single-Server Aggregation with
+(Poly)Logarithmic Overhead", CCS 2020, section 3).
 
-The graph is a ring of the clients in a random order, in which each is joined to the ``degree / 2`` next ones on both
-sides. All compute it from the same public seed, so nobody sends it.
+The clients form a ring in a random order, and each client is joined to the ``degree / 2`` next clients on both sides.
+All clients compute the graph from the same public seed, so it is never sent.
 """
 
 from collections.abc import Sequence
@@ -12,22 +13,22 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-# The shares of clients that may work with the server, and that may fall silent in an exchange, for which the degree
-# keeps the chances below that one client is unmasked, or that the sum cannot be unmasked.
+# The share of clients that may collude with the server, and the share that may stop answering during an exchange.
 CORRUPT, SILENT = 0.2, 0.2
+# The largest chance that some client is unmasked, and that the sum cannot be unmasked.
 _SECRECY, _SUCCESS = 2.0**-40, 2.0**-20
-# The order of the ring follows from all keys. A lying server knows the other keys when its clients choose theirs, and
-# chooses who takes part: without any 10 of 1,000 clients there are 2^78 orders, even if all keys were committed to.
+# The order of the ring follows from all keys. A lying server knows the other keys when its own clients choose theirs,
+# and it selects the participants: leaving out any 10 of 1,000 clients gives 2^78 orders, even with committed keys.
 # So a number of colluding clients has to be safe in each order that the server can try.
 _TRIES = 2.0**64
 
 
 def neighbours(clients: Sequence[int], degree: int, seed: bytes) -> dict[int, list[int]]:
-    """Return each client's neighbours, sorted; the relation is symmetric.
+    """Return each client's neighbours, sorted. The relation is symmetric.
 
     Args:
-        degree: how many each has: all others if it is not below their number, else an even number.
-        seed: at least 16 bytes that nobody could choose.
+        degree: The number of neighbours of each client: an even number, or at least the number of the other clients.
+        seed: At least 16 bytes that no single client could choose.
     """
     count = len(clients)
     if degree >= count - 1:
@@ -43,7 +44,7 @@ def neighbours(clients: Sequence[int], degree: int, seed: bytes) -> dict[int, li
 
 
 def order_ring(count: int, seed: bytes) -> NDArray[np.int64]:
-    """Return the numbers of (count,) clients in the order of the ring.
+    """Return the indices of the clients (count,) in the order of the ring.
 
     Args:
         count: The number of clients.
@@ -53,26 +54,27 @@ def order_ring(count: int, seed: bytes) -> NDArray[np.int64]:
 
 
 def threshold_of(share: float, degree: int) -> int:
-    """Return how many of a client's neighbours must be left to unmask it; always more than half of them."""
+    """Return how many of a client's neighbours must stay to unmask it. It is always more than half of them."""
     return max(ceil(round(share * degree, 9)), degree // 2 + 1)
 
 
 @lru_cache
 def smallest_degree(clients: int, share: float) -> int:
-    """Return the smallest number of neighbours for which the sum of so many clients is as safe as among all.
+    """Return the smallest number of neighbours that keeps a sum safe and likely to succeed.
 
-    With `CORRUPT` of the clients on the server's side and `SILENT` of them silent, some client has a threshold of
-    corrupt neighbours, or only corrupt and silent ones on one side, with a chance below 2^-40; and some client has too
-    few neighbours left to be unmasked with a chance below 2^-20.
+    Let a share `CORRUPT` of the clients collude with the server, and a share `SILENT` stop answering. The chance that
+    any client has a threshold of corrupt neighbours, or only corrupt and silent neighbours on one side, is below 2^-40.
+    The chance that any client has too few neighbours left to be unmasked is below 2^-20.
 
     Args:
-        share: of the neighbours, that must be left to unmask a client.
+        clients: The number of clients in the sum.
+        share: The share of a client's neighbours that must stay to unmask it.
     """
     others = clients - 1
     degrees = [one for one in range(2, others, 2) if clients * (CORRUPT + SILENT) ** (one / 2) < _SECRECY]
     if not degrees:
         return others
-    from scipy.stats import hypergeom  # takes half a second, which every message to a deployed site would cost
+    from scipy.stats import hypergeom  # takes half a second, which every message to a deployed site would pay
 
     corrupt, left = int(CORRUPT * clients), others - int(SILENT * clients)
     for degree in degrees:
@@ -85,20 +87,20 @@ def smallest_degree(clients: int, share: float) -> int:
 
 
 def count_tolerated(clients: int, share: float) -> tuple[int, int]:
-    """Return how many clients may collude with a server that lies, while no single value is revealed.
+    """Return how many clients may collude with a lying server before a single value can be revealed.
 
-    An honest client reveals shares only if ``threshold_of`` its neighbours, with the colluding ones, confirm its view
-    of the sum, and each honest client confirms one view. To unmask a client, the server needs the mask key of another
-    client that reveals shares. Both need a threshold of the same neighbours, who would have to confirm two views unless
-    ``2 * threshold - degree`` of them collude.
+    An honest client reveals shares only if ``threshold_of`` its neighbours, including colluding neighbours, confirm its
+    view of the sum. Each honest client confirms one view. To unmask a client, the server also needs the mask key of
+    one of its neighbours that reveals shares. Thresholds of the same neighbours would then have to confirm two views,
+    which takes at least ``2 * threshold - degree`` colluding ones.
 
     Args:
         clients: The number of clients in the sum.
-        share: The share of a client's neighbours that must be left to unmask it.
+        share: The share of a client's neighbours that must stay to unmask it.
 
     Returns:
-        The number wherever they are in the ring, and the number for a server that tries 2^64 orders of the ring, with
-        a chance below 2^-40 that one of them unmasks a client.
+        The number that is safe at any positions in the ring; and the number that is safe against a server that tries
+        2^64 orders of the ring, except with a chance below 2^-40.
     """
     degree = smallest_degree(clients, share)
     near = max(2 * threshold_of(share, degree) - degree - 1, 0)  # among the neighbours of each client

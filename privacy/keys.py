@@ -16,24 +16,25 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key, l
 from numpy.typing import NDArray
 
 KEY_BYTES = 32
-# what a box adds to its content
+# the bytes that a box has in addition to its content
 BOX_BYTES = 16
-# A key makes one stream or one box, so that a fixed counter and nonce are used once.
+# A key makes a single stream or a single box, so a fixed counter and a fixed nonce are used once.
 _COUNTER, _NONCE = bytes(16), bytes(12)
 _PIECE = 2**20
 _BEGIN = b"-----BEGIN PUBLIC KEY-----"
 
 
 def agree(private: X25519PrivateKey, peer_public: bytes, *, info: bytes, own_public: bytes = b"") -> bytes:
-    """Return 32 bytes that only the two holders of these keys can compute: X25519, then HKDF-SHA256.
+    """Return 32 bytes that only the owners of the two key pairs can compute: X25519, then HKDF-SHA256.
 
     Args:
-        peer_public: the other's public key, 32 bytes.
-        info: what the secret is for. Both public keys are bound to it as well.
-        own_public: the private key's public one, if it is at hand.
+        private: The own private key.
+        peer_public: The peer's public key, 32 bytes.
+        info: The purpose of the secret. The secret is also bound to both public keys.
+        own_public: The own public key. Empty: computed from the private key.
 
     Raises:
-        ValueError: the peer's key is malformed, of small order, or our own.
+        ValueError: The peer's key is malformed, of small order, or our own.
     """
     own_public = own_public or private.public_key().public_bytes_raw()
     if len(peer_public) != KEY_BYTES:
@@ -48,12 +49,12 @@ def agree(private: X25519PrivateKey, peer_public: bytes, *, info: bytes, own_pub
 
 
 def derive(secret: bytes, info: bytes) -> bytes:
-    """Return 32 bytes of HKDF-SHA256 for one purpose, which ``info`` names."""
+    """Return 32 bytes of HKDF-SHA256 for the purpose ``info``."""
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(secret)
 
 
 def expand(key: bytes, info: bytes) -> bytes:
-    """Return 32 bytes for one purpose of a key that is uniform already: the second half of HKDF-SHA256.
+    """Return 32 bytes for one purpose of a uniform key: the second half of HKDF-SHA256.
 
     Args:
         key: Random bytes, or bytes from `agree`.
@@ -63,10 +64,13 @@ def expand(key: bytes, info: bytes) -> bytes:
 
 
 def stream(key: bytes, count: int, bits: int, *, into: NDArray[Any] | None = None) -> NDArray[Any]:
-    """Return (count,) uniform elements of Z_2^bits: the beginning of the key's one stream.
+    """Return (count,) uniform elements of Z_2^bits: the beginning of the key's only stream.
 
     Args:
-        into: such an array, which is filled and returned; None: a new one.
+        key: The key, 32 bytes.
+        count: The number of elements.
+        bits: The bits of an element.
+        into: An array of this shape and type to fill and return. None: a new array.
     """
     block = np.empty(count, dtype=f"<u{bits // 8}") if into is None else into
     written = block.view(np.uint8).data
@@ -81,8 +85,9 @@ def seal(key: bytes, content: bytes, about: bytes) -> bytes:
     """Return a box with the content, `BOX_BYTES` longer.
 
     Args:
-        key: which seals one box only.
-        about: what must be known to open it, and is not in it.
+        key: A key that seals no other box.
+        content: The content.
+        about: Further bytes that are needed to open the box. The box does not contain them.
     """
     return AESGCM(key).encrypt(_NONCE, content, about)
 
@@ -91,7 +96,7 @@ def unseal(key: bytes, box: bytes, about: bytes) -> bytes:
     """Return the content of a box.
 
     Raises:
-        cryptography.exceptions.InvalidTag: another key or another ``about`` has sealed it, or it was changed.
+        cryptography.exceptions.InvalidTag: The box was sealed with another key or another ``about``, or was changed.
     """
     return AESGCM(key).decrypt(_NONCE, box, about)
 
@@ -100,7 +105,7 @@ def read_private(pem: bytes) -> bytes:
     """Return the 32 bytes of an X25519 private key.
 
     Raises:
-        ValueError, TypeError: it is none, or needs a password.
+        ValueError, TypeError: The text is not such a key, or needs a password.
     """
     key = load_pem_private_key(pem, password=None)
     if not isinstance(key, X25519PrivateKey):
@@ -109,10 +114,13 @@ def read_private(pem: bytes) -> bytes:
 
 
 def read_public(pem: bytes) -> frozenset[bytes]:
-    """Return the 32 bytes of each of the X25519 public keys that follow each other in a text.
+    """Return the 32 bytes of each X25519 public key in a text.
+
+    Args:
+        pem: The keys, one after another.
 
     Raises:
-        ValueError: one is none, or there are none.
+        ValueError: The text contains no key, or a key of another kind.
     """
     keys = [load_pem_public_key(_BEGIN + block) for block in pem.split(_BEGIN)[1:]]
     if not keys:

@@ -1,8 +1,8 @@
-"""Numbers as elements of a ring Z_2^bits, where a uniform mask hides a value perfectly and cancels without rounding.
+"""Numbers as elements of a ring Z_2^bits, in which a uniform mask hides a value perfectly and cancels without rounding.
 
-A float v becomes the integer round(v * 2^fraction_bits) modulo 2^bits, an unsigned NumPy integer, which wraps as the
-ring does. A sum of q values is accurate to q * 2^-(fraction_bits + 1) plus the rounding of the result, if each value
-lies within `Ring.limit_for`.
+A float v becomes the integer round(v * 2^fraction_bits) modulo 2^bits, stored as an unsigned NumPy integer, which wraps
+like the ring. A sum of q values is accurate to q * 2^-(fraction_bits + 1) plus the rounding of the result, if each
+value lies within `Ring.limit_for`.
 """
 
 import math
@@ -23,8 +23,8 @@ class Ring:
     """The ring and the quantisation of floats in it.
 
     Attributes:
-        bits: of an element.
-        fraction_bits: how many of them lie behind the binary point.
+        bits: The bits of an element.
+        fraction_bits: The number of bits behind the binary point.
     """
 
     bits: Literal[32, 64]
@@ -32,15 +32,20 @@ class Ring:
 
     @classmethod
     def fitting(cls, bits: Literal[32, 64], limit: float, terms: int) -> Self:
-        """Return the finest ring in which a sum of so many values within +-limit cannot wrap.
+        """Return the finest ring in which a sum of bounded values cannot wrap.
+
+        Args:
+            bits: The bits of an element.
+            limit: The largest absolute value of a term.
+            terms: The number of terms.
 
         Raises:
-            ValueError: the values are too many or too large for a ring of so many bits.
+            ValueError: The values are too many or too large for this many bits.
         """
         fraction_bits = bits - 1 - math.ceil(math.log2(limit * terms))
         if limit * terms * 2.0**fraction_bits + terms / 2 >= 2.0 ** (bits - 1):  # values may be rounded up
             fraction_bits -= 1
-        # an element must hold one value with room to spare for its rounding
+        # an element must have room for one value and its rounding
         if not 0 <= fraction_bits <= bits + 10:
             raise ValueError(f"sums of {terms} values within +-{limit:g} do not fit into {bits} bits")
         return cls(bits, fraction_bits)
@@ -52,11 +57,15 @@ class Ring:
 
     @cached_property
     def capacity(self) -> float:
-        """The sum that would be decoded with the wrong sign."""
+        """The smallest sum that would be decoded with the wrong sign."""
         return 2.0 ** (self.bits - 1 - self.fraction_bits)
 
     def limit_for(self, terms: int) -> float:
-        """Return the limit for `encode` under which a sum of so many terms cannot wrap, at most half the capacity."""
+        """Return the limit for `encode` under which a sum cannot wrap, at most half the capacity.
+
+        Args:
+            terms: The number of terms.
+        """
         if terms < 1:
             raise ValueError(f"a sum over {terms} parties; at least 1 is needed")
         return self.capacity / max(terms, 2)
@@ -65,14 +74,16 @@ class Ring:
         """Encode (k,) floats, times a weight, as (k,) elements.
 
         Args:
-            limit: at most `capacity`; half of it where none is given.
+            values: The floats (k,).
+            limit: The bound of the encoded values, at most `capacity`. None: half of the capacity.
+            weight: The factor of all values.
 
         Raises:
-            RingOverflowError: some |value * weight| >= ``limit``.
-            ValueError: a value is NaN.
+            RingOverflowError: Some |value * weight| >= ``limit``.
+            ValueError: A value is NaN.
         """
         unit, below = 2.0**self.fraction_bits, self.capacity / 2 if limit is None else limit
-        with np.errstate(over="ignore", invalid="ignore"):  # such values are refused
+        with np.errstate(over="ignore", invalid="ignore"):  # such values are refused below
             scaled = np.multiply(values, weight * unit, dtype=np.float64)
         # NaN fails every comparison, so one test finds every bad value
         if not (np.maximum.reduce(np.abs(scaled), axis=None, initial=0.0) < below * unit <= self.capacity * unit):
@@ -80,14 +91,14 @@ class Ring:
         return np.rint(scaled, out=scaled).astype(f"int{self.bits}").view(self.dtype)
 
     def decode(self, elements: NDArray[Any]) -> NDArray[np.float64]:
-        """Decode (k,) elements to float64 values; elements of the upper half are negative numbers."""
+        """Decode (k,) elements to float64 values. Elements of the upper half are negative numbers."""
         if elements.dtype != self.dtype:
             raise ValueError(f"elements of the ring are {self.dtype}, not {elements.dtype}")
         return elements.view(f"int{self.bits}").astype(np.float64) * 2.0**-self.fraction_bits
 
     def _refuse(self, numbers: NDArray[np.float64], limit: float) -> None:
         if not 0 < limit <= self.capacity:
-            raise ValueError(f"limit {limit:g} is not in (0, {self.capacity:g}], what the ring can hold")
+            raise ValueError(f"limit {limit:g} is not in (0, {self.capacity:g}], the range of the ring")
         flat = np.atleast_1d(numbers).ravel()
         missing = np.isnan(flat)
         if missing.any():

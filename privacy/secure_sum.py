@@ -1,24 +1,24 @@
-"""Secure sums: the server learns the sum of what clients send, and nothing else of any one of them.
+"""Secure sums: the server learns the sum of the clients' values, and nothing else about any single client.
 
 K. Bonawitz, V. Ivanov, B. Kreuter, A. Marcedone, H. B. McMahan, S. Patel, D. Ramage, A. Segal, K. Seth, "Practical
 Secure Aggregation for Privacy-Preserving Machine Learning" (CCS 2017), Figure 4, with the sparse graph of Bell et al.
-(`privacy.graph`). One sum has five stages. Each is a question of the server to the clients that are left:
+(`privacy.graph`). A sum has five stages. In each stage the server sends a question to the remaining clients:
 
-1. Each client makes `Secrets`, and tells their public side, a `Member`.
-2. It gives each of its neighbours, in a box that only that one can open, a share of its seed and of its mask key.
+1. Each client makes `Secrets`, and sends their public side, a `Member`.
+2. It sends each neighbour a box that only that neighbour can open: a share of its seed and a share of its mask key.
 3. It sends its values plus a mask: the stream of its seed, and for each neighbour the stream of the key that the two
-   agree on, added by the one with the lower number and subtracted by the other.
-4. The server names the survivors, whose values have arrived. The client vouches for its `view_of` the sum to each
-   surviving neighbour, by a code that only the two can compute (the consistency check of Figure 4, round 3, which
-   uses signatures).
-5. If a threshold of its neighbours vouch for the same view, the client reveals one share for each neighbour: of the
-   seed if that neighbour survived, else of its mask key. The server subtracts the streams of the survivors' seeds,
-   and the streams of pairs that a client which left has not cancelled.
+   agree on. The client with the lower number adds this stream, the other client subtracts it.
+4. The server names the survivors: the clients whose values have arrived. The client vouches for its `view_of` the sum
+   to each surviving neighbour with a code that only the two can compute (the consistency check of Figure 4, round 3,
+   which uses signatures).
+5. If a threshold of its neighbours vouch for the same view, the client reveals a share for each neighbour: the share
+   of the seed if that neighbour survived, else the share of its mask key. The server subtracts the streams of the
+   survivors' seeds, and the pairs' streams that are left because one client of the pair has dropped out.
 
-A neighbour's seed and mask key together would unmask it. So every client answers each question once, and vouches only
-for a sum that contains it, a threshold of its neighbours and as many clients as its owner demands. Clients with
-different views vouch for different codes: a server that names different survivors to different clients gets no shares
-(docs/secure-sums.md states how many clients may collude with it). Every mask is bound to all keys and to the whole
+A client's seed and mask key together would unmask it. So every client answers each question once, and vouches only for
+a sum that contains its own values, a threshold of its neighbours and as many clients as its owner demands. Clients with
+different views compute different codes: a server that names different survivors to different clients gets no shares
+(docs/secure-sums.md lists how many clients may collude with it). Every mask is bound to all keys and to the whole
 message of stage 3, so masks of clients that received different keys or messages do not cancel.
 """
 
@@ -45,12 +45,12 @@ from privacy.shamir import SHARE_BYTES, join, split
 SEALED_BYTES = 2 * SHARE_BYTES + BOX_BYTES
 # bytes of a code by which a client vouches for its view of a sum
 CODE_BYTES = 16
-# with two, each would learn the other's values from the sum
+# With two clients, each would learn the other client's values from the sum.
 FEWEST_MEMBERS = 3
 
 
 class SecureSumError(ValueError):
-    """What a client or the server cannot do without endangering the values or the sum."""
+    """A step of a secure sum that would reveal a value or spoil the sum, and is therefore refused."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Member:
 class Secrets:
     """A client's secrets, 32 bytes each: two private keys, and the seed of a stream of masks.
 
-    The mask key and the seed are for one sum. The box key may be that of many: boxes are bound to their sum in another
-    way, and no share of it is ever given away.
+    The mask key and the seed serve a single sum. The box key may serve many sums: boxes are bound to their sum in
+    another way, and no share of the box key is ever sent.
     """
 
     mask_key: bytes = field(repr=False)
@@ -91,15 +91,15 @@ class Secrets:
 
 @dataclass(frozen=True)
 class Group:
-    """What all who take part in a sum know.
+    """The public facts of a sum, known to all its clients.
 
     Attributes:
-        members: place -> what that client has told of itself.
-        share: of a client's neighbours, that must be left to unmask it.
-        purpose: names the run, the round and the exchange.
+        members: A client's place -> its public keys and commitment.
+        share: The share of a client's neighbours that must stay to unmask it.
+        purpose: The run, the round and the exchange, as bytes.
 
     Raises:
-        SecureSumError: there are fewer than `FEWEST_MEMBERS`, or two have told the same key.
+        SecureSumError: There are fewer than `FEWEST_MEMBERS` members, or two of them have the same key.
     """
 
     members: Mapping[int, Member]
@@ -111,11 +111,11 @@ class Group:
             raise SecureSumError(f"{len(self.members)} clients; a secure sum needs at least {FEWEST_MEMBERS}")
         keys = [key for member in self.members.values() for key in (member.mask_key, member.box_key)]
         if len(set(keys)) < len(keys):
-            raise SecureSumError("two clients have told the same key")
+            raise SecureSumError("two clients sent the same key")
 
     @cached_property
     def digest(self) -> bytes:
-        """A hash of all this, to which every key is bound: clients that were told different things share no key."""
+        """A hash of these facts. Every key is bound to it, so clients that received different facts share no key."""
         lines = [self.purpose, repr(self.share).encode()]
         lines += [
             place.to_bytes(4, "big") + member.mask_key + member.box_key + member.commitment
@@ -131,25 +131,25 @@ class Group:
 
     @cached_property
     def threshold(self) -> int:
-        """How many of a client's neighbours must be left to unmask it."""
+        """The number of a client's neighbours that must stay to unmask it."""
         return threshold_of(self.share, len(self.neighbours[min(self.members)]))
 
     def peers(self, place: int, present: Collection[int]) -> set[int]:
-        """Return a client's neighbours among those present."""
+        """Return the neighbours of a client that are in ``present``."""
         return set(self.neighbours[place]).intersection(present)
 
     def alone(self, present: Collection[int]) -> list[int]:
-        """Return the places in ``present`` that have fewer neighbours there than the threshold."""
+        """Return the clients in ``present`` that have fewer neighbours in it than the threshold."""
         left = set(present)
         return [place for place in sorted(left) if len(self.peers(place, left)) < self.threshold]
 
 
 def fewest_in_sum(present: int, share: float) -> int:
-    """Return how many clients' values there are at least in a sum that can be unmasked.
+    """Return the smallest number of clients whose values are in a sum that can be unmasked.
 
     Args:
-        present: how many take part.
-        share: see `Group`.
+        present: The number of clients that take part.
+        share: The share of a client's neighbours that must stay to unmask it.
     """
     return max(FEWEST_MEMBERS, threshold_of(share, min(smallest_degree(present, share), present - 1)))
 
@@ -157,23 +157,29 @@ def fewest_in_sum(present: int, share: float) -> int:
 def agree_on_boxes(
     me: int, own: Secrets, group: Group, known: Mapping[bytes, bytes] = MappingProxyType({})
 ) -> dict[int, bytes]:
-    """Stage 2: return the secrets of 32 bytes that only the client and each of its neighbours can compute.
+    """Return the secrets of stage 2: for each neighbour 32 bytes that only the client and this neighbour can compute.
 
     Args:
-        known: box key of a neighbour -> the secret, if it was computed before.
+        me: The client's place.
+        own: The client's secrets.
+        group: The members.
+        known: A neighbour's box key -> the secret, if it was computed before.
     """
     keys = {peer: group.members[peer].box_key for peer in group.neighbours[me]}
-    if known.keys() >= set(keys.values()):  # a private key takes as long to load as a secret to agree on
+    if known.keys() >= set(keys.values()):  # loading a private key takes as long as agreeing on a secret
         return {peer: known[key] for peer, key in keys.items()}
     private = X25519PrivateKey.from_private_bytes(own.box_key)
     return {peer: known.get(key) or agree(private, key, info=b"boxes") for peer, key in keys.items()}
 
 
 def share_out(me: int, own: Secrets, group: Group, agreed: Mapping[int, bytes]) -> dict[int, bytes]:
-    """Stage 2: return a box for each neighbour, of `SEALED_BYTES`.
+    """Return the boxes of stage 2: for each neighbour `SEALED_BYTES` bytes.
 
     Args:
-        agreed: from `agree_on_boxes`.
+        me: The client's place.
+        own: The client's secrets.
+        group: The members.
+        agreed: The secrets from `agree_on_boxes`.
     """
     peers = group.neighbours[me]
     seeds = split(own.seed, group.threshold, peers)
@@ -194,14 +200,19 @@ def mask(
     bits: int,
     question: bytes = b"",
 ) -> NDArray[Any]:
-    """Stage 3: return (k,) elements of Z_2^bits plus the client's mask.
+    """Return the masked values of stage 3: (k,) elements of Z_2^bits plus the client's mask.
 
     Args:
-        question: a hash of what the client was asked. Masks of clients that were asked different things do not cancel.
-        present: the places whose boxes were given out; only these may take part.
+        me: The client's place.
+        own: The client's secrets.
+        group: The members.
+        present: The clients whose boxes were passed on. Only these may take part.
+        elements: The client's values (k,).
+        bits: The bits of an element.
+        question: A hash of the message. Masks of clients that received different messages do not cancel.
 
     Raises:
-        SecureSumError: they are no members, the client is not among them, or too few of its neighbours are.
+        SecureSumError: ``present`` includes others than members, or lacks the client or too many of its neighbours.
     """
     members = me in present and set(present) <= group.members.keys()
     if not members or len(peers := group.peers(me, present)) < group.threshold:
@@ -217,7 +228,7 @@ def mask(
 
 
 def view_of(group: Group, question: bytes, present: Collection[int], survivors: Collection[int]) -> bytes:
-    """Return a SHA-256 hash of everything about a sum on which its clients must agree.
+    """Return a SHA-256 hash of all facts about a sum on which its clients must agree.
 
     Args:
         group: The members, with the purpose of the sum.
@@ -238,7 +249,7 @@ def vouch(
     survivors: Collection[int],
     fewest: int = FEWEST_MEMBERS,
 ) -> dict[int, bytes]:
-    """Stage 4: return a code of `CODE_BYTES` for each surviving neighbour.
+    """Return the codes of stage 4: `CODE_BYTES` bytes for each surviving neighbour.
 
     Args:
         me: The client's place.
@@ -247,7 +258,7 @@ def vouch(
         question: As in `mask`.
         present: As in `mask`.
         survivors: The places of the clients whose values are in the sum.
-        fewest: The smallest number of clients in a sum, as the site's owner demands it.
+        fewest: The smallest number of clients in a sum that the site's owner allows.
 
     Raises:
         SecureSumError: The survivors are too few, did not take part, or include too few neighbours of this client.
@@ -271,7 +282,7 @@ def reveal(
     codes: Mapping[int, bytes],
     boxes: Mapping[int, bytes],
 ) -> dict[int, bytes]:
-    """Stage 5: return a share for each neighbour whose box arrived.
+    """Return the shares of stage 5: one share for each neighbour whose box arrived.
 
     Args:
         me: The client's place.
@@ -281,7 +292,7 @@ def reveal(
         present: As in `mask`.
         survivors: The survivors for which this client has vouched.
         codes: A neighbour's place -> the code by which it vouches for its view.
-        boxes: A neighbour's place -> the box that it has sealed for this client. A box that does not open is left out.
+        boxes: A neighbour's place -> the box that it sealed for this client. Boxes that do not open are left out.
 
     Raises:
         SecureSumError: Fewer neighbours than the threshold vouch for this client's view.
@@ -296,7 +307,7 @@ def reveal(
         key, about = _box(agreed[peer], peer, me, group)
         try:
             content = unseal(key, boxes[peer], about)
-        except InvalidTag:  # of another sum, or junk: its sender will be found to lack shares
+        except InvalidTag:  # a box of another sum, or junk: the server will report that its sender lacks shares
             continue
         shares[peer] = content[:SHARE_BYTES] if peer in survivors else content[SHARE_BYTES:]
     return shares
@@ -310,17 +321,19 @@ def unmask(
     bits: int,
     question: bytes = b"",
 ) -> NDArray[Any]:
-    """Return (k,) the sum of the values behind the uploads.
+    """Return the sum (k,) of the clients' unmasked values.
 
     Args:
-        present: as in `mask`.
-        uploads: place -> (k,) what arrived in stage 3.
-        question: as in `mask`.
-        revealed: The place of a client that answered in stage 5 -> the place of its neighbour -> share.
+        group: The members.
+        present: The clients that took part in stage 3.
+        uploads: A client's place -> its masked values (k,).
+        revealed: The place of a client that answered in stage 5 -> the place of its neighbour -> the share.
+        bits: The bits of an element.
+        question: The hash of the message of stage 3.
 
     Raises:
-        SecureSumError: fewer than `FEWEST_MEMBERS` values arrived, or shares are missing or wrong; names whose secret
-            they are of.
+        SecureSumError: Fewer than `FEWEST_MEMBERS` values arrived, or shares are missing or wrong. The error names the
+            client whose secret cannot be restored.
     """
     if len(uploads) < FEWEST_MEMBERS:
         raise SecureSumError(f"the values of {len(uploads)} clients arrived, needed: {FEWEST_MEMBERS}")
@@ -367,12 +380,12 @@ def _pair_key(private: X25519PrivateKey, owner: int, peer: int, group: Group, qu
 
 
 def _code(agreed: bytes, sender: int, receiver: int, view: bytes) -> bytes:
-    """The code by which a sender vouches for a view; the agreed secret has no other use as a key of HMAC."""
+    """The code by which a sender vouches for a view. The agreed secret is the key of no other HMAC."""
     text = b"view" + sender.to_bytes(4, "big") + receiver.to_bytes(4, "big") + view
     return hmac_digest(agreed, text, "sha256")[:CODE_BYTES]
 
 
 def _box(agreed: bytes, sender: int, receiver: int, group: Group) -> tuple[bytes, bytes]:
-    """The key of a box, and what it is about: its sender and its receiver."""
+    """The key of a box, and the bytes that bind it to its sender and its receiver."""
     about = group.digest + sender.to_bytes(4, "big") + receiver.to_bytes(4, "big")
     return expand(agreed, about), about

@@ -1,8 +1,8 @@
 """Shamir's secret sharing (A. Shamir, "How to Share a Secret", Communications of the ACM 22, 1979).
 
-A secret of 32 bytes is the value at 0 of a random polynomial over the integers modulo a prime; holder h has the value
-at h + 1. As many holders as the threshold says can find the polynomial; fewer learn nothing about the secret. The
-arithmetic is Python's: a library that shares 16 bytes at a time in GF(2^128) took a hundred times as long.
+A secret of 32 bytes is the value at 0 of a random polynomial over the integers modulo a prime. Holder h has the value
+at h + 1. A threshold of holders can find the polynomial; fewer learn nothing about the secret. The arithmetic is
+Python's: a library that shares 16 bytes at a time in GF(2^128) took a hundred times as long.
 """
 
 import secrets
@@ -12,7 +12,7 @@ from math import prod
 SECRET_BYTES = 32
 # bytes of a share
 SHARE_BYTES = 33
-# the smallest prime above 2^256, so that every secret is below it
+# the smallest prime above 2^256, so it exceeds every secret
 _PRIME = 2**256 + 297
 
 
@@ -20,12 +20,12 @@ def split(secret: bytes, threshold: int, holders: Sequence[int]) -> dict[int, by
     """Return each holder's share of a secret.
 
     Args:
-        secret: of `SECRET_BYTES`.
-        threshold: how many shares are needed to put it together again.
-        holders: their numbers, from 0 on.
+        secret: The secret, `SECRET_BYTES` long.
+        threshold: The number of shares that restore the secret.
+        holders: The holders' numbers, from 0 on.
 
     Raises:
-        ValueError: the threshold is not from 1 to the number of holders, or the secret has another length.
+        ValueError: The threshold is not from 1 to the number of holders, or the secret has another length.
     """
     if not 1 <= threshold <= len(holders):
         raise ValueError(f"a threshold of {threshold} shares among {len(holders)} holders")
@@ -42,10 +42,13 @@ def split(secret: bytes, threshold: int, holders: Sequence[int]) -> dict[int, by
 
 
 def join(shares: Mapping[int, bytes]) -> bytes:
-    """Return the secret that shares come from: all of them, and at least as many as the threshold.
+    """Return the secret that was split into shares.
+
+    Args:
+        shares: A holder's number -> its share. There must be as many as the threshold, and all must be right.
 
     Raises:
-        ValueError: they come from no secret, as some are wrong or too few are there.
+        ValueError: The shares do not belong to a secret: some are wrong, or there are too few.
     """
     points = {holder + 1: int.from_bytes(share, "big") for holder, share in shares.items()}
     secret = 0

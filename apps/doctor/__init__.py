@@ -1,1 +1,1 @@
-"""``python -m apps.doctor``: checks, one by one, what a site or a SuperLink needs before a federation starts."""
+"""``python -m apps.doctor``: checks of everything that a site or a SuperLink needs before a federation starts."""

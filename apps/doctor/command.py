@@ -1,7 +1,7 @@
 """The commands of the doctor, for a site and for a SuperLink.
 
-Options are spelled as those of ``flower-supernode``, ``flower-superlink`` and ``flwr run``, so that a command line can
-be tried before it is run. Nothing stays on the disk.
+The options have the same names as the options of ``flower-supernode``, ``flower-superlink`` and ``flwr run``, so a
+command line can be tried before it is run. Nothing stays on the disk.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ cli = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 def site_findings(
     node_config: str, run_config: str, superlink: str, authority: Path | None, key: Path | None
 ) -> Iterator[Finding]:
-    """Make the checks of a site, one after the other.
+    """Run the checks of a site, one after the other.
 
     Args:
-        node_config: ``key=value`` pairs or a TOML file, as ``flower-supernode`` takes them.
-        run_config: likewise, as ``flwr run`` takes them; empty: the defaults.
-        superlink: ``host:port``; empty: not checked.
-        key: the SuperNode's private key; None: not checked.
+        node_config: ``key=value`` pairs or a TOML file, in the form that ``flower-supernode`` accepts.
+        run_config: ``key=value`` pairs or a TOML file, in the form that ``flwr run`` accepts. Empty: the defaults.
+        superlink: ``host:port``. Empty: not checked.
+        authority: The PEM file of the authority of the SuperLink's certificate. None: TLS is not tried.
+        key: The file of the SuperNode's private key. None: not checked.
 
     Yields:
-        Each finding as soon as it is known, and each setting of the site; after a config that cannot be read no more.
+        Each finding as soon as it is known, and each setting of the site. A config that cannot be read ends the checks.
     """
     from flwr.app import Context, RecordDict
 
@@ -71,19 +72,19 @@ def site_findings(
 
 
 Folder = Annotated[Path | None, typer.Option(help="folder of the run directories (output-dir)")]
-File = Annotated[Path | None, typer.Option(help="as flower-supernode takes it")]
-LinkFile = Annotated[Path | None, typer.Option(help="as flower-superlink takes it")]
+File = Annotated[Path | None, typer.Option(help="the same file as for flower-supernode")]
+LinkFile = Annotated[Path | None, typer.Option(help="the same file as for flower-superlink")]
 
 
 @cli.command()
 def site(
-    node_config: Annotated[str, typer.Option(help="as flower-supernode takes it")],
-    run_config: Annotated[str, typer.Option(help="as flwr run takes it")] = "",
+    node_config: Annotated[str, typer.Option(help="the same text as for flower-supernode")],
+    run_config: Annotated[str, typer.Option(help="the same text as for flwr run")] = "",
     superlink: Annotated[str, typer.Option(help="host:port")] = "",
     root_certificates: File = None,
     auth_supernode_private_key: File = None,
 ) -> None:
-    """Check what a SuperNode needs: packages, device, data, state-dir, key, connection to the SuperLink."""
+    """Check a SuperNode's requirements: packages, device, data, state-dir, key, connection to the SuperLink."""
     report(site_findings(node_config, run_config, superlink, root_certificates, auth_supernode_private_key))
 
 
@@ -92,15 +93,15 @@ def superlink(
     ssl_ca_certfile: LinkFile = None,
     ssl_certfile: LinkFile = None,
     ssl_keyfile: LinkFile = None,
-    host: Annotated[str, typer.Option(help="where it is to listen")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="where it is to listen", min=0, max=HIGHEST_PORT)] = 8000,
+    host: Annotated[str, typer.Option(help="the address on which it listens")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="the port on which it listens", min=0, max=HIGHEST_PORT)] = 8000,
     database: LinkFile = None,
     output_dir: Folder = None,
     disable_runtime_dependency_installation: Annotated[
-        bool, typer.Option("--disable-runtime-dependency-installation", help="as flower-superlink takes it")
+        bool, typer.Option("--disable-runtime-dependency-installation", help="the same flag as for flower-superlink")
     ] = False,
 ) -> None:
-    """Check what a SuperLink needs: packages, installation, certificate, port, folders for database and results."""
+    """Check a SuperLink's requirements: packages, installation, certificate, port, database and results folders."""
     from apps.doctor.installation import no_installation, packages, writable
 
     def findings() -> Iterator[Finding]:
@@ -110,7 +111,7 @@ def superlink(
         if ssl_certfile is not None and ssl_ca_certfile is not None:
             yield find("certificate", lambda: certificate(ssl_certfile, ssl_ca_certfile, ssl_keyfile))
         else:
-            missing = "no --ssl-certfile and --ssl-ca-certfile: make them with deploy/certificates.sh"
+            missing = "no --ssl-certfile and --ssl-ca-certfile: make both files with deploy/certificates.sh"
             yield Finding("certificate", False, missing)
         yield find("port", lambda: port_free(host, port))
         if proxy_variables():
@@ -124,10 +125,10 @@ def superlink(
 
 
 def report(findings: Iterator[Finding]) -> None:
-    """Print each finding as it comes.
+    """Print each finding as soon as it is known.
 
     Raises:
-        typer.Exit: with code 1, after the last finding, if one is wrong.
+        typer.Exit: A finding is wrong. The exit code is 1.
     """
     good = True
     for finding in findings:

@@ -25,23 +25,23 @@ def _load(path: Path, load: Callable[[bytes], T], got: str, allowed: str, hint: 
 
 
 def certificate(path: Path, authority: Path, key: Path | None = None) -> str:
-    """Check a SuperLink's certificate: authority, key, the address that child processes use, and days left.
+    """Check a SuperLink's certificate: its authority, its key, the address for child processes, and the days left.
 
     Args:
-        path: the certificate, a PEM file.
-        authority: that of the authority, a PEM file too.
-        key: the certificate's private key, without a passphrase; None: it is not checked.
+        path: The certificate, a PEM file.
+        authority: The authority's certificate, a PEM file.
+        key: The certificate's private key without a passphrase. None: not checked.
 
     Raises:
-        WrongError: a file is not PEM, they do not belong together, 127.0.0.1 is not named, or one ends in less than 30
-            days.
-        OSError: a file cannot be read.
+        WrongError: A file is not PEM, the files do not belong together, the certificate does not name 127.0.0.1, or a
+            certificate expires in less than 30 days.
+        OSError: A file cannot be read.
     """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from cryptography.x509 import ExtensionNotFound, IPAddress, SubjectAlternativeName, load_pem_x509_certificate
 
-    other, way_out = "another content", "give such a file"
+    other, way_out = "another content", "choose a file in PEM"
     shown, root = (
         _load(file, load_pem_x509_certificate, other, "a certificate in PEM", way_out) for file in (path, authority)
     )
@@ -50,44 +50,45 @@ def certificate(path: Path, authority: Path, key: Path | None = None) -> str:
         shown.verify_directly_issued_by(root)
     except (ValueError, TypeError, InvalidSignature):
         got = f"a certificate that was not issued by {authority}"
-        raise WrongError(path, got=got, allowed="the same authority", hint=both) from None
+        raise WrongError(path, got=got, allowed="a certificate of this authority", hint=both) from None
     if key is not None:
         allowed = "a private key in PEM without a passphrase"
         private = _load(key, lambda text: load_pem_private_key(text, None), other, allowed, way_out)
         if private.public_key() != shown.public_key():
-            got = f"another key than that of {path}"
-            raise WrongError(key, got=got, allowed="the key of its certificate", hint=both)
+            got = f"another key than the key of {path}"
+            raise WrongError(key, got=got, allowed="the key of this certificate", hint=both)
     try:
         names = shown.extensions.get_extension_for_class(SubjectAlternativeName).value.get_values_for_type(IPAddress)
     except ExtensionNotFound:
         names = []
     if LOOPBACK not in names:
-        got = f"a certificate that does not name {LOOPBACK}, where the SuperLink's own child processes reach it"
-        allowed = "it among subjectAltName's addresses"
-        raise WrongError(path, got=got, allowed=allowed, hint="make one with deploy/certificates.sh")
+        got = f"a certificate that does not name {LOOPBACK}, the address that the SuperLink's child processes use"
+        allowed = f"{LOOPBACK} among the addresses of subjectAltName"
+        raise WrongError(path, got=got, allowed=allowed, hint="make a certificate with deploy/certificates.sh")
     days = (min(shown.not_valid_after_utc, root.not_valid_after_utc) - datetime.now(UTC)).days
     if days < WARNING_DAYS:
         got, way_out = f"a certificate that is valid for {days} more days", "make a new one with deploy/certificates.sh"
-        raise WrongError(path, got=got, allowed=f"{WARNING_DAYS} at least", hint=way_out)
+        raise WrongError(path, got=got, allowed=f"at least {WARNING_DAYS} days", hint=way_out)
     return f"{path} is valid for {days:,} days"
 
 
 def node_key(path: Path) -> str:
-    """Check that a SuperNode's private key can be read, and by its owner alone.
+    """Check that a SuperNode's private key can be read, and only by its owner.
 
     Raises:
-        WrongError: it is no key on a NIST curve in OpenSSH's format, has a passphrase, or others can read it.
+        WrongError: The file is not a key on a NIST curve in OpenSSH's format, has a passphrase, or other users can
+            read it.
     """
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-    way_out = "make one with deploy/node-key.sh"
+    way_out = "make a key with deploy/node-key.sh"
     allowed = "a private key in OpenSSH's format without a passphrase"
     key = _load(path, lambda text: load_ssh_private_key(text, None), "no such key", allowed, way_out)
     if not isinstance(key, EllipticCurvePrivateKey):
-        raise WrongError(path, got="a key of another kind", allowed="one on a NIST curve", hint=way_out)
+        raise WrongError(path, got="a key of another kind", allowed="a key on a NIST curve", hint=way_out)
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
-        got = f"a key that others can read (mode {mode:o})"
-        raise WrongError(path, got=got, allowed="mode 600", hint=f"chmod 600 {path}")
+        got = f"a key that other users can read (mode {mode:o})"
+        raise WrongError(path, got=got, allowed="mode 600", hint=f"run chmod 600 {path}")
     return f"{path} is a key on {key.curve.name}"

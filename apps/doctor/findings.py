@@ -1,4 +1,4 @@
-"""What the doctor finds: one line for each check."""
+"""The doctor's findings: one line for each check."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from problems.errors import InputError
 
 
 class WrongError(InputError):
-    """A check that failed."""
+    """A failed check."""
 
 
 class Finding(NamedTuple):
@@ -24,10 +24,12 @@ class Finding(NamedTuple):
 
 
 def find(name: str, check: Callable[[], str]) -> Finding:
-    """Run a check and record its outcome.
+    """Run a check and return its outcome.
 
     Args:
-        check: returns what it saw, or raises WrongError, ValueError or OSError with what is wrong; others pass through.
+        name: The name of the check.
+        check: Returns a text if all is well, or raises WrongError, ValueError or OSError. Other exceptions pass
+            through.
     """
     try:
         return Finding(name, True, check())

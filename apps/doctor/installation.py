@@ -1,4 +1,4 @@
-"""Checks of what is installed, and of the folders that a run writes to."""
+"""Checks of the installed packages, and of the folders to which a run writes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ INSTALL = "pip install -e . -c constraints.txt"
 
 
 def packages() -> str:
-    """Check that every package the project requires is installed, in a version it allows."""
+    """Check that every required package is installed in an allowed version."""
     from packaging.requirements import Requirement
 
     try:
         wanted = [Requirement(line) for line in requires(NAME) or []]
     except PackageNotFoundError:
         got = "a package that is not installed here"
-        raise WrongError(NAME, got=got, allowed="an installation", hint=INSTALL) from None
+        raise WrongError(NAME, got=got, allowed="an installed package", hint=f"run {INSTALL}") from None
     needed = [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
     bad = []
     for one in needed:
@@ -33,34 +33,37 @@ def packages() -> str:
             found = NOTHING
         if found == NOTHING or not one.specifier.contains(found, prereleases=True):
             allowed = str(one.specifier) or "any version"
-            bad.append(WrongError(one.name, got=found, allowed=allowed, hint=INSTALL))
+            bad.append(WrongError(one.name, got=found, allowed=allowed, hint=f"run {INSTALL}"))
     if bad:
         raise WrongError.join(bad)
     return f"{len(needed)} of {len(needed)}, flwr {version('flwr')}, torch {version('torch')}"
 
 
 def no_installation(environment: Mapping[str, str]) -> str:
-    """Check that Flower does not install the project's dependencies anew for every run.
+    """Check that Flower does not install the project's dependencies again for every run.
+
+    Args:
+        environment: The environment variables.
 
     Raises:
-        WrongError: the variable that forbids it is not "1" in ``environment``.
+        WrongError: The variable that forbids the installation is not "1".
     """
     got = environment.get(NO_INSTALLATION, NOTHING)
-    if got != "1":  # as Flower reads it: "true" is not enough
-        hint = "give flower-superlink --disable-runtime-dependency-installation"
-        raise WrongError(NO_INSTALLATION, got=got, allowed="1, or every run installs all packages anew", hint=hint)
+    if got != "1":  # Flower accepts no other value, not even "true"
+        hint = "start flower-superlink with --disable-runtime-dependency-installation"
+        raise WrongError(NO_INSTALLATION, got=got, allowed="1, or every run installs all packages again", hint=hint)
     return f"{NO_INSTALLATION} is set"
 
 
 def writable(folder: Path) -> str:
-    """Check that a folder exists and can be written to, by a file that is removed at once.
+    """Check that a folder exists and is writable, with a temporary file.
 
     Raises:
-        WrongError: there is no such folder.
-        OSError: it cannot be written to.
+        WrongError: The folder does not exist.
+        OSError: The folder is not writable.
     """
     if not folder.is_dir():
-        raise WrongError("folder", got=folder, allowed="one that exists", hint="make it, or give another")
+        raise WrongError("folder", got=folder, allowed="an existing folder", hint="create the folder, or set another")
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         file.write(b"0")
     return f"{folder} can be written to"

@@ -1,4 +1,4 @@
-"""Checks of connections and ports. Only a TLS handshake is sent, and if variables name a proxy a request."""
+"""Checks of connections and ports. They send only a TLS handshake and, if variables name a proxy, a request."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ HIGHEST_PORT = 2**16 - 1
 
 
 def reachable(address: str, authority: Path | None) -> str:
-    """Check that a SuperLink listens and, given an authority, that it issued the certificate for this name.
+    """Check that a SuperLink listens and, with an authority, that its certificate is valid for this name.
 
     Args:
         address: ``host:port``, an IPv6 address in brackets.
-        authority: the PEM file of its certificate; None: TLS is not tried.
+        authority: The PEM file of the certificate's authority. None: TLS is not tried.
 
     Raises:
-        WrongError: the address is malformed, nothing answers within five seconds, or TLS fails.
-        OSError: the authority's file cannot be read.
+        WrongError: The address is malformed, nothing answers within five seconds, or TLS fails.
+        OSError: The authority's file cannot be read.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or int(port) > HIGHEST_PORT:
-        raise WrongError("--superlink", got=repr(address), allowed="host:port", hint="give it as to flower-supernode")
+        raise WrongError(
+            "--superlink", got=repr(address), allowed="host:port", hint="use the address for flower-supernode"
+        )
     name, way_out = host.strip("[]"), "see docs/deployment.md"
     if authority is not None:
-        authority.read_bytes()  # A file that cannot be read is no fault of the connection.
+        authority.read_bytes()  # a file that cannot be read is not a fault of the connection
     if answered := through_proxy(name, int(port), authority):
         return answered
     try:
@@ -43,19 +45,19 @@ def reachable(address: str, authority: Path | None) -> str:
         raise WrongError(address, got=got, allowed=f"a certificate of {authority}", hint=way_out) from None
     except OSError as error:
         got = f"no connection ({error.strerror or error})"
-        raise WrongError(address, got=got, allowed="a SuperLink that listens", hint=way_out) from None
+        raise WrongError(address, got=got, allowed="a listening SuperLink", hint=way_out) from None
 
 
 def port_free(host: str, port: int) -> str:
     """Check that a SuperLink's port is free.
 
     Raises:
-        WrongError: it is in use, or ``host`` is not an address of this machine.
+        WrongError: The port is in use, or ``host`` is not an address of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, port), family=family).close()
     except OSError as error:
         got = f"{host}:{port} ({error.strerror or error})"
-        raise WrongError("port", got=got, allowed="a free port of this machine", hint="give another --port") from None
+        raise WrongError("port", got=got, allowed="a free port of this machine", hint="set another --port") from None
     return f"{host}:{port} is free"

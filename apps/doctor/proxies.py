@@ -1,7 +1,7 @@
-"""Checks of the proxies that environment variables name: a SuperNode connects through them, and tries for ever.
+"""Checks of the proxies in environment variables: a SuperNode connects through them, and retries for ever.
 
-Flower's processes use httpx, which reads the variables as urllib does. They reach the SuperLink in this way, and also
-each other on 127.0.0.1.
+Flower's processes use httpx, which reads the variables like urllib. The variables apply to connections to the
+SuperLink, and also to connections between Flower's processes on 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from apps.doctor.findings import WrongError
 SECONDS = 5.0
 _NAMES = ("http_proxy", "https_proxy", "all_proxy")
 _LOOPBACK = "127.0.0.1"
-# an HTTP status and the beginning of the content, or the error in words
+# an HTTP status and the beginning of the content, or an error text
 Answer = tuple[int, bytes] | str
 
 
 def proxy_variables() -> list[str]:
-    """The names of the variables of this process that name proxies, in lower or upper case."""
+    """Return the names of this process's environment variables that set proxies, in lower or upper case."""
     return sorted(name for name, value in os.environ.items() if name.lower() in _NAMES and value)
 
 
 def through_proxy(host: str, port: int, authority: Path | None) -> str:
-    """Compare a connection to the SuperLink by the variables, as its SuperNode makes it, with one past them.
+    """Compare a connection to the SuperLink through the proxies with a direct connection.
 
     Args:
-        host: The SuperLink's host; an IPv6 address without brackets.
+        host: The SuperLink's host. An IPv6 address is without brackets.
         port: The SuperLink's port.
-        authority: The PEM file of the certificate's authority; None: without TLS.
+        authority: The PEM file of the certificate's authority. None: without TLS.
 
     Returns:
-        "" if the variables make no difference, else a note that the SuperLink answers through the proxy.
+        "" if the proxies make no difference, else a note that the SuperLink answers through the proxy.
 
     Raises:
         WrongError: The SuperLink does not answer through the proxy.
@@ -54,14 +54,14 @@ def through_proxy(host: str, port: int, authority: Path | None) -> str:
 
 
 def loopback(scheme: Literal["http", "https"], host: str = "") -> str:
-    """Check that Flower's processes of this machine reach each other past the proxies.
+    """Check that Flower's processes on this machine reach each other without the proxies.
 
     Args:
         scheme: The protocol between the processes.
         host: The SuperLink's host, for the hint.
 
     Raises:
-        WrongError: They would use a proxy.
+        WrongError: The processes would use a proxy.
     """
     import httpx
 
@@ -95,6 +95,6 @@ def _ask(netloc: str, authority: Path | None, *, environment: bool) -> Answer:
 
 def _wrong(key: str, got: str, host: str) -> WrongError:
     names = ",".join(dict.fromkeys(name for name in (host, _LOOPBACK, "localhost") if name))
-    allowed = f"a connection by the variables {', '.join(proxy_variables())}, which Flower's processes use"
-    hint = f"export no_proxy={names} where they start, with names and addresses and no ranges"
+    allowed = f"a connection with the variables {', '.join(proxy_variables())}, which Flower's processes use"
+    hint = f"export no_proxy={names} before you start Flower's processes; it lists names and addresses, not ranges"
     return WrongError(key, got=got, allowed=allowed, hint=hint)

@@ -1,4 +1,4 @@
-"""Checks of a site's data and of its device, as a run of its config meets them."""
+"""Checks of a site's data and of its device for a run config."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from payloads.handshake import SiteReport
 
 
 def data(context: Context) -> str:
-    """Check both configs, and that the site's data can be read, as the handshake does.
+    """Check both configs and read the site's data, in the same way as the handshake.
 
     Raises:
-        ConfigError: one of the configs is wrong.
-        DataError: the data cannot be read.
-        WrongError: the site's own file has several labels, none of them positive.
+        ConfigError: The node config or the run config is wrong.
+        DataError: The data cannot be read.
+        WrongError: The site's own file has several labels, none of them positive.
     """
     from apps.guards.work import report_of, run_config, site_of
     from apps.sites.policy import check_demands
@@ -43,14 +43,14 @@ def data(context: Context) -> str:
         raise WrongError(
             "labels",
             got=f"{negative}, none of them in positive-label",
-            allowed=f"{config.data.positive_label or '1'!r} among them, where there is more than one",
-            hint="write them as the other sites do, or set positive-label",
+            allowed=f"{config.data.positive_label or '1'!r} among several labels",
+            hint="write labels like the other sites, or set positive-label",
         )
     return f"{text}; positive labels: {positive}; negative: {negative}{_tell_columns(report)}"
 
 
 def _tell_labels(config: RunConfig, party: Held) -> str:
-    """The number of a party's labels, of which its report says nothing; reads its data."""
+    """Return the number of a party's labels, which its report does not contain. Reads the party's data."""
     from apps.parties.data import settings_of
     from vertical.parties import Party
     from vertical.problem.objectives import make_objective
@@ -66,7 +66,10 @@ def _tell_labels(config: RunConfig, party: Held) -> str:
 
 
 def _tell_columns(report: SiteReport) -> str:
-    """The dates of a site's table, and what it tells of missing cells, where they are no error; begins with ";"."""
+    """Return the date columns of a site's table and its counts of missing cells, if these are allowed.
+
+    The text begins with ";", or is empty.
+    """
     from strategies.rounds.schema import read_columns, statistics_of
 
     table, statistics = read_columns(report), statistics_of(report)
@@ -81,11 +84,11 @@ def _tell_columns(report: SiteReport) -> str:
 
 
 def audit_log(context: Context) -> str:
-    """Check that a party can write its log, whose folder it makes if there is none.
+    """Check that a party can write its log, or create the log's folder.
 
     Raises:
-        ConfigError: the key is no path.
-        WrongError: the file or its folder cannot be written to.
+        ConfigError: The key is not a path.
+        WrongError: The file or its folder is not writable.
     """
     from apps.parties.audit import log_path
 
@@ -93,7 +96,8 @@ def audit_log(context: Context) -> str:
     assert path is not None
     there = next(one for one in (path, *path.absolute().parents) if one.exists())
     if path.is_dir() or (there != path and not there.is_dir()) or not os.access(there, os.W_OK):
-        raise WrongError("file", got=path, allowed="one that can be written", hint="give another, or change its folder")
+        hint = "set another path, or make its folder writable"
+        raise WrongError("file", got=path, allowed="a writable file", hint=hint)
     return f"{path} can be written"
 
 
@@ -101,8 +105,8 @@ def device(context: Context) -> str:
     """Check that the run's device is available.
 
     Raises:
-        ConfigError: the run config is wrong.
-        ValueError: it asks for CUDA, which is not available.
+        ConfigError: The run config is wrong.
+        ValueError: The run config asks for CUDA, which is not available.
     """
     import torch
 

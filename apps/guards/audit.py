@@ -5,7 +5,7 @@ from apps.guards.work import Work
 
 
 class AuditGuard(SiteGuard):
-    """Adds a line about the work to the owner's log, if there is one, also if the work fails."""
+    """A guard that adds a line about the work to the owner's log, if the owner keeps a log. Failed work counts too."""
 
     def at_site(self, work: Work, proceed: Proceed) -> Steps:
         sites = work.run.algorithm.sites

@@ -1,4 +1,4 @@
-"""The order of the guards, and a site's work inside of them."""
+"""The order of the guards, and a site's work inside the guards."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -29,17 +29,17 @@ GUARDS: tuple[SiteGuard, ...] = (
     MemoryGuard(),
     SampleGuard(),
 )
-# for work whose answer is thrown away
+# for work whose answer is discarded
 TRIAL: tuple[SiteGuard, ...] = (MemoryGuard(),)
 
 
 def surround(work: Work, do: Proceed, guards: Sequence[SiteGuard] | None = None) -> Steps:
-    """Return a site's work inside of its guards; nothing has been done yet.
+    """Return a site's work inside its guards. It has not begun yet.
 
     Args:
         work: The request at the site.
         do: The work itself.
-        guards: The guards, the outermost first; None: `GUARDS`.
+        guards: The guards, the outermost first. None: `GUARDS`.
     """
     for guard in reversed(GUARDS if guards is None else guards):
         do = partial(guard.at_site, proceed=do)
@@ -47,14 +47,14 @@ def surround(work: Work, do: Proceed, guards: Sequence[SiteGuard] | None = None)
 
 
 def resume(steps: Steps, fitted: Fitted | BaseException | None = None) -> Answer | None:
-    """Carry on with a site's work.
+    """Begin or continue a site's work.
 
     Args:
         steps: The work.
-        fitted: The fitted model, or the client's error in its place; None: the work has not begun.
+        fitted: The fitted model, or the client's error. None: begin the work.
 
     Returns:
-        The answer; or None if the client must fit first.
+        The answer. None if the client must fit first.
     """
     try:
         if isinstance(fitted, BaseException):
@@ -68,7 +68,7 @@ def resume(steps: Steps, fitted: Fitted | BaseException | None = None) -> Answer
 
 
 def fit(work: Work) -> Fitted | BaseException:
-    """Let the work's client fit; return the model, or the client's error."""
+    """Let the work's client fit, and return the model or the client's error."""
     try:
         with resources.turn(work.client.model):
             fitted: Fitted = work.client.fit(work.request.parameters, work.request.config)
@@ -78,7 +78,11 @@ def fit(work: Work) -> Fitted | BaseException:
 
 
 def run(work: Work, do: Proceed) -> Answer:
-    """Do a site's work inside of all guards; the arguments are as for `surround`.
+    """Do a site's work inside all guards.
+
+    Args:
+        work: The request at the site.
+        do: The work itself.
 
     Raises:
         Exception: A guard refuses, or the work fails.

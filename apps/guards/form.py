@@ -5,7 +5,7 @@ from apps.guards.work import Work
 
 
 class FormGuard(SiteGuard):
-    """Refuses a malformed message before it is counted, and before any data are read."""
+    """A guard that refuses a malformed message before it is counted, and before any data are read."""
 
     def at_site(self, work: Work, proceed: Proceed) -> Steps:
         work.request.check()

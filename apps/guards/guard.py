@@ -1,8 +1,8 @@
 """The base of all guards.
 
-A site's work is a generator: it yields once where the client must fit, is sent the fitted model, and returns the
-answer. A guard is such a generator around another one: it may refuse by an error before or after the work that it
-surrounds, and change the answer. An engine can so suspend the work of several sites and fit their clients together.
+A site's work is a generator: it yields once when the client must fit, receives the fitted model, and returns the
+answer. A guard wraps such a generator in another generator. It may raise an error before or after the wrapped work, and
+may change the answer. An engine can therefore suspend the work of several sites and fit their clients together.
 """
 
 from collections.abc import Callable, Generator
@@ -15,7 +15,7 @@ Proceed = Callable[[Work], Steps]
 
 
 class SiteGuard:
-    """A concern that surrounds a site's work. Subclasses override `at_site`."""
+    """The base of guards. Subclasses override `at_site`."""
 
     def at_site(self, work: Work, proceed: Proceed) -> Steps:
         """Surround a site's work.

@@ -10,7 +10,7 @@ COUNTED = {MessageType.QUERY: HANDSHAKES, MessageType.EVALUATE: EVALUATIONS}
 
 
 class LedgerGuard(SiteGuard):
-    """Counts handshakes and evaluations, and refuses more than the owner allows."""
+    """A guard that counts handshakes and evaluations, and refuses more than the owner allows."""
 
     def at_site(self, work: Work, proceed: Proceed) -> Steps:
         if answers := COUNTED.get(work.request.kind):

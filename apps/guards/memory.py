@@ -1,4 +1,4 @@
-"""The guard of a client's memory, which the client needs before its work and keeps after it.
+"""The guard of a client's memory, which it restores before the work and stores after it.
 
 The memory is in the node's context and, if there is a store, on the site's disk.
 """
@@ -19,7 +19,7 @@ MADE = "client-state-made"
 
 
 class MemoryGuard(SiteGuard):
-    """Gives a client the memory of its last round, and keeps the new one."""
+    """A guard that restores a client's memory of its last round, and stores the new memory."""
 
     def at_site(self, work: Work, proceed: Proceed) -> Steps:
         if work.request.kind != MessageType.TRAIN or work.client.memory is None:
@@ -38,11 +38,15 @@ class MemoryGuard(SiteGuard):
 def recall(work: Work, store: StateStore | None) -> tuple[Payload | None, int]:
     """Return the client's memory and the round in which it was made, or (None, 0).
 
-    It comes from the context, else from the site's files (in a resumed run or a restarted SuperNode). Memory of rounds
-    after the request's is ignored, and so is a file of this very round.
+    The memory comes from the context, else from the site's files (in a resumed run or a restarted SuperNode). Memory of
+    later rounds than the request's is ignored, and so is a file of the same round.
+
+    Args:
+        work: The request at the site.
+        store: The site's files. None: the context only.
 
     Raises:
-        ConfigError: The newest of these files is damaged, or another client's.
+        ConfigError: The newest of these files is damaged, or belongs to another client.
     """
     memory, state, config = work.client.memory, work.context.state, work.request.config
     server_round, since = int(config[ROUND]), int(config.get(STATE_SINCE, 0))
@@ -54,17 +58,17 @@ def recall(work: Work, store: StateStore | None) -> tuple[Payload | None, int]:
         try:
             return store.load(memory, since, server_round)
         except PayloadError as error:
-            got, allowed = f"an unusable client state: {error}", "an undamaged one of this run"
-            raise ConfigError("state-dir", got=got, allowed=allowed, hint="remove its file to start anew") from None
+            got, allowed = f"an unusable client state: {error}", "an undamaged client state of this run"
+            hint = "remove the file of this client state to start without it"
+            raise ConfigError("state-dir", got=got, allowed=allowed, hint=hint) from None
     return None, 0
 
 
 def _keep(work: Work, answer: Answer, recalled: Payload | None, store: StateStore | None) -> None:
     """Keep a client's new memory, unless the memory or the reply is not finite.
 
-    The server refuses such a reply, and the next round must not start from such a memory. If the server sees a sum
-    only, the client then keeps the former memory as one of this round: the round of its memory must not reveal that it
-    diverged.
+    The server refuses such a reply, and the next round must not start from such a memory. If the server sees only a
+    sum, the client stores its former memory under this round: the round of its memory must not reveal that it diverged.
     """
     state, kept, server_round = work.client.state, values_of(work.context.state), int(work.request.config[ROUND])
     values = [*answer.arrays, *(value for value in state.arrays().values() if value.dtype.kind == "f")]

@@ -6,7 +6,7 @@ from apps.sites.policy import check_demands
 
 
 class PolicyGuard(SiteGuard):
-    """Refuses a run that does not meet the owner's demands, before any data are read."""
+    """A guard that refuses a run that does not meet the owner's demands, before any data are read."""
 
     def at_site(self, work: Work, proceed: Proceed) -> Steps:
         check_demands(work.node, work.run)

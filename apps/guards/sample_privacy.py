@@ -1,6 +1,6 @@
-"""The guard of single samples: budgets for everything that training reveals about them.
+"""The guard of single samples: budgets for everything that training reveals about a sample.
 
-The ledger of a budget is in the node's context and, with a ``state-dir``, on its disk: a server that asks for a round
+The ledger of a budget is in the node's context and, with a ``state-dir``, on its disk. A server that asks for a round
 twice is refused.
 """
 
@@ -22,7 +22,7 @@ SPENT, POOLS = "samples-spent", "pools-released"
 
 
 class SampleGuard(SiteGuard):
-    """Puts a guard before the client's samples, and keeps the ledger of what it has released, also if it fails."""
+    """A guard that limits the use of the client's samples, and stores the ledger of releases even if the work fails."""
 
     def at_site(self, work: Work, proceed: Proceed) -> Steps:
         request, limited = work.request, work.run.privacy.epsilon > 0
@@ -30,7 +30,7 @@ class SampleGuard(SiteGuard):
             raise BudgetError(
                 "privacy.epsilon",
                 got="a request for the loss of training rows",
-                allowed="none, since its budget is for training alone",
+                allowed="no such request, since the budget covers only training",
                 hint="evaluate on held-out rows",
             )
         if request.kind != MessageType.TRAIN:
@@ -45,22 +45,22 @@ class SampleGuard(SiteGuard):
 
 
 def _check_delta(key: str, delta: float, samples: int) -> None:
-    """Refuse a delta with which a site could reveal one of its samples as it is, and still keep its budget."""
+    """Refuse a delta with which a site could publish a whole sample and still stay within its budget."""
     if delta * samples > 1:
-        got, allowed = f"{delta:g}", f"at most 1 / {samples}, one over this site's number of training rows"
+        got, allowed = f"{delta:g}", f"at most 1 / {samples}, the inverse of this site's number of training rows"
         raise ConfigError(key, got=got, allowed=allowed, hint=f"set {key} to a smaller number")
 
 
 def guard_samples(work: Work) -> None:
-    """Put a guard before a client's samples, if the run has a budget.
+    """Guard a client's samples, if the run has a budget.
 
     Args:
         work: The client's work.
 
     Raises:
-        ConfigError: delta is so large that a site could tell one of its samples and keep the budget; or the run began
-            with another budget or number of rounds.
-        ModelError: the model's scores of a sample depend on others, or are random.
+        ConfigError: delta is so large that a site could publish a whole sample and stay within the budget; or the run
+            began with another budget or number of rounds.
+        ModelError: The model's scores of a sample depend on other samples, or are random.
     """
     client, context, privacy, training = work.client, work.context, work.run.privacy, work.run.training
     if not privacy.epsilon:
@@ -81,8 +81,9 @@ def guard_samples(work: Work) -> None:
     }
     with open_record(context, client.site.partition_id, SPENT) as spent:
         if any(spent.get(key, value) != value for key, value in agreed.items()):
-            got = f"{privacy.epsilon:g}, with another budget, number of rounds or file than the run began with"
-            raise ConfigError("privacy.epsilon", got=got, allowed="the same in all of a run", hint="start a new run")
+            got = f"{privacy.epsilon:g}, with another budget, number of rounds or file than at the start of the run"
+            allowed = "the budget, number of rounds and file of the run's start"
+            raise ConfigError("privacy.epsilon", got=got, allowed=allowed, hint="start a new run")
         if "noise" not in spent:
             noise = noise_of_batches(privacy.epsilon, privacy.delta, most)
             spent.update(agreed, noise=noise, batches=0, whole=0)
@@ -92,13 +93,13 @@ def guard_samples(work: Work) -> None:
 
 
 def count_pools(work: Work) -> None:
-    """Count a histogram of scores that a client is about to release, if ``fedx.pool-epsilon`` bounds them.
+    """Count the histogram of scores that a client is about to release, if ``fedx.pool-epsilon`` limits them.
 
     Args:
         work: The client's work.
 
     Raises:
-        BudgetError: The run has as many histograms as its noise was computed for, or it began with another budget.
+        BudgetError: The run has released as many histograms as its noise allows, or it began with another budget.
         ConfigError: As for `guard_samples`.
     """
     epsilon, delta = (getattr(work.run.family, f"pool_{name}", 0.0) for name in ("epsilon", "delta"))
@@ -112,13 +113,13 @@ def count_pools(work: Work) -> None:
             got, allowed = f"{epsilon:g} over {most} histograms", "the budget that the run began with"
             raise BudgetError("fedx.pool-epsilon", got=got, allowed=allowed, hint="start a new run")
         if (histograms := int(released.get("histograms", 0))) >= most:
-            got, allowed = f"a request for more than {most} histograms", "one for each round, and one before round 1"
+            got, allowed = f"a request for more than {most} histograms", "a histogram for each round and for round 0"
             raise BudgetError("fedx.pool-epsilon", got=got, allowed=allowed, hint="start a new run")
         released.update(agreed, histograms=histograms + 1)
 
 
 def _keep_ledger(work: Work) -> None:
-    """Keep the ledger of what a client has released, for the next message."""
+    """Store the ledger of a client's releases, for the next message."""
     if isinstance(work.client, MethodClient) and (guard := work.client.guard):
         with open_record(work.context, work.client.site.partition_id, SPENT) as spent:
             spent.update(batches=guard.ledger.batches, whole=guard.ledger.whole)

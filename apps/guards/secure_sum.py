@@ -20,15 +20,15 @@ from payloads.wire import LARGEST_SITE, NUM_EXAMPLES, PAYLOAD, PHASE, ROUND, STA
 from privacy.secure_sum import SecureSumError, fewest_in_sum
 from problems.models.vectors import bound_length
 
-# the exchanges of the newest round that the node has told keys for
+# the exchanges of the newest round for which the node has sent keys
 ASKED = "secure-sums-asked"
-# parsed run configs, by their identity, with the hashes of the configs that they were parsed from
+# parsed run configs by their identity, with the hashes of the original configs
 _hashes: dict[int, tuple[RunConfig, bytes]] = {}
 _MOST_HASHES = 16
 
 
 class SumGuard(SiteGuard):
-    """Answers the stages of a secure sum, and masks the answers that are terms of one."""
+    """A guard that answers the stages of a secure sum, and masks the answers that are terms of a sum."""
 
     def at_site(self, work: Work, proceed: Proceed) -> Steps:
         request, privacy, measures = work.request, work.run.privacy, work.request.kind == MessageType.EVALUATE
@@ -50,7 +50,7 @@ class SumGuard(SiteGuard):
 
 
 def _answer_stage(work: Work) -> Answer:
-    """The answer to a message that asks for a stage of a secure sum."""
+    """Answer a message that asks for a stage of a secure sum."""
     asked = work.request.config
     stage = str(asked[STAGE])
     kind = QUESTIONS[stage]
@@ -62,10 +62,10 @@ def _answer_stage(work: Work) -> Answer:
 
 
 def _join_once(work: Work, server_round: int, phase: str) -> None:
-    """Refuse a second sum for what a site has been asked in a round, also after its SuperNode was started anew.
+    """Refuse a second sum for the same exchange of a round, even after a restart of the SuperNode.
 
-    The difference of two sums for one question, one without some client, would be that client's values. A round may
-    count scores of several models, which ``most-evaluations`` limits.
+    If a client were missing in the second sum, the difference of the two sums would be that client's values. A round
+    may count scores of several models, which ``most-evaluations`` limits.
     """
     with open_record(work.context, work.place, ASKED) as before:
         newest, exchange = int(before.get("round", -1)), phase or OWN_EXCHANGE
@@ -77,7 +77,7 @@ def _join_once(work: Work, server_round: int, phase: str) -> None:
 
 
 def mask(answer: Answer, work: Work) -> Answer:
-    """Return an answer as a term of a secure sum, under the site's mask.
+    """Return an answer as a term of a secure sum, masked by the site's mask.
 
     Args:
         answer: The answer.
@@ -89,23 +89,23 @@ def mask(answer: Answer, work: Work) -> Answer:
     request, training, limit = work.request, work.run.training, work.run.privacy.secure_range
     assert request.present is not None
     steps = [new - old for new, old in zip(answer.arrays, request.parameters, strict=False)]
-    if steps and training.aggregation == NORM_BOUND:  # the server sees no single step
+    if steps and training.aggregation == NORM_BOUND:  # the server cannot, since it sees no single step
         steps[0] = bound_length(steps[0], training.norm_bound)
     ring, asked = make_ring(training.dtype, limit, len(request.present.places)), request.config
     weight = len(work.client.site) / int(asked[LARGEST_SITE]) if LARGEST_SITE in asked else 1.0
     if not 0 <= weight <= 1:
         raise SecureSumError(
-            f"the server says that no site has more than {asked[LARGEST_SITE]} samples, but this one has"
+            f"the server claims that no site has more than {asked[LARGEST_SITE]} samples, but this site has"
         )
     values, changed = pack(steps, answer.payload, ring, limit, weight, altered=answer.altered)
     if changed:
         text = "%d values of this site's reply were clipped to +-%g, or are not finite: %s"
-        log(WARNING, text, changed, limit, "the server learns the number of such sites, and not which they are")
+        log(WARNING, text, changed, limit, "the server learns only the number of such sites")
     return replace(answer, arrays=[], payload=_client(work).mask(values, ring, request.present, request.question))
 
 
 def _client(work: Work) -> SumClient:
-    """The node's client in the sum that the request's scalars name."""
+    """Return the node's client in the sum that the request's scalars name."""
     asked, settings, context = work.request.config, _hash_settings(work), work.context
     number = int(asked[SUM_NUMBER])
     purpose = purpose_of(int(asked[ROUND]), str(asked.get(PHASE, "")), number, settings)
@@ -114,7 +114,7 @@ def _client(work: Work) -> SumClient:
 
 
 def _hash_settings(work: Work) -> bytes:
-    """The hash of the run config, computed once for each parsed config: a client needs it in each of five stages."""
+    """Return the hash of the run config, computed once per parsed config: a client needs it in each of five stages."""
     config = work.run
     known = _hashes.get(id(config))
     if known is None or known[0] is not config:

@@ -6,7 +6,7 @@ from apps.sites.withheld import withhold
 
 
 class ErrorGuard(SiteGuard):
-    """Replaces errors of all that it surrounds, see `withhold`."""
+    """A guard that replaces the errors of the surrounded work, see `withhold`."""
 
     def at_site(self, work: Work, proceed: Proceed) -> Steps:
         with withhold(work.run, work.node):

@@ -41,17 +41,17 @@ def _parse(items: tuple[tuple[str, Scalar], ...], types: tuple[type, ...]) -> Ru
 
 
 def run_config(context: Context) -> RunConfig:
-    """The context's run config, parsed once per process and configuration."""
+    """Return the context's run config, parsed once per process and configuration."""
     flat = context.run_config
-    # The types are part of the cache key: True equals 1, but only one of the two is valid for a run-config key.
+    # The types are part of the cache key: True equals 1, but a run-config key accepts only one of these values.
     return _parse(tuple(flat.items()), tuple(map(type, flat.values())))
 
 
 def node_place(context: Context) -> tuple[int, int]:
-    """(partition id, number of partitions) from the node config.
+    """Return (partition id, number of partitions) from the node config.
 
     Raises:
-        ConfigError: they are missing, not integers, or out of range.
+        ConfigError: These keys are missing, not integers, or out of range.
     """
     way_out = "start the SuperNode with --node-config 'partition-id=0 num-partitions=3'"
     try:
@@ -64,31 +64,33 @@ def node_place(context: Context) -> tuple[int, int]:
         raise ConfigError("node config", got=got, allowed="integers", hint=way_out) from None
     if not 0 <= place[0] < place[1]:
         allowed = f"0 to num-partitions - 1 = {place[1] - 1}"
-        raise ConfigError("partition-id", got=place[0], allowed=allowed, hint="give another --node-config")
+        raise ConfigError("partition-id", got=place[0], allowed=allowed, hint="change partition-id in --node-config")
     return place
 
 
 def site_of(context: Context, config: RunConfig, scaling: Scaling | None = None) -> Held:
-    """Return what a node holds of the run's data, and limit the threads of its process.
+    """Return a node's part of the run's data, and limit the threads of its process.
 
     Args:
-        scaling: how the columns are scaled, if the server has sent it; see `Sites.hold`.
+        context: The node's context.
+        config: The run config.
+        scaling: The common scaling of columns, if the server has sent it; see `Sites.hold`.
     """
     resources.hold_threads(config.training)
     return config.algorithm.sites.hold(config, context, node_place(context), scaling)
 
 
 def report_of(context: Context, config: RunConfig) -> SiteReport:
-    """A node's report for the handshake; see `Sites.report`."""
+    """Return a node's report for the handshake; see `Sites.report`."""
     resources.hold_threads(config.training)
     return config.algorithm.sites.report(config, context, node_place(context))
 
 
 def make_client(context: Context, config: RunConfig, scaling: Scaling | None = None) -> PayloadClient[Any]:
-    """Make this node's client for the run's algorithm, on data and a model that the process caches.
+    """Make this node's client for the run's algorithm. The process caches the client's data and model.
 
     Raises:
-        ConfigError, DataError, PolicyError: as for `Sites.hold`.
+        ConfigError, DataError, PolicyError: As for `Sites.hold`.
     """
     site = site_of(context, config, scaling)
     model = config.algorithm.sites.model(config, site)
@@ -97,13 +99,13 @@ def make_client(context: Context, config: RunConfig, scaling: Scaling | None = N
 
 @lru_cache(maxsize=2)
 def decode(kind: type[Payload], fields: tuple[tuple[str, Any], ...], dim: int) -> Any:
-    """A payload from its fields; clients that share a process share its read-only arrays."""
+    """Return a payload from its fields. Clients in the same process share its read-only arrays."""
     return kind.from_record(ConfigRecord(dict(fields)), {"d": dim})
 
 
 @dataclass(frozen=True)
 class Request:
-    """A message's content, which clients may share. Each part is read when it is first needed, and may be malformed.
+    """A message's content, which clients may share. Each part is read on first access, and may be malformed.
 
     Attributes:
         records: The message's content.
@@ -131,7 +133,7 @@ class Request:
 
     @cached_property
     def local(self) -> dict[str, Any]:
-        """The paths that the message brings."""
+        """The paths in the message."""
         return read_paths(self.records)
 
     @cached_property
@@ -142,7 +144,7 @@ class Request:
 
     @cached_property
     def present(self) -> Present | None:
-        """The members of a secure sum, if the server asks for a term of one."""
+        """The members of a secure sum, if the server asks for a term."""
         record = find(self.records, PRESENT, ConfigRecord)
         return None if record is None else Present.from_record(record)
 
@@ -159,10 +161,10 @@ class Request:
         return str(self.config.get(PHASE, "segment" if self.kind == MessageType.TRAIN else self.kind))
 
     def check(self) -> None:
-        """Read all parts but the payload, whose type depends on the algorithm.
+        """Read all parts except the payload, whose type depends on the algorithm.
 
         Raises:
-            PayloadError: An unknown or malformed record, a missing record, or paths outside of a simulation.
+            PayloadError: A record is unknown, malformed or missing, or there are paths outside of a simulation.
         """
         check_records(self.records)
         _ = self.local
@@ -178,13 +180,13 @@ class Work:
     """A request at one site.
 
     Attributes:
-        message: The message that brings the request.
+        message: The message with the request.
         request: The message's content.
         context: The node's context, with the effective node config.
         run: The run config.
         facts: Entries of the line in the owner's log.
-        summed: The least number of clients in the sum that the server sees in place of the answer; 1: the server sees
-            the answer itself.
+        summed: The smallest number of clients in the sum that the server sees instead of the answer. 1: the server
+            sees the answer itself.
     """
 
     message: Message
@@ -240,7 +242,7 @@ class Answer:
     """The values that a site is about to send.
 
     Attributes:
-        arrays: The client's model; a model without arrays is not sent.
+        arrays: The client's model. A model without arrays is not sent.
         payload: The payload.
         metrics: Numbers by name.
         config: Texts and numbers of the handshake.
@@ -254,7 +256,7 @@ class Answer:
     altered: bool = False
 
     def to_records(self) -> RecordDict:
-        """The content of the reply."""
+        """Return the content of the reply."""
         return content(
             arrays=model_record(self.arrays) if self.arrays else None,
             config=None if self.config is None else ConfigRecord(self.config),

@@ -1,1 +1,1 @@
-"""The run config: its keys, how they are written, and what a strategy's name stands for."""
+"""The run config: its keys, its syntax, and the algorithm that a strategy's name selects."""

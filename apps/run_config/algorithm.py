@@ -1,4 +1,4 @@
-"""A row of the registry, which a run config's ``strategy`` names, and the parsed run config."""
+"""The row of the registry that a run config's ``strategy`` selects, and the parsed run config."""
 
 from __future__ import annotations
 
@@ -24,95 +24,105 @@ from vertical.parties import Party
 
 # the run-config table with the parameters of `SPARSE_LOGISTIC`
 SYNTHETIC = "synthetic"
-# that of what clients keep to themselves
+# the run-config table of secure sums and differential privacy
 PRIVACY = "privacy"
 # the event in a node's log that precedes all rounds
 HANDSHAKE = "handshake"
-# what a node holds of a run's data: rows, or columns
+# a node's part of the run's data: rows, or columns
 Held = Site | Party
 
 
 class Sites(Protocol):
-    """What the nodes of a run hold, and hooks around the work of their clients.
+    """The data of a run's nodes, and hooks around the work of their clients.
 
     A place is a pair: a node's partition id, and the number of partitions.
 
     Attributes:
-        hold_columns: Whether the nodes hold columns of the same rows. A node with a file reads it in every run,
-            and the server needs no data.
-        refusals: exceptions by which a client refuses; their text is sent to the server as the answer.
+        hold_columns: Whether the nodes have columns of the same rows. Each node with a file then reads it in every
+            run, and the server needs no data.
+        refusals: Exceptions by which a client refuses. Their text is sent to the server as the answer.
     """
 
     hold_columns: bool = False
     refusals: tuple[type[Exception], ...] = ()
 
     def hold(self, config: RunConfig, context: Context, place: tuple[int, int], scaling: Scaling | None) -> Held:
-        """Return what a node holds of the run's data.
+        """Return a node's part of the run's data.
 
         Args:
-            scaling: of the columns, where sites read tables of their own.
+            config: The run config.
+            context: The node's context.
+            place: The node's place.
+            scaling: The common scaling of columns, if sites read their own tables.
 
         Raises:
-            ConfigError, DataError: the node config is wrong, or the data cannot be used.
-            PolicyError: the party's policy forbids the run.
+            ConfigError, DataError: The node config is wrong, or the data cannot be used.
+            PolicyError: The party's policy forbids the run.
         """
 
     def report(self, config: RunConfig, context: Context, place: tuple[int, int]) -> SiteReport:
-        """Return a node's report for the handshake: who it is and, where it holds rows, how many.
+        """Return a node's report for the handshake: its identity and, if it has rows, their numbers.
 
         Raises:
-            ConfigError, DataError, PolicyError: as for `hold`.
+            ConfigError, DataError, PolicyError: As for `hold`.
         """
 
     def model(self, config: RunConfig, site: Held) -> Trained:
-        """Return what the node's client trains.
+        """Return the model, or the other object, that the node's client trains.
 
         Args:
-            site: what `hold` returned.
+            config: The run config.
+            site: The node's data, from `hold`.
         """
 
     def audit(
         self, config: RunConfig, event: str, context: Context, message: Message
     ) -> AbstractContextManager[dict[str, Any]]:
-        """Add a line about the enclosed work to the owner's log, if there is one.
+        """Add a line about the enclosed work to the owner's log, if the owner keeps a log.
 
         Args:
-            event: what the node was asked for: `HANDSHAKE`, a phase, or "segment" for a round's own exchange.
+            config: The run config.
+            event: The name of the request: `HANDSHAKE`, a phase, or "segment" for a round's own exchange.
+            context: The node's context.
+            message: The message.
 
         Yields:
-            What the line is to say, by name, to be filled by the enclosed work.
+            The entries of the line by name, which the enclosed work fills.
         """
         return nullcontext({})
 
     def begin(self, client: PayloadClient[Any], facts: dict[str, Any]) -> None:
-        """Called before a client trains or answers a phase.
+        """Prepare a client that is about to train or answer a phase.
 
         Args:
-            facts: what `audit` has yielded, for the client to add to.
+            client: The client.
+            facts: The entries that `audit` yielded. The client adds its own.
         """
         return
 
     def end(
         self, client: PayloadClient[Any], context: Context, config: Mapping[str, Any], local: Mapping[str, Any]
     ) -> None:
-        """Called after a client has trained or answered a phase, if it did not fail.
+        """Finish the work of a client that has trained or answered a phase without an error.
 
         Args:
-            config: the scalars of the message that it has answered.
-            local: the paths that the message brings.
+            client: The client.
+            context: The node's context.
+            config: The scalars of the message that the client has answered.
+            local: The paths in the message.
         """
         return
 
 
 class Evaluator(ABC):
-    """Computes a run's metrics from the flat arrays of its model.
+    """A computation of a run's metrics from the flat arrays of its model.
 
     Attributes:
-        summary: what is trained, for the log.
-        layout: names and shapes of the parts of the flat model, where it has parts.
-        columns: how the model's features are made of raw rows, where they come from a table.
-        sample_format: what the samples were in their files, where there are samples with labels.
-        tally: the scores of the newest model, counted; None where there are none, or nothing is made of them.
+        summary: A description of the model, for the log.
+        layout: Names and shapes of the parts of the flat model, if it has parts.
+        columns: The encoding of raw rows as the model's features, if they come from a table.
+        sample_format: The form of the samples in their files, if they have labels.
+        tally: The counted scores of the newest model. None if there are no scores, or if no figure needs them.
         notes: Further lines about the data, for the log.
     """
 
@@ -125,29 +135,32 @@ class Evaluator(ABC):
 
     @abstractmethod
     def start(self) -> list[FloatArray]:
-        """The run's starting point."""
+        """Return the run's starting point."""
 
     def start_from(self, named: Mapping[str, Tensor]) -> list[FloatArray]:
-        """Return the starting point with the entries of a model file; what is missing starts as in `start`.
+        """Return the starting point with the entries of a model file. Missing entries start as in `start`.
 
         Args:
-            named: by the names, and in the shapes, of `name_arrays`.
+            named: The entries, with the names and shapes of `name_arrays`.
         """
-        raise NotImplementedError(f"{type(self).__name__} starts from no file")
+        raise NotImplementedError(f"{type(self).__name__} cannot start from a file")
 
     @abstractmethod
     def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
-        """Return the metrics of some arrays, by name.
+        """Return the metrics of a model, by name.
+
+        Args:
+            arrays: The flat arrays of the model.
 
         Raises:
-            ValueError: the run has diverged.
+            ValueError: The run has diverged.
         """
 
     def relate(self, measured: Mapping[str, float]) -> dict[str, float]:
-        """Return the metrics that the clients measured, with those that the server derives from them.
+        """Return the clients' metrics together with the metrics that the server derives from them.
 
         Raises:
-            ValueError: the run has diverged.
+            ValueError: The run has diverged.
         """
         return dict(measured)
 
@@ -156,25 +169,27 @@ class Evaluator(ABC):
         """Return the entries of the model file, by name.
 
         Args:
-            arrays: the flat arrays that the strategy's ``output``, or one of its views, has made of the last model.
+            arrays: The flat arrays that the strategy's ``output``, or one of its views, returned for the last model.
         """
 
 
 class Evaluation(Protocol):
-    """How a run's models are measured."""
+    """A factory of evaluators, and a check of the run config."""
 
     def __call__(self, config: RunConfig, num_clients: int, /, *, pooled: bool = True) -> Evaluator:
         """Return the evaluator of a new run.
 
         Args:
-            pooled: whether the clients' data are those of the run config; a vertical run needs none at the server.
+            config: The run config.
+            num_clients: The number of clients.
+            pooled: Whether the clients' data follow from the run config, so the server can load them too.
 
         Raises:
-            DataError: the data cannot be loaded.
+            DataError: The data cannot be loaded.
         """
 
     def check(self, strategy: str, spec: DataSpec, settings: Settings, /) -> None:
-        """Refuse a run config that does not fit the algorithm, though each key by itself is valid.
+        """Refuse a run config that does not fit the algorithm, although each key is valid by itself.
 
         Args:
             strategy: The strategy's name.
@@ -182,7 +197,7 @@ class Evaluation(Protocol):
             settings: The settings of the algorithm's table.
 
         Raises:
-            ConfigError: It does not fit.
+            ConfigError: The run config does not fit.
         """
 
 
@@ -191,10 +206,10 @@ class Algorithm:
     """A row of the registry.
 
     Attributes:
-        strategy, client: its server half and its client half.
-        description: one line for ``florilegium list``.
-        sites: what its nodes hold.
-        evaluation: how its models are measured.
+        strategy, client: The server half and the client half.
+        description: One line for ``florilegium list``.
+        sites: The data and the hooks of its nodes.
+        evaluation: The factory of its evaluators.
     """
 
     strategy: type[PayloadStrategy]
@@ -210,17 +225,17 @@ class Algorithm:
 
     @property
     def traits(self) -> Traits:
-        """The algorithm's properties beside its computations."""
+        """The algorithm's properties, apart from its computations."""
         return self.strategy.traits
 
     @property
     def table(self) -> str:
-        """The run-config table of its own settings, or "" for none."""
+        """The run-config table of the algorithm's settings; "" if it has none."""
         return self.traits.table
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """The losses it can minimise."""
+        """The losses that the algorithm can minimise."""
         return self.traits.losses
 
 
@@ -235,7 +250,7 @@ class RunConfig:
     algorithm: Algorithm = field(compare=False)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
-    # key=value of given keys that change nothing
+    # key=value of given keys without effect
     without_effect: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -245,13 +260,13 @@ class RunConfig:
         return f"no effect with strategy {self.run.strategy!r}: {named}" if named else ""
 
     def defaults(self) -> dict[str, Any]:
-        """The defaults of the keys that are in no table."""
+        """Return the defaults of the keys that are in no table."""
         data = {kebab(name): getattr(DataSpec, name, None) for name in DataSettings.model_fields}
         parts = (self.run, self.training, self.evaluation)
         return {kebab(name): field.default for part in parts for name, field in type(part).model_fields.items()} | data
 
     def resolve(self) -> dict[str, Any]:
-        """The nested config with every default filled in, as ``config.toml`` holds it."""
+        """Return the nested config with every default filled in, for ``config.toml``."""
         data = {kebab(name): getattr(self.data, name) for name in DataSettings.model_fields}
         common = (self.run, self.training, self.evaluation)
         flat = {key: value for part in common for key, value in part.model_dump(by_alias=True).items()} | data

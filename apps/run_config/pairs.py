@@ -1,7 +1,7 @@
-"""Run-config and node-config values from a command line or a TOML file, as the flat dictionary that Flower passes on.
+"""Run-config and node-config values from a command line or a TOML file, as the flat dictionary that Flower uses.
 
-An option's text is TOML, and several pairs may share a line. `parse_pairs` reads all of a text or refuses it: Flower's
-own parser skips everything that it does not recognise, such as a pair with spaces around its ``=``.
+An option's text is TOML, except that several pairs may share a line. `parse_pairs` reads the whole text or refuses it:
+Flower's own parser skips everything that it does not recognise, such as a pair with spaces around its ``=``.
 """
 
 import os
@@ -34,23 +34,22 @@ _KINDS: dict[type, str] = {list: "an array", dict: "a table"}
 
 
 def parse_pairs(option: str, text: str) -> dict[str, Scalar]:
-    """The flat values of an option's ``key=value`` pairs or TOML file.
+    """Return the flat values of an option's ``key=value`` pairs or TOML file.
 
     Args:
         option: The option's name, for errors.
-        text: Pairs, each a key and a TOML value, separated by spaces or on lines of their own; or the path of a TOML
-            file.
+        text: Pairs of a key and a TOML value, separated by spaces or line breaks; or the path of a TOML file.
 
     Raises:
         ConfigError: Some of the text is not a pair, a value is neither a number, true, false nor a string, or a key
-            occurs twice. Names the option and the part of the text.
+            occurs twice. The error names the option and the part of the text.
     """
     text = text.removeprefix("\ufeff")
     return _parse_file(option, text.strip()) if _is_file(text.strip()) else _parse_text(option, text)
 
 
 def parse_for_command(option: str, text: str, command: str) -> dict[str, Scalar]:
-    """The same as `parse_pairs`, for a text that a command of Flower will get.
+    """Return the values as `parse_pairs` does, after a check that a command of Flower reads the same values.
 
     Args:
         option: The option's name, for errors.
@@ -58,7 +57,7 @@ def parse_for_command(option: str, text: str, command: str) -> dict[str, Scalar]
         command: The command of Flower.
 
     Raises:
-        ConfigError: As for `parse_pairs`; or the command reads something else from the text.
+        ConfigError: As for `parse_pairs`; or the command reads other values from the text.
     """
     import click
 
@@ -78,7 +77,7 @@ def parse_for_command(option: str, text: str, command: str) -> dict[str, Scalar]
 
 
 def format_value(value: Scalar) -> str:
-    """A value as TOML, in the quotes that Flower's parser also understands."""
+    """Return a value as TOML, in quotes that Flower's parser also understands."""
     if isinstance(value, str) and '"' in value and "'" not in value and value.isprintable():
         return f"'{value}'"
     return tomli_w.dumps({"v": value}).removeprefix("v = ").strip()
@@ -108,9 +107,10 @@ def _parse_text(option: str, text: str) -> dict[str, Scalar]:
     except tomllib.TOMLDecodeError as error:
         keys = [match["key"] for line in lines if (match := _ASSIGNMENT.match(line))]
         twice = [key for place, key in enumerate(keys) if key in keys[:place]]
-        got = f"{text!r}: {f'{twice[0]} is there twice' if twice else error}"
-        allowed = "each key once, and no key inside of another"
-        raise ConfigError(option, got=got, allowed=allowed, hint="leave one out") from None
+        got = f"{text!r}: {f'{twice[0]} occurs twice' if twice else error}"
+        allowed = "each key once, and no key inside another key"
+        hint = f"remove one {twice[0]}" if twice else "remove one of the keys"
+        raise ConfigError(option, got=got, allowed=allowed, hint=hint) from None
     for name in _empty_tables(content):
         raise ConfigError(option, got=f"the table {name} without a key", allowed=_PAIRS, hint="remove the table")
     return _flatten(option, content)
@@ -123,7 +123,7 @@ def _empty_tables(content: Mapping[str, Any], prefix: str = "") -> Iterator[str]
 
 
 def _split(option: str, text: str) -> Iterator[str]:
-    """The lines of TOML that a text stands for: each a header of a table, or a pair."""
+    """Yield a text as lines of TOML. Each line is the header of a table, or a pair."""
     place, fresh = 0, True
     while place < len(text):
         if match := _BLANK_OR_COMMENT.match(text, place):
@@ -146,7 +146,7 @@ def _split(option: str, text: str) -> Iterator[str]:
 
 
 def _end_of_value(text: str, place: int) -> int:
-    """Where the value that begins at a place ends; 0: there is no value of TOML."""
+    """Return the end of the value that begins at ``place``; 0 if no TOML value begins there."""
     if match := _QUOTED.match(text, place):
         return match.end() if _is_value(match.group()) else 0
     if text[place : place + 1] in ("[", "{"):
@@ -166,7 +166,7 @@ def _is_value(text: str) -> bool:
 
 
 def _culprit(text: str, place: int) -> str:
-    """A text and the first part of it that is not a pair."""
+    """Return words with a text, and with the first part of it that is not a pair."""
     pair = _ASSIGNMENT.match(text, place)
     rest = _BARE.match(text, pair.end()) if pair else _UP_TO_PAIR.match(text, place)
     end = rest.end() if rest else len(text)
@@ -179,9 +179,9 @@ def _flatten(option: str, content: Mapping[str, Any]) -> dict[str, Scalar]:
         if not isinstance(value, get_args(Scalar)):
             got = f"{key}={value!r}, {_KINDS.get(type(value), 'a date or time')}"
             hint = "write a list as one string with commas, if the key takes a list"
-            raise ConfigError(option, got=got, allowed="one number, true, false or string", hint=hint)
+            raise ConfigError(option, got=got, allowed="a number, true, false or a string", hint=hint)
         if key in flat:
-            raise ConfigError(option, got=f"{key} twice", allowed="each key once", hint="leave one out")
+            raise ConfigError(option, got=f"{key} twice", allowed="each key once", hint=f"remove one {key}")
         flat[key] = value
     return flat
 

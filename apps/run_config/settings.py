@@ -1,4 +1,4 @@
-"""The run-config keys common to all algorithms, as typed models, and the error of a wrong config."""
+"""The run-config keys of all algorithms, as typed models, and the error for a wrong config."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -13,16 +13,16 @@ from problems.models import MODELS
 
 Scalar = bool | int | float | str
 
-# Keys that say where and how results are shown: runs that differ in these alone compute the same.
+# Keys of the output only: runs that differ in no other key compute the same results.
 SHOWING_KEYS = ("output-dir", "pictures", "tracking-uri", "tracking-experiment")
 
 
 class ConfigError(InputError, ValueError):
-    """A run config, or a command line, that cannot be run."""
+    """An invalid run config, node config or command line."""
 
 
 class RunSettings(Settings):
-    """Keys that say where a run's parts come from and where its results go."""
+    """Keys of a run's parts and of its results."""
 
     # `apps.config.known_keys` lists the names
     strategy: str = setting(
@@ -55,7 +55,7 @@ class RunSettings(Settings):
 
 
 class EvaluationSettings(Settings):
-    """Keys that say what a run makes of its evaluations."""
+    """Keys of a run's evaluations: selection, threshold and figures."""
 
     select_by: str = setting(
         "The metric that [selects a round](data.md#selecting-a-round) on validation rows.", "", "a metric, or empty"
@@ -88,7 +88,7 @@ class EvaluationSettings(Settings):
 
     @property
     def rule(self) -> tuple[str, float] | None:
-        """What the threshold must reach: "sensitivity" or "specificity", and its least value; None: there is none."""
+        """The rule of the threshold: "sensitivity" or "specificity", and its smallest value. None: no threshold."""
         return _rule(self.threshold_at) if self.threshold_at else None
 
     @property
@@ -103,30 +103,31 @@ class EvaluationSettings(Settings):
 
     @property
     def tests(self) -> bool:
-        """Whether the model that the run leaves is measured on the test rows, though the run has validation rows."""
+        """Whether the final model is measured on the test rows although the run has validation rows."""
         return bool(self.select_by or self.threshold_at) or self.calibrates
 
     def has_figures(self, server_round: int, training: TrainingSettings) -> bool:
-        """Whether the line of an evaluated round has figures of sites: round 0, every so many rounds, and the last."""
+        """Return whether an evaluated round has figures of sites: round 0, every few rounds, and the last round."""
         every = self.site_metrics_every
         return bool(every) and (server_round % every == 0 or server_round == training.num_server_rounds)
 
     def check(
         self, strategy: str, training: TrainingSettings, spec: DataSpec, *, shares_model: bool, scored: bool
     ) -> None:
-        """Check the keys against those of the data and of the training.
+        """Check the keys against the keys of the data and of the training.
 
         Args:
-            strategy: its name.
+            strategy: The strategy's name.
+            training: The training settings.
+            spec: The data.
             shares_model: Whether the server has a model.
-            scored: whether the model scores rows.
+            scored: Whether the model scores rows.
 
         Raises:
-            ConfigError: there is no model or no score to make anything of, the choice would be made on other than
-                validation rows, or a key would have no effect.
+            ConfigError: A key needs a model, scores or validation rows that the run does not have, or has no effect.
         """
         if self.patience and not self.select_by:
-            allowed = "0 without select-by, whose metric it waits for"
+            allowed = "0 without select-by, since patience waits for its metric"
             raise ConfigError("patience", got=self.patience, allowed=allowed, hint="set select-by to a metric")
         self._check_rounds(training.evaluate_every)
         for key, value, needs_scores in (
@@ -140,23 +141,26 @@ class EvaluationSettings(Settings):
             none = "'none'" if key == "calibration" else "''" if isinstance(value, str) else "false"
             if not shares_model:
                 got, allowed = f"{value!r} with strategy {strategy!r}", f"{none}, since its parties keep their blocks"
-                raise ConfigError(key, got=got, allowed=allowed, hint="leave it out")
+                raise ConfigError(key, got=got, allowed=allowed, hint=f"remove {key}")
             if needs_scores and not scored:
-                got, allowed = f"{value!r} with loss {training.loss!r}", f"{none}, since it has no scores of rows"
-                raise ConfigError(key, got=got, allowed=allowed, hint="leave it out")
+                got, allowed = (
+                    f"{value!r} with loss {training.loss!r}",
+                    f"{none}, since this loss has no scores of rows",
+                )
+                raise ConfigError(key, got=got, allowed=allowed, hint=f"remove {key}")
             if isinstance(value, str) and not spec.validation_fraction:
                 got, hint = f"{value!r} without validation rows", "set validation-fraction, for example to 0.2"
-                allowed = f"{none}, or with validation rows, since no choice is made on test rows"
+                allowed = f"{none} without validation rows, since nothing is chosen on test rows"
                 raise ConfigError(key, got=got, allowed=allowed, hint=hint)
 
     def _check_rounds(self, evaluate_every: int) -> None:
         every, key = self.site_metrics_every, "site-metrics-every"
         if every and not self.site_metrics:
-            allowed = "0 without site-metrics, whose figures it is about"
+            allowed = "0 without site-metrics, since there are no figures of sites"
             raise ConfigError(key, got=every, allowed=allowed, hint="set site-metrics to true")
         if every % evaluate_every:
             allowed = f"a multiple of evaluate-every, {evaluate_every}: other rounds have no scores"
-            raise ConfigError(key, got=every, allowed=allowed, hint="set it so, or evaluate-every to 1")
+            raise ConfigError(key, got=every, allowed=allowed, hint=f"set {key} to a multiple, or evaluate-every to 1")
 
 
 def _rule(text: str) -> tuple[str, float]:
@@ -170,7 +174,7 @@ _types = get_type_hints(DataSpec)
 _data_keys: dict[str, Any] = {
     key.name: (_types[key.name], Field(key.default, **key.metadata)) for key in fields(DataSpec) if key.metadata
 }
-# The keys of the data set, its partition and its transformations, and those of the table that draws a synthetic one.
+# The keys of the data set, its partition and its transformations, and the keys of the table for synthetic data.
 DataSettings = create_model(
     "DataSettings",
     __base__=Settings,
@@ -184,10 +188,11 @@ SyntheticSettings = create_model(
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
-    """Flatten a TOML file's tables, as Flower hands them over: ``{"fedx": {"gamma": 0.5}}`` -> ``{"fedx.gamma": 0.5}``.
+    """Flatten a TOML file's tables in the same way as Flower: ``{"fedx": {"gamma": 0.5}}`` -> ``{"fedx.gamma": 0.5}``.
 
     Args:
-        prefix: what stands before every key, for the tables inside; "" at the top.
+        nested: The tables.
+        prefix: The text before every key. It is empty except in recursive calls.
     """
     flat: dict[str, Scalar] = {}
     for key, value in nested.items():

@@ -113,7 +113,7 @@ def test_settings_are_listed_with_their_places(tmp_path: Path) -> None:
     (NODE, 'strategy="fedx9"', "data", "strategy: got 'fedx9'"),
     (NODE, 'dataset="csv" data-dir="/nowhere/a.csv"', "data", "/nowhere/a.csv"),
     (NODE, 'device="cuda"', "device", "PyTorch sees no CUDA device"),
-    (f'{NODE} state-dir="/nowhere"', "", "state-dir", "got /nowhere, allowed: one that exists"),
+    (f'{NODE} state-dir="/nowhere"', "", "state-dir", "got /nowhere, allowed: an existing folder"),
     (f"{NODE} pinned-peer=''", "", "configuration", "node config: got 'pinned-peer', allowed: 'pinned-peers'"),
     ("partition-id=", "", "configuration", "--node-config"),
     (NODE, "strategy=fedx2", "configuration", "--run-config"),
@@ -134,7 +134,7 @@ def test_keys(folder: Path, tmp_path: Path) -> None:
     key.write_bytes((folder / "keys" / "site-1").read_bytes())
     for mode in (0o644, 0o640):
         key.chmod(mode)
-        with pytest.raises(WrongError, match=rf"others can read \(mode {mode:o}\), .*; chmod 600"):
+        with pytest.raises(WrongError, match=rf"other users can read \(mode {mode:o}\), .*; run chmod 600"):
             node_key(key)
     with pytest.raises(WrongError, match="got no such key .*, allowed: a private key in OpenSSH's format"):
         node_key(folder / "tls" / "server.key")
@@ -142,7 +142,7 @@ def test_keys(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(WrongError, match="without a passphrase"):
         node_key(tmp_path / "closed")
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other"], check=True)
-    with pytest.raises(WrongError, match="allowed: one on a NIST curve"):
+    with pytest.raises(WrongError, match="allowed: a key on a NIST curve"):
         node_key(tmp_path / "other")
 
 
@@ -209,14 +209,14 @@ def test_a_good_superlink(folder: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert NO_INSTALLATION in wrong
     assert len(told("superlink", *files, *places, "--disable-runtime-dependency-installation")) == 5
     nowhere = told("superlink", "--port", "0", "--database", f"{tmp_path}/none/state.db", code=1)
-    assert any(f"database: folder: got {tmp_path}/none, allowed: one that exists" in line for line in nowhere)
+    assert any(f"database: folder: got {tmp_path}/none, allowed: an existing folder" in line for line in nowhere)
 
 
 def test_certificates_that_do_not_belong_together(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tls, other = folder / "tls", folder / "other"
     with pytest.raises(WrongError, match="was not issued by"):
         certificate(tls / "server.pem", other / "ca.crt")
-    with pytest.raises(WrongError, match=r"server\.key: got another key than that of"):
+    with pytest.raises(WrongError, match=r"server\.key: got another key than the key of"):
         certificate(tls / "server.pem", tls / "ca.crt", other / "server.key")
     assert certificate(tls / "server.pem", tls / "ca.crt", tls / "server.key").endswith("is valid for 59 days")
     monkeypatch.setattr(credentials, "WARNING_DAYS", 61)

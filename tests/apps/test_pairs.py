@@ -66,7 +66,7 @@ def test_values_are_those_of_toml_and_of_flower(text: str) -> None:
     ("text", "said"),
     [
         ("privacy.epsilon=1.0 # privacy.secure-sum=true", "with the comment '# privacy.secure-sum=true'"),
-        ("drop-columns=['a', 'b']", "drop-columns=['a', 'b'], an array, allowed: one number, true, false or string"),
+        ("drop-columns=['a', 'b']", "drop-columns=['a', 'b'], an array, allowed: a number, true, false or a string"),
         ("seed=2026-01-01", "a date or time"),
         ('"a.b"=1 a.b=2', "a.b twice"),
         ("[privacy] epsilon=1", "of which '[privacy]' is not a pair"),

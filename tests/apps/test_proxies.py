@@ -53,7 +53,7 @@ def test_a_dead_proxy_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> No
         assert "listens" in reachable(address, None)
         for proxy in ("127.0.0.1:9", f"127.0.0.1:{silent.getsockname()[1]}", other, "socks5://127.0.0.1:9"):
             monkeypatch.setenv(name, proxy if "://" in proxy else f"http://{proxy}")
-            with pytest.raises(WrongError, match=f"by the variables {name}, .*export no_proxy=localhost,127.0.0.1 "):
+            with pytest.raises(WrongError, match=f"with the variables {name}, .*export no_proxy=localhost,127.0.0.1 "):
                 reachable(address, None)
         monkeypatch.setenv("no_proxy", "example.org, localhost")
         monkeypatch.setenv(name, "http://127.0.0.1:9")

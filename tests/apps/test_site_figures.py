@@ -282,7 +282,7 @@ REFUSED: list[tuple[dict[str, Scalar], str]] = [
     ),
     (
         {"site-metrics": True, "strategy": "fedsgda-mb", "dataset": "synthetic-pl"},
-        "site-metrics: got True with loss 'synthetic-pl', allowed: false, since it has no scores of rows",
+        "site-metrics: got True with loss 'synthetic-pl', allowed: false, since this loss has no scores of rows",
     ),
 ]
 

@@ -63,7 +63,7 @@ ROWS = [
     Row("near-miss key", run("learning-rat=0.1"), ("learning-rat: ", "an unknown", "mean 'learning-rate'?", KEYS)),
     Row("two at once", run("seed=-1", "loss=3"), ("seed", "-1", "an integer >= 0; loss: got 3, allowed: ", KEYS)),
     Row("near miss", run('strategy="fedx3"'), ("strategy", "'fedx3'", "did you mean 'fedx", f"{LIST} strategies`")),
-    Row("key twice", run("seed=1 seed=3"), ("--config", "seed is there twice", "once", "leave one out")),
+    Row("key twice", run("seed=1 seed=3"), ("--config", "seed occurs twice", "once", "remove one seed")),
     Row("no such file", run("{tmp}/none.toml"), ("--config", "{tmp}/none.toml", ".toml file", "docs/configuration.md")),
     # what does not go together
     Row(
