@@ -1,7 +1,7 @@
 """A client's side of secure sums (`privacy.secure_sum`): one answer to each stage, with a memory between messages.
 
-The memory lies in the node's Flower context, as a client's other memory does, and is never written to a disk. It
-is kept as bytes, not as a payload: the five stages would check it more often than all that arrives.
+The memory is stored in the node's Flower context, like a client's other memory, and is never written to disk. It is
+stored as bytes, not as a payload, since the five stages would otherwise check it more often than the messages.
 """
 
 import dataclasses
@@ -52,19 +52,19 @@ from privacy.shamir import SHARE_BYTES
 
 # the record in the node's context
 MEMORY = "secure-sum"
-# what the server sends in each stage
+# the server's message in each stage
 QUESTIONS: dict[str, type[Payload] | None] = {KEYS: None, BOXES: Members, VIEWS: Survivors, SHARES: Evidence}
 _MEMBERS = ("places", "mask_keys", "box_keys", "commitments")
 
 
 @dataclasses.dataclass(frozen=True)
 class Demands:
-    """What a site's owner demands of a sum.
+    """The demands of a site's owner on a sum.
 
     Attributes:
-        fewest: how many clients it must have, or its terms are not unmasked.
-        box_key: the site's own private key for boxes; b"": a new one in every run.
-        peers: the box keys of the sites that may take part; empty: any.
+        fewest: The least number of clients whose sum may be unmasked.
+        box_key: The site's own private key for boxes; b"": a new key in every run.
+        peers: The box keys of the sites that may take part; empty: any site.
     """
 
     fewest: int = FEWEST_MEMBERS
@@ -72,10 +72,10 @@ class Demands:
     peers: frozenset[bytes] = frozenset()
 
     def check_members(self, group: Group, me: int) -> None:
-        """Check that all others are known; who has another's key cannot open the boxes for it.
+        """Check that all other members are known; a client with another site's key cannot open the boxes for it.
 
         Raises:
-            SecureSumError: names the first that is not.
+            SecureSumError: A member is unknown; names the first such member.
         """
         for place, member in group.members.items() if self.peers else ():
             if place != me and member.box_key not in self.peers:
@@ -83,26 +83,26 @@ class Demands:
 
 
 def _field(width: int = KEY_BYTES, *, secret: bool = False) -> Any:
-    """A field of what a client keeps: rows of so many bytes."""
+    """Declare a field of a client's memory: rows of ``width`` bytes."""
     return dataclasses.field(default=b"", repr=not secret, metadata={"width": width})
 
 
 @dataclasses.dataclass(frozen=True)
 class SumMemory:
-    """What a client remembers of the sum that it takes part in, and of its boxes from sum to sum.
+    """A client's memory of the sum that it takes part in, and of its boxes from sum to sum.
 
     Attributes:
-        number: of the sum, counted over the run.
-        answered: how many stages it has answered.
-        purpose: of the sum, see `payloads.secure_sum.purpose_of`.
+        number: The sum's number, counted over the run.
+        answered: The number of stages that the client has answered.
+        purpose: The sum's purpose, see `payloads.secure_sum.purpose_of`.
         run: The run's id. Flower passes the context of a run on to the next run of a series.
-        mask_key, seed: of its `Secrets`; none after the last stage.
-        box_key, public: its private key for boxes, and its public one.
-        peers, agreed: the public keys of others, and the secrets that it has agreed on with them, in their order.
-        places, mask_keys, box_keys, commitments: the members, from stage 2 on; before, the client alone.
-        present: who takes part, from stage 3 on.
+        mask_key, seed: The keys of its `Secrets`; empty after the last stage.
+        box_key, public: The private key for boxes, and the public key.
+        peers, agreed: The other clients' public keys, and the secrets agreed on with them, in the same order.
+        places, mask_keys, box_keys, commitments: The members, from stage 2 on; before, only the client itself.
+        present: The participants, from stage 3 on.
         question: The hash of the message of stage 3.
-        survivors: The places for which the client has vouched, from stage 4 on.
+        survivors: The indices of the clients for which this client has vouched, from stage 4 on.
     """
 
     number: int
@@ -125,20 +125,20 @@ class SumMemory:
 
     @classmethod
     def of(cls, record: ConfigRecord) -> Self:
-        """Return what a record of the context holds.
+        """Read the memory from a record of the context.
 
         Raises:
-            SecureSumError: it is damaged; names the field.
+            SecureSumError: The record is damaged; names the field.
         """
         values = values_of(record)
         for name, kind, width in _LAYOUT:
             value = values.get(name)
             if type(value) is not kind or (isinstance(value, bytes) and len(value) % width):
-                raise SecureSumError(f"what this node remembers of its secure sums is damaged: {name}")
+                raise SecureSumError(f"this node's memory of its secure sums is damaged: {name}")
         return cls(**values)
 
     def by_key(self) -> dict[bytes, bytes]:
-        """Return the public key of another -> the secret agreed on."""
+        """Return the agreed secrets by the other client's public key."""
         return dict(zip(_rows(self.peers), _rows(self.agreed), strict=True))
 
 
@@ -150,14 +150,14 @@ class SumClient:
     """A client in a secure sum.
 
     Args:
-        me: its place.
-        number: of the sum, counted over the run: no client takes part in an earlier one again.
-        purpose: of the sum; see `payloads.secure_sum.purpose_of`.
+        me: The client's index.
+        number: The sum's number, counted over the run. No client takes part again in a sum with a lower number.
+        purpose: The sum's purpose; see `payloads.secure_sum.purpose_of`.
         settings: The hash of the run config, which ``purpose`` contains.
         run: The run's id.
-        state: of the node's context.
-        share: of a client's neighbours, that must be left to unmask it.
-        demands: of the site's owner.
+        state: The state of the node's context.
+        share: The share of a client's neighbours that must remain to unmask it.
+        demands: The demands of the site's owner.
     """
 
     def __init__(
@@ -180,10 +180,10 @@ class SumClient:
         """Answer one of the stages `KEYS`, `BOXES`, `VIEWS` and `SHARES`.
 
         Args:
-            question: of the type in `QUESTIONS`.
+            question: The stage's message, of the type in `QUESTIONS`.
 
         Raises:
-            SecureSumError: the stages come out of order or twice, or the answer would endanger the client's values.
+            SecureSumError: A stage comes out of order or twice, or the answer would endanger the client's values.
         """
         if stage == KEYS:
             return self._tell_keys()
@@ -195,18 +195,18 @@ class SumClient:
         """Answer the stage `VALUES`: return the client's values under its mask.
 
         Args:
-            values: from `payloads.secure_sum.pack`.
-            asked: who takes part.
-            question: a hash of the whole message; see `payloads.wire.digest`.
+            values: The values, made by `payloads.secure_sum.pack`.
+            asked: The participants.
+            question: The hash of the whole message; see `payloads.wire.digest`.
 
         Raises:
-            SecureSumError: as for `answer`.
+            SecureSumError: See `answer`.
         """
         memory = self._recall(VALUES)
         self._keep(memory, VALUES, present=_pack(asked.places), question=question)
         present, elements = set(asked.places.tolist()), values.elements.view(ring.dtype)
         if len(present) < len(asked.places):
-            raise SecureSumError("a client is named twice among those that take part")
+            raise SecureSumError("the list of participants names a client twice")
         if len(present) < self.demands.fewest:
             text = f"{len(present)} clients take part in the sum, allowed: at least {self.demands.fewest}"
             raise SecureSumError(text)
@@ -216,7 +216,7 @@ class SumClient:
     def _tell_keys(self) -> Payload:
         before = self._load() or SumMemory(-1, 0)
         if before.number >= self.number:
-            raise SecureSumError(f"sum {self.number} was asked for again")
+            raise SecureSumError(f"sum {self.number} was requested again")
         own = Secrets.make(self.demands.box_key or before.box_key)
         same = before.box_key == own.box_key
         told = own.member(before.public if same else b"")
@@ -246,7 +246,7 @@ class SumClient:
         memory = dataclasses.replace(before, **told)
         group, own = self._group(memory), self._secrets(memory)
         if group.members.get(self.me) != Member(before.mask_keys, before.box_keys, before.commitments):
-            raise SecureSumError(f"the members' keys are not those that partition {self.me} has told")
+            raise SecureSumError(f"the members' keys differ from the keys that partition {self.me} has sent")
         self.demands.check_members(group, self.me)
         agreed = agree_on_boxes(self.me, own, group, memory.by_key())
         peers = b"".join(group.members[peer].box_key for peer in agreed)
@@ -299,7 +299,9 @@ class SumClient:
     def _recall(self, stage: str) -> SumMemory:
         memory = self._load()
         if memory is None or memory.purpose != self.purpose or memory.answered != STAGES.index(stage):
-            raise SecureSumError(f"secure sum, {self.purpose.decode()}: stage {stage!r} was asked out of turn or twice")
+            raise SecureSumError(
+                f"secure sum, {self.purpose.decode()}: stage {stage!r} was requested out of turn or twice"
+            )
         return memory
 
     def _keep(self, memory: SumMemory, answered: str, **changes: Any) -> None:
@@ -323,6 +325,6 @@ def _rows(keys: bytes) -> list[bytes]:
 def _make_group(
     places: bytes, mask_keys: bytes, box_keys: bytes, commitments: bytes, share: float, purpose: bytes
 ) -> Group:
-    """The group that stage 2 has told; clients that share a process share it."""
+    """Return the group from stage 2; clients in the same process share it."""
     members = map(Member, _rows(mask_keys), _rows(box_keys), _rows(commitments))
     return Group(dict(zip(np.frombuffer(places, np.int64).tolist(), members, strict=True)), share, purpose)

@@ -26,12 +26,12 @@ def check_batch(key: str, batch_size: int, kind: str, held: Sequence[int]) -> No
     """
     total = sum(held)
     if batch_size > total:
-        allowed = f"at most {total}, since all {len(held)} sites together hold {total} {kind}"
+        allowed = f"at most {total}, since all {len(held)} sites together have {total} {kind}"
         raise InputError(key, got=batch_size, allowed=allowed, hint=f"lower {key}")
     named = [f"{partition} ({count})" for partition, count in enumerate(held) if count < batch_size]
     if named:
         which = ", ".join(named[:8]) + (", ..." if len(named) > 8 else "")
-        text = "%s = %d: %d of %d sites hold fewer %s and take all they have: partition %s"
+        text = "%s = %d: %d of %d sites have fewer %s and use all of them: partition %s"
         getLogger("flwr").warning(text, key, batch_size, len(named), len(held), kind, which)
 
 
@@ -94,4 +94,4 @@ def check_both_classes(key: str, negatives: int, positives: int, why: str, where
     """
     if not negatives or not positives:
         got, allowed = f"{positives} positives and {negatives} negatives{where}", f"both classes, since {why}"
-        raise InputError(key, got=got, allowed=allowed, hint="set positive-label, or bring more rows")
+        raise InputError(key, got=got, allowed=allowed, hint="set positive-label, or add rows")

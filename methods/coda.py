@@ -189,7 +189,7 @@ def restart_dual(x: Float[np.ndarray, "d"], plan: CodaPlan) -> Exchanges[Float[n
     sizes = plan.class_counts.sum(axis=1)
     dual = best_dual(answers.ups, (plan.num_sites * sizes / sizes.sum())[answers.places], plan)
     if dual is None:
-        text = "round %d: lambda is not restarted: only one class among who answered"
+        text = "round %d: lambda is not restarted: the sites that answered have only one class"
         getLogger("flwr").warning(text, plan.server_round)
         return x
     return np.append(x[:-1], x.dtype.type(dual))

@@ -124,11 +124,11 @@ COMPOSITE = make_method(
     make_server(update=update, output=output),
     Records(memory=CorrectionState),
     # the c_i sum to zero: if one were lost, the method would minimise f + <mean c_i, x> + g
-    needs_all_clients="keeps corrections that add up to zero over all clients only",
+    needs_all_clients="keeps corrections that add up to zero only over all clients",
     retries_failed=True,
     joint_states=True,
     objection=(
-        "composite's clients work out their corrections from the models that travel: from one that was clipped or "
-        "noised on its way they come out wrong, in every later round too; fedmid, fedda and fast-fedda have none"
+        "composite's clients compute their corrections from the models they receive, and a model clipped or noised in "
+        "transit makes them wrong, in every later round too; fedmid, fedda and fast-fedda have no corrections"
     ),
 )

@@ -73,5 +73,5 @@ FAST_FEDDA = make_method(
     ServerHalf(output=output),
     phases={},
     unread=("server_learning_rate", "score"),
-    sends="nothing, but the dual point in place of the model",
+    sends="the dual point instead of the model",
 )

@@ -87,5 +87,5 @@ def output(x: Float[np.ndarray, "d"], plan: PenalisedPlan) -> Float[np.ndarray, 
 FEDDA = make_method(
     make_client(start, step, finish),
     make_server(update=update, output=output),
-    sends="nothing, but the dual point in place of the model",
+    sends="the dual point instead of the model",
 )

@@ -241,8 +241,10 @@ def check_large_batch(plan: FedSGDAPlan) -> None:
     check_saddle(plan)
     large = plan.settings.large_batch
     if isinstance(large, int) and large > plan.num_sites:
-        allowed = f"at most as many as clients, {plan.num_sites}"
-        raise InputError("fedsgda.large-batch", got=large, allowed=allowed, hint="lower it, or take more clients")
+        allowed = f"at most the number of clients, {plan.num_sites}"
+        raise InputError(
+            "fedsgda.large-batch", got=large, allowed=allowed, hint="lower fedsgda.large-batch, or add clients"
+        )
 
 
 def make_fedsgda(estimator: Estimator, sends: str) -> Method:

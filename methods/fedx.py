@@ -247,7 +247,7 @@ FEDX1 = Method(
     loss="psm",
     sends="prediction sets of positives and negatives",
     unread=("batch_size", "server_learning_rate"),
-    needs_examples="has a risk over the pairs of all sites for its objective, whatever each holds",
+    needs_examples="minimises a risk over the pairs of all sites, whatever their sizes",
     weighted_gradients=True,
     sums_instead="set fedx.pool to histogram",
 )

@@ -90,9 +90,9 @@ def check_pool(plan: Plan[FedXSettings]) -> None:
     if settings.pool != "histogram" and settings.pool_epsilon:
         got = f"{settings.pool_epsilon:g} with fedx.pool={settings.pool!r}"
         hint = "set fedx.pool to histogram"
-        raise InputError("fedx.pool-epsilon", got=got, allowed="0, without histograms", hint=hint)
+        raise InputError("fedx.pool-epsilon", got=got, allowed="0 without histograms", hint=hint)
     if settings.pool == "histogram" and pairwise_score(plan.training.score, plan.loss).bounds is None:
-        got, allowed = f"'histogram' with score={plan.training.score!r}", "a score that is bounded"
+        got, allowed = f"'histogram' with score={plan.training.score!r}", "a bounded score"
         raise InputError("fedx.pool", got=got, allowed=allowed, hint="set score to sigmoid or tanh")
 
 

@@ -182,7 +182,7 @@ class Traits:
         weighted_gradients: Whether gradients already include their site's weight by samples, and means over sites are
             plain.
         sums_instead: The way to do without each client's own values; it ends an error.
-        objection: The reason for which a model must not be clipped or noised in transit.
+        objection: The reason why a model must not be clipped or noised in transit.
     """
 
     table: str = ""
@@ -198,7 +198,7 @@ class Traits:
     joint_states: bool = False
     needs_examples: str = ""
     weighted_gradients: bool = False
-    sums_instead: str = "take another strategy"
+    sums_instead: str = "choose another strategy"
     objection: str = ""
 
 

@@ -164,7 +164,7 @@ def warn_of_steps(x: Float[np.ndarray, "d"], plan: PenalisedPlan) -> Exchanges[N
     if step * smoothness > 2:
         text = (
             "learning-rate * server-learning-rate * local-steps = %g is above 2 / L = %.4g, with the Lipschitz "
-            "estimate L = %.4g, the mean of the sites': the run may diverge"
+            "estimate L = %.4g, averaged over the sites: the run may diverge"
         )
         getLogger("flwr").warning(text, step, 2 / smoothness, smoothness)
 

@@ -107,13 +107,13 @@ class Ledger:
     def _check(self) -> None:
         if self.batches > self.most.batches or self.whole > self.most.whole or self.left < 0:
             got = f"a request for more than {self.most.batches} batches or {self.most.whole} gradients over all samples"
-            allowed = "as many as a run of num-server-rounds has, for which the noise was computed"
+            allowed = "the number in num-server-rounds rounds, for which the noise was computed"
             raise BudgetError("privacy.epsilon", got=got, allowed=allowed, hint="start a new run")
 
 
 def refuse_phase(phase: str) -> BudgetError:
     """Make the error of a phase that uses samples in another way than by guarded gradients."""
-    allowed = "none, since it is not covered by the budget"
+    allowed = "a phase that the budget covers"
     return BudgetError("privacy.epsilon", got=f"the phase {phase!r}", allowed=allowed, hint="set privacy.epsilon to 0")
 
 

@@ -47,8 +47,11 @@ def draw_clients(count: int, num_sites: int, seed: int, server_round: int, purpo
         InputError: There are fewer sites.
     """
     if count > num_sites:
-        got, allowed = f"{count} for round {server_round}", f"at most {num_sites}, since as many are connected"
-        hint = "lower min-train-nodes, or connect more"
+        got, allowed = (
+            f"{count} for round {server_round}",
+            f"at most {num_sites}, since {num_sites} sites are connected",
+        )
+        hint = "lower min-train-nodes, or connect more sites"
         raise InputError("min-train-nodes", got=got, allowed=allowed, hint=hint)
     if count == num_sites:
         return list(range(count))

@@ -110,7 +110,7 @@ def check_ratio(plan: Plan[SGDMSettings]) -> None:
     try:
         ratio_weights(plan.class_counts.sum(axis=0), plan.settings.ratio_alpha, plan.settings.ratio_beta)
     except ValueError as error:
-        got, hint = f"{plan.loss!r} with all sites together: {error}", "set positive-label, or bring more rows"
+        got, hint = f"{plan.loss!r} with all sites together: {error}", "set positive-label, or add rows"
         raise InputError("loss", got=got, allowed="both classes", hint=hint) from None
 
 

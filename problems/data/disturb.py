@@ -33,7 +33,7 @@ def split(
         if held < 2:
             got = f"{held} {'positive' if label else 'negative'}"
             allowed = "one for the training set and one for the test set at least"
-            raise DataError("labels", got=got, allowed=allowed, hint="set positive-label, or bring more rows")
+            raise DataError("labels", got=got, allowed=allowed, hint="set positive-label, or add rows")
     if groups is not None:
         check_classes(labels.astype(np.int64), groups)
     return _split_classes(labels, test_fraction, stream(seed, "test split"), groups)
