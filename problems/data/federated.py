@@ -1,4 +1,4 @@
-"""A data set spread over clients: reading, splitting, disturbing and partitioning put together."""
+"""A data set spread over clients: it is read, split, disturbed and partitioned."""
 
 import operator
 from collections.abc import Sequence
@@ -32,17 +32,17 @@ Spread = tuple[Int8[np.ndarray, "_"], list[Int64[np.ndarray, "_"]]]
 
 
 class FederatedData:
-    """Training samples of every client, the test samples of the server.
+    """The training samples of every client, and the test samples of the server.
 
     Attributes:
-        columns: how the features are made of raw rows, if the data set is a table.
-        sample_format: what the samples were in the files; None if they have no labels.
+        columns: The preprocessing of raw rows, if the data set is a table.
+        sample_format: The format of the samples in the files; None if they have no labels.
         notes: Lines for the log about the reading of the rows.
         grouping: A sentence about the groups of rows that stay together; "" without groups.
-        input_shape: shape of one sample's features.
-        train: the union of the clients' samples, client by client, before the clients' shift.
-        test: the test samples, undisturbed.
-        validation: with a ``validation_fraction``, the rows held out of the training rows, undisturbed; else None.
+        input_shape: The shape of one sample's features.
+        train: The union of the clients' samples, client by client, before the clients' shift.
+        test: The test samples, undisturbed.
+        validation: With a ``validation_fraction``, the rows held out of the training rows, undisturbed; else None.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class FederatedData:
         """Return one client's training samples, its shift applied; a view of `train` if there is no shift.
 
         Raises:
-            DataError: when there is no such client.
+            DataError: There is no such client.
         """
         index = operator.index(partition_id)
         if not 0 <= index < self.num_clients:
@@ -113,11 +113,11 @@ def load(spec: DataSpec, num_clients: int) -> FederatedData:
     """Read a data set and spread its training part over clients; equal arguments give equal bytes.
 
     Args:
-        spec: the data set, and all that is done to it.
-        num_clients: how many clients there are.
+        spec: The data set and its options.
+        num_clients: The number of clients.
 
     Raises:
-        DataError: when `spec` is wrong, the data is missing or damaged, or cannot be spread so.
+        DataError: `spec` is wrong, or the data are missing, damaged, or cannot be spread that way.
     """
     validate(spec)
     try:
@@ -162,7 +162,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     check_finite(features)
 
     def spread(rows: Int64[np.ndarray, "some"]) -> Spread:
-        """The noisy labels of some training rows, and each client's indices among these rows."""
+        """Return the noisy labels of some training rows, and each client's indices among these rows."""
         noisy = flip_labels(labels[rows], spec.label_noise, spec.seed)
         sites, parts = source.sites, spec.partition_sites or num_clients
         own, number = (None, 0) if sites is None else (sites[rows], int(sites.max()) + 1)
@@ -200,7 +200,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
 def _validation(
     spec: DataSpec, source: Source, labels: Int8[np.ndarray, "n"], train_rows: Int64[np.ndarray, "train"]
 ) -> tuple[Int64[np.ndarray, "kept"], Int64[np.ndarray, "held"]]:
-    """The remaining training rows, and those held out of each of the data set's own sites, both ascending."""
+    """Return the remaining training rows, and those held out at each of the data set's own sites, both ascending."""
     sites = np.zeros(len(labels), dtype=np.int64) if source.sites is None else source.sites
     if source.groups is not None:  # a group may have rows at several sites
         kinds = 2 * sites + labels
