@@ -55,9 +55,9 @@ class Statistics:
         if self.quantiles is not None:
             expected = self._sizes(preprocessing).sum()
             if len(self.quantiles) != expected:
-                return f"{len(self.quantiles)} quantiles, where {expected} go with the counts"
+                return f"{len(self.quantiles)} quantiles instead of the {expected} that fit the counts"
             if any((np.diff(part) < 0).any() for part in self.sketches(preprocessing)):
-                return "quantiles that descend"
+                return "descending quantiles"
         return ""
 
     def sketches(self, preprocessing: Preprocessing) -> list[Float64[np.ndarray, "_"]]:
@@ -210,7 +210,7 @@ def _mix(
     features, sketches = preprocessing.inputs, [site.sketches(preprocessing) for site in sites]
     unknown = [not any(len(parts[place]) for parts in sketches) for place in range(len(features))]
     marks = np.array([feature.kind in MARKS for feature in features])
-    _refuse_empty(features, ~marks & np.array(unknown), 2 * FEWEST_ROWS, ", or set scale or missing otherwise")
+    _refuse_empty(features, ~marks & np.array(unknown), 2 * FEWEST_ROWS, ", or change scale or missing")
     quantiles = np.zeros((len(features), len(LEVELS)))
     for place in np.flatnonzero(~marks).tolist():
         quantiles[place] = merge(counts[:, place], [parts[place] for parts in sketches], LEVELS)
@@ -226,7 +226,7 @@ def fit(preprocessing: Preprocessing, agreed: Agreed) -> Preprocessing:
     features, columns = preprocessing.inputs, preprocessing.columns
     for array, wanted in ((agreed.means, features), (agreed.indicators, columns)):
         if array is not None and len(array) != len(wanted):
-            got, allowed = f"numbers for {len(array)} columns", f"all sites' numbers for {len(wanted)}"
+            got, allowed = f"numbers for {len(array)} columns", f"all sites' numbers for {len(wanted)} columns"
             raise DataError("scale", got=got, allowed=allowed, hint="run the same release at every site")
     fitted, transform = list[Feature](), _transform(preprocessing)
     marks = [] if agreed.indicators is None else indicators(preprocessing, agreed.indicators)
@@ -322,7 +322,7 @@ def _check_fill(feature: Feature) -> None:
     (place,) = shape(np.array([feature.fill]), feature.transform, feature.quantiles)
     if abs(place - feature.mean) > _FARTHEST_FILL * feature.deviation + 1e-6 * (1 + abs(feature.mean)):
         got = f"a fill more than {_FARTHEST_FILL} deviations from the mean of column {feature.column!r}"
-        raise DataError("missing", got=got, allowed="one among the cells", hint="ask who runs the server")
+        raise DataError("missing", got=got, allowed="a fill among the cells", hint="ask the server's operator")
 
 
 def _moments(cells: Float64[np.ndarray, "n"]) -> tuple[float, float]:
@@ -365,7 +365,7 @@ def _refuse_empty(features: Sequence[Feature], empty: Bool[np.ndarray, "c"], few
     if empty.any():
         names = [repr(feature.column) for feature, bad in zip(features, empty, strict=True) if bad]
         which = f"{', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
-        got, allowed = f"{which} with fewer than {fewest} cells that are not missing", "as many at one site"
+        got, allowed = f"{which} with fewer than {fewest} cells that are not missing", f"{fewest} cells at one site"
         if fewest == 1:
-            got, allowed = f"{which} without a cell in the training rows", "some"
-        raise DataError("columns", got=got, allowed=allowed, hint=f"name them in drop-columns{otherwise}")
+            got, allowed = f"{which} without a cell in the training rows", "columns with cells"
+        raise DataError("columns", got=got, allowed=allowed, hint=f"list these columns in drop-columns{otherwise}")

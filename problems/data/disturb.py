@@ -32,7 +32,7 @@ def split(
         held = int((labels == label).sum())
         if held < 2:
             got = f"{held} {'positive' if label else 'negative'}"
-            allowed = "one for the training set and one for the test set at least"
+            allowed = "at least one row for the training set and one for the test set"
             raise DataError("labels", got=got, allowed=allowed, hint="set positive-label, or add rows")
     if groups is not None:
         check_classes(labels.astype(np.int64), groups)
@@ -98,7 +98,7 @@ def split_rows(
         DataError: There are fewer than two rows.
     """
     if count < 2:
-        raise DataError("rows", got=count, allowed="two or more, for a training and a test set", hint="bring more rows")
+        raise DataError("rows", got=count, allowed="two or more, for a training and a test set", hint="add rows")
     held = min(max(round(Fraction(str(fraction)) * count), 1), count - 1)
     order = stream(seed, purpose).permutation(count)
     return np.sort(order[held:]), np.sort(order[:held])
@@ -139,12 +139,12 @@ def drop_positives(labels: Int8[np.ndarray, "n"], imbalance: float, seed: int) -
     kept = int(ratio / (1 - ratio) * len(negatives))
     there = f"the training set has {len(positives):,} positives and {len(negatives):,} negatives"
     if kept == 0:
-        got, allowed = f"{imbalance}, which keeps no positive: {there}", "a share that keeps one at least"
-        raise DataError("imbalance", got=got, allowed=allowed, hint="raise imbalance, or leave it out")
+        got, allowed = f"{imbalance}, which keeps no positive: {there}", "a share that keeps at least one"
+        raise DataError("imbalance", got=got, allowed=allowed, hint="raise imbalance, or remove it")
     if kept > len(positives):
         got = f"{imbalance}, which needs {kept:,} positives: {there}"
         allowed = f"less than their share of {len(positives) / len(labels):.4f}, since it can only be lowered"
-        raise DataError("imbalance", got=got, allowed=allowed, hint="lower imbalance, or leave it out")
+        raise DataError("imbalance", got=got, allowed=allowed, hint="lower imbalance, or remove it")
     chosen = stream(seed, "imbalance").permutation(positives)[:kept]
     return np.sort(np.concatenate((chosen, negatives)))
 

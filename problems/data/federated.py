@@ -83,8 +83,8 @@ class FederatedData:
         """
         index = operator.index(partition_id)
         if not 0 <= index < self.num_clients:
-            allowed = f"0 to {self.num_clients - 1}, since there are {self.num_clients}"
-            raise DataError("client", got=index, allowed=allowed, hint="choose one of these")
+            allowed = f"0 to {self.num_clients - 1}, since there are {self.num_clients} clients"
+            raise DataError("client", got=index, allowed=allowed, hint="choose an existing client")
         rows = slice(self._ends[index], self._ends[index + 1])
         samples = Samples(self.train.features[rows], self.train.labels[rows])
         if self._spec.client_shift == 0.0:
@@ -128,13 +128,13 @@ def load(spec: DataSpec, num_clients: int) -> FederatedData:
 
 def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     if spec.partition == OWN:
-        allowed = "any other, since the rows are at the sites, in files that only their nodes read"
-        raise DataError("partition", got=repr(OWN), allowed=allowed, hint="give each a --node-config")
+        allowed = "another partition, since each site's rows are in a file that only its node reads"
+        raise DataError("partition", got=repr(OWN), allowed=allowed, hint="set data-path in each node's --node-config")
     if num_clients < 1:
-        raise DataError("number of clients", got=num_clients, allowed="1 or more", hint="take more clients")
+        raise DataError("number of clients", got=num_clients, allowed="1 or more", hint="add clients")
     if 0 < spec.partition_sites < num_clients:
         got, allowed = f"{spec.partition_sites} for {num_clients:,} clients", "0, or at least the number of clients"
-        raise DataError("partition-sites", got=got, allowed=allowed, hint="raise it or leave it out")
+        raise DataError("partition-sites", got=got, allowed=allowed, hint="raise partition-sites, or remove it")
     if spec.dataset in UNLABELLED:
         return _without_labels(spec, num_clients)
     if spec.dataset == SPARSE_LOGISTIC:
@@ -223,12 +223,12 @@ def _refuse_lost_positives(spec: DataSpec, spread: Spread, without_imbalance: Sp
     lost = [f"client {i} ({held} without it)" for i, held in enumerate(before) if held and not now[i]]
     if lost:
         more = f", and {len(lost) - 8} more" if len(lost) > 8 else ""
-        left = f"leaves 0 positives to {len(lost)} of {len(now)} clients, {sum(now):,} to all together"
+        left = f"leaves 0 positives to {len(lost)} of {len(now)} clients, {sum(now):,} to all clients together"
         raise DataError(
             "imbalance",
             got=f"{spec.imbalance}, which {left}: {', '.join(lost[:8])}{more}",
-            allowed="a share that leaves each client one",
-            hint="raise imbalance, take fewer clients or another partition",
+            allowed="a share that leaves a positive to each client",
+            hint="raise imbalance, use fewer clients or choose another partition",
         )
 
 
@@ -267,7 +267,7 @@ def _sparse_logistic(spec: DataSpec, num_clients: int) -> FederatedData:
         if not (len(part.positives) and len(part.negatives)):
             counts = f"{len(part.positives):,} positives and {len(part.negatives):,} negatives"
             got = f"one class only in {what} of {num_clients:,} clients, {counts}"
-            way_out = "take more clients, a larger synthetic.samples or another seed"
+            way_out = "use more clients, raise synthetic.samples or change the seed"
             raise DataError(f"dataset {spec.dataset!r}", got=got, allowed="both classes", hint=way_out)
     train, test, *validation = parts.values()
     sizes = [len(chosen) for chosen in rows["the training set"]]

@@ -46,10 +46,10 @@ def partition(
     count, kind = len(labels), spec.partition
     if num_clients > count:
         got = f"{num_clients:,}, but only {count:,} training samples"
-        raise DataError("number of clients", got=got, allowed="at most as many clients", hint="take fewer clients")
+        raise DataError("number of clients", got=got, allowed="at most as many clients", hint="use fewer clients")
     rng = stream(spec.seed, f"partition {kind}")
     if own_sites is not None and _keeps_sites(spec):
-        _check_number(num_clients, num_sites, "the data set comes in {} sites", "")
+        _check_number(num_clients, num_sites, "the data set has {} sites", "")
         parts = [np.flatnonzero(own_sites == site) for site in range(num_sites)]
     elif groups is not None:
         parts = partition_groups(spec, labels.astype(np.int64), classes, groups, num_clients, rng)
@@ -71,9 +71,9 @@ def partition(
     empty = [str(client) for client, rows in enumerate(parts) if len(rows) == 0]
     if empty:
         got = f"leaves client {', '.join(empty[:10])} without a sample of {count:,}"
-        raise _impossible(kind, num_clients, got, "one at least for each")
+        raise _impossible(kind, num_clients, got, "at least one sample for each client")
     if not np.array_equal(np.sort(np.concatenate(parts)), np.arange(count)):
-        raise _impossible(kind, num_clients, "does not place every sample", "each sample at one client")
+        raise _impossible(kind, num_clients, "does not place every sample", "exactly one client for each sample")
     return parts
 
 
@@ -97,7 +97,7 @@ def _keeps_sites(spec: DataSpec) -> bool:
 
 
 def _impossible(kind: str, num_clients: int, got: str, allowed: str) -> DataError:
-    got, way_out = f"{kind!r} over {num_clients:,} clients, which {got}", f"take fewer clients{_WAYS_OUT.get(kind, '')}"
+    got, way_out = f"{kind!r} over {num_clients:,} clients, which {got}", f"use fewer clients{_WAYS_OUT.get(kind, '')}"
     return DataError("partition", got=got, allowed=allowed, hint=way_out)
 
 
@@ -109,7 +109,7 @@ def _iid(labels: Int8[np.ndarray, "n"], num_clients: int, rng: np.random.Generat
 
 def _check_number(got: int, given: int, why: str, otherwise: str) -> None:
     if got != given:
-        allowed, way_out = f"{given}, since {why.format(given)}", f"take {given} clients{otherwise}"
+        allowed, way_out = f"{given}, since {why.format(given)}", f"use {given} clients{otherwise}"
         raise DataError("number of clients", got=got, allowed=allowed, hint=way_out)
 
 
@@ -135,8 +135,8 @@ def _pathological(
     circle = rng.permutation(np.unique(classes))
     if held > len(circle) or num_clients * held < len(circle):
         count, got = len(circle), f"{held} for each of {num_clients:,} clients"
-        allowed = f"{-(-count // num_clients)} to {count}, since partition 'pathological' deals out {count} classes"
-        raise DataError("partition-classes", got=got, allowed=allowed, hint="set it so")
+        allowed = f"{-(-count // num_clients)} to {count}, since partition 'pathological' distributes {count} classes"
+        raise DataError("partition-classes", got=got, allowed=allowed, hint="change partition-classes")
     takers: list[list[int]] = [[] for _ in circle]
     for place in range(num_clients * held):
         takers[place % len(circle)].append(place // held)
@@ -165,14 +165,14 @@ def _cut_skewed(
 def _cut_as_given(
     labels: Int8[np.ndarray, "n"], wanted: list[tuple[int, int]], num_clients: int, rng: np.random.Generator
 ) -> list[Int64[np.ndarray, "_"]]:
-    _check_number(num_clients, len(wanted), "partition-rows says what {} clients hold", ", or change partition-rows")
+    _check_number(num_clients, len(wanted), "partition-rows describes {} clients", ", or change partition-rows")
     drawn = []
     for label, kind in enumerate(("negatives", "positives")):
         sizes = [counts[label] for counts in wanted]
         rows = rng.permutation(np.flatnonzero(labels == label))
         if sum(sizes) > len(rows):
-            got, allowed = f"{sum(sizes):,} {kind} in all", f"at most {len(rows):,}, since the training set has no more"
-            raise DataError("partition-rows", got=got, allowed=allowed, hint="lower it")
+            got, allowed = f"{sum(sizes):,} {kind} in all", f"at most {len(rows):,}, all in the training set"
+            raise DataError("partition-rows", got=got, allowed=allowed, hint="lower partition-rows")
         drawn.append(np.split(rows[: sum(sizes)], np.cumsum(sizes)[:-1]))
     return [rng.permutation(np.concatenate(pair)) for pair in zip(*drawn, strict=True)]
 
@@ -201,7 +201,7 @@ def _by_flwr_datasets(
                 seed=seed,
             )
         elif spec.partition == "shard":
-        # By shard size, since a split by number of shards would drop the remainder.
+            # By shard size, since a split by number of shards would drop the remainder.
             splitter = flower.ShardPartitioner(
                 num_partitions=num_clients,
                 partition_by="label",
@@ -215,6 +215,6 @@ def _by_flwr_datasets(
         try:
             parts = [splitter.load_partition(client).with_format("numpy") for client in range(num_clients)]
         except ValueError as error:
-            allowed = "one that places every sample"
+            allowed = "a partition that places every sample"
             raise _impossible(spec.partition, num_clients, f"fails ({error})", allowed) from None
         return [np.asarray(part["index"][:], dtype=np.int64) for part in parts]

@@ -172,7 +172,9 @@ class Preprocessing:
         elif not 2 <= self.bins <= MOST_BINS:
             fault = f"{self.bins} bins of a number"
         if fault:
-            raise DataError("features of a table", got=fault, allowed="different ones", hint="rename or drop columns")
+            raise DataError(
+                "features of a table", got=fault, allowed="different features", hint="rename or drop columns"
+            )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -226,7 +228,7 @@ class Preprocessing:
         for wanted, fault in ((0, "no column"), (2, "more than one column")):
             if bad := [repr(name) for name in self.columns if min(names[name], 2) == wanted]:
                 got = f"{fault} {', '.join(bad[:10])}{', ...' if len(bad) > 10 else ''}"
-                raise DataError("table", got=got, allowed="one of each", hint="name columns as in training")
+                raise DataError("table", got=got, allowed="each column once", hint="name columns as in training")
         values = np.empty((len(frame), len(self.inputs)))
         frame = frame.set_axis(list(map(str, frame.columns)), axis="columns")
         places: dict[str, list[int]] = {name: [] for name in self.columns}
@@ -235,8 +237,8 @@ class Preprocessing:
         for name, own in places.items():
             column = without_markers(frame[name], self.markers_of(name))
             if self.missing == "error" and column.isna().any():
-                got, way_out = name_cells(column.isna().to_numpy(), "missing"), "fill them, or drop their rows"
-                raise DataError(f"column {name!r}", got=got, allowed="none, as in training", hint=way_out)
+                got, way_out = name_cells(column.isna().to_numpy(), "missing"), "fill these cells, or drop their rows"
+                raise DataError(f"column {name!r}", got=got, allowed="no missing cells, as in training", hint=way_out)
             values[:, own] = _numbers(column, [self.inputs[place] for place in own])
         return values
 
@@ -276,7 +278,7 @@ class Preprocessing:
         from pydantic import ValidationError
 
         version = value.get("version") if isinstance(value, dict) else None
-        way_out = "take the columns.json of the run directory"
+        way_out = "use the columns.json of the run directory"
         if version != VERSION:
             raise DataError("columns.json", got=f"version {version}", allowed=f"version {VERSION}", hint=way_out)
         try:
@@ -284,7 +286,7 @@ class Preprocessing:
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             got = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-            raise DataError("columns.json", got=got, allowed="what a run has written", hint=way_out) from None
+            raise DataError("columns.json", got=got, allowed="the columns.json of a run", hint=way_out) from None
 
     def find_clash(self, other: "Preprocessing") -> tuple[Feature, Feature] | None:
         """Return the first pair of features whose cells mean different things; None if there is none.
@@ -346,7 +348,7 @@ def _numbers(column: "pd.Series[Any]", features: Sequence[Feature]) -> Float64[n
             if (bad := ~np.isin(values, (0.0, 1.0)) & ~np.isnan(values)).any():
                 got = name_cells(bad, "that are neither true nor false")
                 raise DataError(
-                    f"column {str(column.name)!r}", got=got, allowed="true and false", hint="mend these cells"
+                    f"column {str(column.name)!r}", got=got, allowed="true and false", hint="correct these cells"
                 )
             return values[:, None]
         case "date":
@@ -367,9 +369,9 @@ def _fault(feature: Feature) -> str:
     if not np.isfinite(numeric).all() or feature.deviation < 0 or list(feature.quantiles) != sorted(feature.quantiles):
         return f"{feature.name!r} with numbers that are not finite, below 0 or descending"
     if (feature.transform == "quantile") != bool(feature.quantiles):
-        return f"{feature.name!r} with quantiles but for transform 'quantile'"
+        return f"{feature.name!r} with quantiles that do not fit transform {feature.transform!r}"
     if (feature.transform == "bin") != bool(bounds) or bounds != sorted(set(bounds)):
-        return f"{feature.name!r} with bounds but for transform 'bin', or that do not ascend"
+        return f"{feature.name!r} with bounds that do not fit transform {feature.transform!r}, or do not ascend"
     if (feature.kind in ("category", "other")) != bool(feature.value):
         return f"{feature.name!r} of kind {feature.kind!r} with value {feature.value!r}"
     return ""

@@ -98,7 +98,7 @@ def make_source(
         return Source(classes, codes, features, train_count, sites, pixel_max=pixel_max)
     if len(features) != len(codes):
         got = f"{len(features):,} rows of features but {len(codes):,} labels"
-        raise DataError("features", got=got, allowed="one label a row", hint="bring as many")
+        raise DataError("features", got=got, allowed="one label per row", hint="provide one label for each row")
     return Source(classes, codes, lambda train_rows: features, train_count, sites, pixel_max=pixel_max)
 
 
@@ -116,16 +116,16 @@ def label_classes(labels: NDArray[Any], what: str = "labels") -> tuple[tuple[str
         DataError: There is more than one column of labels, no label, or a missing label.
     """
     if labels.ndim != 1:
-        raise DataError(what, got=f"shape {labels.shape}", allowed="one column, (n,)", hint="bring them so")
+        raise DataError(what, got=f"shape {labels.shape}", allowed="labels of shape (n,)", hint="reshape the array")
     if len(labels) == 0:
-        raise DataError("rows", got="no sample", allowed="at least one of each class", hint="bring some")
+        raise DataError("rows", got="no sample", allowed="at least one sample of each class", hint="add samples")
     if labels.dtype.kind == "O":
         missing = sum(value is None or value != value for value in labels)
     else:
         missing = int(np.count_nonzero(labels != labels))
     if missing:
         got = f"{missing:,} of {len(labels):,} missing"
-        raise DataError(what, got=got, allowed="none", hint="fill them, or drop their rows")
+        raise DataError(what, got=got, allowed="no missing labels", hint="fill these labels, or drop their rows")
     values, codes = np.unique(labels.astype(str) if labels.dtype.kind == "O" else labels, return_inverse=True)
     texts = [as_text(value) for value in values]
     by_value = all(map(is_number, texts))
@@ -158,11 +158,11 @@ def positive_classes(
 
     if wanted == "":
         if site and not set(classes) <= {"0", "1", "-1"}:
-            allowed = f"a label, since a site's file may lack one that others have; {occur}"
+            allowed = f"a label, since a site's file may lack a label of other sites; {occur}"
             raise refusal(NOTHING, allowed, "set positive-label")
         if not site and len(classes) != 2:
-            got, way_out = f"nothing for {len(classes)} labels", "set positive-label to those that are positive"
-            raise refusal(got, f"some of them; {occur}", way_out)
+            got, way_out = f"nothing for {len(classes)} labels", "set positive-label to the positive labels"
+            raise refusal(got, f"some of the labels; {occur}", way_out)
         return np.array([name == ("1" if site else classes[-1]) for name in classes])
     if wanted == "first-half" and "first-half" not in classes:
         if site:
@@ -176,7 +176,7 @@ def positive_classes(
         if match in classes:
             marked[list(classes).index(match)] = True
         elif not site:
-            raise refusal(f"{label!r}, which does not occur", occur, "set positive-label to one of them")
+            raise refusal(f"{label!r}, which does not occur", occur, "set positive-label to a label that occurs")
     return marked
 
 
@@ -203,8 +203,8 @@ class Samples:
     """Features, and labels (n,) that are 0 or 1; both contiguous and read-only.
 
     Features are float32, or float64 if the caller passes float64; features from files go through `as_float32`. For
-    rows held out of training, ``sites`` is the client of each row's site (n,), -1 for a site without a client; None: the
-    rows have no sites.
+    rows held out of training, ``sites`` is the client of each row's site (n,), -1 for a site without a client. None:
+    the rows have no sites.
 
     Raises:
         ValueError: The two lengths differ, or a label is neither 0 nor 1.
@@ -287,4 +287,4 @@ def check_finite(features: Shaped[np.ndarray, "n *shape"]) -> None:
     if not finite.all():
         bad, first = f"{int((~finite).sum()):,} of {len(features):,} samples", int(np.argmin(finite)) + 1
         got = f"{bad} that are not finite in float32, the first is row {first:,}"
-        raise DataError("features", got=got, allowed="none", hint="fill or drop them")
+        raise DataError("features", got=got, allowed="finite numbers", hint="replace these values, or drop the rows")

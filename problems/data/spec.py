@@ -46,15 +46,15 @@ DATASETS: dict[str, str] = {
 PARTITIONS: dict[str, str] = {
     "iid": "shuffled and dealt out evenly, positives as well as negatives",
     "dirichlet": "each class's shares drawn from Dirichlet(partition-alpha)",
-    "pathological": "each client holds partition-classes of the original classes",
+    "pathological": "each client has partition-classes of the original classes",
     "shard": "sorted by original class, cut into shards, partition-classes shards a client",
     "linear": "shuffled, client i gets a share proportional to i + 1",
-    "natural": "the sites that the data set comes in, or that site-column names",
+    "natural": "the data set's own sites, or the sites in site-column",
     "consecutive": "the order of the file in even slices",
     "sorted-90": "90 % sorted by original class in consecutive slices, 10 % dealt at random",
     "positives-skewed": "unequal: shares of positives and of negatives each from Dirichlet(partition-alpha)",
-    "given": "as partition-rows says: each client's number of rows and their share of positives",
-    "own": "no partition: every node reads a file of its own, the data-path of its node config",
+    "given": "partition-rows sets each client's number of rows and their share of positives",
+    "own": "no partition: every node reads its own file, the data-path of its node config",
 }
 
 # Data sets that no table lists: the result of a user's function, and a data set on Hugging Face.
@@ -62,10 +62,10 @@ LOADER_FORM, HUB_FORM = "package.module:loader", "hf:owner/name"
 HUB = "hf:"
 # The values of `missing` and `scale`.
 MISSING: dict[str, str] = {
-    "error": "there must be none",
-    "mean": "numbers: the mean over all training rows is filled in",
-    "median": "numbers: the median over all training rows is filled in",
-    "indicator": "as mean, and a 0/1 column tells of the missing cells of each column that has some",
+    "error": "missing cells are an error",
+    "mean": "numbers: filled with the mean over all training rows",
+    "median": "numbers: filled with the median over all training rows",
+    "indicator": "as mean, and each column with missing cells gets a 0/1 column that marks them",
 }
 SCALES: dict[str, str] = {
     "standard": "mean 0 and variance 1",
@@ -73,11 +73,11 @@ SCALES: dict[str, str] = {
     "log": "sign(x) log(1 + |x|), then mean 0 and variance 1",
     "range": "0 for the least number of the training rows and 1 for the largest",
     "bins": "a 0/1 feature for each bin between quantiles of all training rows",
-    "none": "as they are",
+    "none": "no scaling",
 }
 # Half of the groups between quantiles, so each bin has at least two of them.
 MOST_BINS = 32
-_QUOTES = "quoted where they have commas or brackets"
+_QUOTES = "quoted if they contain commas or brackets"
 # In a text column, all values that are not listed; in a list of columns, all columns that are not listed.
 REST = "*"
 
@@ -122,7 +122,9 @@ def loader_path(dataset: str) -> str:
         return dataset
 
     def refuse(got: str) -> DataError:
-        return DataError("dataset", got=got, allowed=f"a name of one package, or '{LOADER_FORM}'", hint=f"see {PAGE}")
+        return DataError(
+            "dataset", got=got, allowed=f"a name of a single package, or '{LOADER_FORM}'", hint=f"see {PAGE}"
+        )
 
     plugin = find_plugin(LOADERS, dataset, refuse)
     return plugin.path if plugin else ""
@@ -149,7 +151,9 @@ def parse_columns(text: str) -> tuple[Column, ...]:
     for name in names:
         if names.count(name) > 1:
             got = f"{text!r}: column {name!r} occurs twice"
-            raise DataError("feature-columns", got=got, allowed="once", hint=f"leave one out, see {PAGE}")
+            raise DataError(
+                "feature-columns", got=got, allowed="each column once", hint=f"remove one of them, see {PAGE}"
+            )
     return tuple(columns)
 
 
@@ -173,7 +177,10 @@ def _column(part: str, text: str) -> Column:
         name, listed = "", None
     categories = tuple(listed or ())
     if not name:
-        got, allowed = f"{text!r}: {part!r} is no column", f"names with commas, name[value|value] for text; {_QUOTES}"
+        got, allowed = (
+            f"{text!r}: {part!r} is not a column",
+            f"names with commas, name[value|value] for text; {_QUOTES}",
+        )
     elif listed is not None and (len(set(categories)) != len(categories) or len(categories) < 2 or "" in categories):
         got, allowed = f"{text!r}: {part!r}", "two or more different values in its brackets"
     else:
@@ -193,7 +200,7 @@ def parse_names(key: str, text: str) -> tuple[str, ...]:
     """
     names = tuple(map(unquote, split_items(text))) if text.strip() else ()
     if "" in names or len(set(names)) < len(names):
-        raise DataError(key, got=repr(text), allowed=f"different ones with commas; {_QUOTES}", hint=f"see {PAGE}")
+        raise DataError(key, got=repr(text), allowed=f"different names with commas; {_QUOTES}", hint=f"see {PAGE}")
     return names
 
 

@@ -42,10 +42,10 @@ from problems.importing import LOADERS, plugins
 def validate(spec: DataSpec, *, from_site: bool = False) -> None:
     """Check names and ranges without reading any data.
 
-    `from_site` skips the checks that are pointless if sites read files of their own, such as that of `data_dir`.
+    `from_site` skips the checks that are pointless if sites read their own files, such as the check of `data_dir`.
 
     Raises:
-        DataError: names the key as the run config spells it, what it got and what is allowed.
+        DataError: A value is not allowed. Names the run-config key, its value and the allowed values.
     """
     if not (is_loader(spec.dataset) or is_hub(spec.dataset)):
         names = [*DATASETS, *(one.name for one in plugins(LOADERS)), LOADER_FORM, HUB_FORM]
