@@ -33,7 +33,7 @@ def is_numeric(column: "pd.Series[Any]") -> bool:
     text = kinds.is_string_dtype(column.dtype) or kinds.is_object_dtype(column.dtype)
     if text or categories:
         return False
-    raise _error(column, f"type {column.dtype}", "numbers and text", "encode it as such")
+    raise _error(column, f"type {column.dtype}", "numbers and text", "convert the column to numbers or text")
 
 
 def is_date(column: "pd.Series[Any]") -> bool:
@@ -52,7 +52,7 @@ def numbers(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
     import pandas as pd
 
     if is_date(column):
-        raise _error(column, "dates", "numbers", "bring numbers")
+        raise _error(column, "dates", "numbers", "convert the dates to numbers")
     values: np.ndarray
     if is_numeric(column):
         values = column.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -83,7 +83,7 @@ def days(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
         stamps = pd.to_datetime(words.where(words.str.fullmatch(ISO_DATE)), utc=True, format="ISO8601", errors="coerce")
     # NumPy keeps the unit of the stamps, in which the year 9999 does not overflow
     values: np.ndarray = (stamps.dt.tz_localize(None).to_numpy() - np.datetime64(0, "D")) / np.timedelta64(1, "D")
-    _refuse(column, there & np.isnan(values), "that are no dates", "dates such as 1970-01-31")
+    _refuse(column, there & np.isnan(values), "that are not dates", "dates such as 1970-01-31")
     return values
 
 

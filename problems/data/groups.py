@@ -183,7 +183,7 @@ def check_classes(labels: Int64[np.ndarray, "n"], groups: Int64[np.ndarray, "n"]
         number = len(np.unique(groups[labels == label]))
         if number < 2:
             got = f"{number} group{'s' * (number != 1)} with {name} rows"
-            allowed = "two groups at least, one for the training set and one for the test set"
+            allowed = "at least two groups, one for the training set and one for the test set"
             raise DataError(_KEY, got=got, allowed=allowed, hint="set positive-label, or add groups")
 
 
@@ -274,7 +274,7 @@ def check_spec(spec: DataSpec) -> None:
         DataError: The partition cannot; names the partitions that can.
     """
     if spec.group_column and spec.partition not in GROUPED_PARTITIONS:
-        allowed = f"{', '.join(GROUPED_PARTITIONS)} with {_KEY}, since others cut by single rows"
+        allowed = f"{', '.join(GROUPED_PARTITIONS)} with {_KEY}, since other partitions divide groups"
         raise DataError("partition", got=repr(spec.partition), allowed=allowed, hint="set partition to one of these")
 
 

@@ -58,8 +58,8 @@ def allocate(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
             mapped = mmap.mmap(file.fileno(), size)
     except OSError as error:
         got = f"{folder}, which has no room for a file of {size / 1e9:.1f} GB ({error.strerror})"
-        allowed = "a folder with that room, since the data do not fit into memory"
-        raise DataError("TMPDIR", got=got, allowed=allowed, hint="let the variable name a folder on a disk") from None
+        allowed = "a folder with enough room, since the data do not fit into memory"
+        raise DataError("TMPDIR", got=got, allowed=allowed, hint="set TMPDIR to a folder on a larger disk") from None
     _tell(folder)
     return np.ndarray(shape, dtype, buffer=mapped)
 

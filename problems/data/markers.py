@@ -63,7 +63,7 @@ def describe_hits(markers: Markers, hits: Mapping[str, int], rows: int) -> list[
     named = {name for name, _ in markers.by_column}
     counts = [f"{name!r} {count:,}" for name, count in hits.items() if count or name in named]
     if not counts:
-        return [f"{KEY}: no cell is one of {', '.join(map(repr, markers.everywhere))}"]
+        return [f"{KEY}: no cell matches {', '.join(map(repr, markers.everywhere))}"]
     return [f"{KEY}: cells of {rows:,} rows that became missing: {', '.join(counts)}"]
 
 

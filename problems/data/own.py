@@ -78,8 +78,8 @@ class SiteRows:
         found = measure(self.preprocessing, self.features[self.train_rows], least=least)
         fewest = max(FEWEST_ROWS, 2 * least if least > 1 else 0)
         if found is not None and found.rows < fewest:
-            allowed = f"{fewest} or more, since the means of fewer would tell of single ones"
-            raise DataError("training rows", got=found.rows, allowed=allowed, hint=f"bring more rows, or {_UNSCALED}")
+            allowed = f"{fewest} or more, since the means of fewer would reveal single rows"
+            raise DataError("training rows", got=found.rows, allowed=allowed, hint=f"add rows, or {_UNSCALED}")
         return found
 
     def nearly_constant(self, least: int) -> list[str]:

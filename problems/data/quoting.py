@@ -50,7 +50,7 @@ def split_values(item: str) -> tuple[str, list[str] | None]:
     assert found
     name, rest = found[1], found[2].strip()
     if rest and not (rest.startswith("[") and rest.endswith("]")):
-        raise ValueError(f"{rest!r} are no brackets")
+        raise ValueError(f"{rest!r} is not in brackets")
     return unquote(name), [unquote(value) for value in _split(rest[1:-1], _VALUE)] if rest else None
 
 

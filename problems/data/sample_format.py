@@ -92,7 +92,9 @@ class SampleFormat:
         if features.ndim < 2 or features.dtype.kind not in "biuf" or features.shape[1:] != self.shape:
             got = f"shape {features.shape} of {features.dtype}"
             allowed = f"numbers of shape (n, {', '.join(map(str, self.shape))})"
-            raise DataError("samples", got=got, allowed=allowed, hint="bring the samples into the form of the training")
+            raise DataError(
+                "samples", got=got, allowed=allowed, hint="convert the samples to the form of the training data"
+            )
         if self.pixel_max is not None:
             features = _scale_deep(features, self.pixel_max)
         elif self.pixels is False:
@@ -118,9 +120,9 @@ class SampleFormat:
         known = (*self.negative_labels, *self.positive_labels)
         strange = [name for name in classes if name not in known]
         if strange:
-            got = f"{', '.join(map(repr, strange[:10]))}, which the run has not seen"
+            got = f"{', '.join(map(repr, strange[:10]))}, which did not occur in training"
             allowed = f"negative: {', '.join(self.negative_labels)}; positive: {', '.join(self.positive_labels)}"
-            raise DataError("labels", got=got, allowed=allowed, hint="write them as in training")
+            raise DataError("labels", got=got, allowed=allowed, hint="spell the labels as in training")
         marked: np.ndarray = np.isin(classes, self.positive_labels).astype(np.int8)[codes]
         return marked
 
@@ -136,5 +138,5 @@ def _scale_deep(features: Shaped[np.ndarray, "n *shape"], pixel_max: float) -> N
     if features.dtype == np.uint8 or not ((features >= 0) & (features <= largest)).all():
         got = "uint8, which has 8 bits" if features.dtype == np.uint8 else f"{features.dtype} outside [0, {largest:g}]"
         allowed = f"integers from 0 to {pixel_max:g}, as in the images of the training, or numbers in [0, 1]"
-        raise DataError("pixels", got=got, allowed=allowed, hint="bring the samples into the form of the training")
+        raise DataError("pixels", got=got, allowed=allowed, hint="convert the samples to the form of the training data")
     return features.astype(np.float32) / np.float32(largest)

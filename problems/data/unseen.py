@@ -57,7 +57,7 @@ class Unseen:
         """
         if not self.cells:
             return f"column {self.column!r}: all cells are missing"
-        return f"column {self.column!r}: {self._counts(quote)}: they count as none of its categories"
+        return f"column {self.column!r}: {self._counts(quote)}: they belong to none of its categories"
 
     def refusal(self, hint: str) -> DataError:
         """Return an error about a column without a known cell.
@@ -129,9 +129,9 @@ def check_test_rows(preprocessing: Preprocessing, values: Float64[np.ndarray, "n
         cells = int((~np.isnan(values[train_count:, places[0]])).sum())
         unknown = int(bare[train_count:].sum())
         if 0 < unknown == cells:
-            got = f"{unknown:,} of {cells:,} cells of the test rows that are no category of the training rows"
-            hint = "write the values alike in both files, or name the column in drop-columns"
+            got = f"{unknown:,} of {cells:,} cells of the test rows that are not a category of the training rows"
+            hint = "spell the values the same way in both files, or list the column in drop-columns"
             raise DataError(f"column {name!r}", got=got, allowed="categories of the training rows", hint=hint)
         if unknown:
-            words = "column %r: %d of %d cells of the test rows are no category of the training rows"
+            words = "column %r: %d of %d cells of the test rows are not in a category of the training rows"
             _log.warning(words, name, unknown, cells)

@@ -232,7 +232,7 @@ def test_offset_sites_hide_the_best_feature_across_sites() -> None:
             "validation-fraction: got 0.5, allowed: 0, since dataset 'synthetic-pl' has no test set",
         ),
         ({"dataset": "synthetic-sparse-logistic", "partition_sites": 2}, "partition-sites: got 2, allowed: 0, since"),
-        ({"label_column": "y"}, "label-column: got 'y', allowed: '' with dataset 'digits', which is no table"),
+        ({"label_column": "y"}, "label-column: got 'y', allowed: '' with dataset 'digits', which is not a table"),
     ],
 )
 def test_validate_names_the_key(options: dict[str, object], message: str) -> None:

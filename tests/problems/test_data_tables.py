@@ -98,9 +98,9 @@ def test_slices_in_the_files_order_are_so_with_validation_rows_of_each_site(tmp_
     [
         ({"site_column": "ward"}, "site-column: got 'ward', allowed: one of age, job, constant; choose a column of"),
         ({"site_column": "label"}, "site-column: got 'label', allowed: one of age, job, constant; choose"),
-        ({"dataset": "npz", "site_column": "ward"}, "site-column: got 'ward', allowed: '' but with dataset csv or"),
+        ({"dataset": "npz", "site_column": "ward"}, "site-column: got 'ward', allowed: '' unless dataset is csv or"),
         ({"partition": "own", "site_column": "ward"}, "site-column: got 'ward'"),
-        ({"partition": "natural"}, "'natural' with dataset 'csv', which has no sites of its own"),
+        ({"partition": "natural"}, "'natural' with dataset 'csv', which has no sites"),
     ],
 )
 def test_a_site_column_that_cannot_be(tmp_path: Path, keys: dict[str, str], message: str) -> None:
@@ -151,7 +151,7 @@ N = np.arange(40)
         (["soon" if n == 2 else f"1970-01-{n % 18 + 10}" for n in N], "dates but for 1 of 40, the first in row 3"),
         (
             ["1970-02-30" if n == 2 else f"1970-01-{n % 18 + 10}" for n in N],
-            "1 of 40 cells that are no dates, the first",
+            "1 of 40 cells that are not dates, the first",
         ),
         ([f"case {n % 21}" for n in N], "what looks like an id, allowed: features; name the column in drop-columns"),
         (N + 1, "what looks like an id, allowed: features; name the column in drop-columns"),

@@ -228,7 +228,7 @@ def test_files_of_no_use(name: str, content: str, dataset: str, told: str, tmp_p
         ({"dataset": "npz", "feature_columns": "a"}, "feature-columns: got 'a', allowed: '' with dataset 'npz'"),
         (
             {"dataset": "npz", "scale": "none"},
-            "scale: got 'none', allowed: 'standard' with dataset 'npz', which is no table",
+            "scale: got 'none', allowed: 'standard' with dataset 'npz', which is not a table",
         ),
         (
             {"scale": "logs"},

@@ -122,8 +122,8 @@ def test_dates_of_all_types_and_times() -> None:
             [True, 3, None],
             "column 'x': got 1 of 3 cells that are neither true nor false, the first in row 2",
         ),
-        ("date", ["1970-01-01", "01.02.1970", "secret"], "column 'x': got 2 of 3 cells that are no dates"),
-        ("date", [3, 4, 5], "column 'x': got 3 of 3 cells that are no dates, the first in row 1"),
+        ("date", ["1970-01-01", "01.02.1970", "secret"], "column 'x': got 2 of 3 cells that are not dates"),
+        ("date", [3, 4, 5], "column 'x': got 3 of 3 cells that are not dates, the first in row 1"),
     ],
 )
 def test_cells_of_another_kind(kind: Any, cells: list[object], told: str) -> None:

@@ -229,7 +229,7 @@ def drop(name: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
         (
             ["evaluate"],
             lambda table: table.assign(ill="ja"),
-            "got 'ja', which the run has not seen, allowed: negative: no",
+            "got 'ja', which did not occur in training, allowed: negative: no",
         ),
         (["evaluate"], lambda table: table.assign(ill="no"), "ranking metrics need both classes, got 0 positives"),
         (
