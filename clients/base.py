@@ -1,7 +1,7 @@
 """Base classes of all clients: a Flower ``NumPyClient`` with a typed inbox, outbox and state.
 
-Beside the model, a client receives a record in `inbox` before ``fit`` and leaves one in `outbox` after it; its memory
-between rounds is `state`. docs/architecture.md drives one by hand.
+A client receives the model and a record in `inbox` before ``fit``, and leaves a record in `outbox` after it. Its memory
+between rounds is `state`. docs/architecture.md shows how to drive a client by hand.
 """
 
 import sys
@@ -28,31 +28,31 @@ from problems.site import Site as Site
 
 
 class Trained(Protocol):
-    """What a client trains: a `FlatModel`, or the oracle of a minimax problem."""
+    """A client's model: a `FlatModel`, or the oracle of a minimax problem."""
 
     stochastic: bool
     device: torch.device
     parameters: Tensor
 
     def load(self, arrays: Sequence[FloatArray]) -> None:
-        """Set the parameters to those the server sent."""
+        """Set the parameters to the received arrays."""
 
     def arrays(self, copy: Copy) -> list[FloatArray]:
         """Return the parameters to send back.
 
         Args:
-            copy: makes the copy of each array, such as `ready_to_send`; the model's own arrays go on changing.
+            copy: The function that copies each array, such as `ready_to_send`; the model's own arrays keep changing.
         """
 
 
 M = TypeVar("M", bound=Trained)
 Config = dict[str, Scalar]
-# what ``fit`` returns: the model, the number of samples, metrics
+# the result of ``fit``: the model, the number of samples, metrics
 Fitted = tuple[list[FloatArray], int, Config]
 
 
 class PayloadClient(NumPyClient, Generic[M]):
-    """Base of all clients. Subclasses name their records, and implement `fit` and `evaluate`."""
+    """Base class of all clients. Subclasses name their records, and implement `fit` and `evaluate`."""
 
     down: type[Payload] | None = None
     up: type[Payload] | None = None
@@ -76,10 +76,10 @@ class PayloadClient(NumPyClient, Generic[M]):
         self.summed = 1
 
     def begin(self, parameters: list[FloatArray], config: Config) -> int:
-        """Load the model, seed torch (dropout) for this client and round, clear the outbox; returns the round.
+        """Load the model, seed torch (dropout) for this client and round, and clear the outbox; return the round.
 
         Raises:
-            TypeError: the inbox or the state holds another algorithm's record.
+            TypeError: The inbox or the state contains another algorithm's record.
         """
         refuse_other(self, self.down, self.inbox)
         refuse_other(self, self.memory, self.state)
@@ -97,7 +97,7 @@ class PayloadClient(NumPyClient, Generic[M]):
 
 
 class MethodClient(PayloadClient[M]):
-    """Runs the client half of a `Method` under Flower. Subclasses name their `method`."""
+    """Flower client of a `Method`'s client half. Subclasses name their `method`."""
 
     method: Method
     guard: Guard | None = None
@@ -113,10 +113,10 @@ class MethodClient(PayloadClient[M]):
         self.objective = self.method.client.objective(model, site, self.loss, training, self.settings)
 
     def fit(self, parameters: list[FloatArray], config: Config) -> Fitted:
-        """Do one round of the method's client half or, in one of the method's phases, answer the server.
+        """Do one round of the method's client half. In one of the method's phases, answer the server instead.
 
         Args:
-            config: the message's scalars, with the round under `ROUND` and the phase, if it is one, under `PHASE`.
+            config: The message's scalars, with the round under `ROUND` and the phase, if there is one, under `PHASE`.
 
         Returns:
             The new model ([] in a phase), the number of the site's samples, and no metrics.
@@ -138,10 +138,10 @@ class MethodClient(PayloadClient[M]):
         return self.model.arrays(ready_to_send), len(self.site), {}
 
     def protect(self, guard: Guard) -> None:
-        """Train on what a guard lets through of the site's samples; see `methods.private`.
+        """Train through a guard of the site's samples; see `methods.private`.
 
         Raises:
-            ModelError: the model's scores of a sample depend on others, or are random.
+            ModelError: The model's score of a sample depends on other samples, or is random.
         """
         self.site, self.objective = PrivateSite.of(self.site, guard.ledger), protect(self.objective, guard)
         self.guard = guard
@@ -150,22 +150,22 @@ class MethodClient(PayloadClient[M]):
         return Task(server_round, self.training, self.settings, self.site, self.objective, self.loss, self.summed)
 
     def received(self, config: Config) -> Any:
-        """Return what the server sent beside the model: the inbox.
+        """Return the record sent with the model: the inbox.
 
         Args:
-            config: the message's scalars; a method may take it from there instead.
+            config: The message's scalars, which a subclass may use instead of the inbox.
         """
         return self.inbox
 
 
 class ScoringClient(MethodClient[FlatModel]):
-    """Base of the clients that train a network's scores."""
+    """Base class of the clients that train a network's scores."""
 
     def evaluate(self, parameters: list[FloatArray], config: Config) -> tuple[float, int, Config]:
         """Measure a model on the site's own samples.
 
         Returns:
-            The cross-entropy, the number of samples, and the ``accuracy``, with the threshold at logit 0.
+            The cross-entropy, the number of samples, and the ``accuracy`` with the threshold at logit 0.
         """
         self.model.load(parameters)
         logits = self.model.predict(self.site.features)
@@ -191,9 +191,9 @@ def client_of(method: Method, name: str, base: type[MethodClient[Any]] = Scoring
     """Make the client class of a method.
 
     Args:
-        name: the strategy's, e.g. FedAvgM.
-        base: another one for methods that do not train a network's scores.
+        name: The strategy's name, e.g. FedAvgM.
+        base: The base class. Methods that do not train a network's scores need another than the default.
     """
-    module = sys._getframe(1).f_globals["__name__"]  # the caller's, where pickle looks for the class
+    module = sys._getframe(1).f_globals["__name__"]  # the caller's module, in which pickle looks for the class
     about = {"__doc__": f"The client half of {name}.", "__module__": module}
     return type(f"{name}Client", (base,), {"method": method, **about})

@@ -13,7 +13,7 @@ from problems.site import Site
 
 
 class DivergedScoresError(ValueError):
-    """The scores of a site's rows are not finite; the text does not say of how many."""
+    """Scores of a site's rows that are not finite; the text does not reveal the number of rows."""
 
 
 def score(
@@ -27,25 +27,26 @@ def score(
 ) -> tuple[ScoreCounts, bool]:
     """Count a site's held-out rows by class and by bin of their score under a model, for any algorithm.
 
-    With a least cell above 1 groups of rows are counted, see `problems.least_cell`, and none if a class has fewer rows.
+    With a least cell above 1, groups of rows are counted (see `problems.least_cell`). If a class has fewer rows than
+    the least cell, nothing is counted.
 
     Args:
-        asked: edges of the bins; None: `first_edges`.
-        phase: which rows; `TEST_SCORE_COUNTS` for the test rows of a run that evaluates on validation rows.
-        summed: Whether the server sees only a sum over sites. Scores that are not finite then become 0 or the largest
-            numbers, since an error would reveal something of one site to the server that chose the model. The site
-            spreads the scores of its groups itself, since the server cannot.
+        asked: The edges of the bins; None: `first_edges`.
+        phase: The rows to count; `TEST_SCORE_COUNTS` selects the test rows of a run that evaluates on validation rows.
+        summed: Whether the server sees only a sum over sites. Non-finite scores then become 0 or the largest numbers,
+            since an error would reveal a fact about one site to the server that chose the model. The site spreads the
+            scores of its groups itself, since the server cannot.
 
     Returns:
         The counts, and whether scores were replaced.
 
     Raises:
-        DivergedScoresError: a score is not finite as float32.
-        ValueError: the site has no such rows.
+        DivergedScoresError: A score is not finite as float32.
+        ValueError: The site has no such rows.
     """
     rows = site.test if phase == TEST_SCORE_COUNTS else site.held_out
     if rows is None:
-        kind = "has no test rows" if phase == TEST_SCORE_COUNTS else "holds out no rows"
+        kind = "has no test rows" if phase == TEST_SCORE_COUNTS else "has no held-out rows"
         raise ValueError(f"partition {site.partition_id} {kind}: the server evaluates on its own")
     labels, least = rows.labels.cpu().numpy() > 0.5, site.least_cell
     positives = int(labels.sum())

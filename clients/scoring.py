@@ -1,4 +1,4 @@
-"""The client classes of the methods; each method is a module of `methods`. Vertical learning has its own in `vfb2`."""
+"""The client classes of the methods in `methods`; `clients.vfb2` has the clients of vertical learning."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ class FedX1Client(ScoringClient):
         """Do one round, or the scoring round.
 
         Args:
-            config: the message's scalars; round 0 is the scoring round, whether or not they name the phase.
+            config: The message's scalars; round 0 is the scoring round, whether or not they name the phase.
         """
         phase: Config = {PHASE: SCORING} if config[ROUND] == SCORING_ROUND else {}
         return super().fit(parameters, config | phase)
@@ -61,10 +61,10 @@ FedX2Client = client_of(FEDX2, "FedX2", FedX1Client)
 
 
 class MinimaxClient(MethodClient[Oracle]):
-    """Base of the minimax clients: ``model`` is the oracle of the site's f_i, whose point is z = (x, y)."""
+    """Base class of the minimax clients. ``model`` is the oracle of the site's f_i, whose point is z = (x, y)."""
 
     def received(self, config: Config) -> Any:
-        """The record sent beside the model, or an empty one."""
+        """Return the record sent with the model, or an empty record."""
         assert self.down is not None
         return self.inbox or self.down()
 

@@ -1,7 +1,7 @@
 """A client's side of secure sums (`privacy.secure_sum`): one answer to each stage, with a memory between messages.
 
-The memory lies in the node's Flower context, as a client's other memory does, and is never written to a disk. It
-is kept as bytes, not as a payload: the five stages would check it more often than all that arrives.
+The memory is stored in the node's Flower context, like a client's other memory, and is never written to disk. It is
+stored as bytes, not as a payload, since the five stages would otherwise check it more often than the messages.
 """
 
 import dataclasses
@@ -52,19 +52,19 @@ from privacy.shamir import SHARE_BYTES
 
 # the record in the node's context
 MEMORY = "secure-sum"
-# what the server sends in each stage
+# the server's message in each stage
 QUESTIONS: dict[str, type[Payload] | None] = {KEYS: None, BOXES: Members, VIEWS: Survivors, SHARES: Evidence}
 _MEMBERS = ("places", "mask_keys", "box_keys", "commitments")
 
 
 @dataclasses.dataclass(frozen=True)
 class Demands:
-    """What a site's owner demands of a sum.
+    """The demands of a site's owner on a sum.
 
     Attributes:
-        fewest: how many clients it must have, or its terms are not unmasked.
-        box_key: the site's own private key for boxes; b"": a new one in every run.
-        peers: the box keys of the sites that may take part; empty: any.
+        fewest: The least number of clients whose sum may be unmasked.
+        box_key: The site's own private key for boxes; b"": a new key in every run.
+        peers: The box keys of the sites that may take part; empty: any site.
     """
 
     fewest: int = FEWEST_MEMBERS
@@ -72,10 +72,10 @@ class Demands:
     peers: frozenset[bytes] = frozenset()
 
     def check_members(self, group: Group, me: int) -> None:
-        """Check that all others are known; who has another's key cannot open the boxes for it.
+        """Check that all other members are known; a client with another site's key cannot open the boxes for it.
 
         Raises:
-            SecureSumError: names the first that is not.
+            SecureSumError: A member is unknown; names the first such member.
         """
         for place, member in group.members.items() if self.peers else ():
             if place != me and member.box_key not in self.peers:
@@ -86,14 +86,14 @@ class SumClient:
     """A client in a secure sum.
 
     Args:
-        me: its place.
-        number: of the sum, counted over the run: no client takes part in an earlier one again.
-        purpose: of the sum; see `payloads.secure_sum.purpose_of`.
+        me: The client's index.
+        number: The sum's number, counted over the run. No client takes part again in a sum with a lower number.
+        purpose: The sum's purpose; see `payloads.secure_sum.purpose_of`.
         settings: The hash of the run config, which ``purpose`` contains.
         run: The run's id.
-        state: of the node's context.
-        share: of a client's neighbours, that must be left to unmask it.
-        demands: of the site's owner.
+        state: The state of the node's context.
+        share: The share of a client's neighbours that must remain to unmask it.
+        demands: The demands of the site's owner.
     """
 
     def __init__(
@@ -116,10 +116,10 @@ class SumClient:
         """Answer one of the stages `KEYS`, `BOXES`, `VIEWS` and `SHARES`.
 
         Args:
-            question: of the type in `QUESTIONS`.
+            question: The stage's message, of the type in `QUESTIONS`.
 
         Raises:
-            SecureSumError: the stages come out of order or twice, or the answer would endanger the client's values.
+            SecureSumError: A stage comes out of order or twice, or the answer would endanger the client's values.
         """
         if stage == KEYS:
             return self._tell_keys()
@@ -131,18 +131,18 @@ class SumClient:
         """Answer the stage `VALUES`: return the client's values under its mask.
 
         Args:
-            values: from `payloads.secure_sum.pack`.
-            asked: who takes part.
-            question: a hash of the whole message; see `payloads.wire.digest`.
+            values: The values, made by `payloads.secure_sum.pack`.
+            asked: The participants.
+            question: The hash of the whole message; see `payloads.wire.digest`.
 
         Raises:
-            SecureSumError: as for `answer`.
+            SecureSumError: See `answer`.
         """
         memory = self._recall(VALUES)
         self._keep(memory, VALUES, present=pack(asked.places), question=question)
         present, elements = set(asked.places.tolist()), values.elements.view(ring.dtype)
         if len(present) < len(asked.places):
-            raise SecureSumError("a client is named twice among those that take part")
+            raise SecureSumError("the list of participants names a client twice")
         if len(present) < self.demands.fewest:
             text = f"{len(present)} clients take part in the sum, allowed: at least {self.demands.fewest}"
             raise SecureSumError(text)
@@ -152,7 +152,7 @@ class SumClient:
     def _tell_keys(self) -> Payload:
         before = self._load() or SumMemory(-1, 0)
         if before.number >= self.number:
-            raise SecureSumError(f"sum {self.number} was asked for again")
+            raise SecureSumError(f"sum {self.number} was requested again")
         own = Secrets.make(self.demands.box_key or before.box_key)
         same = before.box_key == own.box_key
         told = own.member(before.public if same else b"")
@@ -182,7 +182,7 @@ class SumClient:
         memory = dataclasses.replace(before, **told)
         group, own = self._group(memory), self._secrets(memory)
         if group.members.get(self.me) != Member(before.mask_keys, before.box_keys, before.commitments):
-            raise SecureSumError(f"the members' keys are not those that partition {self.me} has told")
+            raise SecureSumError(f"the members' keys differ from the keys that partition {self.me} has sent")
         self.demands.check_members(group, self.me)
         agreed = agree_on_boxes(self.me, own, group, memory.by_key())
         peers = b"".join(group.members[peer].box_key for peer in agreed)
@@ -235,7 +235,9 @@ class SumClient:
     def _recall(self, stage: str) -> SumMemory:
         memory = self._load()
         if memory is None or memory.purpose != self.purpose or memory.answered != STAGES.index(stage):
-            raise SecureSumError(f"secure sum, {self.purpose.decode()}: stage {stage!r} was asked out of turn or twice")
+            raise SecureSumError(
+                f"secure sum, {self.purpose.decode()}: stage {stage!r} was requested out of turn or twice"
+            )
         return memory
 
     def _keep(self, memory: SumMemory, answered: str, **changes: Any) -> None:
@@ -247,6 +249,6 @@ class SumClient:
 def _make_group(
     places: bytes, mask_keys: bytes, box_keys: bytes, commitments: bytes, share: float, purpose: bytes
 ) -> Group:
-    """The group that stage 2 has told; clients that share a process share it."""
+    """Return the group from stage 2; clients in the same process share it."""
     members = map(Member, split_keys(mask_keys), split_keys(box_keys), split_keys(commitments))
     return Group(dict(zip(np.frombuffer(places, np.int64).tolist(), members, strict=True)), share, purpose)

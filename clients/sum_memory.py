@@ -13,26 +13,26 @@ from privacy.secure_sum import SecureSumError
 
 
 def _field(width: int = KEY_BYTES, *, secret: bool = False) -> Any:
-    """A field of what a client keeps: rows of so many bytes."""
+    """Declare a field of a client's memory: rows of ``width`` bytes."""
     return dataclasses.field(default=b"", repr=not secret, metadata={"width": width})
 
 
 @dataclasses.dataclass(frozen=True)
 class SumMemory:
-    """What a client remembers of the sum that it takes part in, and of its boxes from sum to sum.
+    """A client's memory of the sum that it takes part in, and of its boxes from sum to sum.
 
     Attributes:
-        number: of the sum, counted over the run.
-        answered: how many stages it has answered.
-        purpose: of the sum, see `payloads.secure_sum.purpose_of`.
+        number: The sum's number, counted over the run.
+        answered: The number of stages that the client has answered.
+        purpose: The sum's purpose, see `payloads.secure_sum.purpose_of`.
         run: The run's id. Flower passes the context of a run on to the next run of a series.
-        mask_key, seed: of its `Secrets`; none after the last stage.
-        box_key, public: its private key for boxes, and its public one.
-        peers, agreed: the public keys of others, and the secrets that it has agreed on with them, in their order.
-        places, mask_keys, box_keys, commitments: the members, from stage 2 on; before, the client alone.
-        present: who takes part, from stage 3 on.
+        mask_key, seed: The keys of its `Secrets`; empty after the last stage.
+        box_key, public: The private key for boxes, and the public key.
+        peers, agreed: The other clients' public keys, and the secrets agreed on with them, in the same order.
+        places, mask_keys, box_keys, commitments: The members, from stage 2 on; before, only the client itself.
+        present: The participants, from stage 3 on.
         question: The hash of the message of stage 3.
-        survivors: The places for which the client has vouched, from stage 4 on.
+        survivors: The indices of the clients for which this client has vouched, from stage 4 on.
     """
 
     number: int
@@ -55,20 +55,20 @@ class SumMemory:
 
     @classmethod
     def of(cls, record: ConfigRecord) -> Self:
-        """Return what a record of the context holds.
+        """Read the memory from a record of the context.
 
         Raises:
-            SecureSumError: it is damaged; names the field.
+            SecureSumError: The record is damaged; names the field.
         """
         values = values_of(record)
         for name, kind, width in _LAYOUT:
             value = values.get(name)
             if type(value) is not kind or (isinstance(value, bytes) and len(value) % width):
-                raise SecureSumError(f"what this node remembers of its secure sums is damaged: {name}")
+                raise SecureSumError(f"this node's memory of its secure sums is damaged: {name}")
         return cls(**values)
 
     def by_key(self) -> dict[bytes, bytes]:
-        """Return the public key of another -> the secret agreed on."""
+        """Return the agreed secrets by the other client's public key."""
         return dict(zip(split_keys(self.peers), split_keys(self.agreed), strict=True))
 
 

@@ -44,7 +44,7 @@ class SegmentError(RuntimeError):
 
 
 class NoModel:
-    """The model that Flower sees: without entries, since a party's block is part of its state."""
+    """The empty model that Flower sees: a party's block is part of its state."""
 
     stochastic = False
     device = torch.device("cpu")
@@ -53,27 +53,27 @@ class NoModel:
         self.parameters = torch.zeros(0, dtype=torch.float64)
 
     def load(self, arrays: Sequence[FloatArray]) -> None:
-        """Take a model without entries.
+        """Accept a model without entries.
 
         Raises:
-            ValueError: it has some.
+            ValueError: The model has entries.
         """
         if len(arrays) != 1 or arrays[0].size:
             raise ValueError(f"a vertical run's messages carry an empty model, got {[a.shape for a in arrays]}")
 
     def arrays(self, copy: Copy) -> list[FloatArray]:
-        """The model without entries."""
+        """Return the model without entries."""
         return [copy(self.parameters.numpy())]
 
 
 class VFB2Client(PayloadClient[NoModel]):
-    """Base of the three VFB2 clients.
+    """Base class of the three VFB2 clients.
 
     Attributes:
         party: The site.
         block: The party's final block and the data needed to predict with it, after the last segment. Never sent.
-        scores: The id and z of each row, in a run that scores rows, at a party that may learn them.
-        facts: Entries for the owner's log, see `vertical.turn.Turn`.
+        scores: The id and z of each row, in a run that scores rows, at a party that is allowed to learn them.
+        facts: Entries for the owner's log; see `vertical.turn.Turn`.
     """
 
     down = Segment
@@ -106,7 +106,7 @@ class VFB2Client(PayloadClient[NoModel]):
 
         Raises:
             SegmentError: A party failed; the text names it.
-            RefusalError: The policy does not allow it, or the data cannot be used.
+            RefusalError: The policy forbids the message, or the data cannot be used.
         """
         self.begin(parameters, config)
         phase, state, rows = str(config.get(PHASE, "")), VFB2State.empty() if self.state is None else self.state, 0
@@ -116,7 +116,7 @@ class VFB2Client(PayloadClient[NoModel]):
         else:
             answers = _SCORING if self.settings.score_run else _TRAINING
             if not isinstance(self.inbox, Segment) or phase not in answers:
-                raise ValueError(f"a segment's message without a Segment, or of phase {phase!r}, which is none")
+                raise ValueError(f"a segment's message without a Segment, or of the unknown phase {phase!r}")
             own = self.party, self.algorithm, self.training, self.settings
             turn = Turn(*own, self.inbox, state, config, self.facts)
             self.outbox = self._answer(turn, answers[phase])

@@ -1,10 +1,10 @@
 """Adam (Kingma, Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, Algorithm 1) for a round's local steps.
 
-Its moments begin afresh in every round, so that nothing travels or is kept beside the model, and a client that is asked
-again later does not go on with moments of a model that is long gone. As the paper says, eta bounds about how far a
-weight moves in a step, whatever the scale of its gradient. On unequal sites the mean of such steps need not lead to a
-minimum of the mean loss (Wang, Xu, Garrett, Charles, Liu, Joshi, "Local Adaptivity in Federated Learning: Convergence
-and Consistency", 2021); a step that decays keeps the difference small.
+Its moments start at zero in every round, so they are neither sent nor stored. A client that is sampled again later
+therefore never reuses stale moments. As the paper explains, eta bounds about how far a weight moves in a step, whatever
+the scale of its gradient. On unequal sites the mean of such steps need not lead to a minimum of the mean loss (Wang,
+Xu, Garrett, Charles, Liu, Joshi, "Local Adaptivity in Federated Learning: Convergence and Consistency", 2021); a
+decaying step size keeps the difference small.
 
 | paper | here |
 |---|---|
@@ -20,13 +20,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
-# eta where a run says nothing
+# eta of runs that do not set learning-rate
 ADAM_STEP = 0.01
 
 
 @dataclass(frozen=True)
 class Point:
-    """w and, if the round's steps are Adam's, m and v, which are None before the first step, and t."""
+    """The point w. With Adam's steps also m and v, which are None before the first step, and t."""
 
     x: Float[Tensor, "*stack d"]
     moments: Float[Tensor, "*stack 2 d"] | None = None
@@ -40,9 +40,9 @@ def adam_step(carry: P, gradient: Float[Tensor, "*stack d"], eta: float) -> P:
     """w <- w - eta m / (1 - beta_1^t) / (sqrt(v / (1 - beta_2^t)) + epsilon).
 
     Args:
-        carry: whose tensors are changed in place.
-        gradient: at w; it may be overwritten afterwards.
-        eta: the step size.
+        carry: The step's carry; its tensors are changed in place.
+        gradient: The gradient at w; it may be overwritten afterwards.
+        eta: The step size.
 
     Returns:
         The carry of the next step.

@@ -1,7 +1,8 @@
-"""What may be done to the gradient of a step before a method sees it: g <- g min(1, C / |g|), then g <- g + lambda w.
+"""Clipping and weight decay of a step's gradient, before a method sees it: g <- g min(1, C / |g|), then
+g <- g + lambda w.
 
-It is what ``torch.nn.utils.clip_grad_norm_`` and ``torch.optim.SGD`` do, the decay as a part of the gradient (L2), on
-all parameters that are trained.
+Both act on all trained parameters. They equal ``torch.nn.utils.clip_grad_norm_`` and the weight decay of
+``torch.optim.SGD``, in which the decay is a part of the gradient (L2).
 
 | formula | here |
 |---|---|
@@ -20,7 +21,7 @@ from problems.models import FlatModel
 
 @dataclass(frozen=True)
 class Adjustment:
-    """C, lambda, and the parts of the model that are not trained."""
+    """C, lambda, and the frozen parts of the model."""
 
     longest: float
     decay: float
@@ -28,13 +29,13 @@ class Adjustment:
 
     @classmethod
     def of(cls, training: TrainingSettings, model: FlatModel) -> Self | None:
-        """Return the adjustment of a run; None where it has none."""
+        """Return the run's adjustment; None if it neither clips nor decays."""
         if not (training.clip_gradient or training.weight_decay):
             return None
         return cls(training.clip_gradient, training.weight_decay, model.frozen)
 
     def __call__(self, gradient: Float[Tensor, "*stack d"], w: Float[Tensor, "*stack d"]) -> Float[Tensor, "*stack d"]:
-        """Adjust the gradient at w, in place; each of a stack has a length of its own."""
+        """Adjust the gradient at w in place; each gradient of a stack is clipped by its own length."""
         if self.longest:
             length = gradient.norm(dim=-1, keepdim=True)
             gradient.mul_(self.longest / length.clamp_(min=self.longest))

@@ -1,4 +1,4 @@
-"""The checks of a method's server: of run configs, sites and clients' records."""
+"""Checks at a method's server: of run configs, sites and clients' records."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,25 +13,25 @@ from problems.errors import InputError
 
 
 def check_batch(key: str, batch_size: int, kind: str, held: Sequence[int]) -> None:
-    """Warn of sites that cannot fill a batch and take all they have.
+    """Warn of sites that cannot fill a batch and use all their elements instead.
 
     Args:
         key: The run-config key of the batch size.
         batch_size: The batch size.
         kind: The elements of a batch, e.g. "positives".
-        held: The number of them at each site.
+        held: The number of these elements at each site.
 
     Raises:
         InputError: All sites together cannot fill a batch.
     """
     total = sum(held)
     if batch_size > total:
-        allowed = f"at most {total}, since all {len(held)} sites together hold {total} {kind}"
+        allowed = f"at most {total}, since all {len(held)} sites together have {total} {kind}"
         raise InputError(key, got=batch_size, allowed=allowed, hint=f"lower {key}")
     named = [f"{partition} ({count})" for partition, count in enumerate(held) if count < batch_size]
     if named:
         which = ", ".join(named[:8]) + (", ..." if len(named) > 8 else "")
-        text = "%s = %d: %d of %d sites hold fewer %s and take all they have: partition %s"
+        text = "%s = %d: %d of %d sites have fewer %s and use all of them: partition %s"
         getLogger("flwr").warning(text, key, batch_size, len(named), len(held), kind, which)
 
 
@@ -56,7 +56,7 @@ class Checks:
         sites: (plan) -> None, before anything is sent; raises `InputError`.
         limits: (place, model, plan) -> the greatest length of each dimension of a client's record, by its letter. The
             dimension d has a fixed length. A longer record is refused unread.
-        record: (record, model, plan) -> None, for a client's record that is well-formed; raises `PayloadError`.
+        record: (record, model, plan) -> None, for a client's well-formed record; raises `PayloadError`.
     """
 
     run: Callable[[Any], None] = lambda plan: None
@@ -66,7 +66,7 @@ class Checks:
 
 
 def check_classes(plan: Plan[Any], what: str) -> None:
-    """Refuse sites that all together have one class only.
+    """Refuse sites that together have only one class.
 
     Args:
         plan: The plan of round 0.
@@ -86,12 +86,12 @@ def check_both_classes(key: str, negatives: int, positives: int, why: str, where
         key: The name of the rows in the error.
         negatives: The number of negatives.
         positives: The number of positives.
-        why: The reason for which both classes are needed; it follows the word "since".
-        where: The place of the rows; it follows their numbers.
+        why: The reason why both classes are needed; it follows the word "since".
+        where: The location of the rows; it follows their numbers.
 
     Raises:
         InputError: A class has no rows.
     """
     if not negatives or not positives:
         got, allowed = f"{positives} positives and {negatives} negatives{where}", f"both classes, since {why}"
-        raise InputError(key, got=got, allowed=allowed, hint="set positive-label, or bring more rows")
+        raise InputError(key, got=got, allowed=allowed, hint="set positive-label, or add rows")

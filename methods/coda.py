@@ -12,10 +12,10 @@ Neural Networks", ICML 2020): local proximal descent ascent, stage by stage.
 | I | ``local-steps`` |
 
 A stage pulls v towards a reference, the mean point of the stage before, while training continues from the last point.
-It divides the learning rate, and starts from the lambda that is best for the scores at its first point: E[s|-] - E[s|+]
-(for `AUC_MINIMAX`; other problems keep their dual block).
+Each new stage divides the learning rate, and starts from the lambda that is best for the scores at its first point:
+E[s|-] - E[s|+] (for `AUC_MINIMAX`; other problems keep their dual block).
 
-Where the published code and the formulas differ, the formulas are the default. That code divides lambda's gradient by
+If the published code and the formulas differ, the formulas are the default. That code divides lambda's gradient by
 p(1-p) (``coda.scaled-dual``) and uses noise as the first stage's reference (``coda.reference-noise``).
 """
 
@@ -88,7 +88,7 @@ def draw_stage(task: CodaTask, down: object) -> Iterator[tuple[float, Indices]]:
     """Draw a round's mini-batches; a `ClientHalf.batches`.
 
     Args:
-        down: what came beside the model, which has no effect.
+        down: The record sent with the model; without effect.
 
     Returns:
         For each iteration eta_s, which includes the learning rate's own drops, and the b rows of a mini-batch.
@@ -107,8 +107,8 @@ def compute_gradient(carry: Carry, rows: Indices, task: CodaTask) -> Float[Tenso
     """Compute the gradient of f_i at z; ``scaled-dual`` divides its dual part by p(1-p).
 
     Args:
-        carry: has z and f_i.
-        rows: of the mini-batch.
+        carry: The step's carry; provides z and f_i.
+        rows: The rows of the mini-batch.
 
     Returns:
         The gradient, which the next call overwrites.
@@ -133,9 +133,9 @@ def sum_scores(x: Float[Tensor, "d"], down: CodaDown, task: CodaTask) -> ClassSc
     """Answer the phase `CLASS_SCORES`: sum the site's scores by class.
 
     Args:
-        x: the message's point, at which f_i already is.
-        down: what came beside it, which has no effect.
-        task: has f_i, which must be an `AUCOracle`.
+        x: The message's point, which f_i has loaded.
+        down: The record sent with the model; without effect.
+        task: The client's task; its f_i must be an `AUCOracle`.
     """
     assert isinstance(task.f, AUCOracle)
     sums, counts = task.f.class_sums()
@@ -146,24 +146,24 @@ def sum_scores(x: Float[Tensor, "d"], down: CodaDown, task: CodaTask) -> ClassSc
 
 
 def restarts_dual(plan: CodaPlan) -> bool:
-    """Whether the round starts from a new lambda: with ``restart-dual``, the first round of each stage but stage 0.
+    """Whether the round starts from a new lambda: with ``restart-dual``, at the start of each stage but stage 0.
 
     Args:
-        plan: of the round; its loss must be `AUC_MINIMAX`, whose best lambda is known.
+        plan: The round's plan; its loss must be `AUC_MINIMAX`, for which the best lambda is known.
     """
     first = stage_of(plan.server_round, plan.settings).first
     return 1 < first == plan.server_round and plan.settings.restart_dual and plan.loss == AUC_MINIMAX
 
 
 def best_dual(answers: Sequence[ClassScores], sizes: Float64[np.ndarray, "c"], plan: CodaPlan) -> float | None:
-    """E[s|-] - E[s|+] over the sites that answered, weighted as in f; None where they lack a class.
+    """Return E[s|-] - E[s|+] over the sites that answered, weighted as in f; None if a class has no samples there.
 
     Args:
-        answers: of c sites.
+        answers: The answers of c sites.
         sizes: The sizes of these sites, 1 on average over all sites.
-        plan: says whether sites count by their samples.
+        plan: The round's plan; determines whether sites count by their samples.
     """
-    # each sample weighs 1 or, where sites have equal weights, 1 / its site's size
+    # each sample has the weight 1 or, if sites have equal weights, 1 / its site's size
     weights = np.ones(len(answers)) if plan.training.by_examples else 1 / sizes
     sums = weights @ np.array([answer.sums for answer in answers], dtype=np.float64)
     counts = weights @ np.array([answer.counts for answer in answers])
@@ -181,7 +181,7 @@ def restart_dual(x: Float[np.ndarray, "d"], plan: CodaPlan) -> Exchanges[Float[n
         plan: The round's plan.
 
     Returns:
-        The model, with the new lambda as its last entry if it was restarted and both classes are among the answers.
+        The model. Its last entry is the new lambda if it was restarted and the answers contain both classes.
     """
     if not restarts_dual(plan):
         return x
@@ -189,7 +189,7 @@ def restart_dual(x: Float[np.ndarray, "d"], plan: CodaPlan) -> Exchanges[Float[n
     sizes = plan.class_counts.sum(axis=1)
     dual = best_dual(answers.ups, (plan.num_sites * sizes / sizes.sum())[answers.places], plan)
     if dual is None:
-        text = "round %d: lambda is not restarted: only one class among who answered"
+        text = "round %d: lambda is not restarted: the sites that answered have only one class"
         getLogger("flwr").warning(text, plan.server_round)
         return x
     return np.append(x[:-1], x.dtype.type(dual))

@@ -10,9 +10,9 @@ Algorithm 1): a smooth f plus a penalty g that has a prox, exact on unequal site
 `methods.penalised` has the other symbols.
 
 A client computes its correction for a round when that round's model arrives, from its memory of the round before. If a
-model arrives for the round it has just trained in, the server has discarded that round: the client repeats it with the
-same correction. Without a memory of the round before, the correction is 0. A reply names the round of the memory it
-started from, so the server notices a lost one and makes all clients start afresh.
+model arrives for the round in which the client has just trained, the server has discarded that round: the client
+repeats it with the same correction. Without a memory of the round before, the correction is 0. A reply contains the
+round of the memory it started from, so the server notices a lost memory and makes all clients start again.
 """
 
 from dataclasses import dataclass, replace
@@ -65,12 +65,12 @@ def correct(
 ) -> Float[np.ndarray, "d"]:
     """Line 19: c_i^{r+1} = (P(x-bar^r) - x-bar^{r+1}) / eta-tilde - the mean of the client's gradients in round r.
 
-    It is 0 in the first round (line 3), and without a memory of the round before. A repeated round keeps its own.
+    It is 0 in the first round (line 3), and without a memory of the round before. A repeated round has the same one.
 
     Args:
         point: x-bar^{r+1}.
-        memory: of the client's newest round, which is r unless the client has missed a round or repeats one.
-        task: its round is r + 1.
+        memory: The memory of the client's newest round: r, unless the client has missed a round or repeats one.
+        task: The client's task; its round is r + 1.
     """
     made = 0 if memory is None else int(memory.check({"d": len(point)}, finite=False).server_round[0])
     if memory is None or made not in (task.server_round - 1, task.server_round):
@@ -98,7 +98,7 @@ def step(carry: Carry, batch: Batch, eta: float, task: PenalisedTask) -> Carry:
 
 
 def finish(carry: Carry, task: PenalisedTask) -> tuple[Float[Tensor, "d"], None, CorrectionState]:
-    """Line 13: send z-hat. Keep the mean of the round's gradients, computed from how far z-hat has moved."""
+    """Line 13: send z-hat. Keep the mean of the round's gradients, computed from the distance that z-hat has moved."""
     correction, length = as_array(carry.correction), local(task.training, task.server_round) * task.training.local_steps
     gradient = (carry.start - as_array(carry.pre)) / length - correction
     number = np.array([task.server_round])
@@ -124,11 +124,11 @@ COMPOSITE = make_method(
     make_server(update=update, output=output),
     Records(memory=CorrectionState),
     # the c_i sum to zero: if one were lost, the method would minimise f + <mean c_i, x> + g
-    needs_all_clients="keeps corrections that add up to zero over all clients only",
+    needs_all_clients="keeps corrections that add up to zero only over all clients",
     retries_failed=True,
     joint_states=True,
     objection=(
-        "composite's clients work out their corrections from the models that travel: from one that was clipped or "
-        "noised on its way they come out wrong, in every later round too; fedmid, fedda and fast-fedda have none"
+        "composite's clients compute their corrections from the models they receive, and a model clipped or noised in "
+        "transit makes them wrong, in every later round too; fedmid, fedda and fast-fedda have no corrections"
     ),
 )

@@ -1,8 +1,8 @@
-"""The gradient estimators of FedSGDA, `methods.fedsgda`, with their settings and state. All have one form,
+"""The gradient estimators of FedSGDA, `methods.fedsgda`, with their settings and state. All have the form
 
     estimate_t = carry_t + mean_i [ g_i(z_t) - weight_t * g_i(reference_t) ],
 
-where the same clients compute both gradients.
+in which the same clients compute both gradients.
 """
 
 import math
@@ -36,7 +36,7 @@ class FedSGDASettings(Settings):
         """Return rho.
 
         Args:
-            auto: an estimator's default, which the setting "auto" means.
+            auto: The estimator's default, the meaning of the setting "auto".
         """
         return auto if isinstance(self.rho, str) else self.rho
 
@@ -53,14 +53,14 @@ class EstimatorState(Payload):
 
 @dataclass(frozen=True)
 class Question:
-    """What an estimator asks clients for in a gradient phase, and what it adds to the mean of their answers.
+    """An estimator's question to the clients in a gradient phase, and the term to add to the mean of their answers.
 
     Attributes:
-        reference: the second point, or None.
-        weight: what the gradient there is multiplied by; 0 without a reference.
-        carry: the term to add, or None.
-        large: whether to ask a large batch of clients.
-        snapshot: whether to keep the round's point and estimate as the snapshot.
+        reference: The second point, or None.
+        weight: The factor of the gradient at the reference; 0 without a reference.
+        carry: The term to add, or None.
+        large: Whether to ask a large batch of clients.
+        snapshot: Whether to keep the round's point and estimate as the snapshot.
     """
 
     reference: Float64[np.ndarray, "d"] | None = None
@@ -75,10 +75,10 @@ class Estimator:
     """A gradient estimator.
 
     Attributes:
-        question: (t, state, settings) -> what to ask in round t = 0, 1, ..., given the state after the round before.
-        points: at how many points it takes gradients, at most.
-        rho: the decay of the steps that ``fedsgda.rho = "auto"`` means.
-        periodic: whether it takes a large batch every ``fedsgda.period`` rounds.
+        question: (t, state, settings) -> the question of round t = 0, 1, ..., given the state after the round before.
+        points: The greatest number of points at which it needs gradients.
+        rho: The decay of the steps with ``fedsgda.rho = "auto"``.
+        periodic: Whether it asks a large batch of clients every ``fedsgda.period`` rounds.
     """
 
     question: Callable[[int, EstimatorState | None, FedSGDASettings], Question]
@@ -96,8 +96,8 @@ def alpha(t: int, settings: FedSGDASettings) -> float:
     """alpha_t = beta_t = min(1, c_alpha / (t + 1)^(2 rho)).
 
     Args:
-        t: the round, counted from 0; round 0, which has no estimate before it, takes 1 instead.
-        settings: have c_alpha and rho.
+        t: The round, counted from 0. Round 0 uses 1 instead, since it has no estimate before it.
+        settings: The settings; provide c_alpha and rho.
     """
     return min(1.0, settings.alpha_constant / math.pow(t + 1, 2 * settings.decay(STORM.rho)))
 

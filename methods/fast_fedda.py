@@ -5,7 +5,7 @@ With b_t = gamma + mu t / 2 after t local steps of the run,
 
     w_t = P_{t/b_t g}(v_t),   v_{t+1} = v_t + (mu/2 (w_t - v_t) - grad f_i(w_t)) / b_{t+1},   v_0 = w_0.
 
-The paper's clients send the sums of their gradients and of their points. The method needs only v, made of both.
+The paper's clients send the sums of their gradients and of their points. The method needs only v, which combines both.
 """
 
 from dataclasses import dataclass, replace
@@ -35,11 +35,11 @@ def mu(task: PenalisedTask | PenalisedPlan) -> float:
 
 
 def weight(task: PenalisedTask | PenalisedPlan, t: int) -> float:
-    """b_t = gamma + mu t / 2, the inverse of the size of a step.
+    """b_t = gamma + mu t / 2, the inverse of the step size.
 
     Args:
-        task: has gamma and mu; a client's task and the server's plan give the same.
-        t: the number of local steps of the run so far.
+        task: A client's task or the server's plan; both provide the same gamma and mu.
+        t: The number of the run's local steps so far.
     """
     gamma = task.settings.anchor_weight
     return (1 / task.training.learning_rate if isinstance(gamma, str) else gamma) + mu(task) * t / 2
@@ -63,7 +63,7 @@ def finish(carry: Carry, task: PenalisedTask) -> tuple[Float[Tensor, "d"], None,
 
 
 def output(x: Float[np.ndarray, "d"], plan: PenalisedPlan) -> Float[np.ndarray, "d"]:
-    """A round's model: the prox of v."""
+    """Return a round's model: the prox of v."""
     t = plan.server_round * plan.training.local_steps
     return prox_at(x, t / weight(plan, t), plan)
 
@@ -73,5 +73,5 @@ FAST_FEDDA = make_method(
     ServerHalf(output=output),
     phases={},
     unread=("server_learning_rate", "score"),
-    sends="nothing, but the dual point in place of the model",
+    sends="the dual point instead of the model",
 )

@@ -1,7 +1,7 @@
 """FedMid and FedDA, the paper's FedDualAvg (Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML 2021).
 
 FedMid takes proximal steps at the clients and at the server. FedDA moves a dual point by gradients at its prox, whose
-parameter is the sum of all steps of the run so far.
+parameter is the sum of all the run's steps so far.
 """
 
 from dataclasses import dataclass, replace
@@ -47,10 +47,10 @@ class Carry:
 
 
 def until(training: TrainingSettings, server_round: int) -> float:
-    """The sum of eta-tilde over the rounds from 1 to this one, the prox parameter of this round's model.
+    """Return the sum of eta-tilde over the rounds up to this one: the prox parameter of this round's model.
 
     Args:
-        server_round: the last round of the sum; 0 for none.
+        server_round: The last round of the sum; 0 for an empty sum.
     """
     if training.lr_decay == 1:
         return server_round * between(training, 1)
@@ -80,12 +80,12 @@ def update(
 
 
 def output(x: Float[np.ndarray, "d"], plan: PenalisedPlan) -> Float[np.ndarray, "d"]:
-    """A round's model: the prox of the dual point."""
+    """Return a round's model: the prox of the dual point."""
     return prox_at(x, until(plan.training, plan.server_round), plan)
 
 
 FEDDA = make_method(
     make_client(start, step, finish),
     make_server(update=update, output=output),
-    sends="nothing, but the dual point in place of the model",
+    sends="the dual point instead of the model",
 )

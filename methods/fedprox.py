@@ -1,8 +1,8 @@
 """FedProx (Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous Networks", MLSys
 2020): local SGD on f_i + mu/2 |w - w_server|^2.
 
-mu travels as a number in the messages' config under the name that Flower's own FedProx gives it, so that our client
-works with Flower's strategy, and our strategy with Flower's clients.
+mu is sent in each message's config under the name in Flower's FedProx, so our client works with Flower's strategy, and
+our strategy with Flower's clients.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from methods.method import ClientHalf, Method, SampleGradients, Task
 from methods.samples import Batch, SampleObjective, sample_batches
 from payloads.settings import Settings, setting
 
-# in every message's config
+# the key in every message's config
 PROXIMAL_MU = "proximal-mu"
 
 
@@ -38,7 +38,7 @@ class Carry(Point):
 
 
 def start(x: Float[Tensor, "d"], mu: float | None, memory: None, task: FedProxTask) -> Carry:
-    """mu comes from the message or, where it has none, from the settings."""
+    """Take mu from the message, or from the settings if the message has none."""
     return Carry(x=x, reference=x.clone(), mu=task.settings.proximal_mu if mu is None else mu)
 
 

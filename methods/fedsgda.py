@@ -7,16 +7,16 @@ Frameworks 1 to 3).
 | (u_t, v_t) | ``estimate`` |
 | (x_{t-1}, y_{t-1}); SVRG: snapshot | ``reference`` |
 | 1 - alpha_t; SPIDER and SVRG: 1 | ``weight`` |
-| local gradients | ``gradient``: at z, minus weight * that at ``reference`` |
+| local gradients | ``gradient``: the gradient at z, minus weight * the gradient at ``reference`` |
 | estimator E | `Estimator` |
 | S'_t, S_t | the clients of the phase `GRADIENTS`, and of the round |
 | c_eta, c_gamma, c_alpha, rho | ``primal_step``, ``dual_step``, ``alpha_constant``, ``rho`` |
 | m, S-hat (Appendix B) | ``period``, ``large_batch`` |
 
-A round has two exchanges with two independent samples of clients: S'_t sends gradients, from which the estimator makes
-(u_t, v_t); S_t takes K local steps, corrected by (u_t, v_t), and the mean of its points is the next point. The paper's
-clients send their gradients at both points; here they send only the combination of both that every estimator uses. The
-learning rate has no effect: the steps in x and y have constants of their own.
+A round has two exchanges with two independent samples of clients. S'_t sends gradients, from which the estimator makes
+(u_t, v_t). S_t takes K local steps, corrected by (u_t, v_t), and the mean of its points is the next point. The paper's
+clients send their gradients at both points; here they send only the combination that every estimator uses. The learning
+rate has no effect: the steps in x and y have their own constants.
 """
 
 from collections.abc import Iterator, Sequence
@@ -70,8 +70,8 @@ FedSGDAPlan = Plan[FedSGDASettings]
 
 @dataclass(frozen=True, eq=False)
 class FedSGDADown(MinimaxDown):
-    """Down: in the gradient phase the reference point and its weight, where the estimator has one; in the update phase
-    the estimate."""
+    """Down: in the gradient phase the reference point and its weight, if the estimator has a reference; in the update
+    phase the estimate."""
 
     reference: FloatArray | None = array("d", optional=True)
     weight: FloatArray | None = array(1, optional=True)
@@ -93,8 +93,8 @@ def collect(x: Float[Tensor, "d"], down: FedSGDADown, task: FedSGDATask) -> Loca
 
     Args:
         x: z, the message's point.
-        down: the reference point and its weight, or neither.
-        task: of the client; the gradients are over all of its samples.
+        down: The message's record, with both the reference point and its weight or with neither.
+        task: The client's task; the gradients are over all its samples.
 
     Returns:
         The gradient of f_i at z, minus weight times that at the reference point.
@@ -109,7 +109,7 @@ def collect(x: Float[Tensor, "d"], down: FedSGDADown, task: FedSGDATask) -> Loca
 @dataclass(frozen=True)
 class Carry:
     """z^(k), z_t, (u_t, v_t), the signed steps eta_t and gamma_t, f_i, and its gradients at z_t on each of the round's
-    batches, where they were computed together."""
+    batches, or None if they are not computed in advance."""
 
     x: Float[Tensor, "*stack d"]
     origin: Float[Tensor, "*stack d"]
@@ -120,7 +120,7 @@ class Carry:
 
 
 class Batch(NamedTuple):
-    """The b rows of a mini-batch, and the place of its gradient in `Carry.at_origin`."""
+    """The b rows of a mini-batch, and the index of its gradient in `Carry.at_origin`."""
 
     rows: Indices
     place: int
@@ -130,11 +130,11 @@ def draw(task: FedSGDATask, down: object) -> Iterator[tuple[float, Batch]]:
     """Draw a round's mini-batches; a `ClientHalf.batches`.
 
     Args:
-        down: what came beside the model, which has no effect.
+        down: The record sent with the model; without effect.
 
     Returns:
-        The learning rate, which has no effect, and the batch of each iteration. Without batch norm the first is left
-        out, since `start` takes that step.
+        The learning rate, which has no effect, and the batch of each iteration. Without batch norm the first batch is
+        left out, since `start` does that step.
     """
     for place, (eta, rows) in enumerate(islice(draw_batches(task, down), 0 if len(task.f.buffers) else 1, None)):
         yield eta, Batch(rows, place)
@@ -143,16 +143,16 @@ def draw(task: FedSGDATask, down: object) -> Iterator[tuple[float, Batch]]:
 def start(x: Float[Tensor, "d"], down: FedSGDADown, memory: None, task: FedSGDATask, rho: float) -> Carry:
     """Line 1 of Framework 3 and, without batch norm, the first step.
 
-    The two gradients of the first step are equal and cancel, so that it goes along (u_t, v_t) itself. Batch norm needs
-    them all the same, for its statistics.
+    The two gradients of the first step are equal and cancel, so it moves along (u_t, v_t) itself. Batch norm still
+    needs them for its statistics.
 
     Args:
         x: z_t, the message's point.
-        down: has (u_t, v_t).
-        rho: the decay of the steps where the setting is "auto", which depends on the estimator.
+        down: The message's record, with (u_t, v_t).
+        rho: The decay of the steps if the setting is "auto"; it depends on the estimator.
 
     Raises:
-        ValueError: the message has no estimate.
+        ValueError: The message has no estimate.
     """
     if down.estimate is None:
         raise ValueError("FedSGDA's update phase needs the server's estimate")
@@ -178,11 +178,11 @@ def step(carry: Carry, batch: Batch, eta: float, task: FedSGDATask) -> Carry:
 
 
 def ask(question: Question, x: Float[np.ndarray, "d"], plan: FedSGDAPlan) -> FedSGDADown | None:
-    """Line 3: what goes to S'_t beside z_t, or None for nothing.
+    """Line 3: make the record sent to S'_t with z_t, or None if there is nothing to send.
 
     Args:
-        question: of the estimator in this round.
-        x: z_t, whose number type the message gets.
+        question: The estimator's question in this round.
+        x: z_t; the message has its number type.
     """
     population = count_population(plan)
     if question.reference is None:
@@ -194,16 +194,16 @@ def ask(question: Question, x: Float[np.ndarray, "d"], plan: FedSGDAPlan) -> Fed
 def estimate(
     question: Question, state: EstimatorState | None, x: Float[np.ndarray, "d"], answers: Sequence[LocalGradient]
 ) -> EstimatorState:
-    """Line 5: (u_t, v_t), from the answers of S'_t to a question.
+    """Line 5: make (u_t, v_t) from the answers of S'_t.
 
     Args:
-        question: what was asked.
-        state: after the round before; None in the first round.
-        x: z_t, at which it was asked.
-        answers: one of each client, which all count the same.
+        question: The question that was asked.
+        state: The state after the round before; None in the first round.
+        x: z_t, the point of the question.
+        answers: The answers, one from each client, with equal weights.
 
     Returns:
-        The new state, with z_t and (u_t, v_t), and with both as the new snapshot where the question says so.
+        The new state, with z_t and (u_t, v_t). If the question asks for a snapshot, they are also the new snapshot.
     """
     collected = exact_mean([answer.gradient for answer in answers])
     value = collected if question.carry is None else question.carry + collected
@@ -241,8 +241,10 @@ def check_large_batch(plan: FedSGDAPlan) -> None:
     check_saddle(plan)
     large = plan.settings.large_batch
     if isinstance(large, int) and large > plan.num_sites:
-        allowed = f"at most as many as clients, {plan.num_sites}"
-        raise InputError("fedsgda.large-batch", got=large, allowed=allowed, hint="lower it, or take more clients")
+        allowed = f"at most the number of clients, {plan.num_sites}"
+        raise InputError(
+            "fedsgda.large-batch", got=large, allowed=allowed, hint="lower fedsgda.large-batch, or add clients"
+        )
 
 
 def make_fedsgda(estimator: Estimator, sends: str) -> Method:
@@ -250,7 +252,7 @@ def make_fedsgda(estimator: Estimator, sends: str) -> Method:
 
     Args:
         estimator: E; the rest of the method is the same for all.
-        sends: A description of everything that travels beside the model.
+        sends: A description of all data sent with the model.
     """
     return make_method(
         ClientHalf(take_oracle, draw, partial(start, rho=estimator.rho), step, finish),

@@ -6,15 +6,16 @@ Algorithm 1, FedX1, for linear f; Algorithms 2 and 3, FedX2, for any f; the larg
 | H_{i,1}, H_{i,2}, U_i | ``history`` of the `Carry` |
 | z; h_xi; h_zeta, u_zeta | ``active``; ``partners``; ``positives`` of a `PairBatch` |
 | z-hat | ``independent`` of a `PairBatch` |
-| G_{i,k,1} + G_{i,k,2} | ``slopes`` in `step`, taken back to the weights |
+| G_{i,k,1} + G_{i,k,2} | ``slopes`` in `step`, mapped to the weights |
 | omega_1i, omega_2i | ``omegas`` of the `Carry` |
 
-`methods.predictions` has the histories, pools and buffers outside the boxes, `methods.pairwise` the other symbols.
+`methods.predictions` contains the histories, pools and buffers; `methods.pairwise` defines the other symbols.
 
-Differences from the boxes. Line 12 swaps the names of the histories; here the partner of an active positive comes from
-the pool of partners, and that of an active partner from the pool of positives. The first observation of a sample is its
-first u, since the box's u = 0 would make f' infinite. Predictions of the scoring round come without u; it is observed
-on the partners drawn with them. Line 14 records the active samples unless ``independent-history`` is set.
+Differences from the paper's boxes. Line 12 swaps the names of the histories; here the partner of an active positive
+comes from the pool of partners, and the partner of an active partner from the pool of positives. The first observation
+of a sample is its first u, since the box's u = 0 would make f' infinite. Predictions of the scoring round come
+without u; u is observed on the partners drawn with them. Line 14 records the active samples unless
+``independent-history`` is set.
 """
 
 from collections.abc import Iterator
@@ -75,7 +76,7 @@ INDEPENDENT = Purpose.INDEPENDENT_POSITIVES, Purpose.INDEPENDENT_PARTNERS
 
 @dataclass(frozen=True)
 class Carry(pairwise.Carry):
-    """Also omega_1i and omega_2i, |S_2| and the round's history, which a step adds to."""
+    """Also omega_1i and omega_2i, |S_2|, and the round's history, to which each step adds."""
 
     omegas: Float64[Tensor, "*stack 2"]
     num_partners: int
@@ -90,16 +91,16 @@ def score_others(
     partners: Any,
     task: PairwiseTask,
 ) -> Scored:
-    """Score a sample that no step trains on.
+    """Score a sample on which no step trains.
 
     Args:
         x: w.
-        u: the table of the site's positives; None: leave out u.
-        sample: the positives and partners to score.
-        partners: `Predictions` from the pool, on which u is observed where the table has none; None without a table.
+        u: The table of the site's positives; None: leave out u.
+        sample: The positives and partners to score.
+        partners: `Predictions` from the pool, on which u is observed if the table has no value; None without a table.
 
     Returns:
-        The scores and, with a table, the sample's u in there or else as observed now.
+        The scores. With a table also the sample's u: the stored value, or the value observed now if none is stored.
     """
     a, b, _ = task.f.forward(x, sample)
     return Scored(a, None if u is None else fill_in(u[sample.places], observe(task, a, partners)), b, sample.labels)
@@ -109,9 +110,9 @@ def score(x: Float[Tensor, "d"], down: None, task: PairwiseTask) -> FedXPredicti
     """Lines 3 and 4 of both algorithms: answer the phase `SCORING`, before any step.
 
     Args:
-        x: the initial model.
-        down: nothing comes beside it.
-        task: its local steps are the K batches to score.
+        x: The initial model.
+        down: None, since only the model is sent.
+        task: The client's task; its local steps are the K batches to score.
 
     Returns:
         The predictions of these batches, without u.
@@ -123,11 +124,11 @@ def score(x: Float[Tensor, "d"], down: None, task: PairwiseTask) -> FedXPredicti
 def start(
     x: Float[Tensor, "d"], pool: FedXPool | HistogramPool | None, memory: InnerEstimates | None, task: PairwiseTask
 ) -> Carry:
-    """Lines 7 and 9 of both algorithms, 21 of Algorithm 2: receive the pool (and G, and recall u), begin a history.
+    """Lines 7 and 9 of both algorithms, 21 of Algorithm 2: receive the pool (and G, and load u), start a history.
 
     Raises:
-        ValueError: no pool came.
-        PayloadError: the memory is of other positives, or of another loss.
+        ValueError: The message has no pool.
+        PayloadError: The memory belongs to other positives, or to another loss.
     """
     if pool is None:
         raise ValueError(f"round {task.server_round}: the inbox is empty, a FedXPool is needed")
@@ -138,10 +139,10 @@ def start(
 
 
 def draw_batches(task: PairwiseTask, pool: FedXPool) -> Iterator[tuple[float, PairBatch]]:
-    """Lines 8, 11 and 12 of both algorithms: what each step samples, and what it takes from the shuffled buffers.
+    """Lines 8, 11 and 12 of both algorithms: draw each step's samples, and its predictions from the shuffled buffers.
 
     Args:
-        pool: what came down.
+        pool: The pool in the message.
 
     Returns:
         The step size and the batch of each iteration.
@@ -153,7 +154,7 @@ def draw_batches(task: PairwiseTask, pool: FedXPool) -> Iterator[tuple[float, Pa
         own, positives = own[:0], positives.take(np.flatnonzero(as_array(~positives.u.isnan().any(dim=1))))
     first, second = queues(task, positives, partners)
     unknown = task.f.tracked and bool(positives.u.isnan().any())
-    # line 11, and the sample of line 14; the scoring round took the first K batches
+    # line 11, and the sample of line 14; the scoring round used the first K batches
     samples = active_batches(task, own, training.local_steps)
     rest = active_batches(task, own, training.local_steps, INDEPENDENT)
     others: Iterator[Any] = rest if settings.independent_history else repeat(None)
@@ -167,7 +168,7 @@ def draw_batches(task: PairwiseTask, pool: FedXPool) -> Iterator[tuple[float, Pa
 
 
 def step(carry: Carry, batch: PairBatch, eta: float, task: PairwiseTask) -> Carry:
-    """Lines 13 to 16 of Algorithm 1; where u is tracked 13 to 18 of Algorithm 2, 14 to 19 of Algorithm 3."""
+    """Lines 13 to 16 of Algorithm 1; if u is tracked, 13 to 18 of Algorithm 2 and 14 to 19 of Algorithm 3."""
     f, active, positives, partners, independent = task.f.objective, *batch
     # line 13: h(w, z_1) and h(w, z_2)
     a, b, pull = task.f.forward(carry.x, active)
@@ -190,7 +191,7 @@ def step(carry: Carry, batch: PairBatch, eta: float, task: PairwiseTask) -> Carr
 
 
 def finish(carry: Carry, task: PairwiseTask) -> tuple[Float[Tensor, "d"], FedXPredictions, InnerEstimates | None]:
-    """Lines 18 and 6 of Algorithm 1, 20 and 6 of Algorithm 2: the model, G and the history go up; u stays."""
+    """Lines 18 and 6 of Algorithm 1, 20 and 6 of Algorithm 2: send the model, G and the history; keep u."""
     x, up, memory = pairwise.finish(carry, task)
     return x, replace(make_predictions(carry.history, task), momentum=up.momentum), memory
 
@@ -210,7 +211,7 @@ def prologue(x: Float[np.ndarray, "d"], plan: Plan[FedXSettings]) -> Exchanges[F
 def run_round(
     x: Float[np.ndarray, "d"], state: FedXState, plan: Plan[FedXSettings], tracked: bool = False
 ) -> Exchanges[tuple[Float[np.ndarray, "d"], FedXState]]:
-    """A round at the server; a `ServerHalf.round`.
+    """Do a round at the server; a `ServerHalf.round`.
 
     Args:
         tracked: Whether clients send u.
@@ -246,7 +247,7 @@ FEDX1 = Method(
     loss="psm",
     sends="prediction sets of positives and negatives",
     unread=("batch_size", "server_learning_rate"),
-    needs_examples="has a risk over the pairs of all sites for its objective, whatever each holds",
+    needs_examples="minimises a risk over the pairs of all sites, whatever their sizes",
     weighted_gradients=True,
     sums_instead="set fedx.pool to histogram",
 )

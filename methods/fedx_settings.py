@@ -45,11 +45,11 @@ class FedXSettings(Settings):
 
     @property
     def fixes_rounds(self) -> bool:
-        return self.pool_epsilon > 0  # the noise is that for all rounds
+        return self.pool_epsilon > 0  # the noise is computed for the total number of rounds
 
     @property
     def objective_options(self) -> dict[str, Any]:
-        """The arguments of `make_objective` beside the name."""
+        """The arguments of `make_objective` other than the name."""
         return {"margin": self.margin, "temperature": self.lambda_, "surrogate": self.surrogate, "power": self.power}
 
 
@@ -64,11 +64,11 @@ def count_halves(
     """Count the two halves of pairs at every site.
 
     Args:
-        objective: says whether partners are the negatives or all samples.
-        class_counts: negatives and positives of every site.
+        objective: The objective; determines whether partners are the negatives or all samples.
+        class_counts: The negatives and positives of every site.
 
     Returns:
-        The numbers of positives, and those of partners.
+        The numbers of positives, and the numbers of partners.
     """
     negatives, positives = class_counts.T
     return positives, negatives + positives if objective.partners == "all" else negatives
@@ -85,14 +85,14 @@ def check_pairs(plan: Plan[FedXSettings]) -> None:
 
 
 def check_pool(plan: Plan[FedXSettings]) -> None:
-    """Refuse histograms of a score without bounds, and a budget without histograms; a `Checks.run`."""
+    """Refuse histograms of an unbounded score, and a budget without histograms; a `Checks.run`."""
     settings = plan.settings
     if settings.pool != "histogram" and settings.pool_epsilon:
         got = f"{settings.pool_epsilon:g} with fedx.pool={settings.pool!r}"
         hint = "set fedx.pool to histogram"
-        raise InputError("fedx.pool-epsilon", got=got, allowed="0, without histograms", hint=hint)
+        raise InputError("fedx.pool-epsilon", got=got, allowed="0 without histograms", hint=hint)
     if settings.pool == "histogram" and pairwise_score(plan.training.score, plan.loss).bounds is None:
-        got, allowed = f"'histogram' with score={plan.training.score!r}", "a score that is bounded"
+        got, allowed = f"'histogram' with score={plan.training.score!r}", "a bounded score"
         raise InputError("fedx.pool", got=got, allowed=allowed, hint="set score to sigmoid or tanh")
 
 

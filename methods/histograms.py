@@ -1,14 +1,14 @@
-"""FedX without anybody's scores: the pool as two histograms, of all positives' scores and of all negatives'.
+"""FedX without single scores: the pool as two histograms, of all positives' scores and of all negatives'.
 
-What FedX needs of the others is the distribution of their scores: the lazy parts of (4) and (5) are means over it. With
+FedX needs only the distribution of the other sites' scores: the lazy parts of (4) and (5) are means over it. With
 ``pool = "histogram"`` a client counts the scores of all its samples, after its round's steps, in ``bins`` equal bins of
-the score's range; the server adds the counts up, and a client takes every bin's middle as a prediction, weighted by its
-share. So a step has no noise from drawing. The u of a lazy positive is the inner mean over the partners' histogram.
+the score's range. The server adds the counts up, and a client uses every bin's middle as a prediction, weighted by its
+share, so drawing adds no noise to a step. The u of a lazy positive is the inner mean over the partners' histogram.
 
 With ``pool-epsilon`` each client adds Gaussian noise to its counts, drawn by the system's generator and rounded; in a
-secure sum of at least n clients, a share of 1 / n of its variance. A sample counts once in each histogram of the run.
+secure sum of at least n clients, a share of 1 / n of the variance. A sample counts once in each histogram of the run.
 
-Site j's samples count |S_j| times, so that the shares are those of the union and need no omega_j.
+Site j's samples count |S_j| times, so the shares equal those in the union and need no omega_j.
 """
 
 from collections.abc import Iterator
@@ -54,8 +54,8 @@ class ScoreHistograms(Payload):
 
 @dataclass(frozen=True, eq=False)
 class HistogramState(Payload):
-    """The server's state: the sums of the counts in each of the last ``tau`` rounds, positives first; with a budget the
-    sum over all histograms so far of one over the noise's variance; and the participants' mean momentum."""
+    """The server's state: the sums of the counts in each of the last ``tau`` rounds, positives first; with a budget,
+    the sum over all histograms so far of 1 / variance of the noise; and the participants' mean momentum."""
 
     recent: IntArray = array("t", "e", kind="int")
     precision: FloatArray | None = array(1, optional=True)
@@ -81,21 +81,21 @@ def count_scores(x: Float[Tensor, "d"], task: PairwiseTask) -> ScoreHistograms:
     """Count the scores of all samples of a site.
 
     Args:
-        x: w, with which they are scored.
-        task: has the samples, the score, and the number of bins.
+        x: w, the model that scores them.
+        task: The client's task; provides the samples, the score, and the number of bins.
 
     Returns:
         The counts.
 
     Raises:
-        ValueError: a score is not finite, in a run without secure sums and without a budget.
+        ValueError: A score is not finite, in a run without secure sums and without a budget.
     """
     model, site, (low, high) = task.f.model, task.site, bounds_of(task)
     if x.data_ptr() != model.parameters.data_ptr():
         model.parameters.copy_(x)
     scores = task.f.score.value(model.predict(site.features).double()).cpu().numpy()
     if not np.isfinite(scores).all():
-        # an error would reveal something of one site, or of one row beyond the budget
+        # an error would reveal a fact about one site, or about one row beyond the budget
         if task.summed == 1 and not task.settings.pool_epsilon:
             raise ValueError("a score is not finite: the run has diverged")
         getLogger("flwr").warning(
@@ -111,7 +111,7 @@ def count_scores(x: Float[Tensor, "d"], task: PairwiseTask) -> ScoreHistograms:
     places = np.clip(((scores - low) / (high - low) * bins).astype(np.int64), 0, bins - 1)
     counts = [np.bincount(places[one], minlength=bins).astype(np.int64) for one in (positive, ~positive)]
     if deviation := deviation_of(task.settings, task.training):
-        share = max(deviation / np.sqrt(task.summed), 1.0)  # rounding would take away what is much smaller
+        share = max(deviation / np.sqrt(task.summed), 1.0)  # rounding would remove much smaller noise
         counts = [count + np.rint(share * secret_normal(bins)).astype(np.int64) for count in counts]
     return ScoreHistograms(positive_counts=counts[0], negative_counts=counts[1])
 
@@ -122,7 +122,7 @@ def score(x: Float[Tensor, "d"], down: None, task: PairwiseTask) -> ScoreHistogr
 
 
 def finish(carry: Any, task: PairwiseTask) -> tuple[Float[Tensor, "d"], ScoreHistograms, Any]:
-    """The model, G and the counts of the new model's scores go up; u stays."""
+    """Send the model, G and the counts of the new model's scores; keep u."""
     x, up, memory = pairwise.finish(carry, task)
     return x, replace(count_scores(x, task), momentum=up.momentum), memory
 
@@ -130,7 +130,7 @@ def finish(carry: Any, task: PairwiseTask) -> tuple[Float[Tensor, "d"], ScoreHis
 def deviation_of(settings: FedXSettings, training: TrainingSettings) -> float:
     """Return the standard deviation of the noise in a sum of counts; 0 without a budget.
 
-    A run releases the histogram of its scoring round, and one in each round.
+    A run releases one histogram in its scoring round, and one in each round.
     """
     if not settings.pool_epsilon:
         return 0.0
@@ -138,7 +138,7 @@ def deviation_of(settings: FedXSettings, training: TrainingSettings) -> float:
 
 
 def bounds_of(task: PairwiseTask) -> tuple[float, float]:
-    """Return the range of the scores, which the server has checked to have one."""
+    """Return the range of the scores; the server has checked that they have bounds."""
     assert task.f.score.bounds is not None
     return task.f.score.bounds
 
@@ -147,11 +147,11 @@ def fill_from_counts(task: PairwiseTask, pool: HistogramPool) -> tuple[Predictio
     """Make predictions of the histograms' bins.
 
     Args:
-        task: has the score's range, and whether u is tracked.
-        pool: The pool that came down.
+        task: The client's task; provides the score's range, and whether u is tracked.
+        pool: The pool in the message.
 
     Returns:
-        The positives and the partners, on the site's device; of a class that nobody has, none.
+        The positives and the partners, on the site's device; none of a class that no site has.
     """
     (low, high), device = bounds_of(task), task.site.labels.device
     bins = len(pool.positive_counts)
@@ -181,7 +181,7 @@ def draw_batches(task: PairwiseTask, pool: HistogramPool) -> Iterator[tuple[floa
     """Pair the samples of every step with all bins of the pool; a `ClientHalf.batches`.
 
     Args:
-        pool: The pool that came down.
+        pool: The pool in the message.
 
     Returns:
         The step size and the batch of each iteration.
@@ -240,7 +240,7 @@ def collect_counts(
 
 
 def report(state: HistogramState, plan: Plan[FedXSettings]) -> dict[str, float]:
-    """Report the share of the budget that is spent; a `ServerHalf.report`."""
+    """Report the spent share of the budget; a `ServerHalf.report`."""
     if state.precision is None:
         return {}
     return {"pool_epsilon": epsilon_of(state.precision[0] ** -0.5, plan.settings.pool_delta, 1)}
@@ -255,7 +255,7 @@ def check_counts(record: ScoreHistograms, model: object, plan: Plan[FedXSettings
 
 
 def with_histograms(method: Method) -> Method:
-    """Make the form of FedX with histograms in the place of the pool.
+    """Make the form of FedX whose pool is two histograms.
 
     Args:
         method: `methods.fedx.FEDX1` or `methods.fedx.FEDX2`.

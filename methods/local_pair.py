@@ -1,9 +1,9 @@
 """Local pairs, FedX's baseline (Guo, Jin, Luo, Yang, "FedX: Federated Learning for Compositional Pairwise Risk
-Optimization", Section 4): the same losses on pairs of two samples of one site, both scored by the current model.
+Optimization", Section 4): FedX's losses on pairs of two samples of the same site, both scored by the current model.
 
-On the union of all data it is the centralised reference: mini-batch pairwise SGD for linear f, and for non-linear f SOX
-(Wang, Yang, "Finite-Sum Coupled Compositional Stochastic Optimization", ICML 2022), with u and a momentum. The symbols
-are those of `methods.pairwise`.
+On the union of all data this is the centralised reference: mini-batch pairwise SGD for linear f; for non-linear f SOX
+(Wang, Yang, "Finite-Sum Coupled Compositional Stochastic Optimization", ICML 2022), with u and a momentum.
+`methods.pairwise` defines the symbols.
 """
 
 from collections.abc import Iterator
@@ -36,10 +36,10 @@ def batches(task: PairwiseTask, down: Momentum | None) -> Iterator[tuple[float, 
     """Draw a round's batches; a `ClientHalf.batches`.
 
     Args:
-        down: what came beside the model, which has no effect.
+        down: The record sent with the model; without effect.
 
     Returns:
-        The step size and the batch of each iteration; none at a site with one class only, which has no pairs.
+        The step size and the batch of each iteration; none at a site with a single class, which has no pairs.
     """
     if len(task.f.positives) and len(task.f.partners):
         yield from zip(map(task.eta, task.iterations), active_batches(task, task.f.positives), strict=True)

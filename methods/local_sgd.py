@@ -27,7 +27,7 @@ def step(carry: Point, batch: Batch, eta: float, task: SGDTask) -> Point:
 
 
 def finish(carry: Any, task: Task[Any, Any]) -> tuple[Float[Tensor, "d"], None, None]:
-    """Send back the carry's point, and nothing else."""
+    """Send back the carry's point only."""
     return carry.x, None, None
 
 

@@ -4,29 +4,29 @@ The client half is what one client computes in one round. The server half makes 
 
     carry = start(x, down, memory, task)          # from the message and the client's memory
     carry = step(carry, batch, eta, task)         # one local step: the lines of the paper's loop
-    x, up, memory = finish(carry, task)           # what goes back beside x, and the new memory
+    x, up, memory = finish(carry, task)           # the record sent back with x, and the new memory
 
     state = init(x, plan)                         # before round 1
-    down = tell(x, state, plan)                   # what goes to the clients beside x
+    down = tell(x, state, plan)                   # the record sent to the clients with x
     x, state = update(x, state, replies, plan)    # the next model, from a round's replies
 
 A method with further exchanges writes the server half of its round as a generator; see `methods.server`.
 
-The functions use nothing but their arguments. `clients.base.MethodClient` and `strategies.method.MethodStrategy` are
-the adapters between a `Method` and Flower.
+The functions depend on their arguments only. `clients.base.MethodClient` and `strategies.method.MethodStrategy` adapt a
+`Method` to Flower.
 
-At a client x is a tensor on the run's device, and a carry is a frozen record of such tensors. A step may change them
-in place, since a carry is never used again after it was passed to a step. At the server all arrays are NumPy's.
+At a client, x is a tensor on the run's device, and a carry is a frozen record of such tensors. A step may change them
+in place, since a carry is never used again after it was passed to a step. At the server, all arrays are NumPy's.
 
-The shapes in the annotations of this package have one language:
+The annotations of this package use these axes:
 
 | axis | length |
 |---|---|
-| d; p | the parameters; those of x, the primal variables, which come first in a minimax method's point |
-| N; c | the sites; the clients whose replies a round has |
-| b; m | the samples or the positives of a batch; its partners |
+| d; p | the parameters; the parameters of x, the primal variables, which come first in a minimax method's point |
+| N; c | the sites; the clients that replied in a round |
+| b; m | a batch's samples or positives; their partners |
 | k | the components of FedX's inner estimate |
-| *stack | a stack of clients: a step computes them as one, on leading axes; none for one client |
+| *stack | the leading axes of a stack of clients, which a step computes together; none for one client |
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -54,7 +54,7 @@ from problems.models import NUMPY_DTYPES
 from problems.objectives.classification import CROSS_ENTROPY
 from problems.site import Site
 
-F = TypeVar("F")  # f_i: an object that gives its gradients at a point, on a batch
+F = TypeVar("F")  # f_i: an object that computes its gradients at a point, on a batch
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,14 @@ class Task(Generic[S, F]):
     """One client's task in one round.
 
     Attributes:
-        server_round: the round's number, counted from 1; an exchange before round 1 has the number 0.
-        training: the settings common to all algorithms.
-        settings: those of the algorithm's family.
-        site: the site's samples.
-        f: the site's own objective f_i.
-        loss: the name of the loss.
-        summed: how many clients there are at least in a sum in which the server sees what this one sends; 1 if it sees
-            that alone.
+        server_round: The round's number, counted from 1. An exchange before round 1 has the number 0.
+        training: The settings common to all algorithms.
+        settings: The settings of the algorithm's family.
+        site: The site's samples.
+        f: The site's objective f_i.
+        loss: The name of the loss.
+        summed: The least number of clients in a sum in which the server sees this client's values. 1: the server sees
+            them alone.
     """
 
     server_round: int
@@ -90,17 +90,17 @@ class Task(Generic[S, F]):
         """Return the step size of a local step.
 
         Args:
-            iteration: its number in the run, one of `iterations`.
+            iteration: The step's number in the run, one of `iterations`.
         """
         return self.training.learning_rate_at(iteration)
 
 
 @dataclass(frozen=True)
 class Phase:
-    """An exchange besides a round's own, in which clients answer with a record and take no step.
+    """An additional exchange, in which clients answer with a record and take no step.
 
     Attributes:
-        up: the type of the record.
+        up: The type of the record.
         answer: (x, down, task) -> the record.
     """
 
@@ -110,13 +110,13 @@ class Phase:
 
 @dataclass(frozen=True)
 class SampleGradients:
-    """What a method takes of a site's samples, if it takes nothing but gradients of means over single samples.
+    """The number of gradients by which a method uses a site's samples, if it uses only gradients of means over samples.
 
     Attributes:
-        of_batch: the gradients on each of a round's K batches.
-        whole: the gradients over all samples in a round.
-        first: the batches before the first step of a run.
-        phases: those of its phases in which nothing else of samples is taken.
+        of_batch: The gradients on each of a round's K batches.
+        whole: The gradients over all samples in a round.
+        first: The batches before the first step of a run.
+        phases: The phases in which samples have no other use.
     """
 
     of_batch: int = 1
@@ -127,11 +127,11 @@ class SampleGradients:
 
 @dataclass(frozen=True)
 class ClientHalf:
-    """What one client computes in one round.
+    """The computations of one client in one round.
 
     Attributes:
         objective: (model, site, loss, training, settings) -> `Task.f`.
-        batches: (task, down) -> pairs (eta, batch), one for each of the round's iterations.
+        batches: (task, down) -> pairs (eta, batch), one pair for each of the round's iterations.
         start: (x, down, memory, task) -> carry.
         step: (carry, batch, eta, task) -> carry.
         finish: (carry, task) -> x, up, memory.
@@ -146,12 +146,12 @@ class ClientHalf:
 
 @dataclass(frozen=True)
 class Records:
-    """The types of a method's records; None where there is nothing.
+    """The types of a method's records; None for a record that the method does not have.
 
     Attributes:
-        down, up: what travels beside the model, to the clients and back.
-        memory: what a client keeps between rounds.
-        state: what the server keeps between rounds.
+        down, up: The records sent with the model, to the clients and back.
+        memory: A client's memory between rounds.
+        state: The server's state between rounds.
     """
 
     down: type[Payload] | None = None
@@ -162,27 +162,27 @@ class Records:
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """The properties of an algorithm beside its computations.
+    """The properties of an algorithm other than its computations.
 
     Attributes:
-        table: The run-config table of its own settings; "" if it has none.
+        table: The run-config table of the algorithm's settings; "" if it has none.
         losses: The losses that it can minimise.
         loss: The meaning of ``loss = "auto"``.
-        sends: A description of everything that travels beside the model.
+        sends: A description of all data sent with the model.
         default_step: The meaning of ``learning-rate = "auto"``.
-        own_steps: Its own keys of step sizes.
+        own_steps: The method's own keys of step sizes.
         unread: The common settings without effect.
         number_types: The values of ``dtype`` that it can compute in.
-        needs_all_clients: The reason for which every client must take part in every round; it follows the words
-            "strategy x". "": a few clients a round are enough.
-        retries_failed: Whether a client that gave no good reply is asked again, up to ``max-retries`` times, before the
+        needs_all_clients: The reason why every client must take part in every round; it follows the words "strategy x".
+            "": a few clients a round are enough.
+        retries_failed: Whether a client without a good reply is asked again, up to ``max-retries`` times, before the
             run ends.
         joint_states: Whether the sum of the clients' memories matters: if one is lost, all clients discard theirs.
-        needs_examples: The reason for which ``client-weights`` must be "examples"; it follows the words "strategy x".
-        weighted_gradients: Whether gradients already have their site's weight by samples, and means over sites are
+        needs_examples: The reason why ``client-weights`` must be "examples"; it follows the words "strategy x".
+        weighted_gradients: Whether gradients already include their site's weight by samples, and means over sites are
             plain.
         sums_instead: The way to do without each client's own values; it ends an error.
-        objection: The reason for which a model must not be clipped or noised in transit.
+        objection: The reason why a model must not be clipped or noised in transit.
     """
 
     table: str = ""
@@ -198,22 +198,22 @@ class Traits:
     joint_states: bool = False
     needs_examples: str = ""
     weighted_gradients: bool = False
-    sums_instead: str = "take another strategy"
+    sums_instead: str = "choose another strategy"
     objection: str = ""
 
 
 @dataclass(frozen=True)
 class Method(Traits):
-    """An algorithm: its two halves, its records, the family's own settings, and its traits.
+    """An algorithm: its two halves, its records, its family's settings, and its traits.
 
     Attributes:
-        phases: the exchanges besides the rounds' own, by name.
-        taken: what it takes of samples; None where it is more than gradients of means over single samples, so that
-            clipping single samples does not make it private.
-        adjusts: whether the gradient of a step may be clipped and have weight decay; see `methods.adjustment`.
-        has_adam: whether its local steps may be Adam's; see `methods.adam`.
+        phases: The additional exchanges, by name.
+        taken: The uses of samples. None: the method needs more than gradients of means over samples, so clipping each
+            sample does not make it private.
+        adjusts: Whether a step's gradient may be clipped and have weight decay; see `methods.adjustment`.
+        has_adam: Whether local steps may be Adam's; see `methods.adam`.
         checks: The server's checks.
-        choose: (method, settings) -> the form of the method for a run's settings. None: there is one form.
+        choose: (method, settings) -> the form of the method for a run's settings. None: the method has a single form.
     """
 
     client: ClientHalf
@@ -231,7 +231,7 @@ class Method(Traits):
         """Choose the form of the method for a run.
 
         Args:
-            settings: The run's settings of the family.
+            settings: The run's settings of the method's family.
         """
         return self if self.choose is None else self.choose(self, settings)
 
@@ -240,8 +240,8 @@ def as_tensor(array: Float[np.ndarray, "*shape"], like: Tensor) -> Float[Tensor,
     """Copy a received array, which may be read-only, into a tensor that a step may change.
 
     Args:
-        array: from a record, in any number type.
-        like: a tensor with the number type and the device of the copy, such as x.
+        array: An array from a record, in any number type.
+        like: A tensor with the number type and the device of the copy, such as x.
     """
     own = torch.from_numpy(np.array(array, NUMPY_DTYPES[like.dtype]))
     return own if like.device.type == "cpu" else own.to(like.device)
@@ -251,11 +251,10 @@ def as_array(tensor: Shaped[Tensor, "*shape"]) -> Shaped[np.ndarray, "*shape"]:
     """View a tensor as an array, for a record or a memory.
 
     Args:
-        tensor: of any type of numbers, which the array has as well.
+        tensor: A tensor of any number type, which the array keeps.
 
     Returns:
-        For a tensor on a CPU an array of the same memory, so that a later change of the one changes the other; else a
-        copy.
+        For a tensor on a CPU, an array that shares its memory: a change of either changes both. Otherwise a copy.
     """
     array: np.ndarray = tensor.cpu().numpy()
     return array
@@ -268,14 +267,14 @@ def momentum_step(
     beta: float,
     eta: float,
 ) -> Float[Tensor, "*stack d"]:
-    """m <- (1 - beta) m + beta gradient, where the first m is the first gradient; x <- x - eta m.
+    """m <- (1 - beta) m + beta gradient, starting from the first gradient; x <- x - eta m.
 
     Args:
-        x: the point, changed in place.
+        x: The point, changed in place.
         momentum: m, changed in place; None before the first step.
-        gradient: at x; it may be overwritten afterwards.
-        beta: the weight of the new gradient, in (0, 1].
-        eta: the step size.
+        gradient: The gradient at x; it may be overwritten afterwards.
+        beta: The weight of the new gradient, in (0, 1].
+        eta: The step size.
 
     Returns:
         The new m.

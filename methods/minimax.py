@@ -1,8 +1,8 @@
-"""Shared by the minimax methods.
+"""Functions that all minimax methods share.
 
-They solve min over x, max over y of the plain mean of the sites' f_i(x, y). A point z = (x, y) is one flat vector, x
-first. Where sites are weighted by their samples, the weight is part of f_i. So f_i may need the population
-(p, n / N): the share of positives of all sites together, and the sites' mean number of samples.
+The methods solve min over x, max over y of the plain mean of the sites' f_i(x, y). A point z = (x, y) is one flat
+vector, x first. If sites are weighted by their samples, the weight is part of f_i. f_i may therefore need the
+population (p, n / N): the share of positives over all sites, and the sites' mean number of samples.
 """
 
 from collections.abc import Iterator
@@ -28,31 +28,31 @@ F = TypeVar("F", bound=Oracle)
 
 @dataclass(frozen=True, eq=False)
 class MinimaxDown(Payload):
-    """Down, in every exchange: the population, where f_i needs it."""
+    """Down, in every exchange: the population, if f_i needs it."""
 
     population: FloatArray | None = array(2, optional=True)
 
 
 def take_oracle(model: F, *others: object) -> F:
-    """Take the client's oracle for f_i as long as nothing of the other sites is known; a `ClientHalf.objective`.
+    """Return the client's oracle, which is f_i until the population is known; a `ClientHalf.objective`.
 
     Args:
-        model: the oracle, which has the site's data and the loss.
-        others: the other arguments of an objective, without effect.
+        model: The oracle, which has the site's data and the loss.
+        others: The other arguments of an objective; without effect.
     """
     return model
 
 
 def weigh(task: Task[Any, F], down: MinimaxDown) -> F:
-    """Complete f_i with what it needs of the other sites.
+    """Complete f_i with the facts about the other sites.
 
     Args:
-        task: has the client's f_i, its n_i samples, and whether sites count by their samples.
-        down: the message, with the population or without.
+        task: The client's task; provides f_i, n_i, and whether sites count by their samples.
+        down: The message, with or without the population.
 
     Returns:
-        f_i with the p of all sites and, where sites count by their samples, with the weight omega_i = n_i / (n / N).
-        Without a population, the task's f_i as it is.
+        f_i with the p of all sites and, if sites count by their samples, with the weight omega_i = n_i / (n / N).
+        Without a population, the task's f_i unchanged.
     """
     if down.population is None:
         return task.f
@@ -61,10 +61,10 @@ def weigh(task: Task[Any, F], down: MinimaxDown) -> F:
 
 
 def draw_batches(task: Task[Any, Any], down: object) -> Iterator[tuple[float, Indices]]:
-    """Draw a round's mini-batches as rows, which an oracle takes; a `ClientHalf.batches`.
+    """Draw a round's mini-batches as the row numbers that an oracle expects; a `ClientHalf.batches`.
 
     Args:
-        down: what came beside the model, which has no effect.
+        down: The record sent with the model; without effect.
 
     Returns:
         The learning rate and the b rows of a mini-batch, for each iteration.
@@ -78,9 +78,9 @@ def fill_blocks(f: Oracle, of_x: float, of_y: float) -> Float[Tensor, "d"]:
     """Make a vector for products with points: a factor for x and one for y, such as the signs of descent and ascent.
 
     Args:
-        f: says how long x and y are, and has the number type and the device of the result.
-        of_x: all entries of the primal block x.
-        of_y: all entries of the dual block y.
+        f: The oracle; determines the lengths of x and y, and the number type and the device of the result.
+        of_x: The value of all entries of the primal block x.
+        of_y: The value of all entries of the dual block y.
     """
     blocks = torch.empty_like(f.parameters)
     blocks[: f.primal_dim] = of_x
@@ -95,8 +95,8 @@ def check_saddle(plan: Plan[Any]) -> None:
         check_classes(plan, "AUC")
 
 
-# Each f_i has its site's weight by samples. If only some sites take part, the mean of their f_i estimates f without
-# bias. Longer steps let the saddle point of a linear model with many features swing.
+# Each f_i includes its site's weight by samples. If only some sites take part, the mean of their f_i is an unbiased
+# estimate of f. Longer steps make a linear model with many features oscillate around the saddle point.
 make_method = partial(
     Method,
     losses=(AUC_MINIMAX,),
@@ -108,16 +108,17 @@ make_method = partial(
 
 
 def count_population(plan: Plan[Any]) -> Float64[np.ndarray, "2"] | None:
-    """Count what `weigh` needs at the clients.
+    """Count the population that `weigh` needs at the clients.
 
-    p is the share of positives among all samples. Where all sites count the same it is the mean of the sites' shares,
-    as in a population to which each site contributes equally.
+    p is the share of positives among all samples. If all sites count the same, p is the mean of the sites' shares, as
+    in a population to which each site contributes equally.
 
     Args:
-        plan: has the class counts of all sites, the loss, and whether sites count by their samples.
+        plan: The round's plan; provides the class counts of all sites, the loss, and whether sites count by their
+            samples.
 
     Returns:
-        p and n / N; None where no f_i needs them.
+        p and n / N; None if no f_i needs them.
     """
     sizes, positives = plan.class_counts.sum(axis=1), plan.class_counts[:, 1]
     if plan.loss not in SADDLES and not (plan.training.by_examples and np.ptp(sizes)):

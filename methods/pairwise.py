@@ -1,4 +1,4 @@
-"""What FedX and local pairs share: settings, the risk on a site's samples, its batches, u, the momentum and the step.
+"""The common parts of FedX and local pairs: the risk on a site's samples, its batches, u, the momentum and the step.
 
 | FedX's paper | here |
 |---|---|
@@ -8,7 +8,7 @@
 | z_{i,k,1}, z_{i,k,2} | `ActiveBatch` |
 | u(z), equation (8) | ``u`` of `Carry`, `update_u`; a client keeps it as `InnerEstimates` |
 | G | ``momentum`` of `Carry`, `descend` |
-| gamma, beta, lambda, tau | the same in `FedXSettings` |
+| gamma, beta, lambda, tau | the same names in `FedXSettings` |
 | B_1, B_2 | ``positive_batch_size``, ``negative_batch_size`` |
 
 "Partners" are the elements of S_2: the negatives, or every sample for ``auprc``.
@@ -48,15 +48,15 @@ class Momentum(Payload):
 
 @dataclass(frozen=True, eq=False)
 class InnerEstimates(Payload):
-    """A client's memory: u of every local positive (log u for ``kl-opauc``), and which have been observed."""
+    """A client's memory: u of every local positive (log u for ``kl-opauc``), and whether it has been observed."""
 
     u: FloatArray = array("n", "k")
     observed: BoolArray = array("n", kind="bool")
 
 
 class ActiveBatch(NamedTuple):
-    """The samples of a local step: features (*stack, b + m, *shape) of b positives and then of m partners, the places
-    of the positives in the table of u, and the labels of the partners, or None if the loss reads none."""
+    """The samples of a local step: the features (*stack, b + m, *shape) of b positives and then of m partners, the
+    positives' row numbers in the table of u, and the labels of the partners, or None if the loss ignores them."""
 
     features: Tensor
     places: Int64[Tensor, "*stack b"]
@@ -67,10 +67,10 @@ class Predictions(NamedTuple):
     """Predictions of positives or of partners from the pool.
 
     Attributes:
-        scores: one of each.
-        weights: the weight of each in a mean.
-        u: of positives, NaN where unknown; None unless it is tracked.
-        labels: of partners; None where the loss reads none.
+        scores: The score of each sample.
+        weights: The weight of each sample in a mean.
+        u: The positives' u, NaN where unknown; None for partners, or if u is not tracked.
+        labels: The partners' labels; None for positives, or if the loss ignores them.
     """
 
     scores: Float64[Tensor, "*stack entries"]
@@ -95,8 +95,8 @@ class PairBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Carry:
-    """w. Where u is tracked also u of the site's positives, NaN for those not yet observed, and G, None before the
-    first step of a run. In a stack of clients the tables of u lie one after another."""
+    """The state of a round's steps: w; if u is tracked also u of the site's positives, NaN if not yet observed; and G,
+    None before the first step of a run. A stack of clients concatenates its tables of u."""
 
     x: Float[Tensor, "*stack d"]
     u: Float64[Tensor, "positives k"] | None
@@ -104,11 +104,11 @@ class Carry:
 
 
 class PairwiseRisk:
-    """The risk F as one site sees it: its own S_1 and S_2, and the scores that the pair loss compares.
+    """The risk F at one site: the site's own S_1 and S_2, and the scores that the pair loss compares.
 
     Attributes:
-        tracked: whether there are u and a momentum: for non-linear f, and if the argument says so, for every f.
-        adjust: what is done to the gradient of a step, or None.
+        tracked: Whether there are u and a momentum: for non-linear f, or for every f if the argument is True.
+        adjust: The adjustment of a step's gradient, or None.
     """
 
     def __init__(
@@ -124,15 +124,15 @@ class PairwiseRisk:
     def forward(
         self, w: Float[Tensor, "*stack d"], batch: ActiveBatch
     ) -> tuple[Float64[Tensor, "*stack b"], Float64[Tensor, "*stack m"], Callable[..., Float[Tensor, "*stack d"]]]:
-        """Score a batch in one pass over both halves, so that batch norm sees the mixture of the classes.
+        """Score a batch in one pass over both halves, so batch norm sees the mixture of the classes.
 
         Args:
-            w: the weights to score with.
-            batch: of b positives and m partners.
+            w: The weights.
+            batch: A batch of b positives and m partners.
 
         Returns:
-            The scores of the positives, those of the partners, and `pull`, to be called once, before anything changes
-            w: it takes the slopes of both back to the weights, like the `pull` of `FlatModel.forward`.
+            The positives' scores, the partners' scores, and `pull`, which must be called once, before w changes. It
+            maps the slopes of both to a gradient in the weights, like the `pull` of `FlatModel.forward`.
         """
         outputs, back = self.model.forward(w, batch.features)
         scores, count = self.score.value(outputs), batch.places.shape[-1]
@@ -154,13 +154,13 @@ C = TypeVar("C", bound=Carry)
 def active_batches(
     task: PairwiseTask, positives: Indices, shift: int = 0, purposes: tuple[Purpose, Purpose] = ACTIVE
 ) -> Iterator[ActiveBatch]:
-    """Mini-batches of positives and of partners for each of the round's iterations, reshuffled independently.
+    """Draw mini-batches of positives and of partners, reshuffled independently, for each of the round's iterations.
 
     Args:
-        task: has the partners, and the sizes of both halves of a batch.
-        positives: the positives to draw from.
-        shift: how many batches were taken before iteration 0 of the run.
-        purposes: the streams of random numbers of positives and partners.
+        task: The client's task; provides the partners, and the sizes of both halves of a batch.
+        positives: The row numbers of the positives to draw from.
+        shift: The number of batches drawn before iteration 0 of the run.
+        purposes: The streams of random numbers of positives and partners.
     """
     site, settings, seed = task.site, task.settings, task.training.seed
     first = site.sampler(positives, settings.positive_batch_size, seed, purposes[0])
@@ -175,15 +175,15 @@ def active_batches(
 
 
 def start(x: Float[Tensor, "d"], down: Any, memory: InnerEstimates | None, task: PairwiseTask) -> Carry:
-    """The carry at w; where u is tracked, with the u of the client's memory and the G that came down.
+    """Make the carry at w. If u is tracked, it has the u of the client's memory and the received G.
 
     Args:
         x: w, the message's model.
-        down: a record with a field ``momentum``, which may be None, or no record.
-        memory: u; None before the client's first round.
+        down: A record with a field ``momentum``, which may be None, or no record.
+        memory: The record with u; None before the client's first round.
 
     Raises:
-        PayloadError: the memory is of other positives, or of another loss.
+        PayloadError: The memory belongs to other positives, or to another loss.
     """
     if not task.f.tracked:
         return Carry(x, None, None)
@@ -196,7 +196,7 @@ def start(x: Float[Tensor, "d"], down: Any, memory: InnerEstimates | None, task:
 
 
 def finish(carry: Carry, task: PairwiseTask) -> tuple[Float[Tensor, "d"], Momentum, InnerEstimates | None]:
-    """w and G go up, u stays; G and u are None where there are none."""
+    """Send w and G and keep u; G and u are None if u is not tracked."""
     up = Momentum(momentum=None if carry.momentum is None else as_array(carry.momentum))
     if carry.u is None:
         return carry.x, up, None
@@ -207,19 +207,19 @@ def finish(carry: Carry, task: PairwiseTask) -> tuple[Float[Tensor, "d"], Moment
 def differences(
     positives: Float64[Tensor, "*stack b"], partners: Float64[Tensor, "*stack m"]
 ) -> Float64[Tensor, "*stack b m"]:
-    """A partner's score minus a positive's, for all pairs."""
+    """Subtract each positive's score from each partner's score, for all pairs."""
     return partners[..., None, :] - positives[..., None]
 
 
 def observe(
     task: PairwiseTask, scores: Float64[Tensor, "*stack b"], partners: Predictions
 ) -> Float64[Tensor, "*stack b k"]:
-    """Observe the inner mean g of some positives, in the form in which u is kept.
+    """Observe the inner mean g of some positives, in the form in which u is stored.
 
     Args:
-        task: has the pair loss l.
-        scores: of the positives.
-        partners: of the pool, with which all of them are paired.
+        task: The client's task; provides the pair loss l.
+        scores: The positives' scores.
+        partners: The pool's partners; each positive is paired with all of them.
     """
     return task.f.objective.observe(differences(scores, partners.scores), partners.labels, partners.weights)
 
@@ -228,8 +228,8 @@ def fill_in(u: Float64[Tensor, "*stack b k"], seen: Float64[Tensor, "*stack b k"
     """Complete u of some positives.
 
     Args:
-        u: NaN where unknown.
-        seen: the inner means observed now, which take the places of the unknown values.
+        u: The values of u, NaN where unknown.
+        seen: The inner means observed now, which replace the unknown values.
     """
     return torch.where(u.isnan(), seen, u)
 
@@ -243,10 +243,10 @@ def update_u(
     """Equation (8): u <- (1 - gamma) u + gamma seen, or u <- seen the first time.
 
     Args:
-        u: the table of all positives, changed in place.
-        places: of some positives in the table.
-        seen: the inner means of these, as observed now.
-        task: has gamma, and the form in which the objective keeps u.
+        u: The table of all positives, changed in place.
+        places: The row numbers of some positives in the table.
+        seen: The inner means of these positives, as observed now.
+        task: The client's task; provides gamma, and the form in which the objective stores u.
 
     Returns:
         The new u of these positives.
@@ -262,14 +262,14 @@ def descend(
     eta: float,
     task: PairwiseTask,
 ) -> C:
-    """w <- w - eta G: G is the gradient or, where u is tracked, G <- (1 - beta) G + beta gradient.
+    """w <- w - eta G. G is the gradient or, if u is tracked, G <- (1 - beta) G + beta gradient.
 
     Args:
-        carry: with w and G, which are changed in place.
-        pull: takes slopes of the batch's scores back to the weights, see `PairwiseRisk.forward`.
-        slopes: the derivatives of the risk in the scores of the batch's positives and partners.
-        eta: the step size.
-        task: has beta.
+        carry: The step's carry; its w and G are changed in place.
+        pull: The map from slopes of the batch's scores to a gradient in the weights, see `PairwiseRisk.forward`.
+        slopes: The derivatives of the risk in the scores of the batch's positives and partners.
+        eta: The step size.
+        task: The client's task; provides beta.
 
     Returns:
         The carry of the next step.
@@ -286,12 +286,13 @@ def average(
     """Average the models, and the momenta of those clients that sent one.
 
     Args:
-        x: the model before the round, which has no effect.
-        state: a record with a field ``momentum``; None stands for a `Momentum` without one.
-        replies: with records that have such a field, too. Their weights are scaled to the clients with a momentum.
+        x: The model before the round; without effect.
+        state: A record with a field ``momentum``; None stands for a `Momentum` without a value.
+        replies: The replies, whose records have such a field, too. Their weights are scaled to the clients with a
+            momentum.
 
     Returns:
-        The mean model, and the state with the mean momentum, or as it was if no client sent a momentum.
+        The mean model, and the state with the mean momentum; the state is unchanged if no client sent a momentum.
     """
     state, sent = Momentum() if state is None else state, replies.having("momentum")
     if sent.ups:

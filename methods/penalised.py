@@ -1,4 +1,4 @@
-"""Shared by the methods for f + g: a smooth f, a penalty g used by its prox only, and the step sizes.
+"""Functions that the methods for f + g share: a smooth f, a penalty g used by its prox only, and the step sizes.
 
 f_i is the mean loss of a site's samples plus a ridge term, and P_{eta g}(w) = argmin_u eta g(u) + |u - w|^2 / 2.
 
@@ -8,7 +8,7 @@ f_i is the mean loss of a site's samples plus a ridge term, and P_{eta g}(w) = a
 | eta, eta_g, tau | ``learning-rate``, ``server-learning-rate``, ``local-steps`` |
 | eta-tilde = eta eta_g tau | `between` |
 
-All steps of a round use the eta of its first local step: drops of the learning rate wait for the next round.
+All steps of a round use the eta of its first local step: drops of the learning rate take effect in the next round.
 """
 
 from collections.abc import Iterator
@@ -35,12 +35,12 @@ from problems.objectives.composite import linear_smoothness, ridge_factors
 from problems.penalties import Penalty, PenaltySettings, make_penalty
 from problems.site import Site
 
-# the exchange before round 1, in which clients say how smooth their f_i is
+# the exchange before round 1, in which clients report a Lipschitz constant of their gradient
 SMOOTHNESS = "smoothness"
 
 
 class CompositeSettings(Settings, PenaltySettings):
-    """Table ``composite``: what is minimised beside the loss, and the constants of Fast-FedDA."""
+    """Table ``composite``: the penalty and the ridge term, and the constants of Fast-FedDA."""
 
     strong_convexity: NonNegativeFloat | Literal["auto"] = setting(
         "The mu of fast-fedda. auto: composite.ridge.", "auto"
@@ -55,9 +55,9 @@ def share_penalty(settings: PenaltySettings, layout: Layout, device: torch.devic
     """Make the penalty g, once for all clients of a process.
 
     Args:
-        settings: the run's table ``composite``.
-        layout: of the flat model, since a penalty may treat its parts differently.
-        device: where the penalty keeps tensors; each device has a penalty of its own.
+        settings: The run's table ``composite``.
+        layout: The flat model's layout, since a penalty may treat its parts differently.
+        device: The device of the penalty's tensors; each device has a separate penalty.
     """
     return make_penalty(settings, layout)
 
@@ -79,10 +79,10 @@ PenalisedPlan = Plan[CompositeSettings]
 
 
 def local(training: TrainingSettings, server_round: int) -> float:
-    """Eta of a round, the same for all of its local steps.
+    """Return the eta of a round, the same for all its local steps.
 
     Args:
-        server_round: counted from 1.
+        server_round: The round's number, counted from 1.
     """
     return training.learning_rate_at((server_round - 1) * training.local_steps)
 
@@ -91,7 +91,7 @@ def between(training: TrainingSettings, server_round: int) -> float:
     """eta-tilde = eta eta_g tau of the round that made a model: the parameter of that model's prox.
 
     Args:
-        server_round: counted from 1; round 0, which stands for the initial model, has the eta of round 1.
+        server_round: The round's number, counted from 1. Round 0, the initial model, has the eta of round 1.
     """
     return local(training, max(server_round, 1)) * training.server_learning_rate * training.local_steps
 
@@ -100,9 +100,9 @@ def prox_at(x: Float[np.ndarray, "d"], step: float, plan: PenalisedPlan) -> Floa
     """Compute P_{step g}(x) at the server.
 
     Args:
-        x: a pre-proximal point, which stays as it is; the result gets its number type.
-        step: the parameter of the prox, a number >= 0, such as a product of step sizes.
-        plan: has g's settings, and the model's layout where it is known.
+        x: A pre-proximal point, which is not changed; the result has its number type.
+        step: The parameter of the prox, a number >= 0, such as a product of step sizes.
+        plan: The plan; provides g's settings and, if it is known, the model's layout.
     """
     layout = plan.layout or (("parameters", (len(x), 1)),)
     penalty = share_penalty(plan.settings, layout, torch.device("cpu"))
@@ -114,10 +114,10 @@ def draw_batches(task: PenalisedTask, down: None) -> Iterator[tuple[float, Batch
     """Draw a round's mini-batches; a `ClientHalf.batches`.
 
     Args:
-        down: nothing comes beside the model.
+        down: None, since only the model is sent.
 
     Returns:
-        The round's eta, again and again, and the batch of each iteration.
+        The round's eta, the same every time, and the batch of each iteration.
     """
     eta = local(task.training, task.server_round)
     return ((eta, batch) for _, batch in sample_batches(task, down))
@@ -125,7 +125,7 @@ def draw_batches(task: PenalisedTask, down: None) -> Iterator[tuple[float, Batch
 
 @dataclass(frozen=True, eq=False)
 class Smoothness(Payload):
-    """Up, before round 1: a Lipschitz constant of the gradient of f_i, where one is known."""
+    """Up, before round 1: a Lipschitz constant of the gradient of f_i, if it is known."""
 
     estimate: FloatArray | None = array(1, optional=True, combined="mean")
 
@@ -134,12 +134,12 @@ def tell_smoothness(x: Float[Tensor, "d"], down: None, task: PenalisedTask) -> S
     """Answer the phase `SMOOTHNESS` with the Lipschitz constant of grad f_i.
 
     Args:
-        x: the message's model, on which the constant does not depend.
-        down: nothing comes beside the model.
-        task: of the client; the constant is over all of its samples.
+        x: The message's model; the constant does not depend on it.
+        down: None, since only the model is sent.
+        task: The client's task; the constant is over all its samples.
 
     Returns:
-        A record without the constant, unless the model is linear.
+        A record with the constant if the model is linear, else without.
     """
     largest = linear_smoothness(task.f.model.module, task.site.features, SAMPLE_LOSSES[task.loss])
     if largest is None:
@@ -148,7 +148,7 @@ def tell_smoothness(x: Float[Tensor, "d"], down: None, task: PenalisedTask) -> S
 
 
 def warn_of_steps(x: Float[np.ndarray, "d"], plan: PenalisedPlan) -> Exchanges[None]:
-    """Ask every site for the smoothness of its f_i, and warn of steps that are too long for their mean; a
+    """Ask every site for the smoothness of its f_i, and warn if the steps are too long for the mean of the answers; a
     `ServerHalf.prologue`.
 
     Args:
@@ -164,7 +164,7 @@ def warn_of_steps(x: Float[np.ndarray, "d"], plan: PenalisedPlan) -> Exchanges[N
     if step * smoothness > 2:
         text = (
             "learning-rate * server-learning-rate * local-steps = %g is above 2 / L = %.4g, with the Lipschitz "
-            "estimate L = %.4g, the mean of the sites': the run may diverge"
+            "estimate L = %.4g, averaged over the sites: the run may diverge"
         )
         getLogger("flwr").warning(text, step, 2 / smoothness, smoothness)
 

@@ -1,4 +1,4 @@
-"""The predictions of FedX on their way: from a client's history over the server into the buffers of all clients.
+"""The path of FedX's predictions: from a client's history through the server into the buffers of all clients.
 
 | FedX's paper | here |
 |---|---|
@@ -6,9 +6,9 @@
 | H_1, H_2, U at the server | `FedXState`, the predictions of the last ``tau`` rounds |
 | R_{i,1}, R_{i,2}, P | `FedXPool` |
 | B_{i,1}, B_{i,2}, C_i | `fill_buffers`: two `Predictions`, each read in the order of a `PoolQueue` |
-| omega_1i, omega_2i | in the pool a factor of weights: `weigh_runs` |
+| omega_1i, omega_2i | a factor of the weights in the pool: `weigh_runs` |
 
-`methods.fedx` has the algorithms, and the other symbols.
+`methods.fedx` has the algorithms and the other symbols.
 """
 
 from dataclasses import dataclass, replace
@@ -31,8 +31,8 @@ from problems.sampling import PoolQueue, draw_some
 
 @dataclass(frozen=True, eq=False)
 class FedXPredictions(Payload):
-    """Up: the predictions a client made in a round and, in FedX2, its momentum. Letters: p positives, q partners, k = 1
-    or 2 inner components, d parameters."""
+    """Up: a client's predictions in a round and, in FedX2, its momentum. Letters: p positives, q partners, k = 1 or 2
+    inner components, d parameters."""
 
     positive_scores: FloatArray = array("p")
     partner_scores: FloatArray = array("q")
@@ -43,28 +43,28 @@ class FedXPredictions(Payload):
 
 @dataclass(frozen=True, eq=False)
 class FedXState(FedXPredictions):
-    """The server's state: the predictions of the last ``tau`` rounds in n runs, one for each client and round, oldest
-    first, and the participants' mean momentum. u is zero in a run that came without u."""
+    """The server's state: the predictions of the last ``tau`` rounds in n runs, one run for each client and round,
+    oldest first, and the participants' mean momentum. u is zero in a run that was sent without u."""
 
-    # of every run: the round and how many clients took part in it, the client's place, how many positives and partners
-    # it sent, and whether (1 or 0) it sent u
+    # of every run: the round, the number of clients in it, the client's index, the numbers of positives and partners
+    # that it sent, and 1 if it sent u, else 0
     runs: IntArray = array("n", 6, kind="int")
 
 
 @dataclass(frozen=True, eq=False)
 class FedXPool(Payload):
     """Down: the pool of the last ``tau`` rounds. Entries are grouped in runs, one for each contributing client and
-    round. A run has a length, and one weight for all its entries."""
+    round. A run has a length, and a single weight for all its entries."""
 
     # all sites together: clients N, positives |S_1|, partners |S_2|
     totals: IntArray = array(3, kind="int")
-    # S_1: scores, inner estimates, and whether a run has estimates yet (those of the scoring round have none)
+    # S_1: scores, inner estimates, and whether a run has estimates yet (the scoring round's runs have none)
     positive_scores: FloatArray = array("p")
     positive_lengths: IntArray = array("r", kind="int")
     positive_weights: FloatArray = array("r")
     positive_tracked: BoolArray | None = array("r", kind="bool", optional=True)
     positive_u: FloatArray | None = array("p", "k", optional=True)
-    # S_2: scores, and labels where partners are of both classes
+    # S_2: scores, and labels if partners are of both classes
     partner_scores: FloatArray = array("q")
     partner_lengths: IntArray = array("s", kind="int")
     partner_weights: FloatArray = array("s")
@@ -78,7 +78,7 @@ class FedXPool(Payload):
 
 class Scored(NamedTuple):
     """The scores of one step: positives, their u, partners and the partners' labels. ``u`` is None unless it is
-    tracked, ``labels`` unless the loss reads them."""
+    tracked, ``labels`` is None unless the loss needs them."""
 
     positives: Float64[Tensor, "*stack b"]
     u: Float64[Tensor, "*stack b k"] | None
@@ -87,15 +87,15 @@ class Scored(NamedTuple):
 
 
 def make_predictions(history: list[Scored], task: PairwiseTask) -> FedXPredictions:
-    """Choose what to send of a history.
+    """Choose the part of a history to send.
 
     Args:
-        history: the scores of each step, or one record of the scores of all.
-        task: has ``history-size``, ``prediction-noise`` and the number type to send.
+        history: The scores of each step, or one record of the scores of all.
+        task: The client's task; provides ``history-size``, ``prediction-noise`` and the number type to send.
 
     Returns:
-        All predictions or a uniform subsample of at most ``history-size`` of each kind, each positive with its u; with
-        noise, which takes u away, if it is set.
+        All predictions or a uniform subsample of at most ``history-size`` of each kind, each positive with its u. If
+        noise is set, noisy scores without u.
     """
     settings, dtype = task.settings, task.training.dtype
     joined: list[Any] = [None if some[0] is None else as_array(torch.cat(some)) for some in zip(*history, strict=True)]
@@ -116,11 +116,11 @@ def add_noise(predictions: FedXPredictions, deviation: float) -> FedXPredictions
     """Add Gaussian noise, drawn by the system's generator, to every score.
 
     Args:
-        deviation: the noise's standard deviation, in units of the scores.
+        deviation: The noise's standard deviation, in units of the scores.
 
     Returns:
-        The noisy scores without u, which is a function of the exact score and of predictions that everybody knows, so
-        that it would undo the noise.
+        The noisy scores without u: u is a function of the exact score and of public predictions, so it would undo the
+        noise.
     """
     exact = {name: value for name, value in predictions.arrays().items() if name.endswith("scores")}
     with np.errstate(over="ignore"):  # a value too large for the number type becomes infinite
@@ -134,13 +134,13 @@ def add_noise(predictions: FedXPredictions, deviation: float) -> FedXPredictions
 def collect(
     x: Float[np.ndarray, "d"], state: FedXState, replies: Replies[FedXPredictions], plan: Plan[FedXSettings]
 ) -> FedXState:
-    """Line 23 of Algorithm 1, 25 of Algorithm 2: a round's predictions join those of the last ``tau`` - 1 rounds.
+    """Line 23 of Algorithm 1, 25 of Algorithm 2: append a round's predictions to those of the last ``tau`` - 1 rounds.
 
     Args:
-        x: a model, whose number type the predictions get.
-        state: after the round before.
-        replies: of the round, or of the scoring round.
-        plan: its round's number says which predictions are too old.
+        x: A model; the predictions get its number type.
+        state: The state after the round before.
+        replies: The replies of the round, or of the scoring round.
+        plan: The round's plan; its round's number determines which predictions are too old.
     """
     made, *_, p, q, _ = state.runs.T
     old = made < np.union1d(made, plan.server_round)[-plan.settings.tau :][0]
@@ -166,17 +166,17 @@ def collect(
 def weigh_runs(
     state: FedXState, lengths: Int64[np.ndarray, "runs"], counts: Int64[np.ndarray, "N"]
 ) -> Float[np.ndarray, "filled"]:
-    """The weight of the entries of each run that has any, so that the mean over the pool estimates (2) and (6).
+    """Compute the weight of the entries of each non-empty run, so the mean over the pool estimates (2) and (6).
 
     The inner mean is (1/N) sum_j omega_j mean_j. Let the pool have P entries from T rounds, and let run r have n_r
-    entries and come from a round of |P_r| participants. The pool's mean estimates the inner mean when an entry weighs
-    omega_j P / (T |P_r| n_r). That is exactly omega_j where all clients send equally many, and it is also right where
-    a small site sends fewer or a site with one class sends none.
+    entries and come from a round of |P_r| participants. The pool's mean estimates the inner mean if an entry has the
+    weight omega_j P / (T |P_r| n_r). That is exactly omega_j if all clients send equally many entries. It is also right
+    if a small site sends fewer, or a site with one class sends none.
 
     Args:
-        state: has the runs, with the round and the client of each.
-        lengths: how many entries every run has.
-        counts: the samples of their class at each site.
+        state: The server's state; has the runs, with the round and the client of each.
+        lengths: The number of entries in every run.
+        counts: The samples of their class at each site.
     """
     rounds, participants, places, *_ = state.runs.T
     some = lengths > 0
@@ -190,7 +190,7 @@ def bound_history(place: int, model: object, plan: Plan[FedXSettings]) -> dict[s
     `Checks.limits`.
 
     Returns:
-        The most positives p and partners q, and the number k of inner components.
+        The limits: positives p, partners q, and the number k of inner components.
     """
     fedx, steps, objective = plan.settings, plan.training.local_steps, objective_of(plan)
     own = [int(counts[place]) for counts in count_halves(objective, plan.class_counts)]
@@ -220,8 +220,9 @@ def fill_buffers(task: PairwiseTask, pool: FedXPool) -> tuple[Predictions, Predi
     """Line 8: fill the buffers B_{i,1} with C_i, and B_{i,2}.
 
     Args:
-        task: says whether u is tracked, and whether the control ``pool = "uniform"`` replaces the scores.
-        pool: what came down.
+        task: The client's task; determines whether u is tracked, and whether the control ``pool = "uniform"`` replaces
+            the scores.
+        pool: The pool in the message.
 
     Returns:
         The pool's positives and its partners, on the site's device.
@@ -245,8 +246,8 @@ def forget_scores(pool: FedXPool, rng: np.random.Generator) -> FedXPool:
     """Make a pool without information about other sites, as a control.
 
     Args:
-        pool: has the range of the scores, and how many there are.
-        rng: draws the new scores.
+        pool: The pool; determines the range of the scores and their number.
+        rng: The generator of the new scores.
 
     Returns:
         The pool with scores uniform over this range, and without u.
@@ -260,8 +261,8 @@ def queues(task: PairwiseTask, positives: Predictions, partners: Predictions) ->
     """Line 8: shuffle the buffers.
 
     Args:
-        task: its client and round are the address of the random numbers.
-        positives: B_{i,1}, as `fill_buffers` makes it.
+        task: The client's task; its client and round address the random numbers.
+        positives: B_{i,1}, made by `fill_buffers`.
         partners: B_{i,2}.
 
     Returns:

@@ -1,12 +1,14 @@
 """Differential privacy of a site's samples (M. Abadi et al., "Deep Learning with Differential Privacy", CCS 2016,
-Algorithm 1): a method of which every gradient is a mean over single samples gets, in the place of
+Algorithm 1). In a method whose gradients are all means over single samples, each gradient
 
     (1/b) sum_{j in batch} g_j,
 
+is replaced by
+
     (1/b) ( sum_{j in batch} g_j min(1, C / |g_j|)  +  N(0, (s C)^2 I) ),
 
-where each sample is in a batch with chance b / n, independently. All that leaves the site follows from such gradients,
-so that the method itself is unchanged. A term of f_i without samples, such as a ridge, is added afterwards.
+Each sample is in a batch with chance b / n, independently. All that leaves the site follows from such gradients, so the
+method itself is unchanged. A term of f_i without samples, such as a ridge, is added afterwards.
 
 | paper | here |
 |---|---|
@@ -14,10 +16,10 @@ so that the method itself is unchanged. A term of f_i without samples, such as a
 | sigma | ``noise`` |
 | lot, L | a batch, ``batch-size`` |
 
-Neighbouring data sets differ in one sample, which one of them has zeroed: its gradient is 0. The numbers of samples of
-each class are known to all. The draws and the noise come from the system's generator, not from the run's seed, which
-everybody knows. A method may take several gradients on one batch; each then has noise larger by the square root of
-their number, so that together they tell no more than one.
+Neighbouring data sets differ in one sample, which is zeroed in one of them: its gradient is 0 there. The numbers of
+samples of each class are public. The draws and the noise come from the system's generator, not from the run's seed,
+which is public. A method may compute several gradients on one batch. Each then has noise larger by the square root of
+their number, so together they reveal no more than a single gradient.
 """
 
 import math
@@ -43,21 +45,21 @@ from problems.sampling import Indices, PoissonSampler, rate_of
 from problems.site import Site
 
 _CHUNK = 1024  # samples whose activations are in memory at a time
-_LATTICE = 2.0**-20  # the most that rounding to the lattice may add to the length of a clipped gradient, in clips
+_LATTICE = 2.0**-20  # the limit, in clips, by which rounding to the lattice may lengthen a clipped gradient
 
 
 class BudgetError(InputError, ValueError):
-    """A site was asked for more gradients than the run's budget is for."""
+    """A request for more gradients than the run's budget allows."""
 
 
 def releases_of(taken: SampleGradients, training: TrainingSettings, samples: int, rounds: int) -> Releases:
-    """Count what a method releases of a site's samples.
+    """Count a method's releases of a site's samples.
 
     Args:
-        taken: says which gradients it takes.
-        training: has the batches of a round.
-        samples: the site's.
-        rounds: how many have been.
+        taken: The gradients that the method computes.
+        training: The settings; determine the batches of a round.
+        samples: The number of the site's samples.
+        rounds: The number of rounds so far.
     """
     batches = rounds * training.local_steps + (taken.first if rounds else 0)
     return Releases(rate_of(training.batch_size, samples), batches, rounds * taken.whole)
@@ -65,13 +67,13 @@ def releases_of(taken: SampleGradients, training: TrainingSettings, samples: int
 
 @dataclass
 class Ledger:
-    """Counts what a site has released, and refuses more than it may.
+    """The count of a site's releases; refuses more than allowed.
 
     Attributes:
-        most: what it may release.
-        of_batch: the most gradients on one batch.
-        batches, whole: the batches drawn so far, and the gradients over all samples.
-        left: the gradients that the newest batch is still good for.
+        most: The allowed releases.
+        of_batch: The allowed number of gradients on one batch.
+        batches, whole: The batches drawn so far, and the gradients over all samples.
+        left: The number of gradients still allowed on the newest batch.
     """
 
     most: Releases
@@ -84,7 +86,7 @@ class Ledger:
         """Count a batch.
 
         Raises:
-            BudgetError: it is one too many.
+            BudgetError: It exceeds the allowed number.
         """
         self.batches, self.left = self.batches + 1, self.of_batch
         self._check()
@@ -93,10 +95,10 @@ class Ledger:
         """Count a gradient.
 
         Args:
-            whole: whether it is over all samples, not on the newest batch.
+            whole: Whether the gradient is over all samples, not on the newest batch.
 
         Raises:
-            BudgetError: it is one too many.
+            BudgetError: It exceeds the allowed number.
         """
         self.whole += whole
         self.left -= not whole
@@ -105,25 +107,25 @@ class Ledger:
     def _check(self) -> None:
         if self.batches > self.most.batches or self.whole > self.most.whole or self.left < 0:
             got = f"a request for more than {self.most.batches} batches or {self.most.whole} gradients over all samples"
-            allowed = "as many as a run of num-server-rounds has, for which the noise was computed"
+            allowed = "the number in num-server-rounds rounds, for which the noise was computed"
             raise BudgetError("privacy.epsilon", got=got, allowed=allowed, hint="start a new run")
 
 
 def refuse_phase(phase: str) -> BudgetError:
-    """Make the error of a phase that takes something else of samples than guarded gradients."""
-    allowed = "none, since it is not covered by the budget"
+    """Make the error of a phase that uses samples in another way than by guarded gradients."""
+    allowed = "a phase that the budget covers"
     return BudgetError("privacy.epsilon", got=f"the phase {phase!r}", allowed=allowed, hint="set privacy.epsilon to 0")
 
 
 @dataclass(frozen=True)
 class Guard:
-    """What stands between a site's samples and the gradients that its client sees.
+    """The protection between a site's samples and the gradients that its client sees.
 
     Attributes:
         clip: C.
         noise: s, if there is one gradient on each batch.
         batch: b, the mean number of samples in a batch.
-        ledger: of the site.
+        ledger: The site's ledger.
     """
 
     clip: float
@@ -140,14 +142,13 @@ class Guard:
     ) -> Float[Tensor, "d"]:
         """Sum the clipped gradients of samples.
 
-        A sample of whose gradient anything is not finite is left out, so that no sample changes the sum by more than C,
-        whatever w is.
+        A sample with a non-finite gradient is left out, so no sample changes the sum by more than C, whatever w is.
 
         Args:
-            model: scores the samples.
-            w: its weights; the last of them may be others, such as a saddle's scalars.
-            samples: features and labels; there may be none.
-            derivatives: (scores, labels) -> each sample's derivatives in its score and in the last weights.
+            model: The model that scores the samples.
+            w: The model's weights. The last entries may be other variables, such as a saddle's scalars.
+            samples: The features and labels; may be empty.
+            derivatives: (scores, labels) -> each sample's derivatives in its score and in the last entries of w.
 
         Returns:
             The sum, in float64.
@@ -178,17 +179,17 @@ class Guard:
         frozen: tuple[tuple[int, int], ...],
         whole: int = 0,
     ) -> Float[Tensor, "d"]:
-        """Make a sum of clipped gradients the noisy mean.
+        """Turn a sum of clipped gradients into the noisy mean.
 
-        Sum and noise are rounded to one lattice before they are added, so that the result has no bits beyond the
-        lattice (I. Mironov, "On significance of the least significant bits for differential privacy", CCS 2012). The
-        lattice is so fine that rounding moves the sum by at most 2^-20 clips, by which the noise is enlarged.
+        Sum and noise are rounded to one lattice before they are added, so the result has no bits beyond the lattice
+        (I. Mironov, "On significance of the least significant bits for differential privacy", CCS 2012). Rounding to
+        this fine lattice moves the sum by at most 2^-20 clips, and the noise is enlarged accordingly.
 
         Args:
-            total: the sum, overwritten.
-            like: has the number type of the mean.
-            frozen: the parts of it that are 0 whatever the samples are, and stay so.
-            whole: the number of the site's samples, if the sum is over all of them; 0: it is over a batch.
+            total: The sum; overwritten.
+            like: A tensor with the number type of the mean.
+            frozen: The slices of the gradient that are 0 for all samples; they stay 0.
+            whole: The number of the site's samples, if the sum is over all of them. 0: the sum is over a batch.
         """
         noise = torch.from_numpy(secret_normal(len(total))).to(total.device)
         for start, stop in frozen:
@@ -197,14 +198,14 @@ class Guard:
         deviation = self.noise * self.clip * math.sqrt(times) * (1 + _LATTICE)
         if not deviation:
             return total.div_(whole or self.batch).to(like.dtype)
-        share = (whole or self.batch) / self.batch  # noise of a batch's mean, in a mean over all samples
+        share = (whole or self.batch) / self.batch  # a batch's noise, rescaled to a mean over all samples
         step = 2.0 ** math.floor(math.log2(self.clip * _LATTICE / math.sqrt(len(total))))
         noise.mul_(deviation * share / step).round_()
         return total.div_(step).round_().add_(noise).mul_(step / (whole or self.batch)).to(like.dtype)
 
 
 def _without_subnormal(values: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
-    """Set numbers so small that rounding may have doubled them to 0; a gradient could be above the clip with them."""
+    """Set subnormal numbers to 0: rounding may have doubled them, so a gradient with them could exceed the clip."""
     return values.masked_fill_(values.abs() < torch.finfo(values.dtype).tiny, 0.0)
 
 
@@ -212,8 +213,8 @@ class PrivateSamples(SampleObjective):
     """The objective of single samples, with gradients that keep each sample private.
 
     Args:
-        plain: the objective without privacy.
-        guard: of the site.
+        plain: The objective without privacy.
+        guard: The site's guard.
     """
 
     def __init__(self, plain: SampleObjective, guard: Guard) -> None:
@@ -239,8 +240,8 @@ class PrivateAUC(AUCOracle):
     """The oracle of AUC maximisation, with gradients in (w, a, b, lambda) that keep each sample private.
 
     Args:
-        plain: the oracle without privacy.
-        guard: of the site.
+        plain: The oracle without privacy.
+        guard: The site's guard.
     """
 
     def __init__(self, plain: AUCOracle, guard: Guard) -> None:
@@ -264,18 +265,18 @@ class PrivateAUC(AUCOracle):
 
 @dataclass(frozen=True, eq=False)
 class PrivateSite(Site):
-    """A site whose batches nobody can foresee."""
+    """A site with unpredictable batches."""
 
     ledger: Ledger = field(kw_only=True)
 
     @classmethod
     def of(cls, site: Site, ledger: Ledger) -> Self:
-        """Make one of a site's data, which it shares."""
+        """Make a private site that shares the data of an ordinary site."""
         own = {one.name: getattr(site, one.name) for one in fields(site) if one.init}
         return cls(**own, ledger=ledger)
 
     def is_one_batch(self, batch_size: int) -> bool:
-        """No: even a batch of all samples is drawn, and counted."""
+        """Return False: even a batch of all samples is drawn, and counted."""
         return False
 
     def sampler(self, indices: Indices, batch_size: int, seed: int, purpose: Purpose) -> Any:
@@ -283,15 +284,15 @@ class PrivateSite(Site):
 
 
 def protect(objective: Any, guard: Guard) -> PrivateSamples | PrivateAUC:
-    """Put a guard before an objective's samples.
+    """Guard an objective's samples.
 
     Args:
-        objective: a client's, whose gradients are means over single samples.
-        guard: of the site.
+        objective: A client's objective, whose gradients are means over single samples.
+        guard: The site's guard.
 
     Raises:
-        ModelError: scores of a sample depend on others, or are random.
-        TypeError: another objective.
+        ModelError: The score of a sample depends on other samples, or is random.
+        TypeError: The objective is of another kind.
     """
     kinds: dict[type, Any] = {AUCOracle: PrivateAUC, SampleObjective: PrivateSamples}
     if type(objective) not in kinds:

@@ -1,4 +1,4 @@
-"""Shared by the methods whose f_i is a mean over single samples: its gradient, and mini-batches of all samples."""
+"""Gradients and mini-batches of the methods whose f_i is a mean over single samples."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,19 +15,19 @@ from problems.randomness import Purpose
 from problems.sampling import EpochSampler
 from problems.site import Site
 
-# features (*stack, b, *shape), for which there is no annotation, and labels
+# features (*stack, b, *shape), which jaxtyping cannot annotate, and labels
 Batch = tuple[Tensor, Float[Tensor, "*stack b"]]
 # (scores, labels) -> the derivative of each sample's loss with respect to its score
 Slope = Callable[[Float[Tensor, "*stack b"], Float[Tensor, "*stack b"]], Float[Tensor, "*stack b"]]
 
 
 class SampleObjective:
-    """f_i(w): the mean loss of the site's samples and, where there is a ridge term, sum_j ridge_j w_j^2 / 2.
+    """f_i(w): the mean loss of the site's samples, plus sum_j ridge_j w_j^2 / 2 if there is a ridge term.
 
     Attributes:
-        loss: None where every call of `gradient` must give a slope.
-        adjust: what is done to the gradient of the mean loss, or None.
-        ridge: the factors of the ridge term, or None.
+        loss: The loss. None: every call of `gradient` must pass a slope.
+        adjust: The adjustment of the mean loss's gradient, or None.
+        ridge: The factors of the ridge term, or None.
     """
 
     ridge: Float[Tensor, "d"] | None = None
@@ -39,10 +39,10 @@ class SampleObjective:
     def gradient(
         self, w: Float[Tensor, "*stack d"], batch: Batch, slope: Slope | None = None
     ) -> Float[Tensor, "*stack d"]:
-        """The gradient at w, on a batch; valid until the next call.
+        """Return the gradient at w, on a batch; valid until the next call.
 
         Args:
-            slope: like `SampleLoss.slope`; None: that of the loss itself.
+            slope: A replacement for `SampleLoss.slope`. None: the loss's own slope.
         """
         scores, pull = self.model.forward(w, batch[0])
         gradient = pull(self._slopes(scores, batch[1], slope))
@@ -51,11 +51,11 @@ class SampleObjective:
         return gradient if self.ridge is None else gradient.addcmul_(w, self.ridge)
 
     def descend(self, w: Float[Tensor, "*stack d"], batch: Batch, eta: float) -> None:
-        """w <- w - eta * gradient; if nothing is added to it, the model may add to w with no tensor in between.
+        """w <- w - eta * gradient. If nothing is added to the gradient, no temporary tensor is needed.
 
         Args:
-            w: the point, changed in place.
-            eta: the step size.
+            w: The point, changed in place.
+            eta: The step size.
         """
         if self.ridge is not None or self.adjust is not None:
             w.sub_(self.gradient(w, batch), alpha=eta)
@@ -66,7 +66,7 @@ class SampleObjective:
     def _slopes(
         self, scores: Float[Tensor, "*stack b"], labels: Float[Tensor, "*stack b"], slope: Slope | None = None
     ) -> Float[Tensor, "*stack b"]:
-        """The derivatives of the mean loss with respect to the scores."""
+        """Return the derivatives of the mean loss with respect to the scores."""
         if slope is None:
             assert self.loss is not None
             slope = self.loss.slope
@@ -77,8 +77,8 @@ def make_sampler(task: Task[Any, Any], purpose: Purpose = Purpose.SAMPLES) -> Ep
     """Make the sampler of a site's mini-batches of ``batch-size`` samples.
 
     Args:
-        task: of the client; its round has no effect, since batches are numbered over the whole run.
-        purpose: names the stream of random numbers; two batches of a step that must be independent have two purposes.
+        task: The client's task; its round has no effect, since batches are numbered over the whole run.
+        purpose: The stream of random numbers; two independent batches of a step need two purposes.
     """
     return task.site.sampler(task.site.everyone, task.training.batch_size, task.training.seed, purpose)
 
@@ -87,11 +87,11 @@ def sample_batches(task: Task[Any, Any], down: object) -> Iterator[tuple[float, 
     """Draw a round's mini-batches of ``batch-size`` samples; a `ClientHalf.batches`.
 
     Args:
-        down: what came beside the model, which has no effect.
+        down: The record sent with the model; without effect.
 
     Returns:
-        The step size and the batch of each iteration. The batch is the whole site where ``batch-size`` is 0 or is at
-        least the site's number of samples.
+        The step size and the batch of each iteration. The batch is the whole site if ``batch-size`` is 0 or at least
+        the site's number of samples.
     """
     site = task.site
     if site.is_one_batch(task.training.batch_size):

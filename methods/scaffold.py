@@ -9,7 +9,7 @@ Learning", ICML 2020, Algorithm 1 with Option II).
 | eta_l, K; eta_g | ``learning-rate``, ``local-steps``; ``server-learning-rate`` |
 
 Option II's new c_i, c_i - c + (x - y_i) / (sum of the step sizes), equals the mean of the round's uncorrected
-gradients, weighted by their step sizes. That mean is computed, since the difference of two close points loses digits.
+gradients, weighted by their step sizes. We compute that mean, since the difference of two close points loses digits.
 """
 
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ ScaffoldTask = Task[Settings, SampleObjective]
 
 @dataclass(frozen=True, eq=False)
 class ControlVariate(Payload):
-    """c_i, a client's memory; or c, the server's state, which it also sends."""
+    """c_i, a client's memory; or c, the server's state, which is also sent."""
 
     control: FloatArray = array("d")
 
@@ -57,15 +57,15 @@ class Carry:
 def recall(
     memory: ControlVariate | None, received: Float[np.ndarray, "d"] | None, x: Float[Tensor, "d"]
 ) -> tuple[Float[np.ndarray, "d"], Float[Tensor, "d"]]:
-    """Begin a client's round with its control variate.
+    """Load a client's control variate at the start of its round.
 
     Args:
-        memory: of the client's newest round; None before its first.
+        memory: The memory of the client's newest round; None before its first.
         received: c; None while it is zero.
-        x: the server's model; the correction gets its number type and its device.
+        x: The server's model; the correction has its number type and its device.
 
     Returns:
-        c_i, zeros before the client's first round, and the correction c - c_i.
+        c_i, which is zero before the client's first round, and the correction c - c_i.
     """
     own = np.zeros_like(as_array(x)) if memory is None else memory.check({"d": len(x)}, finite=False).control
     correction = np.negative(own) if received is None else np.subtract(received, own)
@@ -73,11 +73,11 @@ def recall(
 
 
 def kept(own: Float[np.ndarray, "d"], control: Float[Tensor, "d"]) -> tuple[ControlChange, ControlVariate]:
-    """End a client's round with its new control variate.
+    """Make the records of a client's new control variate at the end of its round.
 
     Args:
-        own: the old c_i.
-        control: the new c_i.
+        own: The old c_i.
+        control: The new c_i.
 
     Returns:
         The change to send, and the memory to keep.
@@ -117,14 +117,14 @@ def new_control(
 ) -> Float64[np.ndarray, "d"] | None:
     """Line 17: c <- c + |S|/N mean (change of c_i).
 
-    Clients have their weights in the mean over all N sites, whichever of them answered.
+    Each client has its weight in the mean over all N sites, no matter which clients answered.
 
     Args:
         control: c; None stands for zero.
-        replies: of S, the clients that answered.
+        replies: The replies of S, the clients that answered.
 
     Returns:
-        The new c; None, which stands for zero, where a client has lost its c_i, since the two belong together.
+        The new c. None, which stands for zero, if a client has lost its c_i, since c and the c_i belong together.
     """
     if replies.states_lost:
         return None

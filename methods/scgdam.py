@@ -7,11 +7,11 @@ Algorithm 1).
 | h, the estimate of g(x) | ``inner``, as long as x |
 | (u, v), one vector | ``momentum`` |
 | xi, zeta | `Batch` |
-| alpha | the same: a new g(x; xi) weighs alpha eta in h |
-| rho | the same: g(x) = (w - rho grad CE(w), w1, w2) |
+| alpha | the same name: a new g(x; xi) has the weight alpha eta in h |
+| rho | the same name: g(x) = (w - rho grad CE(w), w1, w2) |
 
-The other symbols, and the role of the learning rate, are as in `methods.sgdam`. The network at h is not the network at
-w: it has batch-norm statistics of its own, ``inner_buffers``.
+The other symbols, and the role of the learning rate, are the same as in `methods.sgdam`. The network at h is not the
+network at w: it has its own batch-norm statistics, ``inner_buffers``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -62,7 +62,7 @@ class SCGDAMDown(MinimaxDown):
 
     inner: FloatArray | None = array("p", optional=True)
     momentum: FloatArray | None = array("d", optional=True)
-    # the statistics at h, where the network has batch norm
+    # the statistics at h, if the network has batch norm
     inner_buffers: FloatArray | None = array("b", optional=True)
 
 
@@ -77,7 +77,7 @@ class CompositionalUp(Payload):
 
 @dataclass(frozen=True, eq=False)
 class CompositionalState(Payload):
-    """The server's state: the means of what came up. ``inner`` is (h, y), the second network's flat point."""
+    """The server's state: the means of the clients' records. ``inner`` is (h, y), the second network's flat point."""
 
     inner: FloatArray = array("d")
     momentum: FloatArray = array("d")
@@ -85,7 +85,7 @@ class CompositionalState(Payload):
 
 
 class Batch(NamedTuple):
-    """The rows of a batch xi of g, and of a batch zeta of f."""
+    """The rows of a batch xi of g, and the rows of a batch zeta of f."""
 
     xi: Indices
     zeta: Indices
@@ -93,7 +93,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Carry:
-    """(x, y), (h, y), which is the point of f's second network, (u, v), and f_i."""
+    """(x, y); (h, y), which is the point of f's second network; (u, v); and f_i."""
 
     x: Float[Tensor, "*stack d"]
     h: Float[Tensor, "*stack d"]
@@ -102,14 +102,14 @@ class Carry:
 
 
 def take_compositional(model: Oracle, *others: object) -> CompositionalOracle:
-    """Take the client's oracle for f_i and g_i as long as nothing of the other sites is known.
+    """Return the client's oracle for f_i and g_i, which it is until the population is known.
 
     Args:
-        model: the oracle, which has the site's data and both networks.
-        others: the other arguments of a `ClientHalf.objective`, without effect.
+        model: The oracle, which has the site's data and both networks.
+        others: The other arguments of a `ClientHalf.objective`; without effect.
 
     Raises:
-        TypeError: the oracle is that of a problem without an inner function.
+        TypeError: The oracle's problem has no inner function.
     """
     if not isinstance(model, CompositionalOracle):
         raise TypeError(f"LocalSCGDAM needs a CompositionalOracle, got {type(model).__name__}")
@@ -120,10 +120,10 @@ def draw_both(task: SCGDAMTask, number: int) -> Batch:
     """Draw the batches of an iteration.
 
     Args:
-        number: of the iteration in the whole run, counted from 0.
+        number: The iteration's number in the whole run, counted from 0.
 
     Returns:
-        One batch that g and f share or, with ``independent-batches``, one for each.
+        A batch that g and f share or, with ``independent-batches``, a separate batch for each.
     """
     purpose = Purpose.INDEPENDENT_SAMPLES if task.settings.independent_batches else Purpose.SAMPLES
     return Batch(make_sampler(task).batch(number), make_sampler(task, purpose).batch(number))
@@ -133,10 +133,10 @@ def draw_next(task: SCGDAMTask, down: object) -> Iterator[tuple[float, Batch]]:
     """Draw a round's batches; a `ClientHalf.batches`.
 
     Args:
-        down: what came beside the model, which has no effect.
+        down: The record sent with the model; without effect.
 
     Returns:
-        For each iteration t the learning rate relative to its initial value, and the batches t + 1: batches 0 make the
+        For each iteration t the learning rate relative to its initial value, and the batches t + 1. Batches 0 make the
         first h and momentum.
     """
     for t in task.iterations:
@@ -151,14 +151,14 @@ def compose(
     weight: float,
     settings: SCGDAMSettings,
 ) -> Float[Tensor, "*stack d"]:
-    """h <- (1 - weight) h + weight g(x; xi), and the gradients at the new h.
+    """h <- (1 - weight) h + weight g(x; xi); return the gradients at the new h.
 
     Args:
         f: f_i and g_i.
-        z: the point (x, y).
-        h: the point (h, y) of the second network, changed in place.
-        weight: of the new inner point, in (0, 1]; 1 forgets the old h.
-        settings: say how g is computed: its step rho, and its exact Jacobian or the identity.
+        z: The point (x, y).
+        h: The point (h, y) of the second network, changed in place.
+        weight: The weight of the new inner point, in (0, 1]; 1 discards the old h.
+        settings: The settings of g: its step rho, and its exact Jacobian or the identity.
 
     Returns:
         grad g(x; xi)^T grad_h f(h, y; zeta) and grad_y f(h, y; zeta) as one vector. Valid until the next call.
@@ -170,7 +170,7 @@ def compose(
 
 
 def start(x: Float[Tensor, "d"], down: SCGDAMDown, memory: None, task: SCGDAMTask) -> Carry:
-    """In round 1 the first batch gives h_0 = g(x; xi) and (u_0, v_0), the gradients at h_0."""
+    """Receive h and (u, v). In round 1, compute h_0 = g(x; xi) and (u_0, v_0), the gradients at h_0, on batches 0."""
     f = weigh(task, down)
     h = f.load_inner(down.inner, down.inner_buffers).clone()
     if down.momentum is not None:
@@ -210,7 +210,7 @@ def update(
     replies: Replies[CompositionalUp],
     plan: Plan[SCGDAMSettings],
 ) -> tuple[Float[np.ndarray, "d"], CompositionalState]:
-    """Line 6: the means of x, y, h, u and v, and of the statistics at h."""
+    """Line 6: average x, y, h, u and v, and the statistics at h."""
     point = replies.mean_point()
     return point, CompositionalState(
         inner=np.append(replies.mean("inner"), point[-1:]),
@@ -220,14 +220,14 @@ def update(
 
 
 def view_inner(state: CompositionalState | None) -> dict[str, list[FloatArray]]:
-    """Show the network at h beside the network at w; a `ServerHalf.views`."""
+    """Show the network at h in addition to the network at w; a `ServerHalf.views`."""
     if state is None:
         return {}
     return {INNER: [state.inner] if state.inner_buffers is None else [state.inner, state.inner_buffers]}
 
 
 def bound_lengths(place: int, model: Sequence[FloatArray], plan: Plan[SCGDAMSettings]) -> dict[str, int]:
-    """Bound h by x, and its batch-norm statistics by those at w; a `Checks.limits`."""
+    """Bound h by the length of x, and its batch-norm statistics by the number at w; a `Checks.limits`."""
     point, *buffers = model
     return {"p": len(point) - 1, "b": len(buffers[0]) if buffers else 0}
 

@@ -8,7 +8,7 @@ A round of the server is a generator. It yields each exchange and receives the r
         return replies.mean_point(), state            # the next model, and the state to keep
 
 A round with one exchange needs no generator: `ServerHalf.tell` makes its message, `ServerHalf.update` the
-next model. Checkpoints lie between rounds, which is why only the state is ever saved.
+next model. Checkpoints are made between rounds, so only the state is saved.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -35,17 +35,23 @@ def count_share(training: TrainingSettings, num_sites: int) -> int:
 
 
 def draw_clients(count: int, num_sites: int, seed: int, server_round: int, purpose: Purpose) -> list[int]:
-    """Draw the sorted places of clients of a round without replacement.
+    """Draw the clients of a round without replacement.
 
     Args:
-        purpose: The purpose of the draw; two samples of a round that must be independent have two purposes.
+        purpose: The purpose of the draw. Two independent draws in a round need two purposes.
+
+    Returns:
+        The clients' indices among the sites, sorted.
 
     Raises:
         InputError: There are fewer sites.
     """
     if count > num_sites:
-        got, allowed = f"{count} for round {server_round}", f"at most {num_sites}, since as many are connected"
-        hint = "lower min-train-nodes, or connect more"
+        got, allowed = (
+            f"{count} for round {server_round}",
+            f"at most {num_sites}, since {num_sites} sites are connected",
+        )
+        hint = "lower min-train-nodes, or connect more sites"
         raise InputError("min-train-nodes", got=got, allowed=allowed, hint=hint)
     if count == num_sites:
         return list(range(count))
@@ -55,15 +61,15 @@ def draw_clients(count: int, num_sites: int, seed: int, server_round: int, purpo
 
 @dataclass(frozen=True)
 class Plan(Generic[S]):
-    """What the server knows in a round, beside the model and its own state.
+    """The server's knowledge in a round, apart from the model and its own state.
 
     Attributes:
-        server_round: the round's number, counted from 1.
-        training: the settings common to all algorithms.
-        settings: those of the algorithm's family.
-        loss: the name of the loss.
-        class_counts: negatives and positives of every site, in the order of the partition ids.
-        layout: names and shapes of the parts of the flat model; () if unknown.
+        server_round: The round's number, counted from 1.
+        training: The settings common to all algorithms.
+        settings: The settings of the algorithm's family.
+        loss: The name of the loss.
+        class_counts: The negatives and positives of every site, in the order of the partition ids.
+        layout: The names and shapes of the flat model's parts; () if unknown.
     """
 
     server_round: int
@@ -80,11 +86,11 @@ class Plan(Generic[S]):
 
     @property
     def everyone(self) -> range:
-        """The places of all sites."""
+        """The indices of all sites."""
         return range(self.num_sites)
 
     def sample(self, purpose: Purpose = Purpose.SAMPLE_CLIENTS, count: int | None = None) -> list[int]:
-        """Draw the sorted places of clients of the round.
+        """Draw clients for the round, and return their sorted indices.
 
         Args:
             purpose: The purpose of the draw. The default draws the clients that train in the round.
@@ -100,13 +106,13 @@ class Replies(Generic[U]):
     """The good replies of a round, in the order of the partition ids.
 
     Attributes:
-        places: the places, among the N sites, of the c clients that replied.
-        points: the point of each.
-        ups: the record of each.
-        weights: weights for a mean over these c replies, 1 on average; None: equal weights.
-        shares: weights for a mean over all N sites, 1 on average over all N; None: equal weights.
+        places: The indices, among the N sites, of the c clients that replied.
+        points: The point of each client.
+        ups: The record of each client.
+        weights: Weights for a mean over these c replies, 1 on average; None: equal weights.
+        shares: Weights for a mean over all N sites, 1 on average over all N; None: equal weights.
         num_sites: N.
-        states_lost: whether a client lost its memory. Corrections that belong together are then reset at all clients.
+        states_lost: Whether a client lost its memory. Corrections that belong together are then reset at all clients.
     """
 
     places: Sequence[int]
@@ -125,12 +131,12 @@ class Replies(Generic[U]):
         """Average a field of the records; the mean is rounded once.
 
         Args:
-            field: its name; every record must have a value there.
+            field: The field's name; every record must have a value in it.
         """
         return mean([getattr(up, field) for up in self.ups], self.weights)
 
     def having(self, field: str) -> Self:
-        """Select the replies whose record has a value in an optional field; their weights are 1 on average again."""
+        """Select the replies whose record has a value in an optional field; rescale their weights to a mean of 1."""
         kept = [place for place, up in enumerate(self.ups) if getattr(up, field) is not None]
         weights = self.weights
         return replace(
@@ -143,11 +149,11 @@ class Replies(Generic[U]):
         )
 
     def move(self, start: Float[np.ndarray, "d"], plan: Plan[Any]) -> Float[np.ndarray, "d"]:
-        """Return start + server-learning-rate (mean of the points - start), in float64 until it is rounded.
+        """Return start + server-learning-rate (mean of the points - start), computed in float64 and then rounded.
 
         Args:
-            start: from where the server steps; the result gets its number type.
-            plan: has the server's learning rate, eta_g.
+            start: The point from which the server steps; the result has its number type.
+            plan: The round's plan; provides the server's learning rate, eta_g.
         """
         begun, rate = start.astype(np.float64), plan.training.server_learning_rate
         moved: FloatArray = (begun + rate * (exact_mean(self.points, self.weights) - begun)).astype(start.dtype)
@@ -160,8 +166,8 @@ class Ask:
 
     Attributes:
         phase: The name of a `Phase` of the method.
-        clients: The places of the clients that are asked.
-        down: The record beside the model, the same for all. None: only the model is sent.
+        clients: The indices of the clients that are asked.
+        down: The record sent with the model, the same for all. None: only the model is sent.
     """
 
     phase: str
@@ -174,7 +180,7 @@ class Train:
     """A round's own exchange, in which the round's clients train.
 
     Attributes:
-        down: The record beside the model, the same for all. None: only the model is sent.
+        down: The record sent with the model, the same for all. None: only the model is sent.
         x: The model that is sent. None: the model of the round before.
     """
 
@@ -189,10 +195,10 @@ Exchanges = Generator[Ask | Train, Replies[Any], T]
 def average(
     x: Float[np.ndarray, "d"], state: Any, replies: Replies[Any], plan: Plan[Any]
 ) -> tuple[Float[np.ndarray, "d"], Any]:
-    """Do the plain server half.
+    """Average the points and keep the state, a `ServerHalf.update`.
 
     Returns:
-        The mean of the points, and the state as it was.
+        The mean of the points, and the unchanged state.
     """
     return replies.mean_point(), state
 
@@ -200,13 +206,13 @@ def average(
 def average_records(
     x: Float[np.ndarray, "d"], state: Any, replies: Replies[U], plan: Plan[Any]
 ) -> tuple[Float[np.ndarray, "d"], U]:
-    """Average the points and the records, the update of a method whose state is the mean of what clients sent.
+    """Average the points and the records: the update of a method whose state is the mean of the clients' records.
 
     Args:
-        x: the model before the round, which has no effect.
-        state: the state before the round, which has no effect.
-        replies: with records that all have the same fields.
-        plan: of the round; has no effect.
+        x: The model before the round; without effect.
+        state: The state before the round; without effect.
+        replies: The replies, whose records all have the same fields.
+        plan: The round's plan; without effect.
 
     Returns:
         The mean of the points, and a record with the mean of each field, which becomes the state.
@@ -217,7 +223,7 @@ def average_records(
 
 @dataclass(frozen=True)
 class ServerHalf:
-    """What the server computes. The defaults average the points, keep no state and send nothing beside the model.
+    """The computations of the server. By default it averages the points, keeps no state and sends only the model.
 
     Attributes:
         init: (x, plan) -> state.
@@ -226,11 +232,11 @@ class ServerHalf:
         output: (x, plan) -> the model to evaluate and save, made from a round's x.
         views: (state) -> further models of the same shape to evaluate and to save, by the suffix of their metrics.
         headline: (settings) -> the view that the log and the curves show; "" is the model itself.
-        report: (state, plan) -> further entries of a round's line, by name.
-        prologue: (x, plan) -> the exchanges before round 1, which end with the state. None: there are none, and `init`
-            makes the state.
-        round: (x, state, plan) -> a round's exchanges, one `Train` among them, which end with x, state. None: the round
-            trains with what `tell` returns, and `update` makes the next model.
+        report: (state, plan) -> further entries of a round's log line, by name.
+        prologue: (x, plan) -> the exchanges before round 1, which return the state. None: no exchanges; `init` makes
+            the state.
+        round: (x, state, plan) -> a round's exchanges, exactly one of them a `Train`, which return x, state. None: the
+            round trains with the record from `tell`, and `update` makes the next model.
     """
 
     init: Callable[[Float[np.ndarray, "d"], Any], Any] = lambda x, plan: None

@@ -6,11 +6,11 @@ AUC Maximization", NeurIPS 2023, Algorithm 1) without its inner function.
 |---|---|
 | (x, y), one flat point z | the message's model |
 | (u, v), one vector | ``momentum`` |
-| eta, gamma_x, gamma_y | the same: a step is gamma_x eta in x, gamma_y eta in y |
-| beta_x, beta_y | the same: a new gradient weighs beta_x eta in u, beta_y eta in v |
+| eta, gamma_x, gamma_y | the same names: a step is gamma_x eta in x, gamma_y eta in y |
+| beta_x, beta_y | the same names: a new gradient has the weight beta_x eta in u, beta_y eta in v |
 | p (communication period) | ``local-steps`` |
 
-The learning rate matters only by its drops: a step's size is gamma * eta * learning_rate_at(t) / learning_rate.
+Only the learning rate's drops have an effect: a step's size is gamma * eta * learning_rate_at(t) / learning_rate.
 """
 
 from collections.abc import Iterator
@@ -88,10 +88,10 @@ def draw_next(task: SGDAMTask, down: object) -> Iterator[tuple[float, Indices]]:
     """Draw a round's mini-batches; a `ClientHalf.batches`.
 
     Args:
-        down: what came beside the model, which has no effect.
+        down: The record sent with the model; without effect.
 
     Returns:
-        For each iteration t the learning rate relative to its initial value, and the rows of batch t + 1: batch 0 makes
+        For each iteration t the learning rate relative to its initial value, and the rows of batch t + 1. Batch 0 makes
         the first momentum.
     """
     sampler = make_sampler(task)

@@ -67,7 +67,7 @@ SGDMTask = Task[SGDMSettings, SampleObjective]
 
 @dataclass(frozen=True)
 class Carry:
-    """w, m, which is None before the first step of a run, and the slope of the ratio loss, or None."""
+    """w; m, which is None before the first step of a run; and the slope of the ratio loss, or None."""
 
     x: Float[Tensor, "*stack d"]
     momentum: Float[Tensor, "*stack d"] | None
@@ -75,7 +75,7 @@ class Carry:
 
 
 def start(x: Float[Tensor, "d"], down: SGDMDown | None, memory: None, task: SGDMTask) -> Carry:
-    """The ratio loss's weights come from all sites' class counts or, where these did not come down, from the site's."""
+    """Weigh the ratio loss by the class counts of all sites or, if the message has none, by the site's own counts."""
     down, slope = down or SGDMDown(), None
     if task.loss == RATIO_LOSS:
         counts = task.site.class_counts if down.class_counts is None else down.class_counts
@@ -97,7 +97,7 @@ def finish(carry: Carry, task: SGDMTask) -> tuple[Float[Tensor, "d"], LocalMomen
 
 
 def tell(x: Float[np.ndarray, "d"], state: LocalMomentum | None, plan: Plan[SGDMSettings]) -> SGDMDown:
-    """The mean momentum and, where the loss needs them, the class counts of all sites together."""
+    """Send the mean momentum and, if the loss needs them, the class counts of all sites together."""
     counts = plan.class_counts.sum(axis=0) if plan.loss == RATIO_LOSS else None
     return SGDMDown(class_counts=counts, momentum=None if state is None else state.momentum)
 
@@ -110,7 +110,7 @@ def check_ratio(plan: Plan[SGDMSettings]) -> None:
     try:
         ratio_weights(plan.class_counts.sum(axis=0), plan.settings.ratio_alpha, plan.settings.ratio_beta)
     except ValueError as error:
-        got, hint = f"{plan.loss!r} with all sites together: {error}", "set positive-label, or bring more rows"
+        got, hint = f"{plan.loss!r} with all sites together: {error}", "set positive-label, or add rows"
         raise InputError("loss", got=got, allowed="both classes", hint=hint) from None
 
 
@@ -126,7 +126,7 @@ LOCAL_SGDM = Method(
     sends="momentum",
 )
 
-# the ratio loss takes its weights from the class counts of all sites together
+# the class counts of all sites together determine the weights of the ratio loss
 LOCAL_SGDM_RATIO = replace(
     LOCAL_SGDM, losses=(RATIO_LOSS,), loss=RATIO_LOSS, sends="momentum; class counts of all sites together"
 )

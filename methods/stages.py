@@ -21,7 +21,7 @@ class CodaSettings(Settings):
     stage_growth: float = setting("The factor of a stage's rounds from one stage to the next.", 1.0, ge=1)
     stage_decay: float = setting("The divisor of the learning rate at each new stage.", 3.0, ge=1)
     restart_dual: bool = setting("Whether a new stage starts from the best lambda for its scores (auc-minimax).", True)
-    # where the published code departs from the formula
+    # departures of the published code from the formula
     scaled_dual: bool = setting("Whether to divide lambda's gradient by p (1 - p), as the published code does.", False)
     reference_noise: float = setting(
         "The standard deviation of a noisy first reference. 0: the initial model.", 0.0, ge=0
@@ -33,7 +33,7 @@ CodaPlan = Plan[CodaSettings]
 
 @dataclass(frozen=True)
 class Stage:
-    """Where a round stands: the stage's number, counted from 0, and its first round."""
+    """A round's stage: the stage's number, counted from 0, and its first round."""
 
     index: int
     first: int
@@ -43,8 +43,8 @@ def stage_of(server_round: int, settings: CodaSettings) -> Stage:
     """Find the stage of a round; stage s has round(stage_rounds * stage_growth^s) rounds.
 
     Args:
-        server_round: the round's number, counted from 1.
-        settings: without ``stage_rounds``, stage 0 never ends.
+        server_round: The round's number, counted from 1.
+        settings: The settings; without ``stage_rounds``, stage 0 never ends.
     """
     stage = Stage(0, 1)
     while settings.stage_rounds:
@@ -77,12 +77,12 @@ def tell_reference(x: Float[np.ndarray, "d"], state: StageState, plan: CodaPlan)
     """Prepare v_0 for a message.
 
     Args:
-        x: the model that the message carries.
-        state: has the stage's reference, if there is a proximal term.
-        plan: its loss says which part of x the proximal term pulls.
+        x: The model in the message.
+        state: The server's state; contains the stage's reference if there is a proximal term.
+        plan: The round's plan; its loss determines the part of x that the proximal term pulls.
 
     Returns:
-        The reference in the model's number type, or None where the model itself serves as the reference.
+        The reference in the model's number type. None if the model itself serves as the reference.
     """
     if state.reference is None:
         return None
@@ -93,15 +93,15 @@ def tell_reference(x: Float[np.ndarray, "d"], state: StageState, plan: CodaPlan)
 
 
 def follow_stage(state: StageState, point: Float[np.ndarray, "d"], plan: CodaPlan) -> StageState:
-    """Add a round's point to the stage's sum; at the stage's end their mean is the next reference.
+    """Add a round's point to the stage's sum. At the stage's end, the points' mean becomes the next reference.
 
     Args:
-        state: after the round before.
-        point: the model that the round has made.
-        plan: of the round.
+        state: The state after the round before.
+        point: The model that the round has made.
+        plan: The round's plan.
 
     Returns:
-        The new state; the same where there is no proximal term, or only one stage.
+        The new state; unchanged without a proximal term, or if there is only one stage.
     """
     settings, stage = plan.settings, stage_of(plan.server_round, plan.settings)
     if not (settings.proximal and settings.stage_rounds):

@@ -1,6 +1,6 @@
-"""What sites tell of the columns of their tables, and what they agree on from it.
+"""The sites' statistics of the columns of their tables, and their agreement on scaling and filling.
 
-Whether the sites are those of a federation or one table that stands for all, `measure` and `agree` are the same.
+`measure` and `agree` are the same for the sites of a federation and for one table that stands for all.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from problems.data.spec import DataError
 from problems.least_cell import hide_rare, widen_gaps
 
 _FARTHEST_FILL = 10
-"""Deviations that a fill may be away from the mean."""
+"""The largest distance of a fill from the mean, in deviations."""
 _UNIFORM = (0.5, 12**-0.5)
 """Mean and deviation of a uniform level."""
 _BY_LEVEL = ("quantile", "bins")
@@ -25,13 +25,14 @@ _BY_LEVEL = ("quantile", "bins")
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """What a site tells of its training rows, for the c numbers that `Preprocessing.inputs` names.
+    """A site's statistics of its training rows, for the c numbers in `Preprocessing.inputs`.
 
     Attributes:
-        rows: how many there are.
-        counts: cells that are there; 0 where too few to tell of, which then count for nothing.
-        means, variances: of these cells, after the logarithm if there is one; 0 and 1 for marks, and 0 without cells.
-        quantiles: the `sketch` of each number that is no mark, one after another.
+        rows: The number of rows.
+        counts: The numbers of cells that are not missing; 0 if a column has too few to report, which is then ignored.
+        means, variances: The moments of these cells, after the logarithm if there is one; 0 and 1 for marks, and 0
+            without cells.
+        quantiles: The `sketch` of each number that is not a mark, one after another.
     """
 
     rows: int
@@ -41,7 +42,7 @@ class Statistics:
     quantiles: Float64[np.ndarray, "s"] | None = None
 
     def find_fault(self, preprocessing: Preprocessing) -> str:
-        """Say what no site with this preprocessing can have told; "" if there is nothing."""
+        """Describe a fault that no site with this preprocessing can have; "" if there is none."""
         told = (self.means, self.variances, self.quantiles)
         if [part is not None for part in told] != list(needs(preprocessing)):
             return "other statistics than the run config needs"
@@ -54,13 +55,13 @@ class Statistics:
         if self.quantiles is not None:
             expected = self._sizes(preprocessing).sum()
             if len(self.quantiles) != expected:
-                return f"{len(self.quantiles)} quantiles, where {expected} go with the counts"
+                return f"{len(self.quantiles)} quantiles instead of the {expected} that fit the counts"
             if any((np.diff(part) < 0).any() for part in self.sketches(preprocessing)):
-                return "quantiles that descend"
+                return "descending quantiles"
         return ""
 
     def sketches(self, preprocessing: Preprocessing) -> list[Float64[np.ndarray, "_"]]:
-        """The `sketch` of each of the c numbers; those of marks are empty."""
+        """Return the `sketch` of each of the c numbers; marks have an empty sketch."""
         assert self.quantiles is not None
         return np.split(self.quantiles, np.cumsum(self._sizes(preprocessing))[:-1])
 
@@ -71,13 +72,13 @@ class Statistics:
 
 @dataclass(frozen=True, eq=False)
 class Agreed:
-    """What all sites scale and fill by, for the same c numbers.
+    """The numbers by which all sites scale and fill, for the same c numbers.
 
     Attributes:
-        means, deviations: as of `Feature`.
-        fills: as of `Feature`; None if missing cells are an error.
-        quantiles: as of `Feature`; None without.
-        indicators: which of the k raw columns have a feature for missing cells; None if none may have.
+        means, deviations: See `Feature`.
+        fills: See `Feature`. None: missing cells are an error.
+        quantiles: See `Feature`. None: no quantiles are needed.
+        indicators: Whether each of the k raw columns has a feature for missing cells; None if no column may have it.
     """
 
     means: Float64[np.ndarray, "c"]
@@ -89,21 +90,21 @@ class Agreed:
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """A table's rows as numbers, and how they become features once their statistics are known.
+    """A table's rows as numbers, with the preprocessing that makes features of them.
 
     Attributes:
-        preprocessing: not yet fitted.
-        values: of its inputs; NaN where a cell is missing.
+        preprocessing: The preprocessing, not yet fitted.
+        values: The values of its inputs; NaN for a missing cell.
     """
 
     preprocessing: Preprocessing
     values: Float64[np.ndarray, "n c"]
 
     def features(self, train_rows: Int64[np.ndarray, "train"]) -> tuple[Float32[np.ndarray, "n f"], Preprocessing]:
-        """The features of all rows, and the preprocessing, fitted to the training rows as to those of one site.
+        """Return the features of all rows, and the preprocessing, fitted to the training rows as to a single site's.
 
         Raises:
-            DataError: as of `agree`.
+            DataError: See `agree`.
         """
         fitted = fit_alone(self.preprocessing, self.values[train_rows])
         return fitted.apply(self.values), fitted
@@ -112,17 +113,17 @@ class Encoded:
 def measure(
     preprocessing: Preprocessing, values: Float64[np.ndarray, "n c"], fewest: int = FEWEST_ROWS, least: int = 1
 ) -> Statistics | None:
-    """Return what a site tells of its training rows; None if nothing is needed.
+    """Return a site's statistics of its training rows; None if nothing is needed.
 
     Args:
-        preprocessing: not yet fitted; says how columns are scaled and missing cells are filled.
-        values: the rows, encoded.
-        fewest: cells of a column to tell of.
-        least: The site's least cell. A column of which fewer cells differ from the commonest value counts as constant,
-            and fewer missing cells count as that many.
+        preprocessing: The preprocessing, not yet fitted; determines how columns are scaled and missing cells filled.
+        values: The rows, encoded.
+        fewest: The least number of a column's cells to report.
+        least: The site's least cell. A column in which fewer cells differ from the commonest value counts as constant.
+            Fewer missing cells count as this number.
 
     Raises:
-        DataError: names a column whose variance overflows.
+        DataError: The variance of a column overflows; names the column.
     """
     means, deviations, quantiles = needs(preprocessing)
     if not (means or quantiles):
@@ -150,16 +151,16 @@ def measure(
 
 
 def agree(preprocessing: Preprocessing, sites: Sequence[Statistics]) -> Agreed:
-    """Return what all sites scale and fill by: what they would if they were one, but for what `sketch` leaves out.
+    """Return the numbers by which all sites scale and fill: those of the pooled rows, up to the precision of `sketch`.
 
     Constant columns have exactly their value as mean and exactly 0 as deviation.
 
     Args:
-        preprocessing: of all sites, not yet fitted.
-        sites: what each has told.
+        preprocessing: The preprocessing of all sites, not yet fitted.
+        sites: The statistics of each site.
 
     Raises:
-        DataError: names the columns of which no site has enough cells.
+        DataError: No site has enough cells of a column; names all such columns.
     """
     features, missing = preprocessing.inputs, preprocessing.missing
     counts = np.stack([site.counts for site in sites])  # (sites, c)
@@ -196,7 +197,7 @@ def agree(preprocessing: Preprocessing, sites: Sequence[Statistics]) -> Agreed:
 def _gaps(
     preprocessing: Preprocessing, counts: Int64[np.ndarray, "sites c"], sites: Sequence[Statistics]
 ) -> Bool[np.ndarray, "k"]:
-    """Which raw columns have missing cells, or too few others to tell of, at some site."""
+    """Find the raw columns that have missing cells, or too few others to report, at some site."""
     gaps = (counts < np.array([[site.rows] for site in sites])).any(axis=0)  # (c,)
     columns = {preprocessing.inputs[place].column for place in np.flatnonzero(gaps)}
     return np.array([name in columns for name in preprocessing.columns])
@@ -205,11 +206,11 @@ def _gaps(
 def _mix(
     preprocessing: Preprocessing, counts: Int64[np.ndarray, "sites c"], sites: Sequence[Statistics]
 ) -> Float64[np.ndarray, "c q"]:
-    """The quantiles of the mixture of all sites, at `LEVELS`; 0 for marks."""
+    """Return the quantiles of the mixture of all sites, at `LEVELS`; 0 for marks."""
     features, sketches = preprocessing.inputs, [site.sketches(preprocessing) for site in sites]
     unknown = [not any(len(parts[place]) for parts in sketches) for place in range(len(features))]
     marks = np.array([feature.kind in MARKS for feature in features])
-    _refuse_empty(features, ~marks & np.array(unknown), 2 * FEWEST_ROWS, ", or set scale or missing otherwise")
+    _refuse_empty(features, ~marks & np.array(unknown), 2 * FEWEST_ROWS, ", or change scale or missing")
     quantiles = np.zeros((len(features), len(LEVELS)))
     for place in np.flatnonzero(~marks).tolist():
         quantiles[place] = merge(counts[:, place], [parts[place] for parts in sketches], LEVELS)
@@ -217,15 +218,15 @@ def _mix(
 
 
 def fit(preprocessing: Preprocessing, agreed: Agreed) -> Preprocessing:
-    """Return a preprocessing that scales and fills by what all sites have agreed on.
+    """Return a preprocessing that scales and fills by the numbers on which all sites have agreed.
 
     Raises:
-        DataError: it is of another number of columns, or the numbers cannot be.
+        DataError: The numbers belong to another number of columns, or are impossible.
     """
     features, columns = preprocessing.inputs, preprocessing.columns
     for array, wanted in ((agreed.means, features), (agreed.indicators, columns)):
         if array is not None and len(array) != len(wanted):
-            got, allowed = f"numbers for {len(array)} columns", f"all sites' numbers for {len(wanted)}"
+            got, allowed = f"numbers for {len(array)} columns", f"all sites' numbers for {len(wanted)} columns"
             raise DataError("scale", got=got, allowed=allowed, hint="run the same release at every site")
     fitted, transform = list[Feature](), _transform(preprocessing)
     marks = [] if agreed.indicators is None else indicators(preprocessing, agreed.indicators)
@@ -252,15 +253,15 @@ def fit(preprocessing: Preprocessing, agreed: Agreed) -> Preprocessing:
 
 
 def _bins(feature: Feature, preprocessing: Preprocessing, *, filled: bool) -> list[Feature]:
-    """The bins of a column.
+    """Make the bins of a column.
 
     Args:
-        feature: the column's, as of the scale "quantile".
-        preprocessing: says whether there are bins, and how many.
-        filled: whether missing cells count in the bin of the fill, else in none.
+        feature: The column's feature with the scale "quantile".
+        preprocessing: The preprocessing; determines whether there are bins, and their number.
+        filled: Whether missing cells count in the bin of the fill; otherwise they count in no bin.
 
     Returns:
-        Nothing for another scale, or if quantiles leave no border since nearly all cells are one number.
+        An empty list for another scale, or if quantiles leave no border since nearly all cells are the same number.
     """
     if preprocessing.scale != "bins" or not feature.quantiles:
         return []
@@ -277,7 +278,7 @@ def indicators(preprocessing: Preprocessing, has: Bool[np.ndarray, "k"]) -> list
     """Return the features of missing cells.
 
     Args:
-        has: which of the k raw columns have one.
+        has: Whether each of the k raw columns has such a feature.
     """
     return [Feature(name, "missing") for name, one in zip(preprocessing.columns, has, strict=True) if one]
 
@@ -288,12 +289,13 @@ def fit_alone(
     """Return a preprocessing that scales and fills by the training rows of one table.
 
     Args:
-        preprocessing: not yet fitted.
-        values: the training rows, encoded.
-        gaps: which raw columns have a feature for missing cells, where these may have any; None: those with such cells.
+        preprocessing: The preprocessing, not yet fitted.
+        values: The training rows, encoded.
+        gaps: Whether each raw column has a feature for missing cells, if such features are allowed. None: the columns
+            with missing cells have it.
 
     Raises:
-        DataError: as of `measure` and `agree`.
+        DataError: See `measure` and `agree`.
     """
     statistics, count = measure(preprocessing, values, fewest=1), len(preprocessing.inputs)
     agreed = Agreed(np.zeros(count), np.ones(count))
@@ -314,13 +316,13 @@ def fit_alone(
 def _check_fill(feature: Feature) -> None:
     """Raise DataError for a fill that is far away from all cells.
 
-    A mean is 0 deviations from itself, and a median 1 at most. With a far fill the few rows that lack a cell would rule
-    the gradients. A server that sends deviations of its own too is not held off by it: docs/disclosure.md.
+    A mean is 0 deviations from itself, and a median at most 1. With a far fill, the few rows with a missing cell would
+    dominate the gradients. The check does not stop a server that also sends false deviations: docs/disclosure.md.
     """
     (place,) = shape(np.array([feature.fill]), feature.transform, feature.quantiles)
     if abs(place - feature.mean) > _FARTHEST_FILL * feature.deviation + 1e-6 * (1 + abs(feature.mean)):
         got = f"a fill more than {_FARTHEST_FILL} deviations from the mean of column {feature.column!r}"
-        raise DataError("missing", got=got, allowed="one among the cells", hint="ask who runs the server")
+        raise DataError("missing", got=got, allowed="a fill among the cells", hint="ask the server's operator")
 
 
 def _moments(cells: Float64[np.ndarray, "n"]) -> tuple[float, float]:
@@ -335,19 +337,19 @@ def _pool(
     means: Float64[np.ndarray, "sites c"],
     variances: Float64[np.ndarray, "sites c"],
 ) -> tuple[Float64[np.ndarray, "c"], Float64[np.ndarray, "c"]]:
-    """Mean and variance of the cells of all sites: m = sum w_i m_i, v = sum w_i (v_i + (m_i - m)^2).
+    """Return mean and variance of the cells of all sites: m = sum w_i m_i, v = sum w_i (v_i + (m_i - m)^2).
 
     Exact for one site, and for equal means without variance.
     """
     weights = counts / np.maximum(counts.sum(axis=0), 1)
-    # of a site with cells, so that differences from it are exactly 0 where all sites' means are equal
+    # the mean of a site with cells: differences from it are exactly 0 if all sites' means are equal
     origin = np.take_along_axis(means, counts.argmax(axis=0)[None], axis=0)[0]
     mean = origin + (weights * (means - origin)).sum(axis=0)
     return mean, (weights * (variances + (means - mean) ** 2)).sum(axis=0)
 
 
 def needs(preprocessing: Preprocessing) -> tuple[bool, bool, bool]:
-    """Whether sites must tell means, variances and quantiles, so that numbers can be scaled and filled alike."""
+    """Return whether sites must report means, variances and quantiles, to scale and fill numbers the same way."""
     scaled = preprocessing.scale in ("standard", "log")
     quantiles = preprocessing.scale in _BY_LEVEL or preprocessing.missing == "median"
     return scaled or preprocessing.missing in ("mean", "indicator"), scaled, quantiles
@@ -363,7 +365,7 @@ def _refuse_empty(features: Sequence[Feature], empty: Bool[np.ndarray, "c"], few
     if empty.any():
         names = [repr(feature.column) for feature, bad in zip(features, empty, strict=True) if bad]
         which = f"{', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
-        got, allowed = f"{which} with fewer than {fewest} cells that are not missing", "as many at one site"
+        got, allowed = f"{which} with fewer than {fewest} cells that are not missing", f"{fewest} cells at one site"
         if fewest == 1:
-            got, allowed = f"{which} without a cell in the training rows", "some"
-        raise DataError("columns", got=got, allowed=allowed, hint=f"name them in drop-columns{otherwise}")
+            got, allowed = f"{which} without a cell in the training rows", "columns with cells"
+        raise DataError("columns", got=got, allowed=allowed, hint=f"list these columns in drop-columns{otherwise}")

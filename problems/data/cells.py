@@ -1,4 +1,4 @@
-"""What the cells of a table's column say: numbers, dates, text, or nothing. No error quotes a cell."""
+"""The content of a table's cells: numbers, dates, text, or missing cells. No error quotes a cell."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,17 +11,17 @@ from problems.data.spec import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-# Years first, as ISO 8601 writes dates, perhaps with a time of the day and a zone.
+# Dates in the form of ISO 8601, with the year first, perhaps with a time of the day and a zone.
 ISO_DATE = r"\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?: ?(?:Z|[+-]\d{2}:?\d{2}))?)?"
 TRUTHS = {"true": 1.0, "false": 0.0}
-"""Texts that are booleans, in small letters."""
+"""Texts that are booleans, in lower case."""
 
 
 def is_numeric(column: "pd.Series[Any]") -> bool:
-    """Tell numbers (and booleans) from text.
+    """Return whether a column contains numbers or booleans, not text.
 
     Raises:
-        DataError: names a column that is neither, such as durations.
+        DataError: The column contains something else, such as durations; names the column.
     """
     import pandas as pd
 
@@ -33,26 +33,26 @@ def is_numeric(column: "pd.Series[Any]") -> bool:
     text = kinds.is_string_dtype(column.dtype) or kinds.is_object_dtype(column.dtype)
     if text or categories:
         return False
-    raise _error(column, f"type {column.dtype}", "numbers and text", "encode it as such")
+    raise _error(column, f"type {column.dtype}", "numbers and text", "convert the column to numbers or text")
 
 
 def is_date(column: "pd.Series[Any]") -> bool:
-    """Tell whether a column is of a type of dates, not text that writes them."""
+    """Return whether a column has a date type; text with dates is not enough."""
     import pandas as pd
 
     return pd.api.types.is_datetime64_any_dtype(column.dtype)
 
 
 def numbers(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
-    """Return the numbers of a column, NaN where a cell is missing; true is 1 and false is 0.
+    """Return the numbers of a column, NaN for a missing cell; true is 1 and false is 0.
 
     Raises:
-        DataError: a cell is text that is no number, or is infinite.
+        DataError: A cell is text but not a number, or is infinite.
     """
     import pandas as pd
 
     if is_date(column):
-        raise _error(column, "dates", "numbers", "bring numbers")
+        raise _error(column, "dates", "numbers", "convert the dates to numbers")
     values: np.ndarray
     if is_numeric(column):
         values = column.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -68,10 +68,10 @@ def numbers(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
 
 
 def days(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
-    """Return the dates of a column as days since 1970-01-01, NaN where a cell is missing; without a zone, in UTC.
+    """Return the dates of a column as days since 1970-01-01, NaN for a missing cell; dates without a zone are in UTC.
 
     Raises:
-        DataError: a cell is no date as ISO 8601 writes it.
+        DataError: A cell is not a date in the form of ISO 8601.
     """
     import pandas as pd
 
@@ -83,12 +83,13 @@ def days(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
         stamps = pd.to_datetime(words.where(words.str.fullmatch(ISO_DATE)), utc=True, format="ISO8601", errors="coerce")
     # NumPy keeps the unit of the stamps, in which the year 9999 does not overflow
     values: np.ndarray = (stamps.dt.tz_localize(None).to_numpy() - np.datetime64(0, "D")) / np.timedelta64(1, "D")
-    _refuse(column, there & np.isnan(values), "that are no dates", "dates such as 1970-01-31")
+    _refuse(column, there & np.isnan(values), "that are not dates", "dates such as 1970-01-31")
     return values
 
 
 def texts(column: "pd.Series[Any]") -> tuple[Shaped[np.ndarray, "n"], Bool[np.ndarray, "n"]]:
-    """Return each cell as text without spaces around, whole numbers without a decimal point; and which are missing.
+    """Return each cell as text without surrounding spaces, whole numbers without a decimal point; and a mask of missing
+    cells.
 
     The text of a missing cell is "".
     """
@@ -97,8 +98,8 @@ def texts(column: "pd.Series[Any]") -> tuple[Shaped[np.ndarray, "n"], Bool[np.nd
     write = str if is_date(column) else as_text
     missing = column.isna().to_numpy(dtype=bool)
     cells = column.to_numpy(dtype=object)
-    if not pd.api.types.is_object_dtype(column.dtype):  # there 1 and True would pass for the same cell
-        # each different cell is written once
+    if not pd.api.types.is_object_dtype(column.dtype):  # among objects, 1 and True would count as the same cell
+        # each different cell is converted once
         codes, distinct = pd.factorize(column)
         words = [write(cell) for cell in pd.Series(distinct, dtype=column.dtype).to_numpy(dtype=object)]
         return np.array([*words, ""], dtype=str)[codes], missing
@@ -106,7 +107,7 @@ def texts(column: "pd.Series[Any]") -> tuple[Shaped[np.ndarray, "n"], Bool[np.nd
 
 
 def as_listed(cells: Shaped[np.ndarray, "n"], listed: Sequence[str]) -> Shaped[np.ndarray, "n"]:
-    """Return the texts of cells, of which numbers are written as listed values are: 1.0 is 1 if that is listed."""
+    """Return the texts of cells, with numbers in the form of the listed values: 1.0 becomes 1 if "1" is listed."""
     others = {cell: as_text(float(cell)) for cell in np.unique(cells[~np.isin(cells, listed)]) if is_number(cell)}
     meant = {cell: text for cell, text in others.items() if text in listed}
     return np.array([meant.get(cell, cell) for cell in cells], dtype=str) if meant else cells
@@ -116,8 +117,8 @@ def without_markers(column: "pd.Series[Any]", markers: Sequence[str]) -> "pd.Ser
     """Return a column in which cells that mean "missing" are missing, and so are empty texts.
 
     Args:
-        column: of any type.
-        markers: what such cells hold; numbers are compared by value, all else as text.
+        column: A column of any type.
+        markers: The content of such cells; numbers are compared by value, everything else as text.
     """
     import pandas as pd
 
@@ -136,14 +137,14 @@ def without_markers(column: "pd.Series[Any]", markers: Sequence[str]) -> "pd.Ser
 
 
 def as_text(value: Any) -> str:
-    """A label or category as text: whole numbers without a decimal point."""
+    """Return a label or category as text: whole numbers without a decimal point."""
     if isinstance(value, float | np.floating) and float(value).is_integer():
         return str(int(value))
     return str(value).strip()
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a finite number."""
+    """Return whether a text is a finite number."""
     try:
         return bool(np.isfinite(float(text)))
     except ValueError:
@@ -151,13 +152,13 @@ def is_number(text: str) -> bool:
 
 
 def name_cells(bad: Bool[np.ndarray, "n"], fault: str) -> str:
-    """Say how many cells have a fault, and which is the first: "2 of 40 cells that are text, the first in row 3"."""
+    """Count the cells with a fault, and name the first: "2 of 40 cells that are text, the first in row 3"."""
     return f"{int(bad.sum()):,} of {len(bad):,} cells {fault}, the first in row {int(np.argmax(bad)) + 1:,}"
 
 
 def _refuse(column: "pd.Series[Any]", bad: Bool[np.ndarray, "n"], fault: str, allowed: str) -> None:
     if bad.any():
-        raise _error(column, name_cells(bad, fault), allowed, "mend these cells")
+        raise _error(column, name_cells(bad, fault), allowed, "correct these cells")
 
 
 def _error(column: "pd.Series[Any]", got: str, allowed: str, hint: str) -> DataError:

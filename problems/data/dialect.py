@@ -11,12 +11,12 @@ SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "space": 
 """Names of separators. `guess_separator` tries all except the space."""
 DECIMALS = (AUTO, ".", ",")
 
-_SAMPLE = 100  # lines that decide on the separator
+_SAMPLE = 100  # number of lines that determine the separator
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How to read a text table.
+    """The settings for reading a text table.
 
     Attributes:
         separator: `AUTO`, one of `SEPARATORS`, or the character itself.
@@ -35,7 +35,7 @@ class Dialect:
 
     @property
     def mark(self) -> str:
-        """The separator as a character. Empty if it is to be guessed."""
+        """The separator as a character; empty if it is to be guessed."""
         text = "\t" if self.separator == r"\t" else self.separator
         return SEPARATORS.get(text, "" if text == AUTO else text)
 
@@ -65,7 +65,7 @@ PLAIN = Dialect("comma", ".", "utf-8")
 
 
 def is_encoding(name: str) -> bool:
-    """Whether Python knows a text encoding of this name."""
+    """Return whether Python knows a text encoding of this name."""
     try:
         return isinstance("".encode(codecs.lookup(name).name), bytes)
     except (LookupError, ValueError):
@@ -85,11 +85,11 @@ def guess_separator(lines: Sequence[bytes]) -> tuple[str, bool]:
         lines: The first lines that are not empty; the header is the first.
 
     Returns:
-        The separator, and whether there is no doubt. A comma if no line has a separator.
+        The separator, and whether it is certain. A comma if no line has a separator.
     """
     counts = {mark: [count_separators(line, mark.encode()) for line in lines[:_SAMPLE]] for mark in ",;\t|"}
     named = {mark: found for mark, found in counts.items() if found[0]}
-    # a separator occurs as often in each line as in the header, unless lines are damaged or a quoted cell has several
+    # a separator occurs equally often in each line, except in damaged lines and in quoted cells with several of them
     even = {mark: found for mark, found in named.items() if len(set(found)) == 1}
     candidates = even or named
     if not candidates:

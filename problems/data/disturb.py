@@ -1,6 +1,6 @@
-"""What experiments do to data: the split, dropped positives, flipped labels, a shift for each client.
+"""Changes that experiments make to data: the split, dropped positives, flipped labels, a shift for each client.
 
-Fractions are taken as the decimal numbers they are written as, so 0.3 of 10 is 3 and not 2.
+Fractions are used as the decimal numbers that are written, so 0.3 of 10 is 3 and not 2.
 """
 
 from fractions import Fraction
@@ -17,23 +17,23 @@ from problems.randomness import stream
 def split(
     labels: Int8[np.ndarray, "n"], test_fraction: float, seed: int, groups: Int64[np.ndarray, "n"] | None = None
 ) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
-    """Return training and test rows, ascending; round(test_fraction * size) of each class are test rows, at least 1.
+    """Return training and test rows, ascending. Of each class, max(1, round(test_fraction * size)) are test rows.
 
     Args:
         labels: 0 or 1.
-        test_fraction: in (0, 1).
-        seed: the run's.
-        groups: The group of each row; groups stay whole, and the counts are as near as that allows. None: no groups.
+        test_fraction: The share of test rows, in (0, 1).
+        seed: The run's seed.
+        groups: The group of each row. Groups stay whole, and the counts are as near as that allows. None: no groups.
 
     Raises:
-        DataError: when a class is too small to be in both.
+        DataError: A class is too small to be in both.
     """
     for label in (0, 1):
         held = int((labels == label).sum())
         if held < 2:
             got = f"{held} {'positive' if label else 'negative'}"
-            allowed = "one for the training set and one for the test set at least"
-            raise DataError("labels", got=got, allowed=allowed, hint="set positive-label, or bring more rows")
+            allowed = "at least one row for the training set and one for the test set"
+            raise DataError("labels", got=got, allowed=allowed, hint="set positive-label, or add rows")
     if groups is not None:
         check_classes(labels.astype(np.int64), groups)
     return _split_classes(labels, test_fraction, stream(seed, "test split"), groups)
@@ -46,14 +46,14 @@ def hold_out(
     partition_id: int,
     groups: Int64[np.ndarray, "n"] | None = None,
 ) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
-    """`split` for the rows of one site, which may hold one class only: a class of one row stays for training.
+    """Split the rows of one site like `split`. The site may lack a class; a class of one row stays for training.
 
     Args:
-        labels: as of `split`.
-        test_fraction: as of `split`.
-        seed: as of `split`.
-        partition_id: of the site, whose random draw is its own.
-        groups: as of `split`.
+        labels: See `split`.
+        test_fraction: See `split`.
+        seed: See `split`.
+        partition_id: The site's number; each site has a separate random draw.
+        groups: See `split`.
     """
     return _split_classes(labels, test_fraction, stream(seed, "held out", partition_id), groups)
 
@@ -66,17 +66,17 @@ def validation_split(
     site: int = 0,
     groups: Int64[np.ndarray, "n"] | None = None,
 ) -> tuple[Int64[np.ndarray, "kept"], Int64[np.ndarray, "held"]]:
-    """Return the remaining training rows and those held out for validation, ascending, in each class as in `split`.
+    """Return the remaining and the held-out training rows, ascending; each class is divided as in `split`.
 
     A class of one row stays for training.
 
     Args:
-        labels: of all rows. With ``groups`` they may be other numbers, such as combinations of site and label.
-        train_rows: indices of the training rows.
-        fraction: the share to hold out, in (0, 1).
-        seed: the run's.
-        site: number of the site, if each site holds out its own rows: each has a random draw of its own.
-        groups: as of `split`, of all rows.
+        labels: The labels of all rows. With ``groups`` they may be other numbers, such as pairs of site and label.
+        train_rows: The indices of the training rows.
+        fraction: The share to hold out, in (0, 1).
+        seed: The run's seed.
+        site: The site's number, if each site holds out rows by itself; each site has a separate random draw.
+        groups: The group of each row, see `split`.
     """
     members = None if groups is None else groups[train_rows]
     kept, held = _split_classes(labels[train_rows], fraction, stream(seed, "validation split", site), members)
@@ -89,16 +89,16 @@ def split_rows(
     """Return indices of the remaining and of the held-out rows among ``count``, each ascending, at least one of each.
 
     Args:
-        count: number of rows, whatever their labels.
-        fraction: the share to hold out.
-        seed: the run's.
-        purpose: what they are held out for; each purpose draws other rows.
+        count: The number of rows.
+        fraction: The share to hold out.
+        seed: The run's seed.
+        purpose: The purpose of the held-out rows; each purpose draws other rows.
 
     Raises:
-        DataError: there are fewer than two rows.
+        DataError: There are fewer than two rows.
     """
     if count < 2:
-        raise DataError("rows", got=count, allowed="two or more, for a training and a test set", hint="bring more rows")
+        raise DataError("rows", got=count, allowed="two or more, for a training and a test set", hint="add rows")
     held = min(max(round(Fraction(str(fraction)) * count), 1), count - 1)
     order = stream(seed, purpose).permutation(count)
     return np.sort(order[held:]), np.sort(order[:held])
@@ -126,11 +126,11 @@ def drop_positives(labels: Int8[np.ndarray, "n"], imbalance: float, seed: int) -
 
     Args:
         labels: 0 or 1.
-        imbalance: r, the share of positives that is left, in [0, 1); 0 keeps all rows.
-        seed: the run's.
+        imbalance: r, the remaining share of positives, in [0, 1); 0 keeps all rows.
+        seed: The run's seed.
 
     Raises:
-        DataError: when that leaves no positive, or asks for more than there are.
+        DataError: That leaves no positive, or needs more positives than there are.
     """
     if imbalance == 0.0:
         return np.arange(len(labels))
@@ -139,12 +139,12 @@ def drop_positives(labels: Int8[np.ndarray, "n"], imbalance: float, seed: int) -
     kept = int(ratio / (1 - ratio) * len(negatives))
     there = f"the training set has {len(positives):,} positives and {len(negatives):,} negatives"
     if kept == 0:
-        got, allowed = f"{imbalance}, which keeps no positive: {there}", "a share that keeps one at least"
-        raise DataError("imbalance", got=got, allowed=allowed, hint="raise imbalance, or leave it out")
+        got, allowed = f"{imbalance}, which keeps no positive: {there}", "a share that keeps at least one"
+        raise DataError("imbalance", got=got, allowed=allowed, hint="raise imbalance, or remove it")
     if kept > len(positives):
         got = f"{imbalance}, which needs {kept:,} positives: {there}"
         allowed = f"less than their share of {len(positives) / len(labels):.4f}, since it can only be lowered"
-        raise DataError("imbalance", got=got, allowed=allowed, hint="lower imbalance, or leave it out")
+        raise DataError("imbalance", got=got, allowed=allowed, hint="lower imbalance, or remove it")
     chosen = stream(seed, "imbalance").permutation(positives)[:kept]
     return np.sort(np.concatenate((chosen, negatives)))
 
@@ -154,8 +154,8 @@ def flip_labels(labels: Int8[np.ndarray, "n"], noise: float, seed: int) -> Int8[
 
     Args:
         labels: 0 or 1.
-        noise: the share that is flipped, in [0, 0.5).
-        seed: the run's.
+        noise: The share to flip, in [0, 0.5).
+        seed: The run's seed.
     """
     flipped = labels.copy()
     rng = stream(seed, "label noise")
@@ -174,12 +174,12 @@ def shift_client(
     with N = 16, that is N(-0.08 + 0.01 i, 0.04).
 
     Args:
-        features: of the client; not changed.
+        features: The client's features; not changed.
         partition_id: i.
         num_clients: N.
-        step: of the mean from client to client.
-        std: of the noise.
-        seed: the run's.
+        step: The step of the mean from client to client.
+        std: The noise's standard deviation.
+        seed: The run's seed.
     """
     noise = allocate(features.shape, np.float32)
     stream(seed, "client shift", partition_id).standard_normal(dtype=np.float32, out=noise)

@@ -1,6 +1,6 @@
-"""Warnings of columns that may not mean the thing that a user thinks: sentinels, leaks and cells far from all others.
+"""Warnings of suspicious columns: values that may mean missing, leaks of the label, and cells far from all others.
 
-The functions return texts and log nothing, except `warn_of_rows`. Thresholds are so wide that real data pass.
+Except for `warn_of_rows`, the functions return texts and log nothing. Thresholds are so wide that real data pass.
 """
 
 import logging
@@ -20,9 +20,9 @@ from problems.data.units import FAR, find_strange_sites
 
 _MAX_NAMES = 8
 _MAX_SIZE = 2 * 10**7
-"""Larger arrays are not checked, since they may be mapped files of which no copy fits into memory."""
+"""Larger arrays are not checked, since they may be mapped files that do not fit into memory."""
 _CHANCE = 1e-6
-"""Highest probability that some column separates labels that were drawn at random."""
+"""Highest probability that some column separates randomly drawn labels."""
 _TOPS = {
     *(7.0, 8.0, 9.0, 77.0, 88.0, 777.0, 888.0, 7777.0, 8888.0),
     *(10.0**digits - step for digits in (2, 3, 4, 5, 6, 7, 8) for step in (1, 2, 3, 4)),
@@ -46,14 +46,14 @@ _log = logging.getLogger(__name__)
 
 
 def find_sentinels(cells: Float64[np.ndarray, "n"], *, dates: bool = False) -> list[float]:
-    """Return values such as 99, 999 and -999 that lie farther from all other cells than these lie from each other.
+    """Return values such as 99, 999 and -999 whose distance to all other cells exceeds the range of these.
 
     Args:
         cells: The numbers of a column, without NaN.
         dates: Whether they are days since 1970-01-01.
 
     Returns:
-        Values that two cells or more have, ascending; empty if there are none.
+        The values that at least two cells have, ascending; empty if there are none.
     """
     values, counts = np.unique(cells, return_counts=True)
     tops, bottoms = (_DATES, _DATES) if dates else (_TOPS, _BOTTOMS)
@@ -65,7 +65,7 @@ def find_sentinels(cells: Float64[np.ndarray, "n"], *, dates: bool = False) -> l
 
 
 def _find_far(values: Float64[np.ndarray, "v"], sentinels: Set[float]) -> int:
-    """Return how many of the largest values are sentinels, farther from the other values than these from each other."""
+    """Count the largest values that are sentinels and lie farther from the other values than these from each other."""
     found = 0
     for size in range(1, len(values) - 1):
         if values[-size] not in sentinels:
@@ -125,7 +125,7 @@ def _log_choices(count: int, chosen: int) -> float:
 def _follows(
     values: NDArray[np.floating], labels: Int8[np.ndarray, "n"], classes: Int64[np.ndarray, "n"]
 ) -> Bool[np.ndarray, "c"]:
-    """Which columns have one value for each class, and different values for positive and negative classes."""
+    """Find the columns with a single value for each class, and different values for positive and negative classes."""
     codes, first = np.unique(classes, return_index=True)
     held = values[first]  # (classes, c)
     same = np.ones(values.shape[1], dtype=bool)
@@ -146,7 +146,7 @@ def find_tails(preprocessing: Preprocessing, values: Float64[np.ndarray, "n c"])
     """Return the columns whose deviation comes from a few cells far away, with figures.
 
     Args:
-        preprocessing: Not yet fitted; with scales that such cells do not disturb, there are no such columns.
+        preprocessing: The preprocessing, not yet fitted; scales that such cells do not disturb have no such columns.
         values: The training rows, encoded.
     """
     if preprocessing.scale not in ("standard", "range"):
@@ -166,7 +166,7 @@ def find_tails(preprocessing: Preprocessing, values: Float64[np.ndarray, "n c"])
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Log no warning of rows that have been read before, as those of a reference run."""
+    """Log no warning while rows are read again, as in a reference run."""
     token = _silent.set(True)
     try:
         yield
@@ -184,11 +184,11 @@ def warn_of_rows(
     """Warn of leaks, far cells and sites with other units in the training rows of a data set or of a site's file.
 
     Args:
-        encoded: The rows of a table, or features (n, ...), perhaps with their preprocessing. Images are left out.
+        encoded: A table's rows, or features (n, ...), perhaps with their preprocessing. Images are not checked.
         labels: 1 for positive rows.
         classes: The numbers of the original labels.
         rows: The training rows.
-        sites: The site of each row, if there are any.
+        sites: The site of each row; None without sites.
     """
     if _silent.get():
         return
@@ -218,7 +218,7 @@ def warn_of_rows(
 
 
 def join_doubts(texts: Iterable[str]) -> str:
-    """Return texts in one line, the first ones if there are many."""
+    """Join texts in one line; if there are many, only the first."""
     found = list(texts)
     more = f"; and {len(found) - _MAX_NAMES} more" if len(found) > _MAX_NAMES else ""
     return ", ".join(found[:_MAX_NAMES]) + more

@@ -1,4 +1,4 @@
-"""A data set spread over clients: reading, splitting, disturbing and partitioning put together."""
+"""A data set spread over clients: it is read, split, disturbed and partitioned."""
 
 import operator
 from collections.abc import Sequence
@@ -32,17 +32,17 @@ Spread = tuple[Int8[np.ndarray, "_"], list[Int64[np.ndarray, "_"]]]
 
 
 class FederatedData:
-    """Training samples of every client, the test samples of the server.
+    """The training samples of every client, and the test samples of the server.
 
     Attributes:
-        columns: how the features are made of raw rows, if the data set is a table.
-        sample_format: what the samples were in the files; None if they have no labels.
+        columns: The preprocessing of raw rows, if the data set is a table.
+        sample_format: The format of the samples in the files; None if they have no labels.
         notes: Lines for the log about the reading of the rows.
         grouping: A sentence about the groups of rows that stay together; "" without groups.
-        input_shape: shape of one sample's features.
-        train: the union of the clients' samples, client by client, before the clients' shift.
-        test: the test samples, undisturbed.
-        validation: with a ``validation_fraction``, the rows held out of the training rows, undisturbed; else None.
+        input_shape: The shape of one sample's features.
+        train: The union of the clients' samples, client by client, before the clients' shift.
+        test: The test samples, undisturbed.
+        validation: With a ``validation_fraction``, the rows held out of the training rows, undisturbed; else None.
     """
 
     def __init__(
@@ -79,12 +79,12 @@ class FederatedData:
         """Return one client's training samples, its shift applied; a view of `train` if there is no shift.
 
         Raises:
-            DataError: when there is no such client.
+            DataError: There is no such client.
         """
         index = operator.index(partition_id)
         if not 0 <= index < self.num_clients:
-            allowed = f"0 to {self.num_clients - 1}, since there are {self.num_clients}"
-            raise DataError("client", got=index, allowed=allowed, hint="choose one of these")
+            allowed = f"0 to {self.num_clients - 1}, since there are {self.num_clients} clients"
+            raise DataError("client", got=index, allowed=allowed, hint="choose an existing client")
         rows = slice(self._ends[index], self._ends[index + 1])
         samples = Samples(self.train.features[rows], self.train.labels[rows])
         if self._spec.client_shift == 0.0:
@@ -113,11 +113,11 @@ def load(spec: DataSpec, num_clients: int) -> FederatedData:
     """Read a data set and spread its training part over clients; equal arguments give equal bytes.
 
     Args:
-        spec: the data set, and all that is done to it.
-        num_clients: how many clients there are.
+        spec: The data set and its options.
+        num_clients: The number of clients.
 
     Raises:
-        DataError: when `spec` is wrong, the data is missing or damaged, or cannot be spread so.
+        DataError: `spec` is wrong, or the data are missing, damaged, or cannot be spread that way.
     """
     validate(spec)
     try:
@@ -128,13 +128,13 @@ def load(spec: DataSpec, num_clients: int) -> FederatedData:
 
 def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     if spec.partition == OWN:
-        allowed = "any other, since the rows are at the sites, in files that only their nodes read"
-        raise DataError("partition", got=repr(OWN), allowed=allowed, hint="give each a --node-config")
+        allowed = "another partition, since each site's rows are in a file that only its node reads"
+        raise DataError("partition", got=repr(OWN), allowed=allowed, hint="set data-path in each node's --node-config")
     if num_clients < 1:
-        raise DataError("number of clients", got=num_clients, allowed="1 or more", hint="take more clients")
+        raise DataError("number of clients", got=num_clients, allowed="1 or more", hint="add clients")
     if 0 < spec.partition_sites < num_clients:
         got, allowed = f"{spec.partition_sites} for {num_clients:,} clients", "0, or at least the number of clients"
-        raise DataError("partition-sites", got=got, allowed=allowed, hint="raise it or leave it out")
+        raise DataError("partition-sites", got=got, allowed=allowed, hint="raise partition-sites, or remove it")
     if spec.dataset in UNLABELLED:
         return _without_labels(spec, num_clients)
     if spec.dataset == SPARSE_LOGISTIC:
@@ -162,7 +162,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     check_finite(features)
 
     def spread(rows: Int64[np.ndarray, "some"]) -> Spread:
-        """The noisy labels of some training rows, and each client's indices among these rows."""
+        """Return the noisy labels of some training rows, and each client's indices among these rows."""
         noisy = flip_labels(labels[rows], spec.label_noise, spec.seed)
         sites, parts = source.sites, spec.partition_sites or num_clients
         own, number = (None, 0) if sites is None else (sites[rows], int(sites.max()) + 1)
@@ -200,7 +200,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
 def _validation(
     spec: DataSpec, source: Source, labels: Int8[np.ndarray, "n"], train_rows: Int64[np.ndarray, "train"]
 ) -> tuple[Int64[np.ndarray, "kept"], Int64[np.ndarray, "held"]]:
-    """The remaining training rows, and those held out of each of the data set's own sites, both ascending."""
+    """Return the remaining training rows, and those held out at each of the data set's own sites, both ascending."""
     sites = np.zeros(len(labels), dtype=np.int64) if source.sites is None else source.sites
     if source.groups is not None:  # a group may have rows at several sites
         kinds = 2 * sites + labels
@@ -223,12 +223,12 @@ def _refuse_lost_positives(spec: DataSpec, spread: Spread, without_imbalance: Sp
     lost = [f"client {i} ({held} without it)" for i, held in enumerate(before) if held and not now[i]]
     if lost:
         more = f", and {len(lost) - 8} more" if len(lost) > 8 else ""
-        left = f"leaves 0 positives to {len(lost)} of {len(now)} clients, {sum(now):,} to all together"
+        left = f"leaves 0 positives to {len(lost)} of {len(now)} clients, {sum(now):,} to all clients together"
         raise DataError(
             "imbalance",
             got=f"{spec.imbalance}, which {left}: {', '.join(lost[:8])}{more}",
-            allowed="a share that leaves each client one",
-            hint="raise imbalance, take fewer clients or another partition",
+            allowed="a share that leaves a positive to each client",
+            hint="raise imbalance, use fewer clients or choose another partition",
         )
 
 
@@ -267,7 +267,7 @@ def _sparse_logistic(spec: DataSpec, num_clients: int) -> FederatedData:
         if not (len(part.positives) and len(part.negatives)):
             counts = f"{len(part.positives):,} positives and {len(part.negatives):,} negatives"
             got = f"one class only in {what} of {num_clients:,} clients, {counts}"
-            way_out = "take more clients, a larger synthetic.samples or another seed"
+            way_out = "use more clients, raise synthetic.samples or change the seed"
             raise DataError(f"dataset {spec.dataset!r}", got=got, allowed="both classes", hint=way_out)
     train, test, *validation = parts.values()
     sizes = [len(chosen) for chosen in rows["the training set"]]

@@ -15,7 +15,7 @@ DIGEST_BYTES = 16
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What a run remembers of a data set, or of one site's rows.
+    """A run's record of a data set, or of one site's rows.
 
     Attributes:
         columns: A digest of the sample's shape and of the names of a table's columns.
@@ -30,7 +30,7 @@ class Fingerprint:
     content: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The fingerprint as an object of JSON."""
+        """Return the fingerprint as a JSON object."""
         return asdict(self)
 
     @classmethod
@@ -38,7 +38,7 @@ class Fingerprint:
         """Read an object that `to_json` returned.
 
         Raises:
-            DataError: The value is something else.
+            DataError: The value is not such an object.
         """
         try:
             rows, classes = (tuple(map(int, value[name])) for name in ("rows", "classes"))
@@ -47,7 +47,7 @@ class Fingerprint:
             raise DataError("fingerprint", got=repr(value), allowed="a fingerprint", hint="begin a new run") from None
 
     def find_difference(self, now: Self) -> str:
-        """Return what is different in a later fingerprint, in words; "" if nothing is, or if it is unknown."""
+        """Describe the difference of a later fingerprint; "" if there is none or it is unknown."""
         if self.columns != now.columns:
             return "other columns"
         for name, before, after in (("rows", self.rows, now.rows), ("labels", self.classes, now.classes)):

@@ -1,7 +1,7 @@
 """Rows that belong together, such as the visits of one patient: splits and partitions that keep each group whole.
 
-scikit-learn's `StratifiedGroupKFold` has equal folds only and evaluates each fold for each group in Python, which takes
-minutes with 100 clients. `allot` has parts of any size, and one step of NumPy for each group.
+scikit-learn's `StratifiedGroupKFold` only makes equal folds and evaluates each fold for each group in Python, which
+takes minutes with 100 clients. `allot` makes parts of any size, with one step of NumPy for each group.
 """
 
 import logging
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DRAWS = 8
-"""Random orders of the groups that `allot` tries."""
+"""The number of random orders of the groups that `allot` tries."""
 FOLDER = "folder"
-"""Value of ``group-column`` by which the folders below a class folder are the groups."""
+"""The value of ``group-column`` that makes the folders below a class folder the groups."""
 _KEY = "group-column"
 _log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def number_groups(values: "pd.Series[Any]", *, what: str = "rows") -> Int64[np.n
         what: The rows' name in errors.
 
     Raises:
-        DataError: Cells are missing, or there is one group only. The message quotes no cell.
+        DataError: Cells are missing, or there is only one group. The message quotes no cell.
     """
     names = values.map(as_text, na_action="ignore").replace("", None)
     missing = int(names.isna().sum())
@@ -49,7 +49,7 @@ def number_groups(values: "pd.Series[Any]", *, what: str = "rows") -> Int64[np.n
 
 
 def path_pattern(text: str) -> "re.Pattern[str]":
-    """Return the pattern whose one group names the group of an image, given its path below its class folder.
+    """Return the pattern whose group captures the name of an image's group, in its path below the class folder.
 
     Args:
         text: ``folder`` for the folders below the class folder, or a regular expression.
@@ -73,10 +73,10 @@ def number_paths(paths: Sequence[str], text: str) -> Int64[np.ndarray, "n"]:
 
     Args:
         paths: The paths below the class folders, with ``/`` between folders.
-        text: As of `path_pattern`.
+        text: The pattern, see `path_pattern`.
 
     Raises:
-        DataError: As `path_pattern` and `number_groups`; an image outside the pattern counts as missing.
+        DataError: See `path_pattern` and `number_groups`; an image that does not match counts as missing.
     """
     import pandas as pd
 
@@ -89,12 +89,12 @@ def pop_groups(loader: str, halves: Sequence[Any], column: str) -> tuple[list[An
     """Return a loader's training and test halves without the group column, and the number of each row's group.
 
     Args:
-        loader: Its name, for errors.
+        loader: The loader's name, for errors.
         halves: Pairs of features and labels.
         column: The column of the features that identifies groups.
 
     Raises:
-        DataError: Features are not a data frame with that column, or as `number_groups`.
+        DataError: Features are not a data frame with that column; see also `number_groups`.
     """
     import pandas as pd
 
@@ -116,7 +116,7 @@ def describe_groups(
     parts: Mapping[str, Int64[np.ndarray, "_"]],
     sites: Int64[np.ndarray, "n"] | None,
 ) -> str:
-    """Return the number of groups, their sizes, their parts, and how many have rows at several sites, in words.
+    """Describe the number of groups, their sizes, their parts, and the number of groups with rows at several sites.
 
     Args:
         column: The value of ``group-column``.
@@ -156,8 +156,8 @@ def split_groups(
     Args:
         kinds: The kind of each row: its label, perhaps combined with its site.
         groups: The group of each row.
-        held: How many rows of each kind are to be held out; reached as nearly as whole groups allow.
-        rng: Draws the groups.
+        held: The number of rows of each kind to hold out; reached as nearly as whole groups allow.
+        rng: The generator that draws the groups.
     """
     places, counts = _count(groups, kinds, len(held))
     targets = np.stack((counts.sum(axis=0) - held, held)).astype(np.float64)
@@ -183,7 +183,7 @@ def check_classes(labels: Int64[np.ndarray, "n"], groups: Int64[np.ndarray, "n"]
         number = len(np.unique(groups[labels == label]))
         if number < 2:
             got = f"{number} group{'s' * (number != 1)} with {name} rows"
-            allowed = "two groups at least, one for the training set and one for the test set"
+            allowed = "at least two groups, one for the training set and one for the test set"
             raise DataError(_KEY, got=got, allowed=allowed, hint="set positive-label, or add groups")
 
 
@@ -203,7 +203,7 @@ def partition_groups(
         classes: The rows' original classes.
         groups: The group of each row.
         num_clients: The number of parts.
-        rng: Draws the groups.
+        rng: The generator that draws the groups.
 
     Raises:
         DataError: There are fewer groups than clients.
@@ -213,9 +213,9 @@ def partition_groups(
     places, counts = _count(groups, labels, int(labels.max()) + 1)
     if len(counts) < num_clients:
         got = f"{num_clients:,}, but only {len(counts):,} groups of {_KEY} {spec.group_column!r} to train on"
-        raise DataError("number of clients", got=got, allowed="at most as many clients", hint="take fewer clients")
+        raise DataError("number of clients", got=got, allowed="at most as many clients", hint="use fewer clients")
     if spec.partition == "consecutive":
-        # by the first row of each group; a group is in the slice that has its middle
+        # by the first row of each group; a group belongs to the slice that contains its middle
         first = np.unique(places, return_index=True)[1]
         order, sizes = np.argsort(first), counts.sum(axis=1)
         ends = np.cumsum(sizes[order])
@@ -240,13 +240,13 @@ def allot(
 ) -> Int64[np.ndarray, "groups"]:
     """Return the part of each group; no part is empty if there are as many groups as parts.
 
-    In a random order each group goes to the part where it lowers the chi-square distance between the parts' rows and
-    their targets most. The best of `DRAWS` orders counts.
+    In a random order, each group goes to the part where it most lowers the chi-square distance between the parts' rows
+    and their targets. The best of `DRAWS` orders is used.
 
     Args:
         counts: The number of rows of each kind in each group.
         targets: The wanted number of rows of each kind in each part.
-        rng: Draws the orders.
+        rng: The generator that draws the orders.
     """
     orders, draws = np.stack([rng.permutation(len(counts)) for _ in range(DRAWS)]), np.arange(DRAWS)
     weights = 1 / np.maximum(targets, 0.5)
@@ -271,17 +271,17 @@ def check_spec(spec: DataSpec) -> None:
     """Refuse a partition that cannot keep groups whole.
 
     Raises:
-        DataError: Names the partition, and the partitions that can.
+        DataError: The partition cannot; names the partitions that can.
     """
     if spec.group_column and spec.partition not in GROUPED_PARTITIONS:
-        allowed = f"{', '.join(GROUPED_PARTITIONS)} with {_KEY}, since others cut by single rows"
+        allowed = f"{', '.join(GROUPED_PARTITIONS)} with {_KEY}, since other partitions divide groups"
         raise DataError("partition", got=repr(spec.partition), allowed=allowed, hint="set partition to one of these")
 
 
 def _count(
     groups: Int64[np.ndarray, "n"], kinds: Int64[np.ndarray, "n"], number: int
 ) -> tuple[Int64[np.ndarray, "n"], Float64[np.ndarray, "groups kinds"]]:
-    """The index of each row's group among the groups there are, and the rows of each kind in each."""
+    """Return the index of each row's group among the groups in use, and the rows of each kind in each group."""
     names, places = np.unique(groups, return_inverse=True)
     counts = np.zeros((len(names), number))
     np.add.at(counts, (places, kinds), 1)

@@ -1,6 +1,6 @@
-"""Arrays that may be larger than memory: large ones lie in a file without a name, which is read page by page.
+"""Arrays that may be larger than memory: large arrays are in an unnamed file, which is read page by page.
 
-The system writes pages of the file to the disk and drops them from memory as it needs to, and frees the disk when the
+The system writes pages of the file to the disk and drops them from memory as necessary. It frees the disk when the
 array is gone or the process has ended, in whatever way.
 """
 
@@ -26,11 +26,11 @@ from numpy.typing import DTypeLike, NDArray
 from problems.data.spec import DataError
 
 SHARE = 0.25
-"""Of the free memory: the largest array that is kept in it."""
+"""The largest array that is kept in memory, as a share of the free memory."""
 ALWAYS = 2**26
-"""Bytes of an array that is kept in memory in any case."""
+"""The size in bytes up to which an array is always kept in memory."""
 SLICE = 2**24
-"""Bytes of the slices in which large arrays are worked on."""
+"""The size in bytes of the slices in which large arrays are processed."""
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -41,15 +41,15 @@ def allocate(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     """Return a new array for any values: in memory, or in a file of the folder for temporary files if it is large.
 
     Args:
-        shape: of the array.
-        dtype: of the array.
+        shape: The shape of the array.
+        dtype: The type of the array.
 
     Raises:
-        DataError: there is no room for the file.
+        DataError: There is no room for the file.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size <= ALWAYS or size <= largest_in_memory():
-        with suppress(MemoryError):  # the process may have a limit of its own
+        with suppress(MemoryError):  # the process may have its own limit
             return np.empty(shape, dtype)
     folder = tempfile.gettempdir()
     try:
@@ -58,14 +58,14 @@ def allocate(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
             mapped = mmap.mmap(file.fileno(), size)
     except OSError as error:
         got = f"{folder}, which has no room for a file of {size / 1e9:.1f} GB ({error.strerror})"
-        allowed = "a folder with that room, since the data do not fit into memory"
-        raise DataError("TMPDIR", got=got, allowed=allowed, hint="let the variable name a folder on a disk") from None
+        allowed = "a folder with enough room, since the data do not fit into memory"
+        raise DataError("TMPDIR", got=got, allowed=allowed, hint="set TMPDIR to a folder on a larger disk") from None
     _tell(folder)
     return np.ndarray(shape, dtype, buffer=mapped)
 
 
 def largest_in_memory() -> int:
-    """Return how many bytes an array has at most that is kept in memory."""
+    """Return the greatest size in bytes of an array that is kept in memory."""
     return max(ALWAYS, int(SHARE * _free_memory()))
 
 
@@ -78,14 +78,14 @@ def slices(array: Shaped[np.ndarray, "n *shape"]) -> Iterator[slice]:
 def concatenate(
     parts: Sequence[Shaped[np.ndarray, "_ *shape"]], dtype: DTypeLike | None = None
 ) -> Shaped[np.ndarray, "n *shape"]:
-    """Return the rows of some arrays one after another.
+    """Concatenate the rows of some arrays.
 
     Args:
-        parts: one at least.
-        dtype: of the result; None for that of the first.
+        parts: The arrays, at least one.
+        dtype: The type of the result. None: the type of the first array.
 
     Raises:
-        DataError: as of `allocate`.
+        DataError: See `allocate`.
     """
     first = parts[0]
     whole = allocate((sum(map(len, parts)), *first.shape[1:]), first.dtype if dtype is None else dtype)
@@ -98,10 +98,10 @@ def _tell(folder: str) -> None:
 
 
 def _reserve(file: IO[bytes], size: int) -> None:
-    """Make a file so long and take its blocks, since a write to a page without one would end the process.
+    """Set a file's length and reserve its blocks: a write to a page without a block would end the process.
 
     Raises:
-        OSError: there are not so many.
+        OSError: There are not enough blocks.
     """
     if sys.platform == "linux":
         os.posix_fallocate(file.fileno(), 0, size)
@@ -112,13 +112,13 @@ def _reserve(file: IO[bytes], size: int) -> None:
 
 
 def _free_memory() -> int:
-    """The bytes of memory that are free, in a container those below its limit; all memory where this is not known."""
+    """Return the bytes of free memory, in a container up to its limit; if they are unknown, the size of the memory."""
     try:
         found = re.search(r"^MemAvailable:\s*(\d+) kB$", MEMINFO.read_text(), re.MULTILINE)
     except OSError:
         found = None
     free = int(found[1]) * 1024 if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with suppress(OSError, ValueError):  # no container, or one without a limit ("max")
+    with suppress(OSError, ValueError):  # not in a container, or in a container without a limit ("max")
         limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
         free = min(free, max(limit - used, 0))
     return free

@@ -1,4 +1,4 @@
-"""Cells that mean "missing": `DataSpec.missing_values`, of which some are for all columns and some for one."""
+"""Cells that mean "missing", from `DataSpec.missing_values`: markers for all columns or for a single column."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -29,12 +29,12 @@ class Markers:
 
 @lru_cache(maxsize=16)
 def parse_markers(text: str) -> Markers:
-    """``"?, smoker:97|98"`` -> "?" for all columns, "97" and "98" for the column "smoker"; "" -> no marker.
+    """Read ``"?, smoker:97|98"`` as "?" for all columns, and "97" and "98" for the column "smoker"; "" as no marker.
 
     A column or marker with a comma, a colon or a bar is quoted, as in `problems.data.spec.parse_columns`.
 
     Raises:
-        DataError: An empty part, or a marker that occurs twice.
+        DataError: A part is empty, or a marker occurs twice.
     """
     everywhere, by_column = list[str](), dict[str, list[str]]()
     for item in split_items(text, values=True) if text.strip() else []:
@@ -45,13 +45,13 @@ def parse_markers(text: str) -> Markers:
             by_column.setdefault(column, []).extend(values)
     lists = [everywhere, *by_column.values()]
     if "" in by_column or any("" in markers or len(set(markers)) < len(markers) for markers in lists):
-        allowed = 'different ones with commas, column:marker|marker for one column; quoted where they have , : | or "'
+        allowed = 'different cells with commas, column:cell|cell for one column; quoted if they contain , : | or "'
         raise DataError(KEY, got=repr(text), allowed=allowed, hint=f"see {PAGE}")
     return Markers(tuple(everywhere), tuple((name, tuple(markers)) for name, markers in by_column.items()))
 
 
 def describe_hits(markers: Markers, hits: Mapping[str, int], rows: int) -> list[str]:
-    """Return one line that counts the cells that markers made missing, in a list; empty without markers.
+    """Return, in a list, a line that counts the cells that markers made missing; an empty list without markers.
 
     Args:
         markers: The markers.
@@ -63,7 +63,7 @@ def describe_hits(markers: Markers, hits: Mapping[str, int], rows: int) -> list[
     named = {name for name, _ in markers.by_column}
     counts = [f"{name!r} {count:,}" for name, count in hits.items() if count or name in named]
     if not counts:
-        return [f"{KEY}: no cell is one of {', '.join(map(repr, markers.everywhere))}"]
+        return [f"{KEY}: no cell matches {', '.join(map(repr, markers.everywhere))}"]
     return [f"{KEY}: cells of {rows:,} rows that became missing: {', '.join(counts)}"]
 
 

@@ -1,4 +1,4 @@
-"""A site's own file: its rows, which of them are held out, and the statistics needed to scale all sites alike."""
+"""A site's own file: its rows, its held-out rows, and the statistics needed to scale all sites the same way."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,15 +27,15 @@ class SiteRows:
     """The rows of one file, not yet scaled.
 
     Attributes:
-        features: float, or uint8 pixels; of a table its numbers, NaN where a cell is missing.
+        features: Floats, or uint8 pixels; for a table its numbers, NaN for a missing cell.
         labels: 0 or 1.
-        train_rows, test_rows: indices of the rows to train with and of those held out, ascending.
-        validation_rows: indices of the rows held out of the training rows, ascending; None without a fraction of them.
+        train_rows, test_rows: The indices of the rows to train with and of the held-out rows, ascending.
+        validation_rows: The indices of the rows held out of the training rows, ascending; None without such rows.
         notes: Lines for the site's log about the reading of the rows.
-        pixel_max: The number in the files that became 1, for images of more than 8 bits.
-        label_values: the file's negative and its positive label values.
+        pixel_max: The value in the files that became 1, for images of more than 8 bits.
+        label_values: The file's negative and its positive label values.
         label_rows: The number of rows of each of these values.
-        preprocessing: of a table, not yet fitted, else None.
+        preprocessing: A table's preprocessing, not yet fitted; else None.
     """
 
     features: Shaped[np.ndarray, "n *shape"]
@@ -51,39 +51,39 @@ class SiteRows:
 
     @property
     def evaluated_rows(self) -> Int64[np.ndarray, "evaluated"]:
-        """The rows on which models are evaluated round by round: those held out for validation, else the test rows."""
+        """The rows on which models are evaluated round by round: the validation rows, else the test rows."""
         return self.test_rows if self.validation_rows is None else self.validation_rows
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one sample's features; a table has further ones where cells are missing, if these are told apart."""
+        """The shape of a sample's features, without those that mark missing cells, which a table may add."""
         return tuple(self.features.shape[1:])
 
     def class_counts(self, rows: Int64[np.ndarray, "some"]) -> tuple[int, int]:
-        """The numbers of negatives and of positives among some rows."""
+        """Return the numbers of negatives and of positives among some rows."""
         positives = int(self.labels[rows].sum())
         return len(rows) - positives, positives
 
     def statistics(self, least: int = 1) -> Statistics | None:
-        """What the site tells of its training rows; None where nothing is scaled or filled.
+        """Return the site's statistics of its training rows; None if nothing is scaled or filled.
 
         Args:
             least: The site's least cell.
 
         Raises:
-            DataError: the rows are so few that their means would reveal single rows.
+            DataError: The rows are so few that their means would reveal single rows.
         """
         if self.preprocessing is None:
             return None
         found = measure(self.preprocessing, self.features[self.train_rows], least=least)
         fewest = max(FEWEST_ROWS, 2 * least if least > 1 else 0)
         if found is not None and found.rows < fewest:
-            allowed = f"{fewest} or more, since the means of fewer would tell of single ones"
-            raise DataError("training rows", got=found.rows, allowed=allowed, hint=f"bring more rows, or {_UNSCALED}")
+            allowed = f"{fewest} or more, since the means of fewer would reveal single rows"
+            raise DataError("training rows", got=found.rows, allowed=allowed, hint=f"add rows, or {_UNSCALED}")
         return found
 
     def nearly_constant(self, least: int) -> list[str]:
-        """Return the columns of numbers of which some training cells, but too few, differ from the commonest value.
+        """Return the columns of numbers in which some training cells, but too few, differ from the commonest value.
 
         Args:
             least: The site's least cell.
@@ -98,14 +98,14 @@ class SiteRows:
         return found
 
     def samples(self, rows: Int64[np.ndarray, "some"], agreed: Agreed | None) -> Samples:
-        """Some rows, scaled for training.
+        """Return some rows, scaled for training.
 
         Args:
-            rows: their indices.
-            agreed: what all sites scale and fill by, if they do.
+            rows: The rows' indices.
+            agreed: The numbers by which all sites scale and fill; None if they do neither.
 
         Raises:
-            DataError: features that are not finite, or what was agreed on is missing or of another number of columns.
+            DataError: Features are not finite, or the agreed numbers are missing or do not fit the columns.
         """
         if self.preprocessing is None:
             features = take_float32(self.features, rows)
@@ -129,18 +129,18 @@ def _fit(preprocessing: Preprocessing, agreed: Agreed | None) -> Preprocessing:
 def read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
     """Read one site's own file, or its folder of class folders.
 
-    If the server has no test set (`data_dir` is empty) and the file has no test rows of its own, `test_fraction` of
-    each class is held out; with `validation_fraction`, rows of the training rows are held out too. A site may hold one
-    class only.
+    If the server has no test set (`data_dir` is empty) and the file has no test rows, `test_fraction` of each class is
+    held out. With `validation_fraction`, rows are held out of the training rows, too. A site may lack a class.
 
     Args:
-        path: of the file or folder.
-        spec: `dataset` is the kind of file; `positive_label`, `label_column` and the keys for a table's columns are
-            read too.
-        partition_id: selects the random draw of the held-out rows; None: the server tests on all rows of the file.
+        path: The path of the file or folder.
+        spec: The options. `dataset` is the kind of file; `positive_label`, `label_column` and the keys for a table's
+            columns also apply.
+        partition_id: The number that selects the random draw of the held-out rows. None: the server tests on all rows
+            of the file.
 
     Raises:
-        DataError: the file is missing or damaged, or its labels or columns cannot be understood without other sites.
+        DataError: The file is missing or damaged, or its labels or columns cannot be understood without other sites.
             The message leaves the site, so it reveals no single row.
     """
     validate(spec)

@@ -1,7 +1,7 @@
 """Spreading training rows over clients.
 
-"dirichlet", "shard" and "linear" are flwr-datasets' partitioners, which see row numbers and classes only. The rest is
-NumPy, since importing flwr-datasets costs more than a second.
+"dirichlet", "shard" and "linear" use flwr-datasets' partitioners, which see row numbers and classes only. The others
+use NumPy, since importing flwr-datasets takes more than a second.
 """
 
 import math
@@ -29,28 +29,27 @@ def partition(
     num_sites: int = 0,
     groups: Int64[np.ndarray, "n"] | None = None,
 ) -> list[Int64[np.ndarray, "_"]]:
-    """Return each client's rows of the training set; every row belongs to one client, with "given" to at most one.
+    """Return each client's rows of the training set; each row has exactly one client, with "given" at most one.
 
     Args:
-        spec: `partition`, `partition_alpha`, `partition_classes`, `partition_rows` and `seed` are read.
+        spec: The options; `partition`, `partition_alpha`, `partition_classes`, `partition_rows` and `seed` are used.
         labels: 0 or 1.
-        classes: original classes, as integers.
-        num_clients: how many parts there are.
-        own_sites: the site that each row comes from, if the data set has sites of its own.
-        num_sites: how many these are; some may have no training row.
+        classes: The original classes, as integers.
+        num_clients: The number of parts.
+        own_sites: The site of each row, if the data set has its own sites.
+        num_sites: The number of these sites; some may have no training row.
         groups: The group of each row; a group belongs to one client, unless clients are sites. None: no groups.
 
     Raises:
-        DataError: when there are more clients than rows, a client would hold none, or the rows cannot be
-            spread so.
+        DataError: There are more clients than rows, a client would have no row, or the partition is impossible.
     """
     count, kind = len(labels), spec.partition
     if num_clients > count:
         got = f"{num_clients:,}, but only {count:,} training samples"
-        raise DataError("number of clients", got=got, allowed="at most as many clients", hint="take fewer clients")
+        raise DataError("number of clients", got=got, allowed="at most as many clients", hint="use fewer clients")
     rng = stream(spec.seed, f"partition {kind}")
     if own_sites is not None and _keeps_sites(spec):
-        _check_number(num_clients, num_sites, "the data set comes in {} sites", "")
+        _check_number(num_clients, num_sites, "the data set has {} sites", "")
         parts = [np.flatnonzero(own_sites == site) for site in range(num_sites)]
     elif groups is not None:
         parts = partition_groups(spec, labels.astype(np.int64), classes, groups, num_clients, rng)
@@ -72,21 +71,21 @@ def partition(
     empty = [str(client) for client, rows in enumerate(parts) if len(rows) == 0]
     if empty:
         got = f"leaves client {', '.join(empty[:10])} without a sample of {count:,}"
-        raise _impossible(kind, num_clients, got, "one at least for each")
+        raise _impossible(kind, num_clients, got, "at least one sample for each client")
     if not np.array_equal(np.sort(np.concatenate(parts)), np.arange(count)):
-        raise _impossible(kind, num_clients, "does not place every sample", "each sample at one client")
+        raise _impossible(kind, num_clients, "does not place every sample", "exactly one client for each sample")
     return parts
 
 
 def clients_of(
     spec: DataSpec, own_sites: Int64[np.ndarray, "n"] | None, num_clients: int
 ) -> Int64[np.ndarray, "n"] | None:
-    """Return the client of each row's site, -1 for sites that take no part; None where clients are no sites.
+    """Return the client of each row's site, -1 for sites without a client; None if clients are not sites.
 
     Args:
-        spec: `partition` and `dataset` are read.
-        own_sites: the site that each row comes from, if the data set has sites of its own.
-        num_clients: how many of the sites take part.
+        spec: The options; `partition` and `dataset` are used.
+        own_sites: The site of each row, if the data set has its own sites.
+        num_clients: The number of sites that are clients.
     """
     if own_sites is None or not _keeps_sites(spec):
         return None
@@ -98,30 +97,30 @@ def _keeps_sites(spec: DataSpec) -> bool:
 
 
 def _impossible(kind: str, num_clients: int, got: str, allowed: str) -> DataError:
-    got, way_out = f"{kind!r} over {num_clients:,} clients, which {got}", f"take fewer clients{_WAYS_OUT.get(kind, '')}"
+    got, way_out = f"{kind!r} over {num_clients:,} clients, which {got}", f"use fewer clients{_WAYS_OUT.get(kind, '')}"
     return DataError("partition", got=got, allowed=allowed, hint=way_out)
 
 
 def _iid(labels: Int8[np.ndarray, "n"], num_clients: int, rng: np.random.Generator) -> list[Int64[np.ndarray, "_"]]:
-    # Dealt like cards, positives first: sizes and numbers of positives each differ by one at most.
+    # Dealt like cards, positives first: sizes and numbers of positives each differ by at most one.
     deck = np.concatenate([rng.permutation(np.flatnonzero(labels == label)) for label in (1, 0)])
     return [rng.permutation(deck[client::num_clients]) for client in range(num_clients)]
 
 
 def _check_number(got: int, given: int, why: str, otherwise: str) -> None:
     if got != given:
-        allowed, way_out = f"{given}, since {why.format(given)}", f"take {given} clients{otherwise}"
+        allowed, way_out = f"{given}, since {why.format(given)}", f"use {given} clients{otherwise}"
         raise DataError("number of clients", got=got, allowed=allowed, hint=way_out)
 
 
 def _mostly_sorted(
     classes: Int64[np.ndarray, "n"], num_clients: int, rng: np.random.Generator
 ) -> list[Int64[np.ndarray, "_"]]:
-    """The "s % similarity" of Hsu et al. (2019) and of SCAFFOLD (Karimireddy et al., ICML 2020), s = 10."""
+    """Make the "s % similarity" of Hsu et al. (2019) and of SCAFFOLD (Karimireddy et al., ICML 2020), s = 10."""
     order = rng.permutation(len(classes))
     cut = round(SORTED_SHARE * len(order))
     in_order = order[:cut][np.argsort(classes[order[:cut]], kind="stable")]
-    # The larger slices come first in both parts; reversing one of them keeps the clients even.
+    # The larger slices come first in both parts; reversing the order in one part keeps the clients even.
     dealt = np.array_split(order[cut:][::-1], num_clients)[::-1]
     return [np.concatenate(pair) for pair in zip(np.array_split(in_order, num_clients), dealt, strict=True)]
 
@@ -129,15 +128,15 @@ def _mostly_sorted(
 def _pathological(
     classes: Int64[np.ndarray, "n"], num_clients: int, held: int, rng: np.random.Generator
 ) -> list[Int64[np.ndarray, "_"]]:
-    """Each client in turn takes the next `held` classes of a circle; the clients of a class share it evenly.
+    """Deal the next `held` classes of a circle to each client in turn; the clients of a class share it evenly.
 
-    flwr-datasets' partitioner of this name leaves classes out even where clients * `held` would cover them.
+    flwr-datasets' partitioner of this name leaves classes out even if clients * `held` would cover them.
     """
     circle = rng.permutation(np.unique(classes))
     if held > len(circle) or num_clients * held < len(circle):
         count, got = len(circle), f"{held} for each of {num_clients:,} clients"
-        allowed = f"{-(-count // num_clients)} to {count}, since partition 'pathological' deals out {count} classes"
-        raise DataError("partition-classes", got=got, allowed=allowed, hint="set it so")
+        allowed = f"{-(-count // num_clients)} to {count}, since partition 'pathological' distributes {count} classes"
+        raise DataError("partition-classes", got=got, allowed=allowed, hint="change partition-classes")
     takers: list[list[int]] = [[] for _ in circle]
     for place in range(num_clients * held):
         takers[place % len(circle)].append(place // held)
@@ -155,7 +154,7 @@ def _cut_skewed(
     by_label = [rng.permutation(np.flatnonzero(labels == label)) for label in (0, 1)]
     parts: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
     for rows in sorted(by_label, key=len, reverse=True):
-        # One sample of the larger class for each client, so that none is empty.
+        # A sample of the larger class for each client, so no client is empty.
         floor = int(rows is max(by_label, key=len) and len(rows) >= num_clients)
         sizes = floor + rng.multinomial(len(rows) - floor * num_clients, rng.dirichlet([alpha] * num_clients))
         for part, chunk in zip(parts, np.split(rows, np.cumsum(sizes)[:-1]), strict=True):
@@ -166,14 +165,14 @@ def _cut_skewed(
 def _cut_as_given(
     labels: Int8[np.ndarray, "n"], wanted: list[tuple[int, int]], num_clients: int, rng: np.random.Generator
 ) -> list[Int64[np.ndarray, "_"]]:
-    _check_number(num_clients, len(wanted), "partition-rows says what {} clients hold", ", or change partition-rows")
+    _check_number(num_clients, len(wanted), "partition-rows describes {} clients", ", or change partition-rows")
     drawn = []
     for label, kind in enumerate(("negatives", "positives")):
         sizes = [counts[label] for counts in wanted]
         rows = rng.permutation(np.flatnonzero(labels == label))
         if sum(sizes) > len(rows):
-            got, allowed = f"{sum(sizes):,} {kind} in all", f"at most {len(rows):,}, since the training set has no more"
-            raise DataError("partition-rows", got=got, allowed=allowed, hint="lower it")
+            got, allowed = f"{sum(sizes):,} {kind} in all", f"at most {len(rows):,}, all in the training set"
+            raise DataError("partition-rows", got=got, allowed=allowed, hint="lower partition-rows")
         drawn.append(np.split(rows[: sum(sizes)], np.cumsum(sizes)[:-1]))
     return [rng.permutation(np.concatenate(pair)) for pair in zip(*drawn, strict=True)]
 
@@ -189,7 +188,7 @@ def _by_flwr_datasets(
 
         order = rng.permutation(len(classes))
         seed = int(rng.integers(2**31))
-        # Neighbouring classes go to one client; random names make that independent of the labels' order.
+        # Neighbouring classes go to the same client; random names make the choice independent of the labels' order.
         names = rng.permutation(int(classes.max()) + 1)
         splitter: Any
         if spec.partition == "dirichlet":
@@ -202,7 +201,7 @@ def _by_flwr_datasets(
                 seed=seed,
             )
         elif spec.partition == "shard":
-            # By shard size, because by number of shards the remainder would be thrown away.
+            # By shard size, since a split by number of shards would drop the remainder.
             splitter = flower.ShardPartitioner(
                 num_partitions=num_clients,
                 partition_by="label",
@@ -216,6 +215,6 @@ def _by_flwr_datasets(
         try:
             parts = [splitter.load_partition(client).with_format("numpy") for client in range(num_clients)]
         except ValueError as error:
-            allowed = "one that places every sample"
+            allowed = "a partition that places every sample"
             raise _impossible(spec.partition, num_clients, f"fails ({error})", allowed) from None
         return [np.asarray(part["index"][:], dtype=np.int64) for part in parts]

@@ -1,7 +1,7 @@
-"""From the raw rows of a table to the features of a model, in training and ever after.
+"""The transformation of a table's raw rows into the features of a model, in training and later.
 
-A `Preprocessing` is agreed on in training and left beside the model, as ``columns.json``. It makes the same features of
-any table that has the same columns.
+The sites agree on a `Preprocessing` in training, which is stored with the model as ``columns.json``. It makes the same
+features of any table with the same columns.
 """
 
 import json
@@ -28,31 +28,31 @@ Missing = Literal["error", "mean", "median", "indicator"]
 Scale = Literal["standard", "quantile", "log", "range", "bins", "none"]
 
 VERSION = 1
-"""Of the form of columns.json."""
+"""The version of the form of columns.json."""
 MARKS: tuple[Kind, ...] = ("category", "other", "missing")
-"""Kinds of features that are 0 or 1, and neither filled nor scaled."""
+"""Kinds of features that are 0 or 1, and are neither filled nor scaled."""
 MOST_DEVIATIONS = 1e6
 
 
 @dataclass(frozen=True)
 class Feature:
-    """One feature, and how it is made of one column of the raw table.
+    """A feature, and the way to compute it from a column of the raw table.
 
-    A cell becomes a number by ``kind``: itself, the days since 1970-01-01 (fractions for the time of the day, in UTC),
-    1 for true, 1 for the category ``value`` (or, as "other", for every value that no other feature of this column has),
-    1 for a missing cell. A missing cell has the number ``fill``. Then ``transform`` is applied: sign(x) log(1 + |x|),
-    or the level among ``quantiles``. The feature is (x - mean) / deviation, at most 1e6 in size, and 0 if deviation is
-    0; with mean 0 and deviation 1 it is x as it is. With the transform "bin" it is 1 for a number in the bin
-    (low, high], else 0, and ``fill`` for a missing cell.
+    ``kind`` turns a cell into a number: the cell itself, the days since 1970-01-01 (fractions for the time of the day,
+    in UTC), 1 for true, 1 for the category ``value`` (or, with "other", for every value that has no feature in this
+    column), 1 for a missing cell. A missing cell becomes the number ``fill``. Then ``transform`` is applied:
+    sign(x) log(1 + |x|), or the level among ``quantiles``. The feature is (x - mean) / deviation, at most 1e6 in size,
+    and 0 if deviation is 0; with mean 0 and deviation 1 it is x unchanged. With the transform "bin" it is 1 for a
+    number in the bin (low, high], else 0, and ``fill`` for a missing cell.
 
     Attributes:
-        column: the name of the raw column.
-        kind: see above; "empty" is a column without any cell, of which only other sites know more.
-        value: of a category, as text; "*" for "other"; else "".
-        transform, mean, deviation, fill: see above.
-        quantiles: q_1 to q_K, ascending, of the levels k / (K + 1). The level of x is interpolated linearly, is clipped
-            to those of q_1 and q_K, and lies in the middle where several quantiles equal x.
-        low, high: bounds of a bin, None where it has none: the bins of a column make one feature each.
+        column: The name of the raw column.
+        kind: See above. "empty" is a column without any cell at this site.
+        value: A category's value, as text; "*" for "other"; else "".
+        transform, mean, deviation, fill: See above.
+        quantiles: q_1 to q_K, ascending, at the levels k / (K + 1). The level of x is interpolated linearly, is clipped
+            to the levels of q_1 and q_K, and is the middle level if several quantiles equal x.
+        low, high: The bounds of a bin, None for an open end. Each bin of a column is a separate feature.
     """
 
     column: str
@@ -83,12 +83,12 @@ class Feature:
 
     @property
     def raw(self) -> "Feature":
-        """The number that it is made of: of a bin its column's, which all bins of it share, else the feature itself."""
+        """The number behind the feature: all bins of a column share the column's number; others have their own."""
         return Feature(self.column, self.kind) if self.transform == "bin" else self
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Of a bin, infinite where it has none."""
+        """The bounds of a bin; infinite at an open end."""
         return -np.inf if self.low is None else self.low, np.inf if self.high is None else self.high
 
     def scale(self, values: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
@@ -102,9 +102,9 @@ class Feature:
             return np.zeros_like(values)
         if (self.mean, self.deviation) == (0.0, 1.0):
             return values
-        # No row is so many deviations away from the mean of all rows. Without the bound a value could overflow under a
-        # scaling of the server's, and the error would say so. What gradients and counts under such a scaling tell of
-        # rows, the bound does not prevent: docs/disclosure.md.
+        # No row is that many deviations away from the mean of all rows. Without the bound, a scaling chosen by the
+        # server could make a value overflow, and the error would reveal it. Gradients and counts under such a scaling
+        # still reveal facts about rows: docs/disclosure.md.
         with np.errstate(over="ignore"):
             scaled: np.ndarray = np.clip((values - self.mean) / self.deviation, -MOST_DEVIATIONS, MOST_DEVIATIONS)
         return scaled
@@ -116,9 +116,9 @@ def shape(
     """Return numbers on the scale on which they are standardised.
 
     Args:
-        values: the numbers; NaN stays NaN.
-        transform: as of `Feature`.
-        quantiles: as of `Feature`.
+        values: The numbers; NaN stays NaN.
+        transform: See `Feature`.
+        quantiles: See `Feature`.
     """
     match transform:
         case "log":
@@ -127,7 +127,7 @@ def shape(
         case "quantile":
             knots = np.array(quantiles)
             levels = np.arange(1, len(knots) + 1) / (len(knots) + 1)
-            # From the left and from the right: where knots coincide, the mean is the middle of their levels.
+            # From the left and from the right: if knots coincide, the mean is the middle of their levels.
             above, below = np.interp(values, knots, levels), np.interp(-values, -knots[::-1], -levels[::-1])
             middle: np.ndarray = (above - below) / 2
             return middle
@@ -136,20 +136,20 @@ def shape(
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How the features of a model are made of the rows of a table.
+    """The recipe for a model's features from the rows of a table.
 
     Attributes:
-        outputs: the features in the order of the model's weights, those of kind "missing" last.
-        missing: what is done about missing cells, as in the run config; with "error" there must be none.
-        missing_values: cells that count as missing beside empty ones; numbers are compared by value.
-        column_markers: Pairs of a column's name and its further such cells.
-        scale: as in the run config, of which the features' transforms, means and deviations are the outcome.
-        label_column: the name of the labels' column, which `features` does not need; "" if it is not known.
-        positive_labels: the values of that column that are positive, as text.
-        bins: as in the run config.
+        outputs: The features in the order of the model's weights, with kind "missing" last.
+        missing: The treatment of missing cells, as in the run config; with "error" there must be none.
+        missing_values: The cells that count as missing in addition to empty ones; numbers are compared by value.
+        column_markers: Pairs of a column's name and its further missing cells.
+        scale: The scale in the run config, which determines the features' transforms, means and deviations.
+        label_column: The name of the labels' column, which `features` does not need; "" if it is unknown.
+        positive_labels: The positive values of that column, as text.
+        bins: The number of bins in the run config.
 
     Raises:
-        DataError: features that contradict themselves or each other.
+        DataError: Features contradict themselves or each other.
     """
 
     outputs: tuple[Feature, ...]
@@ -172,31 +172,33 @@ class Preprocessing:
         elif not 2 <= self.bins <= MOST_BINS:
             fault = f"{self.bins} bins of a number"
         if fault:
-            raise DataError("features of a table", got=fault, allowed="different ones", hint="rename or drop columns")
+            raise DataError(
+                "features of a table", got=fault, allowed="different features", hint="rename or drop columns"
+            )
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the features."""
+        """The names of the features."""
         return tuple(feature.name for feature in self.outputs)
 
     @cached_property
     def inputs(self) -> tuple[Feature, ...]:
-        """The numbers that features are made of: the features but those of kind "missing", and one for all bins."""
+        """The numbers behind the features: all features but kind "missing", and one number for a column's bins."""
         return tuple(dict.fromkeys(feature.raw for feature in self.outputs if feature.kind != "missing"))
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Names of the raw columns that are needed, in order."""
+        """The names of the raw columns that are needed, in order."""
         return tuple(dict.fromkeys(feature.column for feature in self.outputs))
 
     @property
     def dates(self) -> tuple[str, ...]:
-        """Names of the raw columns that hold dates."""
+        """The names of the raw columns of dates."""
         return tuple(feature.column for feature in self.inputs if feature.kind == "date")
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Names of the raw columns whose cells are text, also where they look like numbers."""
+        """The names of the raw columns whose cells are text, even if they look like numbers."""
         return tuple(dict.fromkeys(one.column for one in self.inputs if one.kind in ("category", "other")))
 
     def markers_of(self, column: str) -> tuple[str, ...]:
@@ -207,26 +209,26 @@ class Preprocessing:
         """Return the features of the rows of a raw table.
 
         Args:
-            frame: has the columns that training had, in any order; further ones are ignored. A category that training
-                had not has zeros, or the feature of all others.
+            frame: A table with the columns of the training tables, in any order; further columns are ignored. A
+                category that is not in the training rows becomes zeros, or counts as "other" if there is this feature.
 
         Raises:
-            DataError: names a column that is not there or is there twice, holds text where there were numbers or dates,
-                infinite numbers, or missing cells where training had none.
+            DataError: A column is missing or occurs twice, contains text instead of numbers or dates, infinite numbers,
+                or missing cells although training had none; names the column.
         """
         return self.apply(self.encode(frame))
 
     def encode(self, frame: "pd.DataFrame") -> Float64[np.ndarray, "n c"]:
-        """Return the numbers of `inputs`, not yet scaled; NaN where a cell is missing.
+        """Return the numbers of `inputs`, not yet scaled; NaN for a missing cell.
 
         Raises:
-            DataError: as of `features`.
+            DataError: See `features`.
         """
         names = Counter(map(str, frame.columns))
         for wanted, fault in ((0, "no column"), (2, "more than one column")):
             if bad := [repr(name) for name in self.columns if min(names[name], 2) == wanted]:
                 got = f"{fault} {', '.join(bad[:10])}{', ...' if len(bad) > 10 else ''}"
-                raise DataError("table", got=got, allowed="one of each", hint="name columns as in training")
+                raise DataError("table", got=got, allowed="each column once", hint="name columns as in training")
         values = np.empty((len(frame), len(self.inputs)))
         frame = frame.set_axis(list(map(str, frame.columns)), axis="columns")
         places: dict[str, list[int]] = {name: [] for name in self.columns}
@@ -235,18 +237,18 @@ class Preprocessing:
         for name, own in places.items():
             column = without_markers(frame[name], self.markers_of(name))
             if self.missing == "error" and column.isna().any():
-                got, way_out = name_cells(column.isna().to_numpy(), "missing"), "fill them, or drop their rows"
-                raise DataError(f"column {name!r}", got=got, allowed="none, as in training", hint=way_out)
+                got, way_out = name_cells(column.isna().to_numpy(), "missing"), "fill these cells, or drop their rows"
+                raise DataError(f"column {name!r}", got=got, allowed="no missing cells, as in training", hint=way_out)
             values[:, own] = _numbers(column, [self.inputs[place] for place in own])
         return values
 
     def apply(self, values: Float64[np.ndarray, "n c"]) -> Float32[np.ndarray, "n f"]:
-        """Return the features of encoded rows: `encode` gives the values."""
-        with np.errstate(over="ignore"):  # whoever trains on them checks that they are finite
+        """Return the features of encoded rows, which `encode` returns."""
+        with np.errstate(over="ignore"):  # training checks that they are finite
             return self.transform(values).astype(np.float32)
 
     def transform(self, values: Float64[np.ndarray, "n c"]) -> Float64[np.ndarray, "n f"]:
-        """Return what `apply` does, before it is rounded."""
+        """Return the result of `apply`, before it is rounded."""
         places = {feature: place for place, feature in enumerate(self.inputs)}
         last = {feature.column: place for feature, place in places.items()}
         scaled = np.empty((len(values), len(self.outputs)))
@@ -258,25 +260,25 @@ class Preprocessing:
         return scaled
 
     def made_of(self, column: str) -> list[Feature]:
-        """Return the features of the cells of a raw column: all of it but those of kind "missing"."""
+        """Return the features of a raw column's cells: all its features but kind "missing"."""
         return [feature for feature in self.outputs if feature.column == column and feature.kind != "missing"]
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `from_json` reads: numbers, texts, lists and dictionaries only."""
+        """Return the input of `from_json`: only numbers, texts, lists and dictionaries."""
         features = [{"name": feature.name, **asdict(feature)} for feature in self.outputs]
         return json.loads(json.dumps({"version": VERSION, **asdict(self), "outputs": features}))  # type: ignore[no-any-return]
 
     @classmethod
     def from_json(cls, value: Any) -> "Preprocessing":
-        """Return what `to_json` has made JSON of.
+        """Read the output of `to_json`.
 
         Raises:
-            DataError: it is of another version, or no such thing.
+            DataError: The value has another version, or is not such an output.
         """
         from pydantic import ValidationError
 
         version = value.get("version") if isinstance(value, dict) else None
-        way_out = "take the columns.json of the run directory"
+        way_out = "use the columns.json of the run directory"
         if version != VERSION:
             raise DataError("columns.json", got=f"version {version}", allowed=f"version {VERSION}", hint=way_out)
         try:
@@ -284,15 +286,15 @@ class Preprocessing:
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             got = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-            raise DataError("columns.json", got=got, allowed="what a run has written", hint=way_out) from None
+            raise DataError("columns.json", got=got, allowed="the columns.json of a run", hint=way_out) from None
 
     def find_clash(self, other: "Preprocessing") -> tuple[Feature, Feature] | None:
-        """Return the first two features, one of each, whose cells mean different things; None if there are none.
+        """Return the first pair of features whose cells mean different things; None if there is none.
 
-        A column without cells fits to all, and one of false and true to one of numbers.
+        A column without cells fits any column, and a column of false and true fits a column of numbers.
 
         Args:
-            other: with as many inputs.
+            other: Another preprocessing with the same number of inputs.
         """
         for mine, theirs in zip(self.inputs, other.inputs, strict=True):
             kinds = {mine.kind, theirs.kind} - {"empty"}
@@ -301,10 +303,10 @@ class Preprocessing:
         return None
 
     def join(self, other: "Preprocessing") -> "Preprocessing":
-        """Return the same with the kinds that hold at two sites, each of which may have columns without cells.
+        """Return the preprocessing with the kinds of both sites, each of which may have columns without cells.
 
         Args:
-            other: of the same columns, not yet fitted and without a clash.
+            other: A preprocessing of the same columns, not yet fitted and without a clash.
         """
         order: tuple[Kind, ...] = ("number", "boolean", "date", "empty")
         pairs = zip(self.inputs, other.inputs, strict=True)
@@ -315,12 +317,12 @@ class Preprocessing:
         return replace(self, outputs=tuple(joint))
 
     def with_labels(self, positive: Sequence[str]) -> "Preprocessing":
-        """Return the same with the labels that are positive."""
+        """Return the preprocessing with other positive labels."""
         return replace(self, positive_labels=tuple(positive))
 
 
 def describe_text(preprocessing: Preprocessing) -> list[str]:
-    """Return one line that names the columns of categories and counts their values, in a list; empty without any."""
+    """Return, in a list, a line that names the columns of categories and counts their values; empty without any."""
     values = Counter(feature.column for feature in preprocessing.inputs if feature.kind == "category")
     rest = {feature.column for feature in preprocessing.inputs if feature.kind == "other"}
     if not values:
@@ -337,7 +339,7 @@ def _adapter() -> "TypeAdapter[Preprocessing]":
 
 
 def _numbers(column: "pd.Series[Any]", features: Sequence[Feature]) -> Float64[np.ndarray, "n some"]:
-    """The numbers of the features of one column."""
+    """Return the numbers of the features of one column."""
     match features[0].kind:
         case "number":
             return numbers(column)[:, None]
@@ -346,7 +348,7 @@ def _numbers(column: "pd.Series[Any]", features: Sequence[Feature]) -> Float64[n
             if (bad := ~np.isin(values, (0.0, 1.0)) & ~np.isnan(values)).any():
                 got = name_cells(bad, "that are neither true nor false")
                 raise DataError(
-                    f"column {str(column.name)!r}", got=got, allowed="true and false", hint="mend these cells"
+                    f"column {str(column.name)!r}", got=got, allowed="true and false", hint="correct these cells"
                 )
             return values[:, None]
         case "date":
@@ -361,15 +363,15 @@ def _numbers(column: "pd.Series[Any]", features: Sequence[Feature]) -> Float64[n
 
 
 def _fault(feature: Feature) -> str:
-    """What a feature contradicts itself in, or ""."""
+    """Describe how a feature contradicts itself; "" if it does not."""
     bounds = [bound for bound in (feature.low, feature.high) if bound is not None]
     numeric = [feature.mean, feature.deviation, feature.fill, *feature.quantiles, *bounds]
     if not np.isfinite(numeric).all() or feature.deviation < 0 or list(feature.quantiles) != sorted(feature.quantiles):
         return f"{feature.name!r} with numbers that are not finite, below 0 or descending"
     if (feature.transform == "quantile") != bool(feature.quantiles):
-        return f"{feature.name!r} with quantiles but for transform 'quantile'"
+        return f"{feature.name!r} with quantiles that do not fit transform {feature.transform!r}"
     if (feature.transform == "bin") != bool(bounds) or bounds != sorted(set(bounds)):
-        return f"{feature.name!r} with bounds but for transform 'bin', or that do not ascend"
+        return f"{feature.name!r} with bounds that do not fit transform {feature.transform!r}, or do not ascend"
     if (feature.kind in ("category", "other")) != bool(feature.value):
         return f"{feature.name!r} of kind {feature.kind!r} with value {feature.value!r}"
     return ""

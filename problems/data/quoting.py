@@ -1,4 +1,4 @@
-"""Lists of names in one text, in which a name with a comma or bracket of its own is quoted, as in a csv file.
+"""Lists of names in a text; a name that contains a comma or bracket is quoted, as in a csv file.
 
 ``age, "weight, kg", "dose [mg]"`` are three names. Inside quotes a quote is written twice, and spaces count.
 """
@@ -6,7 +6,7 @@
 import re
 
 _QUOTED = r'"(?:[^"]|"")*"'
-# a name, and perhaps a list of values in brackets, in which quotes hide commas and brackets as they do in the name
+# a name, perhaps with a list of values in brackets; quotes hide commas and brackets in the name and in the values
 _ITEM = re.compile(rf'\s*(?:{_QUOTED})?(?:[^,\["]*\[(?:{_QUOTED}|[^\]",])*\])?[^,]*')
 # a marker, or a column's name, a colon and its markers
 _MARKED = re.compile(rf'\s*(?:{_QUOTED}|[^,":]*)\s*(?::(?:{_QUOTED}|[^",])*)?[^,]*')
@@ -44,18 +44,18 @@ def split_values(item: str) -> tuple[str, list[str] | None]:
         The name, "" if its quotes do not close; and the values, None without brackets.
 
     Raises:
-        ValueError: the brackets do not close.
+        ValueError: The brackets do not close.
     """
     found = _NAME.fullmatch(item)
     assert found
     name, rest = found[1], found[2].strip()
     if rest and not (rest.startswith("[") and rest.endswith("]")):
-        raise ValueError(f"{rest!r} are no brackets")
+        raise ValueError(f"{rest!r} is not in brackets")
     return unquote(name), [unquote(value) for value in _split(rest[1:-1], _VALUE)] if rest else None
 
 
 def unquote(part: str) -> str:
-    """Return what a part of a list stands for, without spaces around it; "" if its quotes do not close."""
+    """Return the name or value that a part of a list stands for, without spaces; "" if its quotes do not close."""
     part = part.strip()
     if not part.startswith('"'):
         return part
@@ -63,7 +63,7 @@ def unquote(part: str) -> str:
 
 
 def quote(name: str) -> str:
-    """Return a name as it has to be written in a list, quoted where it must be."""
+    """Return a name in the form that a list needs, quoted if necessary."""
     plain = name == name.strip() and not re.search(r'[\[\]|,"]', name)
     return name if plain else '"' + name.replace('"', '""') + '"'
 

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FEWEST_VALUES, FEWEST_IDS = 10, 20
-"""Fewest values of a column named after persons, and of other ids: fewer are sites or wards."""
+"""Fewest values of a column named after persons, and of other ids; columns with fewer name sites or wards."""
 SHARED = 0.05
-"""Share of rows that have the same value as another row, from which a column named after persons is reported."""
+"""Least share of rows with a repeated value, from which a column named after persons is reported."""
 
 _PERSON = re.compile(
     r"(?i:(?:.*[\W_])?(?:patient|subject|person|participant|pat|customer|client|member|household|family|pid|mrn|ssn)s?"

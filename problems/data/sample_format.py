@@ -1,4 +1,4 @@
-"""What the samples of a run were before they became features and 0/1 labels, so that new ones are read alike."""
+"""The form of a run's samples before they became features and 0/1 labels; new samples are read the same way."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ _KEYS = ("shape", "pixels", "negative_labels", "positive_labels")
 
 @dataclass(frozen=True)
 class SampleFormat:
-    """The form of a run's samples, as ``samples`` of result.json has it.
+    """The form of a run's samples, listed as ``samples`` in result.json.
 
     Attributes:
-        shape: of one sample's features, as the network takes them.
-        pixels: whether features were bytes that are scaled to [0, 1]; None where the server does not know it.
-        negative_labels, positive_labels: the original labels, as text.
-        pixel_max: The number in the files that became 1, for images of more than 8 bits; result.json lists it for such
+        shape: The shape of a sample's features, as the network expects them.
+        pixels: Whether features were bytes that are scaled to [0, 1]; None if the server does not know.
+        negative_labels, positive_labels: The original labels, as text.
+        pixel_max: The value in the files that became 1, for images of more than 8 bits; result.json lists it for such
             images only.
     """
 
@@ -44,10 +44,10 @@ class SampleFormat:
         """Return the format of a data set.
 
         Args:
-            features: of any of its rows, not yet scaled if they are pixels.
-            classes: its original labels.
-            positive: which of them are positive.
-            pixel_max: As of the class.
+            features: The features of any rows, not yet scaled if they are pixels.
+            classes: The data set's original labels.
+            positive: Whether each of them is positive.
+            pixel_max: See the class.
         """
         names = np.array(classes)
         negatives, positives = (tuple(names[positive == side].tolist()) for side in (False, True))
@@ -55,10 +55,10 @@ class SampleFormat:
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """Read what `to_json` wrote.
+        """Read the output of `to_json`.
 
         Raises:
-            DataError: it is something else.
+            DataError: The value is not such an object.
         """
         try:
             shape, pixels, negative, positive = (value[key] for key in _KEYS)
@@ -70,7 +70,7 @@ class SampleFormat:
             raise DataError("samples", got=repr(value), allowed=allowed, hint="see docs/run-directory.md") from None
 
     def to_json(self) -> dict[str, Any]:
-        """The format as an object of JSON."""
+        """Return the format as a JSON object."""
         return {
             "shape": list(self.shape),
             "pixels": self.pixels,
@@ -80,20 +80,21 @@ class SampleFormat:
         }
 
     def scale(self, features: Shaped[np.ndarray, "n *shape"]) -> NDArray[np.float32]:
-        """Return new samples as the network takes them.
+        """Return new samples in the form that the network expects.
 
         Args:
-            features: as they were given in training, or, for pixels, already scaled to [0, 1]. Integers are divided by
-                `pixel_max`, if there is one.
+            features: Features in the form of the training data; pixels may already be scaled to [0, 1]. Integers are
+                divided by `pixel_max`, if there is one.
 
         Raises:
-            DataError: another shape, no numbers, values that are not finite, or numbers outside [0, 1] in the place of
-                pixels.
+            DataError: The features have another shape, are not numbers, are not finite, or are pixels outside [0, 1].
         """
         if features.ndim < 2 or features.dtype.kind not in "biuf" or features.shape[1:] != self.shape:
             got = f"shape {features.shape} of {features.dtype}"
             allowed = f"numbers of shape (n, {', '.join(map(str, self.shape))})"
-            raise DataError("samples", got=got, allowed=allowed, hint="bring the samples into the form of the training")
+            raise DataError(
+                "samples", got=got, allowed=allowed, hint="convert the samples to the form of the training data"
+            )
         if self.pixel_max is not None:
             features = _scale_deep(features, self.pixel_max)
         elif self.pixels is False:
@@ -112,16 +113,16 @@ class SampleFormat:
             labels: (n,) numbers or text.
 
         Raises:
-            DataError: a label is missing, or occurred neither as a negative nor as a positive one in training.
+            DataError: A label is missing, or occurred neither as a negative nor as a positive label in training.
         """
         check_spellings(labels)
         classes, codes = label_classes(labels)
         known = (*self.negative_labels, *self.positive_labels)
         strange = [name for name in classes if name not in known]
         if strange:
-            got = f"{', '.join(map(repr, strange[:10]))}, which the run has not seen"
+            got = f"{', '.join(map(repr, strange[:10]))}, which did not occur in training"
             allowed = f"negative: {', '.join(self.negative_labels)}; positive: {', '.join(self.positive_labels)}"
-            raise DataError("labels", got=got, allowed=allowed, hint="write them as in training")
+            raise DataError("labels", got=got, allowed=allowed, hint="spell the labels as in training")
         marked: np.ndarray = np.isin(classes, self.positive_labels).astype(np.int8)[codes]
         return marked
 
@@ -130,12 +131,12 @@ def _scale_deep(features: Shaped[np.ndarray, "n *shape"], pixel_max: float) -> N
     """Return pixels of images of more than 8 bits in [0, 1]; integers are divided by `pixel_max`.
 
     Raises:
-        DataError: Bytes, or numbers outside their range.
+        DataError: The features are bytes, or numbers outside their range.
     """
     integers = features.dtype.kind in "iu" and pixel_max > 1
     largest = pixel_max if integers else 1.0
     if features.dtype == np.uint8 or not ((features >= 0) & (features <= largest)).all():
         got = "uint8, which has 8 bits" if features.dtype == np.uint8 else f"{features.dtype} outside [0, {largest:g}]"
         allowed = f"integers from 0 to {pixel_max:g}, as in the images of the training, or numbers in [0, 1]"
-        raise DataError("pixels", got=got, allowed=allowed, hint="bring the samples into the form of the training")
+        raise DataError("pixels", got=got, allowed=allowed, hint="convert the samples to the form of the training data")
     return features.astype(np.float32) / np.float32(largest)

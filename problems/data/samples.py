@@ -1,4 +1,4 @@
-"""From the rows that a reader returns to binary-labelled samples, in which form the algorithms get every data set."""
+"""Binary-labelled samples, the form in which the algorithms get every data set, made from a reader's rows."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,26 +25,26 @@ Encoder = Callable[[Int64[np.ndarray, "train"]], Any]
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """All rows of a data set, those of its own test split (if it has one) last."""
+    """All rows of a data set; if it has its own test split, the test rows come last."""
 
     classes: tuple[str, ...]
-    """The original labels as text, sorted: by value when all are numbers."""
+    """The original labels as text, sorted; by value if all are numbers."""
     codes: Int64[np.ndarray, "n"]
     """Each row's index into `classes`."""
     encode: Encoder
-    """Maps the training rows to the features of all rows, (n, *shape), float or uint8 pixels; to the `Encoded` rows of
-    a table; or, of a table that says itself how it is scaled, to the features and what makes them of raw rows. Any
+    """A function of the training rows that returns the features of all rows, (n, *shape), float or uint8 pixels. For a
+    table it returns its `Encoded` rows; for a table with its own scaling, the features and their `Preprocessing`. Any
     statistics come from the training rows alone."""
     train_count: int | None = None
-    """Rows before the set's own test split; None when it has none."""
+    """The number of rows before the data set's own test split; None without a split."""
     sites: Int64[np.ndarray, "n"] | None = None
-    """The number of the site that each row comes from; None when there are none."""
+    """The number of each row's site; None without sites."""
     notes: tuple[str, ...] = ()
     """Lines for the log about the reading of the rows."""
     groups: Int64[np.ndarray, "n"] | None = None
     """The number of each row's group, whose rows stay together; None if rows are independent."""
     pixel_max: float | None = None
-    """The number in the files that became 1, for images of more than 8 bits."""
+    """The value in the files that became 1, for images of more than 8 bits."""
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -52,11 +52,11 @@ class Source:
     def features(
         self, train_rows: Int64[np.ndarray, "train"], check: Callable[[Any], None] = lambda encoded: None
     ) -> tuple[Any, Preprocessing | None]:
-        """The features of all rows, and the `Preprocessing` of a table, fitted to the training rows, else None.
+        """Return the features of all rows, and a table's `Preprocessing`, fitted to the training rows, else None.
 
         Args:
             train_rows: The training rows.
-            check: Called with the result of `encode`, before it is scaled.
+            check: A function that is called with the result of `encode`, before it is scaled.
         """
         encoded = self.encode(train_rows)
         check(encoded)
@@ -67,7 +67,7 @@ class Source:
         return encoded if isinstance(encoded, tuple) else (encoded, None)
 
     def own_split(self) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
-        """The rows of the set's own training and test split; without one, all rows and none."""
+        """Return the rows of the data set's own training and test split; without a split, all rows and no rows."""
         train_count = len(self) if self.train_count is None else self.train_count
         return np.arange(train_count), np.arange(train_count, len(self))
 
@@ -85,12 +85,12 @@ def make_source(
     Args:
         labels: (n,) numbers or text.
         features: (n, *shape), or the function that makes them: see `Source`.
-        train_count: rows before the set's own test split; None when it has none.
-        sites: the number of the site that each row comes from; None when there are none.
-        pixel_max: The number in the files that became 1, for images of more than 8 bits.
+        train_count: The number of rows before the data set's own test split; None without a split.
+        sites: The number of each row's site; None without sites.
+        pixel_max: The value in the files that became 1, for images of more than 8 bits.
 
     Raises:
-        DataError: when a label is missing, or features and labels differ in number.
+        DataError: A label is missing, or features and labels differ in number.
     """
     check_spellings(np.asarray(labels))
     classes, codes = label_classes(np.asarray(labels))
@@ -98,34 +98,34 @@ def make_source(
         return Source(classes, codes, features, train_count, sites, pixel_max=pixel_max)
     if len(features) != len(codes):
         got = f"{len(features):,} rows of features but {len(codes):,} labels"
-        raise DataError("features", got=got, allowed="one label a row", hint="bring as many")
+        raise DataError("features", got=got, allowed="one label per row", hint="provide one label for each row")
     return Source(classes, codes, lambda train_rows: features, train_count, sites, pixel_max=pixel_max)
 
 
 def label_classes(labels: NDArray[Any], what: str = "labels") -> tuple[tuple[str, ...], Int64[np.ndarray, "n"]]:
-    """Find the classes that labels name.
+    """Find the classes in an array of labels.
 
     Args:
         labels: (n,) numbers or text.
-        what: they are, for errors.
+        what: The name of the labels in errors.
 
     Returns:
-        The distinct labels as text, sorted by value when all are numbers, and each label's index among them.
+        The distinct labels as text, sorted by value if all are numbers, and each label's index among them.
 
     Raises:
-        DataError: more than one column of labels, no label, or one that is missing.
+        DataError: There is more than one column of labels, no label, or a missing label.
     """
     if labels.ndim != 1:
-        raise DataError(what, got=f"shape {labels.shape}", allowed="one column, (n,)", hint="bring them so")
+        raise DataError(what, got=f"shape {labels.shape}", allowed="labels of shape (n,)", hint="reshape the array")
     if len(labels) == 0:
-        raise DataError("rows", got="no sample", allowed="at least one of each class", hint="bring some")
+        raise DataError("rows", got="no sample", allowed="at least one sample of each class", hint="add samples")
     if labels.dtype.kind == "O":
         missing = sum(value is None or value != value for value in labels)
     else:
         missing = int(np.count_nonzero(labels != labels))
     if missing:
         got = f"{missing:,} of {len(labels):,} missing"
-        raise DataError(what, got=got, allowed="none", hint="fill them, or drop their rows")
+        raise DataError(what, got=got, allowed="no missing labels", hint="fill these labels, or drop their rows")
     values, codes = np.unique(labels.astype(str) if labels.dtype.kind == "O" else labels, return_inverse=True)
     texts = [as_text(value) for value in values]
     by_value = all(map(is_number, texts))
@@ -140,14 +140,14 @@ def positive_classes(
     """Mark the classes that count as positive.
 
     Args:
-        classes: as of `Source`.
-        wanted: as `DataSpec.positive_label`.
-        site: whether it is one site's file, which may lack classes that other sites have: there a label that does not
-            occur is no error, but a choice that depends on all classes is one.
-        private: whether the errors leave whoever owns the labels, as those of a site do.
+        classes: The original labels, see `Source`.
+        wanted: The value of `DataSpec.positive_label`.
+        site: Whether the labels are from one site's file, which may lack classes that other sites have. A label that
+            does not occur is then accepted, but a choice that depends on all classes is an error.
+        private: Whether the errors leave the owner of the labels, as a site's errors do.
 
     Raises:
-        DataError: lists the labels that occur; where they are private, only how many.
+        DataError: The choice is wrong. The error lists the labels that occur; if they are private, only their number.
     """
     occur = f"labels that occur: {', '.join(classes[:20])}{', ...' if len(classes) > 20 else ''}"
     if site or private:
@@ -158,11 +158,11 @@ def positive_classes(
 
     if wanted == "":
         if site and not set(classes) <= {"0", "1", "-1"}:
-            allowed = f"a label, since a site's file may lack one that others have; {occur}"
+            allowed = f"a label, since a site's file may lack a label of other sites; {occur}"
             raise refusal(NOTHING, allowed, "set positive-label")
         if not site and len(classes) != 2:
-            got, way_out = f"nothing for {len(classes)} labels", "set positive-label to those that are positive"
-            raise refusal(got, f"some of them; {occur}", way_out)
+            got, way_out = f"nothing for {len(classes)} labels", "set positive-label to the positive labels"
+            raise refusal(got, f"some of the labels; {occur}", way_out)
         return np.array([name == ("1" if site else classes[-1]) for name in classes])
     if wanted == "first-half" and "first-half" not in classes:
         if site:
@@ -176,20 +176,20 @@ def positive_classes(
         if match in classes:
             marked[list(classes).index(match)] = True
         elif not site:
-            raise refusal(f"{label!r}, which does not occur", occur, "set positive-label to one of them")
+            raise refusal(f"{label!r}, which does not occur", occur, "set positive-label to a label that occurs")
     return marked
 
 
 def check_both_classes(labels: Int8[np.ndarray, "n"], what: str, classes: Sequence[str]) -> None:
-    """Check that some rows have both labels.
+    """Check that both classes have rows.
 
     Args:
         labels: 0 or 1.
-        what: the rows are, for the error.
-        classes: the data set's original labels, for the error.
+        what: The name of the rows in the error.
+        classes: The data set's original labels, for the error.
 
     Raises:
-        DataError: all labels are the same.
+        DataError: All labels are the same.
     """
     positives = int(labels.sum())
     if positives in (0, len(labels)):
@@ -202,11 +202,12 @@ def check_both_classes(labels: Int8[np.ndarray, "n"], what: str, classes: Sequen
 class Samples:
     """Features, and labels (n,) that are 0 or 1; both contiguous and read-only.
 
-    Features are float32, or float64 if they are given so; those from files go through `as_float32`. ``sites``: of rows
-    that are held out of training (n,) the client of each row's site, -1 for a site without one; None: of no sites.
+    Features are float32, or float64 if the caller passes float64; features from files go through `as_float32`. For
+    rows held out of training, ``sites`` is the client of each row's site (n,), -1 for a site without a client. None:
+    the rows have no sites.
 
     Raises:
-        ValueError: when the two lengths differ or a label is neither 0 nor 1.
+        ValueError: The two lengths differ, or a label is neither 0 nor 1.
     """
 
     features: Float32[np.ndarray, "n *shape"] | Float64[np.ndarray, "n *shape"]
@@ -231,17 +232,17 @@ class Samples:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one sample's features."""
+        """The shape of one sample's features."""
         return tuple(self.features.shape[1:])
 
     @cached_property
     def positives(self) -> Int64[np.ndarray, "positives"]:
-        """Indices of the samples labelled 1, ascending."""
+        """The indices of the samples labelled 1, ascending."""
         return np.flatnonzero(self.labels == 1)
 
     @cached_property
     def negatives(self) -> Int64[np.ndarray, "negatives"]:
-        """Indices of the samples labelled 0, ascending."""
+        """The indices of the samples labelled 0, ascending."""
         return np.flatnonzero(self.labels == 0)
 
 
@@ -257,14 +258,14 @@ def as_float32(features: Shaped[np.ndarray, "n *shape"]) -> Float32[np.ndarray, 
 def take_float32(
     features: Shaped[np.ndarray, "n *shape"], rows: Int64[np.ndarray, "some"]
 ) -> Float32[np.ndarray, "some *shape"]:
-    """Return some rows as `as_float32` does, in a new array, without a further copy of all of them.
+    """Return some rows like `as_float32`, in a new array, without another copy of all rows.
 
     Args:
-        features: of any number type.
-        rows: their indices.
+        features: Features of any number type.
+        rows: The rows' indices.
 
     Raises:
-        DataError: as of `allocate`.
+        DataError: See `allocate`.
     """
     taken = allocate((len(rows), *features.shape[1:]), np.float32)
     for some in slices(taken):
@@ -273,10 +274,10 @@ def take_float32(
 
 
 def check_finite(features: Shaped[np.ndarray, "n *shape"]) -> None:
-    """Check features.
+    """Check that features are finite in float32.
 
     Raises:
-        DataError: those of a sample are not finite in float32; says how many samples and which is the first.
+        DataError: Some samples are not finite; gives their number and the first of them.
     """
     if features.dtype.kind != "f":
         return
@@ -286,4 +287,4 @@ def check_finite(features: Shaped[np.ndarray, "n *shape"]) -> None:
     if not finite.all():
         bad, first = f"{int((~finite).sum()):,} of {len(features):,} samples", int(np.argmin(finite)) + 1
         got = f"{bad} that are not finite in float32, the first is row {first:,}"
-        raise DataError("features", got=got, allowed="none", hint="fill or drop them")
+        raise DataError("features", got=got, allowed="finite numbers", hint="replace these values, or drop the rows")

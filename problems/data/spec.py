@@ -1,7 +1,7 @@
-"""What a user may ask of the data: the names and the options.
+"""The options of a data set: the names and values that a user may set.
 
-The fields of `DataSpec` are named as the run-config keys (`partition_alpha` is `partition-alpha`, `synthetic_alpha` is
-`synthetic.alpha`), which docs/configuration.md explains.
+The fields of `DataSpec` are named like the run-config keys (`partition_alpha` is `partition-alpha`, `synthetic_alpha`
+is `synthetic.alpha`), which docs/configuration.md explains.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from problems.importing import LOADERS, find_plugin, is_dotted
 
 
 class DataError(InputError, ValueError):
-    """The data cannot be provided as asked; the message says what was expected, what was found and what helps."""
+    """An error in the data or in their settings."""
 
 
 PAGE = "docs/data.md"
@@ -46,26 +46,26 @@ DATASETS: dict[str, str] = {
 PARTITIONS: dict[str, str] = {
     "iid": "shuffled and dealt out evenly, positives as well as negatives",
     "dirichlet": "each class's shares drawn from Dirichlet(partition-alpha)",
-    "pathological": "each client holds partition-classes of the original classes",
+    "pathological": "each client has partition-classes of the original classes",
     "shard": "sorted by original class, cut into shards, partition-classes shards a client",
     "linear": "shuffled, client i gets a share proportional to i + 1",
-    "natural": "the sites that the data set comes in, or that site-column names",
+    "natural": "the data set's own sites, or the sites in site-column",
     "consecutive": "the order of the file in even slices",
     "sorted-90": "90 % sorted by original class in consecutive slices, 10 % dealt at random",
     "positives-skewed": "unequal: shares of positives and of negatives each from Dirichlet(partition-alpha)",
-    "given": "as partition-rows says: each client's number of rows and their share of positives",
-    "own": "no partition: every node reads a file of its own, the data-path of its node config",
+    "given": "partition-rows sets each client's number of rows and their share of positives",
+    "own": "no partition: every node reads its own file, the data-path of its node config",
 }
 
-# Data sets that no table lists: what a function of a user's returns, and one of Hugging Face.
+# Data sets that no table lists: the result of a user's function, and a data set on Hugging Face.
 LOADER_FORM, HUB_FORM = "package.module:loader", "hf:owner/name"
 HUB = "hf:"
-# What `missing` and `scale` may be.
+# The values of `missing` and `scale`.
 MISSING: dict[str, str] = {
-    "error": "there must be none",
-    "mean": "numbers: the mean over all training rows is filled in",
-    "median": "numbers: the median over all training rows is filled in",
-    "indicator": "as mean, and a 0/1 column tells of the missing cells of each column that has some",
+    "error": "missing cells are an error",
+    "mean": "numbers: filled with the mean over all training rows",
+    "median": "numbers: filled with the median over all training rows",
+    "indicator": "as mean, and each column with missing cells gets a 0/1 column that marks them",
 }
 SCALES: dict[str, str] = {
     "standard": "mean 0 and variance 1",
@@ -73,12 +73,12 @@ SCALES: dict[str, str] = {
     "log": "sign(x) log(1 + |x|), then mean 0 and variance 1",
     "range": "0 for the least number of the training rows and 1 for the largest",
     "bins": "a 0/1 feature for each bin between quantiles of all training rows",
-    "none": "as they are",
+    "none": "no scaling",
 }
-# Half of the groups that quantiles tell apart, so that each bin has two of them or more.
+# Half of the groups between quantiles, so each bin has at least two of them.
 MOST_BINS = 32
-_QUOTES = "quoted where they have commas or brackets"
-# Stands for every value of a text column, and for every column, that is not listed.
+_QUOTES = "quoted if they contain commas or brackets"
+# In a text column, all values that are not listed; in a list of columns, all columns that are not listed.
 REST = "*"
 
 OWN, GIVEN = "own", "given"
@@ -88,12 +88,12 @@ GROUPED_PARTITIONS = ("iid", "dirichlet", "linear", "natural", "consecutive", "p
 TABLES = ("csv", "parquet")
 GENERIC = ("csv", "parquet", "svmlight", "npz", "image-folder")
 SPARSE_LOGISTIC = "synthetic-sparse-logistic"
-# Samples for problems of their own, without labels and without a test set.
+# Samples of special problems, without labels and without a test set.
 UNLABELLED = ("synthetic-pl",)
-# Drawn client by client, one site per client: nothing to partition, to disturb or to relabel.
+# Drawn client by client, one site per client: they cannot be partitioned, disturbed or relabelled.
 DRAWN = (*UNLABELLED, SPARSE_LOGISTIC)
 OFFSET_SITES = "synthetic-offset-sites"
-# These come in sites of their own, which partition "natural" makes the clients.
+# Data sets with their own sites, which become the clients with partition "natural".
 SITED = (*DRAWN, OFFSET_SITES, "heart-disease", "gusto", "a9a")
 # Columns of gusto that name its sites: 121 and 48 groups of hospitals, and 16 regions.
 GUSTO_SITES = ("GRPS", "GRPL", "REGL")
@@ -101,20 +101,20 @@ NEEDS_FILES = (*GENERIC, "uci-credit", "heart-disease", "gusto", "a9a", "w8a", "
 
 
 def is_hub(dataset: str) -> bool:
-    """Whether a data set is one of Hugging Face, on its hub or on the disk."""
+    """Return whether a data set comes from Hugging Face, from its hub or from the disk."""
     return dataset.startswith(HUB) and len(dataset) > len(HUB)
 
 
 def is_loader(dataset: str) -> bool:
-    """Whether a data set is what a function of a user's, or of an installed package, returns."""
+    """Return whether a data set is the result of a function of a user or of an installed package."""
     return bool(loader_path(dataset))
 
 
 def loader_path(dataset: str) -> str:
-    """Return the ``package.module:loader`` that a data set's name is, or stands for; "" if it is none.
+    """Return the ``package.module:loader`` that a data set's name is, or stands for; "" if it is another data set.
 
     Raises:
-        DataError: several packages have the name.
+        DataError: Several packages have the name.
     """
     if dataset in DATASETS or dataset.startswith(HUB):
         return ""
@@ -122,7 +122,9 @@ def loader_path(dataset: str) -> str:
         return dataset
 
     def refuse(got: str) -> DataError:
-        return DataError("dataset", got=got, allowed=f"a name of one package, or '{LOADER_FORM}'", hint=f"see {PAGE}")
+        return DataError(
+            "dataset", got=got, allowed=f"a name of a single package, or '{LOADER_FORM}'", hint=f"see {PAGE}"
+        )
 
     plugin = find_plugin(LOADERS, dataset, refuse)
     return plugin.path if plugin else ""
@@ -130,35 +132,37 @@ def loader_path(dataset: str) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """One column of ``feature-columns``; for a text column, ``categories`` lists its values, `REST` for all others."""
+    """A column of ``feature-columns``. A text column lists its values in ``categories``; `REST` means all others."""
 
     name: str
     categories: tuple[str, ...] = ()
 
 
 def parse_columns(text: str) -> tuple[Column, ...]:
-    """``"age, sex[f|m]"`` -> the columns in that order; "" -> none, which stands for all, as ``"*"`` does.
+    """Read ``"age, sex[f|m]"`` as columns in that order; "" as no columns, which means all columns, as ``"*"`` does.
 
     A name or value with a comma, bracket or bar is quoted: ``"weight, kg"``.
 
     Raises:
-        DataError: a name that is empty or occurs twice, brackets that do not close, fewer than two categories.
+        DataError: A name is empty or occurs twice, brackets do not close, or there are fewer than two categories.
     """
     columns = [_column(part.strip(), text) for part in split_items(text)] if text.strip() else []
     names = [column.name for column in columns]
     for name in names:
         if names.count(name) > 1:
             got = f"{text!r}: column {name!r} occurs twice"
-            raise DataError("feature-columns", got=got, allowed="once", hint=f"leave one out, see {PAGE}")
+            raise DataError(
+                "feature-columns", got=got, allowed="each column once", hint=f"remove one of them, see {PAGE}"
+            )
     return tuple(columns)
 
 
 def fill_in(columns: Sequence[Column], names: Iterable[str]) -> tuple[Column, ...]:
-    """Return columns with those that they do not name in the place of `REST`.
+    """Replace `REST` in a list of columns by the columns that the list does not name.
 
     Args:
-        columns: as of `parse_columns`; none stands for `REST` alone.
-        names: of all columns of features, in the order in which they are to be filled in.
+        columns: The result of `parse_columns`; an empty list means `REST` alone.
+        names: The names of all columns of features, in the order in which they are filled in.
     """
     columns = columns or (Column(REST),)
     named = {column.name for column in columns}
@@ -173,7 +177,10 @@ def _column(part: str, text: str) -> Column:
         name, listed = "", None
     categories = tuple(listed or ())
     if not name:
-        got, allowed = f"{text!r}: {part!r} is no column", f"names with commas, name[value|value] for text; {_QUOTES}"
+        got, allowed = (
+            f"{text!r}: {part!r} is not a column",
+            f"names with commas, name[value|value] for text; {_QUOTES}",
+        )
     elif listed is not None and (len(set(categories)) != len(categories) or len(categories) < 2 or "" in categories):
         got, allowed = f"{text!r}: {part!r}", "two or more different values in its brackets"
     else:
@@ -182,26 +189,26 @@ def _column(part: str, text: str) -> Column:
 
 
 def parse_names(key: str, text: str) -> tuple[str, ...]:
-    """``"id, when"`` -> ("id", "when"); "" -> none. A name with a comma is quoted, as in `parse_columns`.
+    """Read ``"id, when"`` as ("id", "when"), and "" as (). A name with a comma is quoted, as in `parse_columns`.
 
     Args:
-        key: the run-config key, for errors.
-        text: its value.
+        key: The run-config key, for errors.
+        text: The key's value.
 
     Raises:
-        DataError: an empty part, or one that occurs twice.
+        DataError: A name is empty or occurs twice.
     """
     names = tuple(map(unquote, split_items(text))) if text.strip() else ()
     if "" in names or len(set(names)) < len(names):
-        raise DataError(key, got=repr(text), allowed=f"different ones with commas; {_QUOTES}", hint=f"see {PAGE}")
+        raise DataError(key, got=repr(text), allowed=f"different names with commas; {_QUOTES}", hint=f"see {PAGE}")
     return names
 
 
 def parse_rows(text: str) -> list[tuple[int, int]]:
-    """``"4000:0.05, 200:0.6"`` -> the clients' numbers of negatives and of positives: (3800, 200) and (80, 120).
+    """Read ``"4000:0.05, 200:0.6"`` as the clients' numbers of negatives and positives: (3800, 200) and (80, 120).
 
     Raises:
-        DataError: no client, a part that is not ``rows:share``, no rows, or a share outside [0, 1].
+        DataError: There is no client, a part is not ``rows:share``, rows are below 1, or a share is outside [0, 1].
     """
     found = []
     for part in text.split(","):
@@ -219,13 +226,13 @@ def parse_rows(text: str) -> list[tuple[int, int]]:
 
 
 def _key(default: Any, description: str, allowed: str | None = None, **bounds: float) -> Any:
-    """A field that a run config sets; without `allowed` type and bounds describe the allowed values."""
+    """Declare a field that a run config sets; without `allowed`, its type and bounds describe the allowed values."""
     return field(default=default, metadata={"description": description, "title": allowed, **bounds})
 
 
 @dataclass(frozen=True)
 class DataSpec:
-    """A data set, how it is made binary, disturbed and spread over clients."""
+    """A data set, and the way it is made binary, disturbed and spread over clients."""
 
     dataset: str = _key(
         "digits", "The [data set](data.md#data-sets).", f"one of {', '.join(DATASETS)}, '{LOADER_FORM}' or '{HUB_FORM}'"
@@ -309,7 +316,7 @@ class DataSpec:
 
     @property
     def labels_in(self) -> str:
-        """Name of the column with the labels of a table."""
+        """The name of the label column of a table."""
         return self.label_column or "label"
 
 
@@ -317,8 +324,8 @@ def in_data_set(error: DataError, spec: DataSpec) -> DataError:
     """Return an error with the name of the data set and the page about data sets added.
 
     Args:
-        error: the error; further errors that it holds get the same.
-        spec: of the data set.
+        error: The error; its further errors are treated the same way.
+        spec: The data set's options.
     """
     place = "" if error.key.startswith(("dataset", "data set")) else f"dataset {spec.dataset!r}"
     errors = [DataError.of(error, place), *error.also]

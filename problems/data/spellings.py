@@ -17,7 +17,7 @@ def check_spellings(labels: NDArray[Any]) -> None:
         labels: The labels as they were read, (n,).
 
     Raises:
-        DataError: Names rows by number, since the labels may be private.
+        DataError: The labels have several spellings; names rows by number, since the labels may be private.
     """
     if labels.dtype.kind not in "OUS" or labels.ndim != 1:
         return
@@ -35,6 +35,6 @@ def check_spellings(labels: NDArray[Any]) -> None:
 
 
 def _canonical(text: str) -> str:
-    """The text without the differences that `check_spellings` refuses."""
+    """Return the text without the differences that `check_spellings` refuses."""
     plain = " ".join(unicodedata.normalize("NFKC", text).split())
     return str(float(plain)) if is_number(plain) else plain.casefold()

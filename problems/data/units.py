@@ -1,4 +1,4 @@
-"""Sites whose numbers in a column are far from the numbers of all other sites, as in another unit."""
+"""Sites whose numbers in a column are far from the numbers of all other sites, perhaps in another unit."""
 
 from collections.abc import Sequence
 from math import log
@@ -10,12 +10,12 @@ from problems.data.agreement import Statistics, needs
 from problems.data.preprocessing import MARKS, Preprocessing
 
 FAR = 30
-"""A deviation of so many times the range of nearly all cells comes from a few far cells."""
+"""Ratio of a deviation to the range of nearly all cells, from which the deviation comes from a few far cells."""
 _SPREADS, _OFFSET = 3.0, 8.0
 """Spreads within which the other sites agree, and spreads beyond which a site is strange in any case."""
 _RATIO, _LARGE_RATIO, _ALIKE = 1.8, 5.0, 1.5
 """Smallest factors between two units, the second for columns whose spread is more than `_MAX_VARIATION` of the centre.
-The third is how far the factors of centre and spread may be apart."""
+The third is the greatest ratio between the factors of centre and spread."""
 _MAX_VARIATION = 0.6
 
 
@@ -27,17 +27,17 @@ def find_units(
     *,
     log_scale: bool = False,
 ) -> list[tuple[int, str]]:
-    """Return the sites whose numbers in a column are far from the numbers of all other sites, as in another unit.
+    """Return the sites whose numbers in a column are far from the numbers of all other sites, perhaps in another unit.
 
     Args:
         preprocessing: Names the c numbers.
-        counts: Cells of each site; sites without cells are left out.
+        counts: The number of cells of each site; sites without cells are left out.
         centres: Means or medians.
         spreads: Deviations.
-        log_scale: Whether both are of logarithms.
+        log_scale: Whether centres and spreads are of logarithms.
 
     Returns:
-        The site's place, and the column with figures.
+        The site's index, and the column with figures.
     """
     found = list[tuple[int, str]]()
     for place, feature in enumerate(preprocessing.inputs):
@@ -68,7 +68,7 @@ def find_units(
 
 
 def _are_flags(means: Float64[np.ndarray, "s"], deviations: Float64[np.ndarray, "s"]) -> bool:
-    """Whether all sites' numbers may be 0 and 1 only, whose shares may differ much."""
+    """Return whether all sites' numbers may be only 0 and 1, whose shares may differ much."""
     inside = (means >= 0) & (means <= 1)
     return bool(inside.all() and np.allclose(deviations**2, means * (1 - means), rtol=1e-3, atol=1e-9))
 
@@ -76,7 +76,7 @@ def _are_flags(means: Float64[np.ndarray, "s"], deviations: Float64[np.ndarray, 
 def _is_far(
     centre: Float64[np.ndarray, "s"], spread: Float64[np.ndarray, "s"], middle: float, usual: float, *, log_scale: bool
 ) -> Bool[np.ndarray, "s"]:
-    """Which sites are many spreads away, or differ by a factor in centre and spread alike."""
+    """Find the sites that are many spreads away, or whose centre and spread differ by a similar factor."""
     offset = np.abs(centre - middle)
     if usual == 0:
         return np.zeros(len(centre), dtype=bool)
@@ -95,11 +95,11 @@ def _is_far(
 
 
 def find_strange_sites(preprocessing: Preprocessing, sites: Sequence[Statistics]) -> list[tuple[int, str]]:
-    """Return the sites with other units, and those with far cells, by the statistics that sites have sent.
+    """Return the sites with other units, and the sites with far cells, by the sites' statistics.
 
     Args:
-        preprocessing: Of all sites, not yet fitted.
-        sites: What each has sent.
+        preprocessing: The preprocessing of all sites, not yet fitted.
+        sites: The statistics of each site.
     """
     _, has_deviations, has_quantiles = needs(preprocessing)
     if len(sites) < 2 or not (has_deviations or has_quantiles):

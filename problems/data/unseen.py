@@ -1,4 +1,4 @@
-"""Cells of new rows that a trained model cannot use: categories that training had not, and columns without a cell."""
+"""Cells of new rows that a trained model cannot use: categories missing from training, and columns without a cell."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FEWEST_ROWS = 10
-"""Fewest rows of which a column without any cell is reported: in few rows all cells may be missing by chance."""
+"""Fewest rows in which a column without any cell is reported: in few rows all cells may be missing by chance."""
 _QUOTED, _LISTED = 3, 8
 
 _log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Unseen:
-    """The cells of a column that mean nothing to the model.
+    """The cells of a column that a model cannot use.
 
     Attributes:
         column: The name of the raw column.
@@ -46,18 +46,18 @@ class Unseen:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the column has cells, and no cell is known."""
+        """Whether the column has cells, but no known cell."""
         return 0 < self.rows == self.cells
 
     def describe(self, *, quote: bool) -> str:
         """Return a sentence for a log.
 
         Args:
-            quote: Whether it may quote values of the rows.
+            quote: Whether the sentence may quote values of the rows.
         """
         if not self.cells:
             return f"column {self.column!r}: all cells are missing"
-        return f"column {self.column!r}: {self._counts(quote)}: they count as none of its categories"
+        return f"column {self.column!r}: {self._counts(quote)}: they belong to none of its categories"
 
     def refusal(self, hint: str) -> DataError:
         """Return an error about a column without a known cell.
@@ -80,10 +80,10 @@ class Unseen:
 def find_unseen(
     preprocessing: Preprocessing, frame: pd.DataFrame, base: Mapping[str, str] = MappingProxyType({})
 ) -> list[Unseen]:
-    """Return the columns of new rows with cells that mean nothing to the model.
+    """Return the columns of new rows with cells that the model cannot use.
 
     Args:
-        preprocessing: The preprocessing of the training. A column that lists all other values has no unseen ones.
+        preprocessing: The preprocessing of the training. A column with a feature for all other values has none.
         frame: The rows, with all columns of the training.
         base: Raw column -> the known text that has no feature, in data sets with such columns.
     """
@@ -109,11 +109,11 @@ def find_unseen(
 
 
 def check_test_rows(preprocessing: Preprocessing, values: Float64[np.ndarray, "n c"], train_count: int) -> None:
-    """Warn of categories in the encoded rows of a test file that the training rows have not.
+    """Warn of categories in the encoded rows of a test file that do not occur in the training rows.
 
     Args:
         preprocessing: The preprocessing of the training rows.
-        values: All encoded rows, as `Preprocessing.encode` returns them.
+        values: All encoded rows, from `Preprocessing.encode`.
         train_count: The number of training rows, which come first.
 
     Raises:
@@ -124,14 +124,14 @@ def check_test_rows(preprocessing: Preprocessing, values: Float64[np.ndarray, "n
         if {preprocessing.inputs[place].kind for place in places} != {"category"}:
             continue
         bare = (values[:, places] == 0).all(axis=1)
-        if bare[:train_count].any():  # one of its codes has no feature
+        if bare[:train_count].any():  # a code without a feature occurs in training
             continue
         cells = int((~np.isnan(values[train_count:, places[0]])).sum())
         unknown = int(bare[train_count:].sum())
         if 0 < unknown == cells:
-            got = f"{unknown:,} of {cells:,} cells of the test rows that are no category of the training rows"
-            hint = "write the values alike in both files, or name the column in drop-columns"
+            got = f"{unknown:,} of {cells:,} cells of the test rows that are not a category of the training rows"
+            hint = "spell the values the same way in both files, or list the column in drop-columns"
             raise DataError(f"column {name!r}", got=got, allowed="categories of the training rows", hint=hint)
         if unknown:
-            words = "column %r: %d of %d cells of the test rows are no category of the training rows"
+            words = "column %r: %d of %d cells of the test rows are not in a category of the training rows"
             _log.warning(words, name, unknown, cells)

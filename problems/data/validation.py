@@ -42,10 +42,10 @@ from problems.importing import LOADERS, plugins
 def validate(spec: DataSpec, *, from_site: bool = False) -> None:
     """Check names and ranges without reading any data.
 
-    `from_site` skips the checks that are pointless if sites read files of their own, such as that of `data_dir`.
+    `from_site` skips the checks that are pointless if sites read their own files, such as the check of `data_dir`.
 
     Raises:
-        DataError: names the key as the run config spells it, what it got and what is allowed.
+        DataError: A value is not allowed. Names the run-config key, its value and the allowed values.
     """
     if not (is_loader(spec.dataset) or is_hub(spec.dataset)):
         names = [*DATASETS, *(one.name for one in plugins(LOADERS)), LOADER_FORM, HUB_FORM]
@@ -59,7 +59,7 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
         ("partition-classes", spec.partition_classes >= 1, "1 or more"),
         ("partition-sites", spec.partition_sites >= 0, "0 (as many as clients) or more"),
         ("partition-sites", not (given and spec.partition_sites), f"0 with partition {GIVEN!r}"),
-        ("partition-rows", given or not spec.partition_rows, f"'' but with partition {GIVEN!r}"),
+        ("partition-rows", given or not spec.partition_rows, f"'' unless partition is {GIVEN!r}"),
         ("imbalance", 0.0 <= spec.imbalance < 1.0, "0 (off) or a number between 0 and 1"),
         ("label-noise", 0.0 <= spec.label_noise < 0.5, "at least 0 and below 0.5"),
         ("client-shift", math.isfinite(spec.client_shift), "a finite number"),
@@ -78,15 +78,15 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
         return
     if from_site:
         return
-    since, leave_out = f"since dataset {spec.dataset!r}", f"leave it out, see {PAGE}"
+    since = f"since dataset {spec.dataset!r}"
     if spec.dataset in NEEDS_FILES and not spec.data_dir:
         way_out = f"set data-dir to the file or its folder, see {PAGE}"
         raise DataError("data-dir", got=NOTHING, allowed=f"a file or folder, {since} is read from files", hint=way_out)
     if is_hub(spec.dataset):
         allowed = f"'', {since} is read from its hub, or from the path in its name"
-        _inside(spec, "data-dir", not spec.data_dir, allowed, leave_out)
+        _inside(spec, "data-dir", not spec.data_dir, allowed, f"remove data-dir, see {PAGE}")
     if spec.dataset in DRAWN:
-        nature = "has no labels and comes" if spec.dataset in UNLABELLED else "comes"
+        nature = "has no labels and has its own sites" if spec.dataset in UNLABELLED else "has its own sites"
         only: dict[str, tuple[object, ...]] = {
             "partition": ("iid", "natural"),
             "imbalance": (0.0,),
@@ -96,21 +96,21 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
             "partition-sites": (0,),
         }
         for key, values in only.items():
-            allowed = f"{values[-1]!r}, {since} {nature} in sites of its own"
-            _inside(spec, key, _value(spec, key) in values, allowed, leave_out)
+            allowed = f"{values[-1]!r}, {since} {nature}"
+            _inside(spec, key, _value(spec, key) in values, allowed, f"remove {key}, see {PAGE}")
     if spec.dataset in UNLABELLED:
         allowed = f"0, {since} has no test set"
-        _inside(spec, "validation-fraction", not spec.validation_fraction, allowed, "leave it out")
+        _inside(spec, "validation-fraction", not spec.validation_fraction, allowed, "remove validation-fraction")
     if spec.partition == "natural" and spec.dataset not in SITED and not spec.site_column:
         raise DataError(
             "partition",
-            got=f"'natural' with dataset {spec.dataset!r}, which has no sites of its own",
-            allowed=f"with dataset {', '.join(SITED)}, or with site-column",
-            hint=f"name a table's column of sites, or take 'consecutive' for slices in the file's order, see {PAGE}",
+            got=f"'natural' with dataset {spec.dataset!r}, which has no sites",
+            allowed=f"dataset {', '.join(SITED)}, or a table with site-column",
+            hint=f"set site-column, or set partition to 'consecutive' for slices in the file's order, see {PAGE}",
         )
     if spec.dataset == OFFSET_SITES:
-        allowed = f"'natural', {since} comes in its own 16 sites"
-        _inside(spec, "partition", spec.partition in ("iid", "natural"), allowed, leave_out)
+        allowed = f"'natural', {since} has its own 16 sites"
+        _inside(spec, "partition", spec.partition in ("iid", "natural"), allowed, f"remove partition, see {PAGE}")
 
 
 def _check_columns(spec: DataSpec) -> None:
@@ -123,11 +123,11 @@ def _check_columns(spec: DataSpec) -> None:
         _inside(spec, "feature-columns", counts, "a number of features")
     else:
         allowed = (
-            f"'' with dataset {spec.dataset!r}, which has columns of its own; names go with dataset "
+            f"'' with dataset {spec.dataset!r}, which has fixed columns; names go with dataset "
             f"{', '.join((*TABLES, 'svmlight', HUB_FORM))}"
         )
-        _inside(spec, "feature-columns", not number, allowed, "leave it out")
-    tables = f"'' but with dataset {' or '.join(TABLES)} in one file"
+        _inside(spec, "feature-columns", not number, allowed, "remove feature-columns")
+    tables = f"'' unless dataset is {' or '.join(TABLES)} in one file"
     if spec.dataset == "gusto":
         allowed = f"'' or {', '.join(GUSTO_SITES)}, the three levels of its sites"
         _inside(spec, "site-column", spec.site_column in ("", *GUSTO_SITES), allowed)
@@ -146,12 +146,12 @@ def _check_columns(spec: DataSpec) -> None:
             path_pattern(spec.group_column)
     plain_keys = {"label-column": "", "drop-columns": "", "missing": "error", "missing-values": "", "scale": "standard"}
     for key, plain in plain_keys.items():
-        got, only = _value(spec, key), f"{plain!r} with dataset {spec.dataset!r}, which is no table"
-        _inside(spec, key, tabular or got == plain, only, "leave it out")
+        got, only = _value(spec, key), f"{plain!r} with dataset {spec.dataset!r}, which is not a table"
+        _inside(spec, key, tabular or got == plain, only, f"remove {key}")
     for key in ("separator", "decimal", "encoding"):
         files = f"{AUTO!r} with dataset {spec.dataset!r}, or another value with dataset {' or '.join(TABLES)}"
         _inside(spec, key, spec.dataset in TABLES or _value(spec, key) == AUTO, files, f"set {key} to {AUTO}")
-    private = "any other with partition 'own', since sites do not tell of their least and largest numbers"
+    private = "another scale with partition 'own', since sites do not reveal their minimum and maximum"
     _inside(spec, "scale", spec.scale != "range" or spec.partition != OWN, private)
     _inside(spec, "bins", 2 <= spec.bins <= MOST_BINS, f"an integer from 2 to {MOST_BINS}")
     plain_bins = f"{DataSpec.bins} with scale {spec.scale!r}, or another with scale 'bins'"
@@ -168,26 +168,28 @@ def _check_columns(spec: DataSpec) -> None:
     needed = {spec.labels_in, spec.site_column, *(column.name for column in columns)}
     if both := needed.intersection(dropped):
         got = f"{spec.drop_columns!r}, with {min(both)!r}"
-        raise DataError("drop-columns", got=got, allowed="no column that another key names", hint="leave it out")
+        raise DataError(
+            "drop-columns", got=got, allowed="no column that another key names", hint="remove it from one of them"
+        )
     if both := {value for column in columns for value in {*column.categories} & {*markers.of(column.name)}}:
         got = f"{spec.missing_values!r}, with {min(both)!r}"
         allowed = "no value that feature-columns lists"
-        raise DataError("missing-values", got=got, allowed=allowed, hint="leave it out of one of them")
+        raise DataError("missing-values", got=got, allowed=allowed, hint="remove it from one of them")
 
 
 def _check_own(spec: DataSpec) -> None:
     own = f"with partition {OWN!r}"
-    kinds = f"{', '.join(GENERIC)} or '{LOADER_FORM}', since {own} every node reads data of its own, as dataset says"
+    kinds = f"{', '.join(GENERIC)} or '{LOADER_FORM}', since {own} every node reads its own data"
     _inside(spec, "dataset", spec.dataset in GENERIC or is_loader(spec.dataset), kinds)
     for key in ("imbalance", "label-noise", "client-shift", "partition-sites"):
         allowed = f"0 {own}, since the sites' rows are used as they are"
-        _inside(spec, key, not _value(spec, key), allowed, "leave it out")
+        _inside(spec, key, not _value(spec, key), allowed, f"remove {key}")
     _inside(
         spec,
         "validation-fraction",
         not (spec.validation_fraction and spec.data_dir),
         f"0 {own} and a data-dir, since the server evaluates on its own file",
-        "leave data-dir out, and the sites hold rows out",
+        "remove data-dir, so the sites hold out rows",
     )
 
 

@@ -487,7 +487,7 @@ def test_steps_above_2_over_l_are_warned_of(
         (text,) = warnings_of(tmp_path, above, caplog, monkeypatch)
         assert f"learning-rate * server-learning-rate * local-steps = {1.01 * limit:g} is above" in text
         assert f"2 / L = {limit:.4g}" in text
-        assert f"L = {L:.4g}, the mean of the sites'" in text
+        assert f"L = {L:.4g}, averaged over the sites" in text
         below = {**keys, "strategy": strategy, "learning-rate": 0.99 * limit / 6}
         assert warnings_of(tmp_path, below, caplog, monkeypatch) == []
     keys |= {"strategy": "fast-fedda", "learning-rate": 1.01 * limit / 6}

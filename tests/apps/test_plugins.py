@@ -170,5 +170,5 @@ def test_a_name_of_two_packages_is_refused(package: Path) -> None:
     both = re.escape("a name of another 1.2 and of halfway-package 1.2")
     with pytest.raises(ConfigError, match=f"strategy: got 'halfway', {both}"):
         parse_run_config({"strategy": "halfway"})
-    with pytest.raises(DataError, match=f"dataset: got 'blobs', {both}, allowed: a name of one package"):
+    with pytest.raises(DataError, match=f"dataset: got 'blobs', {both}, allowed: a name of a single package"):
         load(DataSpec("blobs"), 2)

@@ -149,7 +149,9 @@ def test_no_stage_is_answered_twice(tmp_path: Path) -> None:
         with task_identity():
             again = Message(message.content, dst_node_id=message.metadata.dst_node_id, message_type="train")
             (reply,) = grid.send_and_receive([again])
-        wrong = "sum 1 was asked for again" if stage == "keys" else f"stage '{stage}' was asked out of turn or twice"
+        wrong = (
+            "sum 1 was requested again" if stage == "keys" else f"stage '{stage}' was requested out of turn or twice"
+        )
         assert wrong in reply.error.reason
 
 
@@ -167,7 +169,7 @@ def test_a_second_run_of_a_series_has_its_own_sums() -> None:
     state = RecordDict()
     for run in (5, 6):
         SumClient(0, 1, b"a sum", bytes(32), run, state, 2 / 3, Demands()).answer(KEYS, None)
-    with pytest.raises(SecureSumError, match="sum 1 was asked for again"):
+    with pytest.raises(SecureSumError, match="sum 1 was requested again"):
         SumClient(0, 1, b"a sum", bytes(32), 6, state, 2 / 3, Demands()).answer(KEYS, None)
 
 

@@ -232,7 +232,7 @@ def test_offset_sites_hide_the_best_feature_across_sites() -> None:
             "validation-fraction: got 0.5, allowed: 0, since dataset 'synthetic-pl' has no test set",
         ),
         ({"dataset": "synthetic-sparse-logistic", "partition_sites": 2}, "partition-sites: got 2, allowed: 0, since"),
-        ({"label_column": "y"}, "label-column: got 'y', allowed: '' with dataset 'digits', which is no table"),
+        ({"label_column": "y"}, "label-column: got 'y', allowed: '' with dataset 'digits', which is not a table"),
     ],
 )
 def test_validate_names_the_key(options: dict[str, object], message: str) -> None:
@@ -250,7 +250,7 @@ def test_validate_names_the_key(options: dict[str, object], message: str) -> Non
         ({}, 1438, "number of clients: got 1,438, but only 1,437 training samples"),
         ({"imbalance": 0.0001}, 2, "keeps no positive: the training set has 139 positives and 1,298 negatives"),
         ({"imbalance": 0.4}, 2, "imbalance: got 0.4, which needs 865 positives.*share of 0.0967, since it can only be"),
-        ({"partition": "linear"}, 60, "partition: got 'linear' over 60 clients, which fails .*take fewer clients"),
+        ({"partition": "linear"}, 60, "partition: got 'linear' over 60 clients, which fails .*use fewer clients"),
         ({"partition": "pathological"}, 4, "partition-classes: got 2 for each .*, allowed: 3 to 10"),
         ({"partition": "pathological", "partition_classes": 11}, 4, "classes: got 11 for each .*, allowed: 3 to 10"),
         ({"partition": "dirichlet", "partition_alpha": 1e-4}, 400, "dirichlet.*raise partition-alpha"),

@@ -22,7 +22,7 @@ def test_each_client_holds_what_it_is_given() -> None:
 @pytest.mark.parametrize(
     ("rows", "clients", "reason"),
     [
-        ("10:0.5,10:0.5", 3, "number of clients: got 3, allowed: 2, since partition-rows says what 2 clients hold"),
+        ("10:0.5,10:0.5", 3, "number of clients: got 3, allowed: 2, since partition-rows describes 2 clients"),
         ("400:1", 1, "partition-rows: got 400 positives in all, allowed: at most 170"),
         ("400:0", 1, "partition-rows: got 400 negatives in all, allowed: at most 28"),
     ],

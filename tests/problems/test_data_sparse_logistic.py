@@ -87,7 +87,7 @@ def test_the_test_samples_need_both_classes_too() -> None:
         ({"synthetic_alpha": -1.0}, "synthetic.alpha: got -1.0, allowed: 0 or above"),
         ({"synthetic_beta": float("inf")}, "synthetic.beta: got inf, allowed: 0 or above"),
         ({"synthetic_samples": 0}, "synthetic.samples: got 0, allowed: 1 or more"),
-        ({"dataset": "synthetic-pl", "partition": "dirichlet"}, "has no labels and comes in sites of its own"),
+        ({"dataset": "synthetic-pl", "partition": "dirichlet"}, "has no labels and has its own sites"),
     ],
 )
 def test_what_it_cannot_be_asked(options: dict[str, object], message: str) -> None:

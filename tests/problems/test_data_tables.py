@@ -76,7 +76,7 @@ def test_the_sites_that_a_column_names_are_natural_ones(tmp_path: Path, keys: di
         rows = data.client(client).features[:, 0].astype(int)
         assert (wards[rows] == ward).all()
         assert len(rows) > 0.4 * (wards == ward).sum()
-    with pytest.raises(DataError, match="number of clients: got 2, allowed: 3, since the data set comes in 3 sites"):
+    with pytest.raises(DataError, match="number of clients: got 2, allowed: 3, since the data set has 3 sites"):
         load(spec, 2)
     write_table(table.assign(ward=table["ward"].where(table["age"] > 2)), tmp_path / "t.csv")
     with pytest.raises(DataError, match="column 'ward': got 2 of 60 missing"):
@@ -98,9 +98,9 @@ def test_slices_in_the_files_order_are_so_with_validation_rows_of_each_site(tmp_
     [
         ({"site_column": "ward"}, "site-column: got 'ward', allowed: one of age, job, constant; choose a column of"),
         ({"site_column": "label"}, "site-column: got 'label', allowed: one of age, job, constant; choose"),
-        ({"dataset": "npz", "site_column": "ward"}, "site-column: got 'ward', allowed: '' but with dataset csv or"),
+        ({"dataset": "npz", "site_column": "ward"}, "site-column: got 'ward', allowed: '' unless dataset is csv or"),
         ({"partition": "own", "site_column": "ward"}, "site-column: got 'ward'"),
-        ({"partition": "natural"}, "'natural' with dataset 'csv', which has no sites of its own"),
+        ({"partition": "natural"}, "'natural' with dataset 'csv', which has no sites"),
     ],
 )
 def test_a_site_column_that_cannot_be(tmp_path: Path, keys: dict[str, str], message: str) -> None:
@@ -120,7 +120,10 @@ def test_a_site_column_that_cannot_be(tmp_path: Path, keys: dict[str, str], mess
         ),
         ({"label": [0, 1, 2, 3] * 10}, "positive-label: got nothing for 4 labels, .* occur: 0, 1, 2, 3; set positive"),
         ({"label": 1}, "positive-label: got nothing for 1 labels, .*labels that occur: 1; set positive-label"),
-        ({"label": [1] + [0] * 39}, "labels: got 1 positive, allowed: one for the training set and one for the test"),
+        (
+            {"label": [1] + [0] * 39},
+            "labels: got 1 positive, allowed: at least one row for the training set and one for the test",
+        ),
     ],
 )
 def test_table_errors(tmp_path: Path, change: dict[str, object], message: str) -> None:
@@ -148,7 +151,7 @@ N = np.arange(40)
         (["soon" if n == 2 else f"1970-01-{n % 18 + 10}" for n in N], "dates but for 1 of 40, the first in row 3"),
         (
             ["1970-02-30" if n == 2 else f"1970-01-{n % 18 + 10}" for n in N],
-            "1 of 40 cells that are no dates, the first",
+            "1 of 40 cells that are not dates, the first",
         ),
         ([f"case {n % 21}" for n in N], "what looks like an id, allowed: features; name the column in drop-columns"),
         (N + 1, "what looks like an id, allowed: features; name the column in drop-columns"),

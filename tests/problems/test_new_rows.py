@@ -88,5 +88,7 @@ def test_samples_are_scaled_as_in_training() -> None:
 def test_labels_are_those_of_the_training() -> None:
     form = SampleFormat((2,), False, ("0", "3"), ("1", "2"))
     assert form.encode_labels(np.array([2.0, 0.0, 1.0, 3.0])).tolist() == [1, 0, 1, 0]
-    with pytest.raises(DataError, match="got '4', which the run has not seen, allowed: negative: 0, 3; positive: 1, 2"):
+    with pytest.raises(
+        DataError, match="got '4', which did not occur in training, allowed: negative: 0, 3; positive: 1, 2"
+    ):
         form.encode_labels(np.array(["4", "0"]))

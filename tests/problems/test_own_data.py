@@ -89,10 +89,10 @@ def test_any_name_can_be_quoted(columns: list[tuple[str, list[str]]]) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[f|m]", "is no column"),
-        ("a[f|m", "'a[f|m' is no column"),
-        ('a,"b', "'\"b' is no column"),
-        ('"a"b', "allowed: names with commas, name[value|value] for text; quoted where they have commas or brackets"),
+        ("[f|m]", "is not a column"),
+        ("a[f|m", "'a[f|m' is not a column"),
+        ('a,"b', "'\"b' is not a column"),
+        ('"a"b', "allowed: names with commas, name[value|value] for text; quoted if they contain commas or brackets"),
         ("a[f]", "allowed: two or more different values in its brackets"),
         ("a[f|]", "allowed: two or more different values in its brackets"),
         ("a,a[f|m]", "column 'a' occurs twice"),
@@ -138,7 +138,7 @@ def test_without_names_columns_go_by_theirs(tmp_path: Path) -> None:
             "age",
             "column 'age': got 1 of 40 cells missing, the first in row 1, allowed: none; set missing to mean",
         ),
-        ({"label": "secret"}, "age", "a site's file may lack one that others have"),
+        ({"label": "secret"}, "age", "a site's file may lack a label of other sites"),
         ({"label": None}, "age", "40 of 40 labels missing"),
     ],
 )
@@ -228,7 +228,7 @@ def test_files_of_no_use(name: str, content: str, dataset: str, told: str, tmp_p
         ({"dataset": "npz", "feature_columns": "a"}, "feature-columns: got 'a', allowed: '' with dataset 'npz'"),
         (
             {"dataset": "npz", "scale": "none"},
-            "scale: got 'none', allowed: 'standard' with dataset 'npz', which is no table",
+            "scale: got 'none', allowed: 'standard' with dataset 'npz', which is not a table",
         ),
         (
             {"scale": "logs"},
@@ -237,8 +237,8 @@ def test_files_of_no_use(name: str, content: str, dataset: str, told: str, tmp_p
         ({"bins": 5}, "bins: got 5, allowed: 10 with scale 'standard', or another with scale 'bins'; set scale to"),
         ({"scale": "bins", "bins": 33}, "bins: got 33, allowed: an integer from 2 to 32"),
         ({"missing": "drop"}, "missing: got 'drop', allowed: error, mean, median, indicator"),
-        ({"missing_values": "-9,,?"}, "missing-values: got '-9,,?', allowed: different ones with commas"),
-        ({"drop_columns": "a,a"}, "drop-columns: got 'a,a', allowed: different ones with commas"),
+        ({"missing_values": "-9,,?"}, "missing-values: got '-9,,?', allowed: different cells with commas"),
+        ({"drop_columns": "a,a"}, "drop-columns: got 'a,a', allowed: different names with commas"),
         ({"drop_columns": "a", "feature_columns": "b,a"}, "drop-columns: got 'a', with 'a', allowed: no column that"),
         (
             {"drop_columns": "label"},
@@ -335,7 +335,7 @@ def test_rows_are_scaled_by_all_sites_means_or_not_at_all(tmp_path: Path) -> Non
     rows = read_own(path, spec(feature_columns="age,weight"), 0)
     with pytest.raises(DataError, match="scale, missing: got none, allowed: all sites' numbers for 2 columns"):
         rows.samples(rows.train_rows, None)
-    with pytest.raises(DataError, match="got numbers for 1 columns, allowed: all sites' numbers for 2"):
+    with pytest.raises(DataError, match="got numbers for 1 columns, allowed: all sites' numbers for 2 columns"):
         rows.samples(rows.train_rows, Agreed(np.zeros(1), np.ones(1)))
     # a scaling of a server's own must not find out by an overflow what a row holds
     extreme = rows.samples(rows.train_rows, Agreed(np.zeros(2), np.full(2, 1e-308))).features

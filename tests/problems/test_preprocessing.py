@@ -122,8 +122,8 @@ def test_dates_of_all_types_and_times() -> None:
             [True, 3, None],
             "column 'x': got 1 of 3 cells that are neither true nor false, the first in row 2",
         ),
-        ("date", ["1970-01-01", "01.02.1970", "secret"], "column 'x': got 2 of 3 cells that are no dates"),
-        ("date", [3, 4, 5], "column 'x': got 3 of 3 cells that are no dates, the first in row 1"),
+        ("date", ["1970-01-01", "01.02.1970", "secret"], "column 'x': got 2 of 3 cells that are not dates"),
+        ("date", [3, 4, 5], "column 'x': got 3 of 3 cells that are not dates, the first in row 1"),
     ],
 )
 def test_cells_of_another_kind(kind: Any, cells: list[object], told: str) -> None:
@@ -135,12 +135,12 @@ def test_cells_of_another_kind(kind: Any, cells: list[object], told: str) -> Non
 
 def test_tables_that_lack_something() -> None:
     preprocessing = Preprocessing((Feature("x", "number"), Feature("y", "category", "a")), missing_values=("?",))
-    with pytest.raises(DataError, match="table: got no column 'y', allowed: one of each"):
+    with pytest.raises(DataError, match="table: got no column 'y', allowed: each column once"):
         preprocessing.features(pd.DataFrame({"x": [1]}))
     with pytest.raises(DataError, match="table: got more than one column 'x'"):
         preprocessing.features(pd.DataFrame([[1, 2, "a"]], columns=["x", "x", "y"]))
     with pytest.raises(
-        DataError, match="column 'y': got 1 of 2 cells missing, the first in row 2, allowed: none, as in"
+        DataError, match="column 'y': got 1 of 2 cells missing, the first in row 2, allowed: no missing cells, as in"
     ):
         preprocessing.features(pd.DataFrame({"x": [1, 2], "y": ["a", "?"]}))
     assert preprocessing.features(pd.DataFrame({"x": [], "y": []})).shape == (0, 2)
@@ -158,8 +158,14 @@ def test_tables_that_lack_something() -> None:
             "outputs.0.mean: Input should be a valid number",
         ),
         ({"outputs": [{"column": "x", "kind": "number", "deviation": -1.0}]}, "not finite, below 0 or descending"),
-        ({"outputs": [{"column": "x", "kind": "number", "transform": "quantile"}]}, "quantiles but for transform"),
-        ({"outputs": [{"column": "x", "kind": "number", "transform": "bin"}]}, "bounds but for transform 'bin'"),
+        (
+            {"outputs": [{"column": "x", "kind": "number", "transform": "quantile"}]},
+            "quantiles that do not fit transform",
+        ),
+        (
+            {"outputs": [{"column": "x", "kind": "number", "transform": "bin"}]},
+            "bounds that do not fit transform 'bin'",
+        ),
         (
             {"outputs": [{"column": "x", "kind": "number", "transform": "bin", "low": 2.0, "high": 2.0}]},
             "or that do not ascend",

@@ -63,7 +63,7 @@ def test_a_scored_table_with_unseen_categories(tmp_path: Path, caplog: pytest.Lo
     with caplog.at_level(logging.WARNING):
         model.predict_proba(frame.replace({"sex": {"f": "F"}}))
     told = "column 'sex': 1 value ('F') that the model does not know, in 50 of 100 cells"
-    assert f"{told}: they count as none of its categories" in caplog.text
+    assert f"{told}: they belong to none of its categories" in caplog.text
     upper = frame.assign(sex=frame["sex"].str.upper())
     with pytest.raises(DataError, match=r"column 'sex': got 2 values \('F', 'M'\) .* in 100 of 100 cells, .*'f', 'm'"):
         model.predict(upper)
@@ -81,7 +81,7 @@ def test_a_test_file_with_other_categories(tmp_path: Path, caplog: pytest.LogCap
     assert not caplog.records
     frame.assign(sex=["f", "F"] * 20).to_csv(tmp_path / "test.csv", index=False)
     load(spec, 2)
-    assert "column 'sex': 20 of 40 cells of the test rows are no category of the training rows" in caplog.text
+    assert "column 'sex': 20 of 40 cells of the test rows are not in a category of the training rows" in caplog.text
     frame.assign(sex=["M", "F"] * 20).to_csv(tmp_path / "test.csv", index=False)
     with pytest.raises(DataError, match="column 'sex': got 40 of 40 cells of the test rows that are no category"):
         load(spec, 2)

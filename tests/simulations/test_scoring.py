@@ -217,7 +217,7 @@ def drop(name: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
 @pytest.mark.parametrize(
     ("words", "change", "told"),
     [
-        (["predict"], drop("sex"), "table: got no column 'sex', allowed: one of each"),
+        (["predict"], drop("sex"), "table: got no column 'sex', allowed: each column once"),
         (["predict"], lambda table: table.assign(age="old"), "column 'age': got 60 of 60 cells that are text"),
         (["predict"], lambda table: table.assign(age=np.nan), "column 'age': got 60 of 60 cells missing"),
         (
@@ -229,7 +229,7 @@ def drop(name: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
         (
             ["evaluate"],
             lambda table: table.assign(ill="ja"),
-            "got 'ja', which the run has not seen, allowed: negative: no",
+            "got 'ja', which did not occur in training, allowed: negative: no",
         ),
         (["evaluate"], lambda table: table.assign(ill="no"), "ranking metrics need both classes, got 0 positives"),
         (

@@ -169,7 +169,7 @@ def test_the_bytes_of_a_retried_round(data: dict[str, Scalar], tmp_path: Path) -
 def refusal(how: str, server_round: int, partition: int, retries: int = 3, where: str = "") -> str:
     return (
         f"round {server_round}: partition {partition} gave no good reply, max-retries is {retries}: {where}{how}; "
-        "Composite keeps corrections that add up to zero over all clients only"
+        "Composite keeps corrections that add up to zero only over all clients"
     )
 
 
