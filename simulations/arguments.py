@@ -22,9 +22,9 @@ class Cluster:
     """Where the workers of a run on Ray are.
 
     Attributes:
-        address: of a Ray cluster's head, or "auto" for one that runs on this machine; empty: a Ray of its own.
-        workers: their number; None: one for each CPU, and no more than there are clients.
-        gpus: the share of a GPU that each worker takes.
+        address: Of a Ray cluster's head, or "auto" for one that runs on this machine; empty: a Ray of its own.
+        workers: Their number; None: one for each CPU, and no more than there are clients.
+        gpus: The share of a GPU that each worker takes.
     """
 
     address: str = ""
@@ -60,7 +60,7 @@ def overrides_of(texts: Sequence[str] | None) -> dict[str, Scalar]:
     """The flat run config of some ``key=value`` strings or TOML files; later ones win.
 
     Raises:
-        ConfigError: a text is neither, or names a key that the command line sets itself.
+        ConfigError: A text is neither, or names a key that the command line sets itself.
     """
     from apps.config import ConfigError
     from apps.run_config.pairs import parse_pairs
@@ -80,7 +80,7 @@ def sites_of(clients: int | None, texts: Sequence[str] | None) -> tuple[int, lis
     """The number of clients, and their node configs, from ``key=value`` strings or TOML files, if there are any.
 
     Raises:
-        ConfigError: a text is neither; it sets a site's partition, which follows from the order of the texts; or there
+        ConfigError: A text is neither; it sets a site's partition, which follows from the order of the texts; or there
             are more or fewer texts than clients.
     """
     from apps.config import ConfigError
@@ -101,7 +101,7 @@ def stack_of(text: str) -> Stack:
     """The value of ``--stack``.
 
     Raises:
-        ConfigError: it is neither "auto" nor a number above 0.
+        ConfigError: It is neither "auto" nor a number above 0.
     """
     if text == AUTO:
         return AUTO
@@ -131,7 +131,7 @@ def nest(flat: Mapping[str, Scalar]) -> dict[str, Any]:
     """``{"fedx.gamma": 0.5}`` -> ``{"fedx": {"gamma": 0.5}}``, the form a TOML file has.
 
     Args:
-        flat: value by key; what stands before a key's last dot names a table, and no other key may have that name.
+        flat: Value by key; what stands before a key's last dot names a table, and no other key may have that name.
     """
     tree: dict[str, Any] = {}
     for key, value in flat.items():

@@ -31,9 +31,9 @@ class PayloadStrategy(Family, Strategy):
     """Base of all strategies: a `Family` that Flower can run.
 
     Attributes:
-        schema: what the sites' own files have in common, set by the handshake; None if they read none.
-        prepared: whether everything before round 1 is done.
-        exchange: the newest.
+        schema: What the sites' own files have in common, set by the handshake; None if they read none.
+        prepared: Whether everything before round 1 is done.
+        exchange: The newest.
         pending: The newest exchange inside of its guards.
         guards: The modes that surround each exchange, the first outermost.
     """
@@ -54,7 +54,7 @@ class PayloadStrategy(Family, Strategy):
         """Do the handshake, once.
 
         Raises:
-            StrategyError: sites are missing, or do not fit each other or the strategy.
+            StrategyError: Sites are missing, or do not fit each other or the strategy.
         """
         if not self.roster:
             timeout, counted = self.training.handshake_timeout, self.counts_samples
@@ -68,7 +68,7 @@ class PayloadStrategy(Family, Strategy):
         """Do the handshake and, without a restored state, the prologue, once.
 
         Args:
-            arrays: the model that the first round starts from.
+            arrays: The model that the first round starts from.
         """
         roster = self.join(grid)
         self.grid = grid
@@ -98,8 +98,8 @@ class PayloadStrategy(Family, Strategy):
         A guard may leave out clients.
 
         Args:
-            config: scalars for the messages' config.
-            phase: name of the exchange, "" for the round's own.
+            config: Scalars for the messages' config.
+            phase: Name of the exchange, "" for the round's own.
         """
         up = {**self.phases, **dict.fromkeys(EVALUATIONS, GroupCounts)}[phase] if phase else self.up_type
         scalars = {**(config or {}), **self.extra_config, ROUND: server_round, **({PHASE: phase} if phase else {})}
@@ -124,7 +124,7 @@ class PayloadStrategy(Family, Strategy):
             The good ones, in order of partition id.
 
         Raises:
-            StrategyError: as in `Exchange.receive`.
+            StrategyError: As in `Exchange.receive`.
         """
         assert self.pending is not None
         try:
@@ -146,7 +146,7 @@ class PayloadStrategy(Family, Strategy):
         """Run a whole exchange besides the round's own: one of ``phases``, or one in which sites evaluate.
 
         Raises:
-            StrategyError: fewer than ``min-train-nodes`` good replies.
+            StrategyError: Fewer than ``min-train-nodes`` good replies.
         """
         messages = self.messages(server_round, places, arrays, payload, config, phase)
         assert self.exchange is not None
@@ -160,11 +160,11 @@ class PayloadStrategy(Family, Strategy):
         """Sample the round's clients and make their messages.
 
         Args:
-            config: scalars for every message, beside the strategy's own.
-            grid: for the exchanges before the round's own: handshake, prologue and `inquire`.
+            config: Scalars for every message, beside the strategy's own.
+            grid: For the exchanges before the round's own: handshake, prologue and `inquire`.
 
         Raises:
-            StrategyError: one of these failed, or there are too few clients.
+            StrategyError: One of these failed, or there are too few clients.
         """
         roster = self.prepare(arrays, grid)
         self.report = RoundReport()
@@ -180,7 +180,7 @@ class PayloadStrategy(Family, Strategy):
         """Validate the replies, drop and name the bad ones, and combine the rest.
 
         Raises:
-            StrategyError: there are too few good replies, or the new model or state is not finite although all were.
+            StrategyError: There are too few good replies, or the new model or state is not finite although all were.
         """
         valid = self.receive(server_round, replies)
         with np.errstate(over="ignore", invalid="ignore"):  # `check_finite` follows

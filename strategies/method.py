@@ -177,7 +177,7 @@ class MethodStrategy(PayloadStrategy):
         """Return what a sample of the smallest site has spent of the budget, if the site took part in every round.
 
         Args:
-            rounds: that have been.
+            rounds: That have been.
         """
         taken, privacy, samples = self.method.taken, self.privacy, int(self.roster.class_counts.sum(axis=1).min())
         assert taken is not None
@@ -201,12 +201,12 @@ class MethodStrategy(PayloadStrategy):
         At most `EXCHANGES` times bins are refined, until AUC and average precision are known within `TOLERANCES`.
 
         Args:
-            phase: one of the `payloads.held_out.EVALUATIONS`, which says which rows.
-            kept: codes that must be edges of bins.
+            phase: One of the `payloads.held_out.EVALUATIONS`, which says which rows.
+            kept: Codes that must be edges of bins.
 
         Raises:
-            StrategyError: fewer than ``min-train-nodes`` answer.
-            SetupError: those that answer hold out one class only.
+            StrategyError: Fewer than ``min-train-nodes`` answer.
+            SetupError: Those that answer hold out one class only.
         """
         places, record = list(range(len(self.roster))), model_record(arrays)
         edges = first_edges(BINS, kept)

@@ -133,7 +133,7 @@ class Report(Payload):
         """Return the two fields that hold some metrics; no field for a party that measured nothing.
 
         Args:
-            metrics: by name; those that `METRICS` lacks do not travel.
+            metrics: By name; those that `METRICS` lacks do not travel.
         """
         known = [(METRICS.index(name), value) for name, value in metrics.items() if name in METRICS]
         if not known:
@@ -217,7 +217,7 @@ def join_bytes(parts: Sequence[bytes], page: int = 1) -> tuple[ByteArray, NDArra
     """Join byte strings to one field, and say how long each is, so that `cut` can part them.
 
     Args:
-        page: zeros fill the field up to a multiple of so many bytes.
+        page: Zeros fill the field up to a multiple of so many bytes.
     """
     whole = b"".join(parts)
     return text(whole + bytes(-len(whole) % page)), np.array([len(part) for part in parts], dtype=np.int64)
@@ -227,10 +227,10 @@ def cut(field: str, whole: ByteArray, lengths: IntArray) -> list[bytes]:
     """Undo `join_bytes`.
 
     Args:
-        field: what an error calls the bytes.
+        field: What an error calls the bytes.
 
     Raises:
-        PayloadError: the lengths do not fit.
+        PayloadError: The lengths do not fit.
     """
     if (lengths < 0).any() or int(lengths.sum()) > len(whole):
         raise PayloadError(f"{field}: {len(whole)} bytes, but lengths {lengths.tolist()}")

@@ -74,7 +74,7 @@ class AnsweringGrid(Grid):
             The ids that the messages have been given, in their order.
 
         Raises:
-            ValueError: a message is a reply, or was pushed before; no ClientApp has been run.
+            ValueError: A message is a reply, or was pushed before; no ClientApp has been run.
         """
         pushed = list(messages)
         for message in pushed:
@@ -90,7 +90,7 @@ class AnsweringGrid(Grid):
         """The replies to some messages, each handed out once.
 
         Args:
-            message_ids: as `push_messages` returned them; those without a reply are passed over.
+            message_ids: As `push_messages` returned them; those without a reply are passed over.
         """
         return [self._replies.pop(message_id) for message_id in list(message_ids) if message_id in self._replies]
 
@@ -100,8 +100,8 @@ class AnsweringGrid(Grid):
         """Push messages and pull their replies, in the order of the messages.
 
         Args:
-            timeout: has no effect and loses no reply, as a message is answered before the call that pushes it returns.
-            more: any other limit on waiting that a later Flower may pass; without effect too.
+            timeout: Has no effect and loses no reply, as a message is answered before the call that pushes it returns.
+            more: Any other limit on waiting that a later Flower may pass; without effect too.
         """
         return self.pull_messages(self.push_messages(messages))
 

@@ -25,15 +25,15 @@ def read_settings(model: type[S], path: Path, allowed: str, hint: str, way_out: 
     """Read a file.
 
     Args:
-        model: the model of its content.
-        path: the file.
-        allowed: what the error for an unreadable file names as allowed.
-        hint: the hint of that error.
-        way_out: the hint of an error about a key.
-        defaults: values of keys that the file may leave out.
+        model: The model of its content.
+        path: The file.
+        allowed: What the error for an unreadable file names as allowed.
+        hint: The hint of that error.
+        way_out: The hint of an error about a key.
+        defaults: Values of keys that the file may leave out.
 
     Raises:
-        ConfigError: it cannot be read, or a key is missing, unknown or wrong; names file and key.
+        ConfigError: It cannot be read, or a key is missing, unknown or wrong; names file and key.
     """
     try:
         content = read_toml(path)
@@ -80,7 +80,7 @@ def check_free(key: str, value: Any) -> None:
     """Check that a run-config key may be set by a file.
 
     Raises:
-        ConfigError: the command sets it itself.
+        ConfigError: The command sets it itself.
     """
     if key in SET_BY_COMMAND:
         raise ConfigError(key, got=repr(value), allowed="none, since the command sets it", hint="leave it out")

@@ -103,7 +103,7 @@ def run_folder(line: Line, seed: int, *more: str) -> str:
     -5 becomes ``minus-5``, since a dash only separates words.
 
     Args:
-        more: what else tells the run from others, such as the values that are tried.
+        more: What else tells the run from others, such as the values that are tried.
 
     Returns:
         A name of a-z, 0-9, ``-``, ``_`` and ``.``, in which other characters are lost: lines that differ may share one.

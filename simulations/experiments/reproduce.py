@@ -86,7 +86,7 @@ class ExperimentRuns(Runs[PlannedRun]):
         """Lock the directory for this process until the end, and take over the runs that have finished there.
 
         Raises:
-            ConfigError: it holds something else, or another process uses it.
+            ConfigError: It holds something else, or another process uses it.
         """
         make_out(self.out)
         self._check_same()

@@ -108,7 +108,7 @@ def find_tuned(name: str, experiment: str, profile: str, out: Path) -> Tuned | N
     the path of a .toml file.
 
     Raises:
-        ConfigError: a file that is there cannot be read.
+        ConfigError: A file that is there cannot be read.
     """
     path = Path(name) if name.endswith(".toml") else find_packaged()[name]
     beside = path.parent / "tuned.toml"
@@ -137,7 +137,7 @@ def read_tuned(path: Path) -> Tuned:
     """Read ``tuned.toml``.
 
     Raises:
-        ConfigError: it cannot be read, or has other content.
+        ConfigError: It cannot be read, or has other content.
     """
     way_out = "run --tune again, which writes it"
     return read_settings(Tuned, path, "what --tune writes", "run it again", way_out)

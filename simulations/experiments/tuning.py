@@ -17,7 +17,7 @@ def keys_of(joined: str) -> list[str]:
     """The run-config keys that a key of a grid names.
 
     Args:
-        joined: one of them, or several with ``&`` between, which all take the same value.
+        joined: One of them, or several with ``&`` between, which all take the same value.
     """
     return [key.strip() for key in joined.split("&")]
 

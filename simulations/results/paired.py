@@ -93,7 +93,7 @@ def format_signed(value: float | None, like: float | None = None) -> str:
     """A difference of metrics, for people.
 
     Args:
-        value: if it is above 0, its sign is written too; None: "-".
-        like: the metric whose number format it takes; None: its own.
+        value: If it is above 0, its sign is written too; None: "-".
+        like: The metric whose number format it takes; None: its own.
     """
     return ("+" if value is not None and value > 0 else "") + format_metric(value, like)

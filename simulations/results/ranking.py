@@ -11,7 +11,7 @@ def over_seeds(ended: Iterable[tuple[float | None, bool]]) -> tuple[int, float |
     """Summarise the finished seeds of a configuration.
 
     Args:
-        ended: for each seed, the last metric, and whether sites were missing.
+        ended: For each seed, the last metric, and whether sites were missing.
 
     Returns:
         The number of seeds with a finite metric, its mean (None for no seed), its sample standard
@@ -43,8 +43,8 @@ def rank(finished: int, missing: int, mean: float | None, mode: str) -> tuple[in
     were stopped were the worse ones, and training without the sites that diverge looks better than it is.
 
     Args:
-        finished: the number of seeds that finished.
-        missing: the number of these in which sites were missing.
+        finished: The number of seeds that finished.
+        missing: The number of these in which sites were missing.
         mean: None if no seed finished.
         mode: "min" or "max", whichever is better for the metric.
     """

@@ -155,11 +155,11 @@ class RunRecord:
         """The keys whose values would differ in a run of this flat run config.
 
         Args:
-            config: flat; absent keys take their defaults.
-            free: keys that may differ.
+            config: Flat; absent keys take their defaults.
+            free: Keys that may differ.
 
         Raises:
-            ConfigError: the config is not valid.
+            ConfigError: The config is not valid.
         """
         wanted = flatten(parse_run_config(config).resolve())
         keys = [key for key in dict.fromkeys([*wanted, *self.config]) if key not in free]
@@ -201,7 +201,7 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
     """Read a run directory.
 
     Raises:
-        ConfigError: there is no run in it, or one of its files cannot be read.
+        ConfigError: There is no run in it, or one of its files cannot be read.
     """
     if not (path / "config.toml").is_file():
         got = "no run (there is no config.toml)"
@@ -225,8 +225,8 @@ def leave_reason(path: Path, reason: str) -> None:
     """Write into a run directory why the run has no result.
 
     Args:
-        path: the run directory; if it does not exist, nothing is written.
-        reason: beginning with `STOPPED_EARLY` for a run that was stopped; any other is that of a failed run.
+        path: The run directory; if it does not exist, nothing is written.
+        reason: Beginning with `STOPPED_EARLY` for a run that was stopped; any other is that of a failed run.
     """
     if path.is_dir():
         write_atomic(path / "failure.json", (json.dumps({"reason": reason}, indent=2) + "\n").encode())
@@ -254,11 +254,11 @@ def check_metric(metric: str, config: Mapping[str, Scalar], asked: str = "--metr
     A user's own problem (``loss = "package.module:factory"``) names its metrics itself, so any name may be right there.
 
     Args:
-        config: the flat run config, of which ``loss`` alone counts.
-        asked: the option or key that names the metric.
+        config: The flat run config, of which ``loss`` alone counts.
+        asked: The option or key that names the metric.
 
     Raises:
-        ConfigError: there is none; the message names them all.
+        ConfigError: There is none; the message names them all.
     """
     if metric not in METRICS and ":" not in str(config.get("loss", "")):
         allowed = f"{', '.join(METRICS)}{did_you_mean(metric, METRICS)}"

@@ -28,14 +28,14 @@ def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
     """Write the page of some runs.
 
     Args:
-        paths: their run directories.
-        out: the file; None: ``report.html`` in the run directory, if there is one run.
+        paths: Their run directories.
+        out: The file; None: ``report.html`` in the run directory, if there is one run.
 
     Returns:
         The file.
 
     Raises:
-        ConfigError: a directory holds no run, several runs have no file, or it cannot be written.
+        ConfigError: A directory holds no run, several runs have no file, or it cannot be written.
         MissingExtraError: Matplotlib or Jinja is not installed.
     """
     require("report", "reports", "jinja2", "matplotlib")

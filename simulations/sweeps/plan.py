@@ -126,7 +126,7 @@ class Sweep:
         """All trials, with their configs checked; draws that repeat an earlier one are left out.
 
         Raises:
-            ConfigError: a config is not valid; the message names the trial's values and the key.
+            ConfigError: A config is not valid; the message names the trial's values and the key.
         """
         first_seed = self.config.get("seed", 0)
         if isinstance(first_seed, bool) or not isinstance(first_seed, int):

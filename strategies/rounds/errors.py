@@ -66,8 +66,8 @@ def way_out(reason: str, steps: str) -> str:
     """Say what to do about a site that is dropped again and again.
 
     Args:
-        reason: why it was dropped.
-        steps: the keys of step sizes, in words.
+        reason: Why it was dropped.
+        steps: The keys of step sizes, in words.
     """
     if "not finite" in reason:
         return f"its steps are too large: lower {steps}"

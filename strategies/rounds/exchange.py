@@ -43,15 +43,15 @@ class Exchange:
 
     Attributes:
         phase: "" for a round's own exchange, whose replies bring a model; else the name of another exchange.
-        up: the type of the replies' payload; None if they carry none.
-        content: what all messages carry.
-        wanted: how many good replies there should be.
+        up: The type of the replies' payload; None if they carry none.
+        content: What all messages carry.
+        wanted: How many good replies there should be.
         sent: place -> message, of everyone asked so far.
         found: place -> good reply.
         reasons: place -> why there is no good reply.
         grid: None if nobody can be asked again.
-        model: the model that was sent; a reply's model has its shapes and number types.
-        report: of the round in which it was opened.
+        model: The model that was sent; a reply's model has its shapes and number types.
+        report: Of the round in which it was opened.
     """
 
     # whether others may be asked in the place of those that gave no good reply, or these again
@@ -114,7 +114,7 @@ class Exchange:
         are replaced or nobody is left to ask. A strategy that ``retries_failed`` asks the same clients again.
 
         Raises:
-            StrategyError: fewer than ``min-train-nodes`` are left, or one is missing after ``max-retries`` retries.
+            StrategyError: Fewer than ``min-train-nodes`` are left, or one is missing after ``max-retries`` retries.
         """
         self.found, self.reasons = {}, {}
         self.sort(replies)
@@ -151,7 +151,7 @@ class Exchange:
         """Decode and validate the reply of the client at a place in the roster.
 
         Raises:
-            PayloadError: the message is an error, or not what was asked for.
+            PayloadError: The message is an error, or not what was asked for.
         """
         if message.has_error():
             raise PayloadError(reason_of(message.error))
@@ -185,7 +185,7 @@ class Exchange:
         """Decode and validate the model and the payload of a reply.
 
         Raises:
-            PayloadError: they are not what was asked for.
+            PayloadError: They are not what was asked for.
         """
         model: list[FloatArray] = []
         if not self.phase:
@@ -206,7 +206,7 @@ class Exchange:
         """Check a payload that is well-formed.
 
         Raises:
-            PayloadError: it is impossible.
+            PayloadError: It is impossible.
         """
         if isinstance(payload, ScoreCounts):
             payload.check_rows(held_counts(self.roster.reports[place], self.phase))
@@ -217,7 +217,7 @@ class Exchange:
         """Whom to ask next: those whose replies are missing, or others in their place, or nobody.
 
         Args:
-            asked_again: how many times clients have been asked again so far.
+            asked_again: How many times clients have been asked again so far.
         """
         training, server_round = self.family.training, self.server_round
         if not self.replaces:
@@ -245,7 +245,7 @@ class Exchange:
         """Report who answered and who was dropped; return the good replies, in order of partition id.
 
         Raises:
-            StrategyError: there are too few.
+            StrategyError: There are too few.
         """
         phase, server_round, report = self.phase, self.server_round, self.report
         where = f"{phase} phase: " if phase else ""
@@ -265,7 +265,7 @@ class Exchange:
         """Check that enough replies are good; ``dropped``: place -> why the client's reply was dropped.
 
         Raises:
-            StrategyError: they are fewer than ``min-train-nodes``, or one is missing where every client must answer.
+            StrategyError: They are fewer than ``min-train-nodes``, or one is missing where every client must answer.
         """
         family, training, round_ = self.family, self.family.training, f"round {self.server_round}"
         diverged = next((reason for reason in dropped.values() if "not finite" in reason), None)

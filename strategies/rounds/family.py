@@ -23,16 +23,16 @@ class Family:
     """Settings, state and hooks of a strategy.
 
     Attributes:
-        loss: the name of the loss; never "auto".
-        state: what the server keeps from round to round, a ``state_type``; None before there is any.
-        roster: the sites; none before the handshake.
-        report: of the round under way.
-        model: the arrays that the round's clients got.
-        extra_config: scalars for every message's config, set by whoever runs the rounds.
-        local: paths on a disk that server and clients share, set by the same.
-        layout: names and shapes of the parts of the flat model, for strategies that tell weights from biases.
-        measured: metrics of the newest model, if the clients measured them.
-        headline: which of `views` the log and the curves show; "" is the model itself.
+        loss: The name of the loss; never "auto".
+        state: What the server keeps from round to round, a ``state_type``; None before there is any.
+        roster: The sites; none before the handshake.
+        report: Of the round under way.
+        model: The arrays that the round's clients got.
+        extra_config: Scalars for every message's config, set by whoever runs the rounds.
+        local: Paths on a disk that server and clients share, set by the same.
+        layout: Names and shapes of the parts of the flat model, for strategies that tell weights from biases.
+        measured: Metrics of the newest model, if the clients measured them.
+        headline: Which of `views` the log and the curves show; "" is the model itself.
     """
 
     # the server has a model, which travels; else each client keeps a part, and the clients measure the metrics
@@ -96,14 +96,14 @@ class Family:
         """Check the sites before anything is sent.
 
         Raises:
-            StrategyError: they do not fit.
+            StrategyError: They do not fit.
         """
 
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
         """Exchange whatever the algorithm needs before its first round.
 
         Args:
-            arrays: the initial model.
+            arrays: The initial model.
         """
 
     # Rounds.
@@ -136,7 +136,7 @@ class Family:
         """Bound a client's payload: a longer one is refused unread.
 
         Args:
-            place: the client's in the roster.
+            place: The client's in the roster.
 
         Returns:
             The greatest length of each dimension but ``d``, by its letter.
@@ -147,7 +147,7 @@ class Family:
         """Check a payload that is well-formed.
 
         Raises:
-            PayloadError: it is impossible; the reply is dropped, with this text as the reason.
+            PayloadError: It is impossible; the reply is dropped, with this text as the reason.
         """
 
     @abstractmethod
@@ -155,7 +155,7 @@ class Family:
         """Make the new model.
 
         Args:
-            replies: the round's valid ones, in order of partition id.
+            replies: The round's valid ones, in order of partition id.
 
         Returns:
             The model's flat arrays, and the metrics of the round.
@@ -168,7 +168,7 @@ class Family:
 
         Args:
             server_round: 0 for the initial model.
-            arrays: what `combine` returned in that round.
+            arrays: What `combine` returned in that round.
         """
         return arrays
 
@@ -185,7 +185,7 @@ class Family:
         """Continue from a `snapshot`.
 
         Raises:
-            TypeError: it is another algorithm's.
+            TypeError: It is another algorithm's.
         """
         refuse_other(self, self.state_type, state)
         self.state = state
@@ -208,10 +208,10 @@ class Family:
         """Check what a round left the server.
 
         Args:
-            arrays: the new model; the state is that of `snapshot`.
+            arrays: The new model; the state is that of `snapshot`.
 
         Raises:
-            SetupError: model or state is not finite.
+            SetupError: Model or state is not finite.
         """
         state = self.snapshot()
         for name, value in {"model": np.concatenate(arrays), **(state.arrays() if state else {})}.items():

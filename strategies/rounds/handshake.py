@@ -34,7 +34,7 @@ class Roster:
     """The sites of a run in the order of their partition ids, 0 to N - 1: a site's place is its partition id.
 
     Attributes:
-        bytes_up: bytes of the reports.
+        bytes_up: Bytes of the reports.
     """
 
     node_ids: tuple[int, ...]
@@ -83,11 +83,11 @@ def call_the_roll(
     The number of partitions is the largest that a site names. Warns if sites differ in device or libraries.
 
     Args:
-        counted: whether each site must report how many rows of each class it holds.
+        counted: Whether each site must report how many rows of each class it holds.
         local: Paths for sites on the server's disk, by name.
 
     Raises:
-        StrategyError: nobody joins in time, a site cannot answer, partitions are missing or claimed twice.
+        StrategyError: Nobody joins in time, a site cannot answer, partitions are missing or claimed twice.
     """
     deadline = time.monotonic() + timeout
     reports: dict[int, SiteReport] = {}

@@ -67,7 +67,7 @@ class SiteStates(Payload):
 
         Args:
             found: place -> its good reply.
-            joint_owner: name of the strategy if it has ``joint_states``, else None. With it, if a memory is lost, all
+            joint_owner: Name of the strategy if it has ``joint_states``, else None. With it, if a memory is lost, all
                 clients start the next round without one.
         """
         made = {place: number for place in sorted(found) if (number := found[place].state_round) is not None}

@@ -27,10 +27,10 @@ class Schema:
     """What all sites' rows have in common.
 
     Attributes:
-        shape: of one sample's features.
-        preprocessing: how the features are made of raw rows; None if they do not come from tables.
-        scaling: what to scale and fill by; None if nothing is scaled or filled.
-        negative_labels, positive_labels: the label values of all sites' files, sorted.
+        shape: Of one sample's features.
+        preprocessing: How the features are made of raw rows; None if they do not come from tables.
+        scaling: What to scale and fill by; None if nothing is scaled or filled.
+        negative_labels, positive_labels: The label values of all sites' files, sorted.
         pixel_max: The number in the files that became 1, for images of more than 8 bits.
     """
 
@@ -48,7 +48,7 @@ def agree(reports: Sequence[SiteReport]) -> Schema | None:
     Warns of a site without a positive label, and of labels counted as negative that only one site has.
 
     Raises:
-        SetupError: a site differs from the first that reads a file, sites without a positive label share no label, or
+        SetupError: A site differs from the first that reads a file, sites without a positive label share no label, or
             no site has cells enough in a column to scale or fill it by.
     """
     first = next((report for report in reports if report.shape is not None), None)
@@ -108,7 +108,7 @@ def read_columns(report: SiteReport) -> Preprocessing | None:
     """A site's preprocessing, not yet fitted; None if it has no table.
 
     Raises:
-        PayloadError: the bytes are no such thing.
+        PayloadError: The bytes are no such thing.
     """
     if report.columns is None:
         return None
@@ -141,7 +141,7 @@ def _join(tables: Mapping[int, Preprocessing]) -> Preprocessing:
     """The preprocessing of all sites, by partition id, each of which may lack the cells that show a column's kind.
 
     Raises:
-        SetupError: a site's cells are of another kind than those of the sites before.
+        SetupError: A site's cells are of another kind than those of the sites before.
     """
     joint = next(iter(tables.values()))
     for partition, table in tables.items():

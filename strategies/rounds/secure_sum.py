@@ -53,7 +53,7 @@ def log_precision(family: Family, clients: int) -> None:
     """Log what a run's secure sums over so many clients can hold, and how exactly.
 
     Raises:
-        SetupError: the range is too large for so many clients.
+        SetupError: The range is too large for so many clients.
     """
     most = family.privacy.secure_range
     try:
@@ -101,10 +101,10 @@ class SecureSum:
     """One secure sum.
 
     Args:
-        family: the strategy.
-        number: of the sum, counted over the run.
-        up: the type of the payload that the sum is of; None: there is none.
-        parts: how many arrays of a model a client sends.
+        family: The strategy.
+        number: Of the sum, counted over the run.
+        up: The type of the payload that the sum is of; None: there is none.
+        parts: How many arrays of a model a client sends.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class SecureSum:
         """Do the stages `KEYS` and `BOXES`, and return the places of the clients that take part.
 
         Raises:
-            StrategyError: too few are left.
+            StrategyError: Too few are left.
         """
         privacy, self.wanted = self.family.privacy, len(places)
         replies, settings = self._keep_same_settings(self._ask(KEYS, dict.fromkeys(places)))
@@ -167,11 +167,11 @@ class SecureSum:
         """Do the stage `SHARES`, and return replies with the means and totals.
 
         Args:
-            replies: with `MaskedValues`.
-            question: a hash of the message that they answer.
+            replies: With `MaskedValues`.
+            question: A hash of the message that they answer.
 
         Raises:
-            StrategyError: the sum cannot be unmasked; names who is missing.
+            StrategyError: The sum cannot be unmasked; names who is missing.
         """
         assert self.group is not None
         replies, lengths = self._keep_alike(replies)

@@ -34,7 +34,7 @@ class StageExchange(Exchange):
         contents: place -> what its message carries.
         group: The members of the sum; None: they are not yet known.
         survivors: The places of the members whose values have arrived.
-        seen: the keys that clients have told.
+        seen: The keys that clients have told.
     """
 
     contents: Mapping[int, RecordDict] = field(kw_only=True)

@@ -64,7 +64,7 @@ def addresses_of(
     """Where each party listens in an attempt: "unix:/path", "tcp:host:port" or, if nobody can reach it, "none:party".
 
     Raises:
-        StrategyError: there are several hosts and Unix sockets are asked for, a party has no address, two have the same
+        StrategyError: There are several hosts and Unix sockets are asked for, a party has no address, two have the same
             one, or none can be reached.
     """
     hosts = {shown.host.tobytes() for shown in credentials}
@@ -143,7 +143,7 @@ def check_rows(held: Sequence[DataSummary | Report], *, forms: bool = False) -> 
         forms: Whether ids of different forms are different rows too; needs the parties' summaries.
 
     Raises:
-        StrategyError: rows differ; names the parties whose rows are not the most common ones.
+        StrategyError: Rows differ; names the parties whose rows are not the most common ones.
     """
     marks, written = list[tuple[int, ...]](), []
     for party in held:
@@ -213,7 +213,7 @@ def check_step(step: float, eigenvalue: float, active: int, vfb2: VFB2Settings) 
         vfb2: The run's settings.
 
     Raises:
-        SetupError: it is, and ``check-step`` is "refuse".
+        SetupError: It is, and ``check-step`` is "refuse".
     """
     if not 0 < eigenvalue < math.inf:
         return

@@ -41,7 +41,7 @@ class PartyExchange(Exchange):
         """Return the replies of all parties; if they talk to each other and one fails, all are asked again.
 
         Raises:
-            StrategyError: a party refuses, or one still fails after ``max-retries`` retries.
+            StrategyError: A party refuses, or one still fails after ``max-retries`` retries.
         """
         if self.phase in self.family.introductions:
             return super().receive(replies)
@@ -112,14 +112,14 @@ class VerticalStrategy(PayloadStrategy):
             phase: "" in a round's own exchange.
 
         Raises:
-            PayloadError: it is impossible, or lacks what was asked for.
+            PayloadError: It is impossible, or lacks what was asked for.
         """
 
     def join(self, grid: Grid) -> Roster:
         """Do the handshake.
 
         Raises:
-            StrategyError: as in all strategies, or because not all parties can run at once.
+            StrategyError: As in all strategies, or because not all parties can run at once.
         """
         known = bool(self.roster)
         roster = super().join(grid)
@@ -137,7 +137,7 @@ def find_culprits(reasons: Mapping[int, str], parties: int) -> dict[int, str]:
 
     Args:
         reasons: party -> why it gave no good reply. If that blames no existing party, it counts against its sender.
-        parties: number of parties.
+        parties: Number of parties.
     """
     named = {place: find_blamed(reason) or (place, reason) for place, reason in reasons.items()}
     named = {place: (who, why) if who < parties else (place, reasons[place]) for place, (who, why) in named.items()}

@@ -36,10 +36,10 @@ def check_simulation(parties: int, cores: int, actors: int | None) -> None:
     """Check that Flower's simulation, on so many cores, runs all parties at once.
 
     Args:
-        actors: how many clients Ray runs at once; None: unknown, and not checked.
+        actors: How many clients Ray runs at once; None: unknown, and not checked.
 
     Raises:
-        SetupError: there are more parties than Ray, or the simulation's threads, can run.
+        SetupError: There are more parties than Ray, or the simulation's threads, can run.
     """
     threads = min(MOST_THREADS, cores + MORE_THREADS)
     if parties > threads:
@@ -76,8 +76,8 @@ def meet_on(grid: Grid, messages: list[Message], timeout: float, patience: float
     """Send messages to clients that wait for each other, and get their replies.
 
     Args:
-        timeout: seconds to wait for all replies.
-        patience: seconds to wait for the other replies after the first error.
+        timeout: Seconds to wait for all replies.
+        patience: Seconds to wait for the other replies after the first error.
     """
     waiting, replies = list(grid.push_messages(messages)), list[Message]()
     deadline, failed = time.monotonic() + timeout, False
@@ -101,7 +101,7 @@ def check_refusals(exchange: Exchange, replies: Sequence[Message]) -> None:
     """Check that no party has refused; a retry would bring the same refusal.
 
     Raises:
-        StrategyError: with the words of the first party that has.
+        StrategyError: With the words of the first party that has.
     """
     places = {message.metadata.message_id: place for place, message in exchange.sent.items()}
     answers = [(places.get(reply.metadata.reply_to_message_id, len(places)), refusal_of(reply)) for reply in replies]

@@ -46,7 +46,7 @@ def pair_info(serial: int, one: int, other: int) -> bytes:
     """Return what `agree` binds a key to: the segment's serial and the two parties, in either order.
 
     Raises:
-        ValueError: the parties are not two different ones.
+        ValueError: The parties are not two different ones.
     """
     low, high = sorted((one, other))
     if low < 0 or low == high:
@@ -58,9 +58,9 @@ class PairwiseMasks:
     """The masks of a party for one segment. Not safe for threads.
 
     Args:
-        keys: the 32-byte secret shared with each other party, for this segment only, since only this object
+        keys: The 32-byte secret shared with each other party, for this segment only, since only this object
             knows which masks have been used.
-        chunk: number of consecutive updates of a dominator whose masks are computed together.
+        chunk: Number of consecutive updates of a dominator whose masks are computed together.
     """
 
     def __init__(self, me: int, parties: int, keys: Mapping[int, bytes], *, chunk: int = 64) -> None:
@@ -82,10 +82,10 @@ class PairwiseMasks:
         """Return (length,) this party's mask at an address; over all parties but the dominator the masks add up to 0.
 
         Args:
-            kind: of the sum; with ``dominator`` and ``update`` it is the address.
+            kind: Of the sum; with ``dominator`` and ``update`` it is the address.
 
         Raises:
-            ValueError: the address was asked for before, is out of range, or belongs to this party as the dominator.
+            ValueError: The address was asked for before, is out of range, or belongs to this party as the dominator.
         """
         stream = self._streams.get((kind, dominator))
         if stream is None:

@@ -52,7 +52,7 @@ def make_pair(parties: int, dominator: int) -> tuple[Tree, Tree]:
     nothing can hide the other party's value from the dominator.
 
     Raises:
-        ValueError: there are fewer than 3 parties, or there is no such dominator.
+        ValueError: There are fewer than 3 parties, or there is no such dominator.
     """
     if parties < 3:
         raise ValueError(

@@ -25,7 +25,7 @@ class Address:
 
     Attributes:
         kind: "unix", "tcp" or, where nobody can connect to the party, "none".
-        text: the socket's path, "host:port" (an IPv6 host in brackets), or the party's index.
+        text: The socket's path, "host:port" (an IPv6 host in brackets), or the party's index.
     """
 
     kind: str
@@ -50,7 +50,7 @@ class Address:
         """Read "unix:/path", "tcp:host:port" or "none:party".
 
         Raises:
-            ValueError: the text is none of them.
+            ValueError: The text is none of them.
         """
         kind, colon, rest = text.partition(":")
         if not colon:
@@ -100,10 +100,10 @@ async def listen(address: Address, patience: float = 0.0) -> socket.socket:
     """Return a listening, non-blocking socket; a socket file that nobody listens at any more is replaced.
 
     Args:
-        patience: seconds to wait for an address that somebody else holds.
+        patience: Seconds to wait for an address that somebody else holds.
 
     Raises:
-        OSError: the address is not available.
+        OSError: The address is not available.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience
@@ -143,7 +143,7 @@ async def connect(address: Address) -> socket.socket:
     """Return a connected, non-blocking socket.
 
     Raises:
-        OSError: nobody listens there.
+        OSError: Nobody listens there.
     """
     family, target = await _resolve(address)
     connection = socket.socket(family, socket.SOCK_STREAM)

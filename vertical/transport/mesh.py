@@ -25,12 +25,12 @@ class Mesh(Hub):
     error. Call all methods in the loop's thread.
 
     Args:
-        serial: of the segment's attempt, 0..2^32 - 1; frames of another are refused.
-        hello: what every peer gets from `join`.
-        delays: injected on this party's outgoing frames.
+        serial: Of the segment's attempt, 0..2^32 - 1; frames of another are refused.
+        hello: What every peer gets from `join`.
+        delays: Injected on this party's outgoing frames.
 
     Raises:
-        ValueError: the endpoint's lists do not fit one another or this party, or nobody can be reached.
+        ValueError: The endpoint's lists do not fit one another or this party, or nobody can be reached.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class Mesh(Hub):
         """Connect to every peer; returns each one's hello.
 
         Raises:
-            PartyError: a party never joined, has an unknown certificate or cannot listen, or any peer has failed.
-            RuntimeError: called a second time.
+            PartyError: A party never joined, has an unknown certificate or cannot listen, or any peer has failed.
+            RuntimeError: Called a second time.
         """
         if self._ticker is not None or self._ended:
             raise RuntimeError("a mesh joins once; the next segment needs another")

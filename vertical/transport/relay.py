@@ -27,11 +27,11 @@ class Tunnel:
     """A connection to a peer that the relay carries.
 
     Args:
-        send: called with bytes for the peer; b"" at the end.
-        most: bytes at a time.
+        send: Called with bytes for the peer; b"" at the end.
+        most: Bytes at a time.
 
     Attributes:
-        near: the socket of this party's link, as if it were connected to the peer's.
+        near: The socket of this party's link, as if it were connected to the peer's.
     """
 
     def __init__(self, send: Callable[[bytes], None], most: int) -> None:
@@ -94,15 +94,15 @@ class Relay:
     """Who connects to whom, and this party's part in what is relayed: it meets others at the relay, or is the relay.
 
     Args:
-        longest: largest body of a frame, bytes.
-        links: the mesh's link to each peer, None before it has joined.
-        meet: called with a peer and the connection on which it is met.
+        longest: Largest body of a frame, bytes.
+        links: The mesh's link to each peer, None before it has joined.
+        meet: Called with a peer and the connection on which it is met.
 
     Attributes:
-        place: the party that is the relay: of those that can be reached, the one of lowest index.
+        place: The party that is the relay: of those that can be reached, the one of lowest index.
 
     Raises:
-        ValueError: no party can be reached.
+        ValueError: No party can be reached.
     """
 
     def __init__(
@@ -165,12 +165,12 @@ class Relay:
         """Handle a RELAY frame.
 
         Args:
-            peer: who sent it.
-            other: for whom it is if this party is the relay, else from whom.
-            body: empty at the connection's end.
+            peer: Who sent it.
+            other: For whom it is if this party is the relay, else from whom.
+            body: Empty at the connection's end.
 
         Raises:
-            FrameError: no honest party sends it.
+            FrameError: No honest party sends it.
         """
         if len(body) > self._most:
             raise FrameError(f"it sends {len(body)} bytes of a connection at once; the most are {self._most}")

@@ -28,7 +28,7 @@ def stack(carries: Sequence[T]) -> T:
     """The carry of all clients: tensors (C, ...) where each had (...), and the values that all of them share.
 
     Raises:
-        NotAlikeError: a field holds tensors of different shapes, or a tensor for some clients only; or a carry is
+        NotAlikeError: A field holds tensors of different shapes, or a tensor for some clients only; or a carry is
             neither a dataclass nor a tensor.
     """
     first, kind = carries[0], type(carries[0])

@@ -36,7 +36,7 @@ def make_stacker(stack: Stack, config: Mapping[str, Scalar]) -> Stacker | None:
     """What answers messages of a run in place of its ClientApp, `apps.client_app.app`.
 
     Args:
-        stack: how many clients are stacked at most, or `AUTO`.
+        stack: How many clients are stacked at most, or `AUTO`.
 
     Returns:
         None where all clients train alone: with ``stack`` 1, and in vertical runs, whose parties talk to each other.
@@ -59,7 +59,7 @@ class Stacker:
     small to be shared out among threads.
 
     Args:
-        stack: how many clients are stacked at most; `AUTO`: as many as turn out to be fastest when clients that are
+        stack: How many clients are stacked at most; `AUTO`: as many as turn out to be fastest when clients that are
             alike first have to train.
     """
 
@@ -114,7 +114,7 @@ class Stacker:
         """How many of some clients that are alike to stack at most.
 
         Args:
-            kind: what is remembered of them, the last entry of their `likeness`.
+            kind: What is remembered of them, the last entry of their `likeness`.
             works: The work of these clients.
         """
         count = len(works)
@@ -143,8 +143,8 @@ class Stacker:
         """What each client has trained, or the exception that it met.
 
         Args:
-            works: of clients that are alike.
-            largest: how many are stacked at most.
+            works: Of clients that are alike.
+            largest: How many are stacked at most.
         """
         threads = _threads_of(works[0])
         count = math.ceil(len(works) / largest)

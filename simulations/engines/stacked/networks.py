@@ -14,7 +14,7 @@ class StackedNetwork:
     """One network under C vectors of weights, with the interface of `problems.models.FlatModel.forward`.
 
     Args:
-        network: whose layers are taken; all but a linear scorer's have biases.
+        network: Whose layers are taken; all but a linear scorer's have biases.
         like: (C, d), of which `gradient` has shape, number type and device.
 
     Attributes:
@@ -66,8 +66,8 @@ class StackedNetwork:
         """(C, d) the products of Hessians with directions (C, d), for a loss that is a sum over the scores.
 
         Args:
-            weights: as in `forward`.
-            features: as in `forward`.
+            weights: As in `forward`.
+            features: As in `forward`.
             slopes: (C, b) the first derivatives of the loss in the scores.
             curvatures: (C, b) the second.
         """

@@ -29,7 +29,7 @@ class StackedOracle(AUCOracle):
     """The f_i of many clients, whose batches come as features (C, b, *shape) and labels (C, b), not as rows.
 
     Args:
-        oracles: of the clients, with the weights and the share of positives that their f_i has in this round.
+        oracles: Of the clients, with the weights and the share of positives that their f_i has in this round.
     """
 
     def __init__(self, oracles: Sequence[AUCOracle], network: StackedNetwork) -> None:

@@ -51,7 +51,7 @@ class StackedPenalty:
     """The prox of a penalty for the points of many clients.
 
     Args:
-        penalty: of one point (d,).
+        penalty: Of one point (d,).
     """
 
     def __init__(self, penalty: Penalty) -> None:

@@ -28,7 +28,7 @@ class Stacking(ABC):
     """How clients of a family are stacked.
 
     Attributes:
-        objectives: the classes of the family's f_i.
+        objectives: The classes of the family's f_i.
     """
 
     objectives: tuple[type[Any], ...]
@@ -64,8 +64,8 @@ class Stacking(ABC):
         """The batch of all clients for each of the round's local steps.
 
         Args:
-            downs: what each client has received.
-            draw: the method's `ClientHalf.batches`.
+            downs: What each client has received.
+            draw: The method's `ClientHalf.batches`.
         """
 
 

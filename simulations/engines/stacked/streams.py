@@ -52,7 +52,7 @@ def seed_words(entropy: Sequence[Words]) -> list[Words]:
     """Eight 32-bit words (m,) for each of m seed sequences: ``SeedSequence(...).generate_state(8)``.
 
     Args:
-        entropy: of k >= 4 words each, as k arrays (m,).
+        entropy: Of k >= 4 words each, as k arrays (m,).
     """
     mix_in = _Hash(*_MIXED)
     pool = [mix_in(words) for words in entropy[:_POOL]]
@@ -136,7 +136,7 @@ def draw_epochs(samplers: Sequence[EpochSampler], numbers: range) -> list[tuple[
     """For each sampler the epochs in which its batches of some consecutive numbers lie, and their orders (epochs, n).
 
     Args:
-        samplers: of one seed and purpose, whose batches are not empty.
+        samplers: Of one seed and purpose, whose batches are not empty.
     """
     seed, purpose, _ = samplers[0].address
     batches = [len(sampler.indices) // sampler.batch_size for sampler in samplers]

@@ -41,13 +41,13 @@ class Lazy(NamedTuple):
     """Weights of a sparse block, with some updates postponed, and the terms of the drift.
 
     Attributes:
-        w: the weights, column j as it was after `settled[j]` updates.
-        settled: updates that column j has seen.
-        mean: constant of the drift of each column; (0,) for none.
-        until: the number of updates to bring a column to.
+        w: The weights, column j as it was after `settled[j]` updates.
+        settled: Updates that column j has seen.
+        mean: Constant of the drift of each column; (0,) for none.
+        until: The number of updates to bring a column to.
         step: gamma.
-        weight: of the regulariser.
-        linear: whether g'(w) = w.
+        weight: Of the regulariser.
+        linear: Whether g'(w) = w.
     """
 
     w: Float64[np.ndarray, "d"]
