@@ -280,7 +280,7 @@ def test_nobody_to_evaluate_ends_the_run(nodes: list[dict[str, Scalar]], tmp_pat
 def test_held_out_rows_of_one_class_end_the_run(tmp_path: Path) -> None:
     tables = [patients(30, place) for place in range(SITES)]
     nodes = files(tmp_path, [table.drop(table.index[table["ill"] == "yes"][1:]) for table in tables])
-    with pytest.raises(RuntimeError, match="round 0: the rows that the sites hold out: got 0 positives and"):
+    with pytest.raises(RuntimeError, match="round 0: the sites' held-out rows: got 0 positives and"):
         play(tmp_path / "run", nodes, {"strategy": "local-sgd"})
 
 
