@@ -183,7 +183,7 @@ def test_a_site_without_any_cell_of_a_column(tmp_path: Path) -> None:
     tables[1]["seen"] = 3.5
     tables[2]["seen"] = "1970-01-01"
     told = refused(tmp_path / "clash", files(tmp_path, tables), keys)
-    assert "partition 2: column 'seen': got cells of kind 'date', allowed: those of kind 'number', as at other" in told
+    assert "partition 2: column 'seen': got cells of kind 'date', allowed: cells of kind 'number', as at other" in told
 
 
 def test_scales_travel_with_every_message_and_are_counted(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
