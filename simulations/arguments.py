@@ -57,7 +57,7 @@ Json = Annotated[bool, typer.Option("--json", help="print the outcome on stdout 
 
 
 def overrides_of(texts: Sequence[str] | None) -> dict[str, Scalar]:
-    """The flat run config of some ``key=value`` strings or TOML files; later ones win.
+    """Return the flat run config of some ``key=value`` strings or TOML files; later ones win.
 
     Raises:
         ConfigError: A text is neither, or names a key that the command line sets itself.
@@ -77,7 +77,7 @@ def overrides_of(texts: Sequence[str] | None) -> dict[str, Scalar]:
 
 
 def sites_of(clients: int | None, texts: Sequence[str] | None) -> tuple[int, list[dict[str, Scalar]]]:
-    """The number of clients, and their node configs, from ``key=value`` strings or TOML files, if there are any.
+    """Return the number of clients, and their node configs, from ``key=value`` strings or TOML files, if there are any.
 
     Raises:
         ConfigError: A text is neither; it sets a site's partition, which follows from the order of the texts; or there
@@ -98,7 +98,7 @@ def sites_of(clients: int | None, texts: Sequence[str] | None) -> tuple[int, lis
 
 
 def stack_of(text: str) -> Stack:
-    """The value of ``--stack``.
+    """Return the value of ``--stack``.
 
     Raises:
         ConfigError: It is neither "auto" nor a number above 0.
@@ -111,14 +111,14 @@ def stack_of(text: str) -> Stack:
 
 
 def wrong_stack(key: str, given: object) -> ConfigError:
-    """The error about a number of clients to stack that is none."""
+    """Return the error about a number of clients to stack that is none."""
     from apps.config import ConfigError
 
     return ConfigError(key, got=repr(given), allowed="auto, or an integer >= 1", hint="auto tries what is fastest")
 
 
 def add_directory(flat: Mapping[str, Scalar], directory: Path) -> dict[str, Scalar]:
-    """The flat run config of a run whose directory is ``directory``.
+    """Return the flat run config of a run whose directory is ``directory``.
 
     Returns:
         A copy with ``output-dir``, the absolute path of the folder above it, and ``run-name``, its own name.

@@ -185,7 +185,7 @@ def raise_tags(tags: bytes, secret: bytes) -> bytes:
 
 
 def _on_curve(tag: bytes) -> bool:
-    """Whether it is the u coordinate of a point of the curve other than (0, 0), and not of its twist."""
+    """Return whether it is the u coordinate of a point of the curve other than (0, 0), and not of its twist."""
     u = gmpy2.mpz.from_bytes(tag, "little")
     return bool(u < _P and gmpy2.jacobi(u * (u * (u + _A) + 1), _P) == 1)
 
@@ -214,7 +214,7 @@ def common_rows(matches: Mapping[int, Match]) -> tuple[NDArray[np.int64], dict[i
 
 
 def _split(tags: bytes) -> NDArray[np.bytes_]:
-    """(n,) tags."""
+    """Return (n,) tags."""
     if len(tags) % TAG_BYTES:
         raise IntersectionError(f"{len(tags)} bytes of tags; each has {TAG_BYTES}")
     split = np.frombuffer(tags, dtype=_TAG)

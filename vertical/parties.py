@@ -68,7 +68,7 @@ class PartyData(Protocol):
     block: KeptBlock | None  # of the run whose model scores the rows; None in a run that trains
 
     def ids(self, rows: Rows | None) -> Sequence[str]:
-        """The id of each row."""
+        """Return the id of each row."""
 
     def holding(self, rows: Rows | None) -> Holding:
         """Training and test rows with their labels."""

@@ -133,7 +133,7 @@ class Policy:
                 raise PolicyError(PEER_HOSTS, got=f"party {party} at {host!r}", allowed=allowed, hint=hint)
 
     def check_peers(self, certificates: Sequence[bytes], me: int, own: bytes) -> list[str]:
-        """The name of each party's pin, or "" where nothing is pinned.
+        """Return the name of each party's pin, or "" where nothing is pinned.
 
         Args:
             certificates: (DER) one per party, in the order of the parties.
@@ -166,7 +166,7 @@ class Policy:
             raise PolicyError(FEWEST_PARTIES, got=got, allowed=allowed, hint="take more parties")
 
     def _pin(self, certificate: bytes) -> str:
-        """The name of the pin that covers a certificate, or ""."""
+        """Return the name of the pin that covers a certificate, or ""."""
         if (direct := self.pins.get(fingerprint(certificate))) is not None:
             return direct
         for authority in self.authorities:
@@ -177,7 +177,7 @@ class Policy:
 
 
 def _is_issued_by(certificate: bytes, authority: bytes) -> bool:
-    """Whether an authority has signed a certificate directly; both in DER."""
+    """Return whether an authority has signed a certificate directly; both in DER."""
     try:
         x509.load_der_x509_certificate(certificate).verify_directly_issued_by(x509.load_der_x509_certificate(authority))
     except (ValueError, TypeError, InvalidSignature):

@@ -108,7 +108,7 @@ class Segment(Payload):
     address_lengths: IntArray = array("q", kind="int")
 
     def peers(self) -> tuple[list[bytes], list[str]]:
-        """Each party's certificate and address; PayloadError where the lengths do not fit."""
+        """Return each party's certificate and address; PayloadError where the lengths do not fit."""
         certificates = cut("certificates", self.certificates, self.certificate_lengths)
         return certificates, [part.decode() for part in cut("addresses", self.addresses, self.address_lengths)]
 
@@ -142,7 +142,7 @@ class Report(Payload):
         return {"metric_names": np.array(places), "metric_values": np.array(values, dtype=np.float64)}
 
     def metrics(self) -> dict[str, float]:
-        """The metrics by name; PayloadError where one has no name, or there are names without values."""
+        """Return the metrics by name; PayloadError where one has no name, or there are names without values."""
         if (self.metric_names is None) != (self.metric_values is None):
             raise PayloadError("Report: metric_names and metric_values go together")
         if self.metric_names is None or self.metric_values is None:
@@ -193,7 +193,7 @@ class VFB2State(Payload):
 
     @classmethod
     def empty(cls) -> Self:
-        """The memory of a party that has done nothing yet."""
+        """Return the memory of a party that has done nothing yet."""
         return cls(serial=np.array([0]), segments=np.array([-1, -1]))
 
 
@@ -209,7 +209,7 @@ class VFB2Progress(Payload):
 
 
 def text(words: str | bytes) -> ByteArray:
-    """(bytes,) text or bytes as a field of kind "bytes"."""
+    """Return (bytes,) text or bytes as a field of kind "bytes"."""
     return np.frombuffer(words.encode() if isinstance(words, str) else words, dtype=np.uint8)
 
 

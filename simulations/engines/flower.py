@@ -110,7 +110,7 @@ def federation_config(num_clients: int, *, together: bool = False, client_gpus: 
 
 
 def gpu_share(device: str) -> float:
-    """The share of a GPU for each client if as many clients as CPUs share all GPUs.
+    """Return the share of a GPU for each client if as many clients as CPUs share all GPUs.
 
     Returns:
         At most 1, rounded down to four decimals; 0 if ``device`` is "cpu", or PyTorch sees no GPU.

@@ -40,7 +40,7 @@ class AnsweringGrid(Grid):
 
     @abstractmethod
     def answer(self, messages: list[Message]) -> list[Message]:
-        """The reply to each message, with ids; one that cannot be answered gets a reply with an error."""
+        """Return the reply to each message, with ids; one that cannot be answered gets a reply with an error."""
 
     def close(self) -> None:
         """Free what the grid holds beside memory."""
@@ -87,7 +87,7 @@ class AnsweringGrid(Grid):
         return [message.metadata.message_id for message in pushed]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The replies to some messages, each handed out once.
+        """Return the replies to some messages, each handed out once.
 
         Args:
             message_ids: As `push_messages` returned them; those without a reply are passed over.
@@ -113,7 +113,7 @@ def stamp(reply: Message) -> Message:
 
 
 def error_reply(code: int, reason: str, message: Message) -> Message:
-    """The reply to a message that has no other."""
+    """Return the reply to a message that has no other."""
     return stamp(Message(Error(code, reason), reply_to=message))
 
 

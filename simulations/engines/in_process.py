@@ -75,7 +75,7 @@ class InProcessGrid(AnsweringGrid):
         }
 
     def get_node_ids(self) -> Iterable[int]:
-        """The ids of all nodes."""
+        """Return the ids of all nodes."""
         return list(self._contexts)
 
     def run_together(self, nodes: int) -> None:

@@ -74,7 +74,7 @@ class Share:
     def answer(
         self, envelopes: Sequence[tuple[Message, int]], data: Sequence[Any], *contents: RecordDict
     ) -> list[Message]:
-        """The replies to some messages.
+        """Return the replies to some messages.
 
         Args:
             envelopes: Each message without its content, and which of the contents it has.
@@ -102,7 +102,7 @@ def _fields_of(array: Array) -> dict[str, Any]:
 
 
 def _own_array(fields: dict[str, Any]) -> Array:
-    """An array with bytes of its own, which a client may keep for as long as it likes."""
+    """Return an array with bytes of its own, which a client may keep for as long as it likes."""
     return _array_around(bytes(fields["data"]), fields)
 
 
@@ -155,7 +155,7 @@ class RayGrid(AnsweringGrid):
         ]
 
     def get_node_ids(self) -> Iterable[int]:
-        """The ids of all nodes."""
+        """Return the ids of all nodes."""
         return range(FIRST_NODE_ID, FIRST_NODE_ID + self._clients)
 
     def answer(self, messages: list[Message]) -> list[Message]:

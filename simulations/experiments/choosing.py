@@ -66,7 +66,7 @@ class Choosing(ExperimentRuns):
             raise ConfigError(self._here, got=got, allowed="points that differ", hint="leave one out")
 
     def metric_of(self, run: PlannedRun) -> str:
-        """The metric that the run's value is chosen by."""
+        """Return the metric that the run's value is chosen by."""
         return self._metric_of(run.line)
 
     def run(self, jobs: int, say: Callable[[str], None]) -> Tuned:

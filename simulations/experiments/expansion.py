@@ -103,7 +103,7 @@ def expand(
 def _expand_unchecked(
     experiment: Experiment, name: str, data_dir: Path | None = None, tuned: Tuned | None = None
 ) -> Iterator[Line]:
-    """Every method in every combination of cases."""
+    """Return every method in every combination of cases."""
     profile = experiment.profile(name)
     for run in experiment.runs:
         own = {key: part.config for key, part in run.profiles.items()}.get(name, {})  # type: ignore[call-overload]
@@ -133,7 +133,7 @@ def _kept(profile: Profile, lines: Iterable[Line]) -> list[Line]:
 
 
 def data_sets(experiment: Experiment) -> list[str]:
-    """The data sets of all profiles, as the run config names them; configs are not checked.
+    """Return the data sets of all profiles, as the run config names them; configs are not checked.
 
     Returns:
         Each once, in the order of the profiles and of the runs in the file.
@@ -159,7 +159,7 @@ def _check(experiment: Experiment, line: Line, here: str) -> Line:
 
 
 def _fill(template: str, words: Mapping[str, Scalar], where: str) -> str:
-    """The template with each ``{word}`` replaced."""
+    """Return the template with each ``{word}`` replaced."""
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in words:

@@ -191,7 +191,7 @@ class Experiment(Settings):
         return self
 
     def profile(self, name: str) -> Profile:
-        """The profile of that name.
+        """Return the profile of that name.
 
         Raises:
             ConfigError: There is none; the message names those of the experiment.
@@ -202,7 +202,7 @@ class Experiment(Settings):
         return self.profiles[name]
 
     def toml(self, reproduced: Mapping[str, Scalar]) -> str:
-        """The file again, with a table of what has been run of it.
+        """Return the file again, with a table of what has been run of it.
 
         Args:
             reproduced: The content of that table, such as profile and seeds.
@@ -212,12 +212,12 @@ class Experiment(Settings):
 
 
 def find_packaged() -> dict[str, Path]:
-    """The experiments that come with the project."""
+    """Return the experiments that come with the project."""
     return {path.stem: path for path in sorted(PACKAGED.glob("*.toml"))}
 
 
 def find_experiment(name: str) -> Experiment:
-    """A packaged experiment by its name, or any by the path of its .toml file.
+    """Return a packaged experiment by its name, or any by the path of its .toml file.
 
     Raises:
         ConfigError: There is none, or its file is wrong; the message names file and key.

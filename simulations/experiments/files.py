@@ -61,7 +61,7 @@ def _problems(error: ValidationError, model: type[Settings], way_out: str) -> It
 
 
 def _list_known(model: type[Settings], *location: int | str) -> str:
-    """The keys allowed in place of an unknown one, which is the last part of ``location``."""
+    """Return the keys allowed in place of an unknown one, which is the last part of ``location``."""
     for part in location[:-1]:
         inner = [_model_in(field.annotation) for field in model.model_fields.values() if field.alias == part]
         model = next(filter(None, inner), model)
@@ -70,7 +70,7 @@ def _list_known(model: type[Settings], *location: int | str) -> str:
 
 
 def _model_in(annotation: Any) -> type[Settings] | None:
-    """The model of settings that a field's type is, or contains."""
+    """Return the model of settings that a field's type is, or contains."""
     if isinstance(annotation, type) and issubclass(annotation, Settings):
         return annotation
     return next(filter(None, map(_model_in, get_args(annotation))), None)

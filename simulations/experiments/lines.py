@@ -98,7 +98,7 @@ def words(at: Mapping[str, Scalar]) -> str:
 
 
 def run_folder(line: Line, seed: int, *more: str) -> str:
-    """A run directory's name, such as ``fedsgda-mb_synthetic-pl_s-5-k-5_seed-0``.
+    """Return a run directory's name, such as ``fedsgda-mb_synthetic-pl_s-5-k-5_seed-0``.
 
     -5 becomes ``minus-5``, since a dash only separates words.
 

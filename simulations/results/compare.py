@@ -105,7 +105,7 @@ class Comparison:
         return any(run.selected is not None for run in self.runs)
 
     def label(self, run: RunRecord) -> str:
-        """The label of a run and its other seeds: how they differ from the rest, and if any had sites missing.
+        """Return the label of a run and its other seeds: how they differ from the rest, and if any had sites missing.
 
         Returns:
             The name that was given to the group, or else text such as ``learning-rate=0.1  batch-size=8``.
@@ -137,7 +137,7 @@ class Comparison:
         ]
 
     def tables(self, metric: str | None = None) -> list[Table]:
-        """The runs as one table, and what differs in their configs as another.
+        """Return the runs as one table, and what differs in their configs as another.
 
         Args:
             metric: Whose differences from the first group are added if groups have several common seeds; None: not.
@@ -182,16 +182,16 @@ class Comparison:
         ]
 
     def text(self, metric: str | None = None) -> str:
-        """The `tables` and `reasons` for a terminal."""
+        """Return the `tables` and `reasons` for a terminal."""
         blocks = [one.text() for one in self.tables(metric)]
         return "\n\n".join([*blocks, *(["\n".join(self.reasons)] if self.reasons else [])])
 
     def csv(self) -> str:
-        """One row for each run, not rounded; config keys that have a column of their own are not repeated."""
+        """Return one row for each run, not rounded; config keys that have a column of their own are not repeated."""
         return csv_text([{**row, **config, **row} for row in self.rows() for config in [row.pop("config")]])
 
     def choose_metric(self, metric: str | None) -> str | None:
-        """The metric to draw: the one asked for, else the first that the runs have; None if they have none.
+        """Return the metric to draw: the one asked for, else the first that the runs have; None if they have none.
 
         Raises:
             ConfigError: None of the runs has the metric.
@@ -234,7 +234,7 @@ class Comparison:
         return f" on {' or '.join(rows)}" if {*metrics} - {*OF_TRAINING} else ""
 
     def differences(self, metric: str) -> dict[str, tuple[str, Difference]]:
-        """A metric's differences from that of the first group of runs (`RunRecord.metrics`), over common seeds.
+        """Return a metric's differences from that of the first group of runs (`RunRecord.metrics`), over common seeds.
 
         Returns:
             label -> (the first group's label, the difference), for groups of finished runs with finite values that

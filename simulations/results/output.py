@@ -67,7 +67,7 @@ def print_json(value: object) -> None:
 
 
 def format_cell(value: object, decimals: int | None = None) -> str:
-    """A table's cell: "-" for None, true and false in lower case.
+    """Return a table's cell: "-" for None, true and false in lower case.
 
     Args:
         decimals: Of a float below a million; other floats, or all if this is None, have six digits at most.
@@ -81,7 +81,7 @@ def format_cell(value: object, decimals: int | None = None) -> str:
 
 
 def format_metric(value: float | None, like: float | None = None) -> str:
-    """A metric's cell: four decimals, or four digits where those would be mostly zeros.
+    """Return a metric's cell: four decimals, or four digits where those would be mostly zeros.
 
     Args:
         value: None: the cell is "-".
@@ -93,12 +93,12 @@ def format_metric(value: float | None, like: float | None = None) -> str:
 
 
 def format_megabytes(count: float) -> str:
-    """A number of bytes as megabytes of 10^6 bytes."""
+    """Return a number of bytes as megabytes of 10^6 bytes."""
     return format_cell(count / 1e6, 3)
 
 
 def format_pair(mean: float | None, std: float | None) -> str:
-    """A mean of metrics and its standard deviation.
+    """Return a mean of metrics and its standard deviation.
 
     Args:
         std: None: there is none, and the mean stands alone.
@@ -107,12 +107,12 @@ def format_pair(mean: float | None, std: float | None) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
-    """A number with its noun, in the plural unless it is 1."""
+    """Return a number with its noun, in the plural unless it is 1."""
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def metric_cell(value: float | None) -> tuple[str, float | None]:
-    """A metric's cell of a `Table`."""
+    """Return a metric's cell of a `Table`."""
     return format_metric(value), value
 
 
@@ -138,7 +138,7 @@ class Table:
         return [[text for text, _ in row] for row in self.cells]
 
     def text(self) -> str:
-        """The table for a terminal."""
+        """Return the table for a terminal."""
         return (f"{self.caption}:\n" if self.caption else "") + table(self.columns, self.texts)
 
 

@@ -22,7 +22,7 @@ def over_seeds(ended: Iterable[tuple[float | None, bool]]) -> tuple[int, float |
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """The mean and the sample standard deviation.
+    """Return the mean and the sample standard deviation.
 
     Args:
         values: The values; if one of them is not finite, the mean is nan and the deviation None.
@@ -36,7 +36,7 @@ def mean_and_std(values: Sequence[float]) -> tuple[float | None, float | None]:
 
 
 def rank(finished: int, missing: int, mean: float | None, mode: str) -> tuple[int, int, float]:
-    """A configuration's sort key, the best first.
+    """Return a configuration's sort key, the best first.
 
     It ranks by the number of seeds that finished with all sites, then by the number that finished, then by the mean of
     the last round's metric over these. A mean over fewer seeds is not compared with one over more: seeds that failed or

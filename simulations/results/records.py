@@ -111,7 +111,7 @@ class RunRecord:
         return {line["round"]: line[metric] for line in self.lines if metric in line}
 
     def last(self, metric: str) -> float | None:
-        """The metric in the last round that was evaluated by it or, with ``select-by``, in the selected round.
+        """Return the metric in the last round that was evaluated by it or, with ``select-by``, in the selected round.
 
         Returns:
             The value, which may be nan; None if the run has none.
@@ -152,7 +152,7 @@ class RunRecord:
         return {key: default.get(key) for key in keys if repr(self.config[key]) != repr(default.get(key))}
 
     def unlike(self, config: Mapping[str, Scalar], free: Sequence[str]) -> list[str]:
-        """The keys whose values would differ in a run of this flat run config.
+        """Return the keys whose values would differ in a run of this flat run config.
 
         Args:
             config: Flat; absent keys take their defaults.
@@ -168,7 +168,7 @@ class RunRecord:
 
 @cache
 def defaults(strategy: Scalar | None) -> dict[str, Scalar]:
-    """The resolved run config if only the strategy is given; empty if there is no such strategy any more."""
+    """Return the resolved run config if only the strategy is given; empty if there is no such strategy any more."""
     try:
         return flatten(parse_run_config({"strategy": strategy}).resolve())  # type: ignore[dict-item]
     except ConfigError:
@@ -176,7 +176,7 @@ def defaults(strategy: Scalar | None) -> dict[str, Scalar]:
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys whose values are not the same in all configs.
+    """Return the keys whose values are not the same in all configs.
 
     Args:
         configs: Flat configs; a key that one of them lacks has the value None there.
@@ -189,7 +189,7 @@ def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def evaluation(line: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of a line of metrics.jsonl.
+    """Return the metrics of a line of metrics.jsonl.
 
     Returns:
         Metric -> value; empty if the round was not evaluated.
@@ -240,7 +240,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """All complete lines; the last one may be half written."""
+    """Return all complete lines; the last one may be half written."""
     text = path.read_text("utf-8") if path.exists() else ""
     lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
     if not all(isinstance(line, dict) and "round" in line for line in lines):

@@ -49,7 +49,7 @@ def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
 
 
 def as_html(comparison: Comparison) -> str:
-    """The page's text, which is always the same for the same runs."""
+    """Return the page's text, which is always the same for the same runs."""
     runs, metrics = comparison.runs, comparison.compared
     figure = io.BytesIO()
     if metrics:
@@ -67,7 +67,7 @@ def as_html(comparison: Comparison) -> str:
 
 
 def _tell(run: RunRecord, comparison: Comparison) -> dict[str, Any]:
-    """The part of the page on one run, with tables before and behind its facts; empty tables are not shown."""
+    """Return the part of the page on one run, with tables before and behind its facts; empty tables are not shown."""
     reason = " ".join(run.reason.split())
     if run.status == UNFINISHED:
         reason = "it is still running, or it ended before it could say why"

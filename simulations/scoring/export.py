@@ -166,7 +166,7 @@ def _silence() -> Iterator[None]:
 
 
 def _name_inputs(file: onnx.ModelProto, table: Preprocessing) -> onnx.ModelProto:
-    """The file with an input for each raw column of a table; texts become their indices."""
+    """Return the file with an input for each raw column of a table; texts become their indices."""
     from onnx import TensorProto, compose, helper
 
     compose.add_prefix(file, "scorer/", rename_outputs=False, inplace=True)

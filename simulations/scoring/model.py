@@ -222,7 +222,7 @@ def probabilities(scores: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _config_of(record: RunRecord) -> RunConfig:
-    """The config of a run that has a network.
+    """Return the config of a run that has a network.
 
     Raises:
         ConfigError: It has none, or has not finished.
@@ -246,7 +246,7 @@ def _config_of(record: RunRecord) -> RunConfig:
 
 
 def _choose_file(path: Path, model: str) -> tuple[str, Path]:
-    """The name of a model of the run, and its file."""
+    """Return the name of a model of the run, and its file."""
     files = {LAST: path / "model.safetensors"} if (path / "model.safetensors").is_file() else {}
     files |= {file.stem.removeprefix(_PREFIX): file for file in sorted(path.glob(f"{_PREFIX}*.safetensors"))}
     if not files:
@@ -270,7 +270,7 @@ def _read_preprocessing(path: Path) -> Preprocessing | None:
 
 
 def _read_network(path: Path, config: RunConfig, shape: tuple[int, ...]) -> FlatModel:
-    """The network with the weights of a file, on the GPU if there is one and the run may take it."""
+    """Return the network with the weights of a file, on the GPU if there is one and the run may take it."""
     dtype = dtype_of(config.training)
     module = build_model(config.run.model, shape, config.training.seed).to(dtype)
     try:

@@ -79,7 +79,7 @@ class FederationTrial(tune.Trainable):
 
 
 def stop_reason(metric: str, reported: dict[str, Any], trial: Trial) -> str:
-    """The reason in the failure.json of a trial that the scheduler stopped.
+    """Return the reason in the failure.json of a trial that the scheduler stopped.
 
     Args:
         reported: The last line that Tune has; empty if there is none: the metric is then nan, and the round 0.

@@ -38,7 +38,7 @@ _BLOCK_BYTES = 16
 
 
 def random_elements(length: int) -> NDArray[np.uint64]:
-    """(length,) uniform elements of Z_2^64 from the operating system, for masks that no one else can compute."""
+    """Return (length,) uniform elements of Z_2^64 from the operating system, for masks that no one else can compute."""
     return np.frombuffer(secrets.token_bytes(8 * length), dtype=np.uint64).copy()
 
 
@@ -148,7 +148,7 @@ class _Stream:
             self._floor += 1
 
     def _make(self, first: int, count: int, length: int) -> NDArray[np.uint64]:
-        """(count, at least length) the masks of ``count`` updates from ``first`` on."""
+        """Return (count, at least length) the masks of ``count`` updates from ``first`` on."""
         blocks = -(-8 * length // _BLOCK_BYTES)
         counters = np.empty((count, blocks, 2), dtype=">u8")
         counters[:, :, 0] = (np.uint64(self._address + first) + np.arange(count, dtype=np.uint64))[:, None]

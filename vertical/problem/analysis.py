@@ -144,7 +144,7 @@ def _conjugate(
     w: Float64[np.ndarray, "d"],
     slope: Float64[np.ndarray, "d"],
 ) -> Float64[np.ndarray, "d"]:
-    """An approximate -H^-1 slope, always a direction of descent."""
+    """Return an approximate -H^-1 slope, always a direction of descent."""
     curvatures = objective.curvatures(product(features, w), labels) / len(labels)
     own = objective.penalty_curvature(w)
     step, residual = np.zeros(len(w)), slope.copy()
@@ -173,7 +173,7 @@ def _line_search(
     down: Float64[np.ndarray, "d"],
     slope: float,
 ) -> tuple[Float64[np.ndarray, "d"], float] | None:
-    """The first of w + down, w + down / 2, ... where f is low enough, and f there; None if none is."""
+    """Return the first of w + down, w + down / 2, ... where f is low enough, and f there; None if none is."""
     rounding = 1e-14 * abs(at)
     length = 1.0
     for _ in range(60):

@@ -130,7 +130,7 @@ def _load(spec: DataSpec, parties: int, partition: str, regression: bool, multic
 
 
 def _with_intercept(data: VerticalData) -> VerticalData:
-    """The same data with a column of ones, the last, at the first party."""
+    """Return the same data with a column of ones, the last, at the first party."""
     number, (first, *others) = data.train_features.shape[1], data.columns
     train, test = (_with_ones(features) for features in (data.train_features, data.test_features))
     columns = (np.append(first, number), *others)
@@ -181,7 +181,7 @@ def _read(spec: DataSpec) -> Source:
 
 
 def _encode(source: Source, train_rows: Int64[np.ndarray, "train"]) -> Features:
-    """The features of all rows, dense (n, d) float64 or CSR."""
+    """Return the features of all rows, dense (n, d) float64 or CSR."""
     features = source.features(train_rows)[0]
     if not isinstance(features, np.ndarray):
         return cast(Features, features)
@@ -190,7 +190,7 @@ def _encode(source: Source, train_rows: Int64[np.ndarray, "train"]) -> Features:
 
 
 def _numbers(classes: Sequence[str]) -> Float64[np.ndarray, "{len(classes)}"]:
-    """The labels of a regression, as numbers."""
+    """Return the labels of a regression, as numbers."""
     try:
         numbers = np.array([float(name) for name in classes])
     except ValueError:
@@ -207,7 +207,7 @@ def _numbers(classes: Sequence[str]) -> Float64[np.ndarray, "{len(classes)}"]:
 def _split(
     source: Source, labels: Real[np.ndarray, "n"], spec: DataSpec, regression: bool
 ) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
-    """The training rows and the test rows; each set of a classification has both classes."""
+    """Return the training rows and the test rows; each set of a classification has both classes."""
     if source.train_count is not None:
         train_rows, test_rows = source.own_split()
     elif regression:

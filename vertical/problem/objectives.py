@@ -67,7 +67,7 @@ _ROBUST = Loss(
 
 
 def _excess(z: Float64[np.ndarray, "n k"], y: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "n k"]:
-    """The slopes of softmax: the probability of each class, less 1 at the row's own."""
+    """Return the slopes of softmax: the probability of each class, less 1 at the row's own."""
     slopes: Array = softmax(z, axis=1)
     slopes[np.arange(len(y)), y.astype(np.int64)] -= 1.0
     return slopes

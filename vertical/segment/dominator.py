@@ -90,7 +90,7 @@ def flip_rate(epsilon: float) -> float:
 
 
 def come_true(chances: Array) -> Flips:
-    """(n,) booleans, true with these probabilities, from the system's randomness."""
+    """Return (n,) booleans, true with these probabilities, from the system's randomness."""
     uniform = np.frombuffer(os.urandom(8 * len(chances)), dtype=np.uint64) >> np.uint64(11)  # 53 bits
     flips: Flips = uniform < chances * 2.0**53
     return flips
@@ -108,7 +108,7 @@ def notice(labels: Array, flips: Flips | None) -> bytes:
 
 
 def agreed_flips(plan: SegmentPlan, me: int, own: bytes, notices: dict[int, bytes], held: Flips | None) -> Flips | None:
-    """(n,) flips that the first active party has sent, once all notices agree; None without label privacy.
+    """Return (n,) flips that the first active party has sent, once all notices agree; None without label privacy.
 
     Args:
         own: This party's notice.

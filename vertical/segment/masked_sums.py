@@ -99,7 +99,7 @@ class Gathering:
         return self._counts[self._next % self._window] == self._needed
 
     def take(self) -> tuple[int, Elements]:
-        """The next position and its sum, which must be complete; zeros where nobody gives."""
+        """Return the next position and its sum, which must be complete; zeros where nobody gives."""
         position = self._next
         slot = position % self._window
         if not self.ready:

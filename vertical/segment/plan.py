@@ -114,7 +114,7 @@ class SegmentPlan:
         return self.embedding > 1 and self.problem != SOFTMAX
 
     def moves(self, party: int) -> bool:
-        """Whether a party's block is updated."""
+        """Return whether a party's block is updated."""
         return self.update_passive or party in self.active
 
     def digest(self) -> bytes:

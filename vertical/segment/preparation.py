@@ -101,7 +101,7 @@ def agree_keys(plan: SegmentPlan, me: int, private: X25519PrivateKey, hellos: Ma
 def prepared_block(
     me: int, plan: SegmentPlan, holding: Holding, objective: Objective, state: PartyState, network: Architecture | None
 ) -> Block:
-    """The party's block as its last segment left it.
+    """Return the party's block as its last segment left it.
 
     Args:
         network: What the party makes its embeddings with, in a plan that has any.
@@ -147,7 +147,7 @@ def _new_block(plan: SegmentPlan, holding: Holding, objective: Objective, networ
 def prepared_head(
     me: int, plan: SegmentPlan, objective: Objective, state: PartyState, network: Architecture | None
 ) -> Head | None:
-    """The head as its last segment left it; None at a party without.
+    """Return the head as its last segment left it; None at a party without.
 
     Raises:
         ValueError: As of `Head.set_weights`, or there is none to score rows with.
@@ -181,7 +181,7 @@ def shared_sums(
     send: Send,
     recorder: Recorder | None,
 ) -> Sums:
-    """The sums, with the plan's masking. With two parties nothing can be hidden, so nothing is masked.
+    """Return the sums, with the plan's masking. With two parties nothing can be hidden, so nothing is masked.
 
     Raises:
         PartyError: A party's public key makes no secret.

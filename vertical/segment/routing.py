@@ -140,7 +140,7 @@ class FrameRouter:
             raise self._failure
 
     def _awaits(self, kind: int, peer: int) -> bool:
-        """Whether a peer sends a notice of some kind."""
+        """Return whether a peer sends a notice of some kind."""
         if kind == Kind.LABELS:
             return {peer, self._me} <= self._places.keys()
         return self._everybody.get(kind, False)

@@ -58,7 +58,7 @@ class Agenda:
         return max(self.plan.width * (self.plan.rows + self.plan.test_rows), self.totals)
 
     def batches(self, place: int) -> Iterator[NDArray[np.int64]]:
-        """The rows of every update that a place dominates in the segment."""
+        """Return the rows of every update that a place dominates in the segment."""
         for epoch in range(self.plan.first_epoch, self.plan.first_epoch + self.plan.epochs):
             yield from self.schedule.batches(epoch, place)
 

@@ -86,7 +86,7 @@ class Address:
 
 
 def free_port() -> int:
-    """A free TCP port of 127.0.0.1.
+    """Return a free TCP port of 127.0.0.1.
 
     For a minute the system gives it to no program that asks for any free port, since a connection that the server
     closes first keeps it in the state TIME_WAIT; `listen` can take it.
@@ -176,14 +176,14 @@ def stop_listening(listener: socket.socket) -> None:
 
 
 def reason_of(error: OSError) -> str:
-    """The plain reason of a failure: asyncio adds addresses to an error's text, and a timeout has no text."""
+    """Return the plain reason of a failure: asyncio adds addresses to an error's text, and a timeout has no text."""
     if isinstance(error.errno, int) and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or "nothing"
 
 
 def _left_behind(path: str) -> bool:
-    """Whether no process listens at a socket file any more."""
+    """Return whether no process listens at a socket file any more."""
     try:
         if not stat.S_ISSOCK(Path(path).lstat().st_mode):
             return False
@@ -195,7 +195,7 @@ def _left_behind(path: str) -> bool:
 
 
 async def _resolve(address: Address, flags: int = 0) -> tuple[socket.AddressFamily, str | tuple[str, int]]:
-    """A socket's family, and its path or numeric address; only host names go to the resolver."""
+    """Return a socket's family, and its path or numeric address; only host names go to the resolver."""
     if address.kind == "unix":
         return socket.AF_UNIX, address.text
     host, port = address.host, address.port

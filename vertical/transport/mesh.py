@@ -266,7 +266,7 @@ class Mesh(Hub):
                     await self._change.wait()
 
     def _all_done(self) -> bool:
-        """Whether every peer has announced that it sends no more, and so needs nothing more, or is gone."""
+        """Return whether every peer has announced that it sends no more, and so needs nothing more, or is gone."""
         return self._error is not None or all(link is None or link.closed or link.is_done for link in self._links)
 
     def _all_told(self) -> bool:

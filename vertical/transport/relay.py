@@ -132,25 +132,25 @@ class Relay:
         return self.reaches(peer) and (peer < self._me or self._hidden[self._me])
 
     def reaches(self, peer: int) -> bool:
-        """Whether this party can connect to a peer."""
+        """Return whether this party can connect to a peer."""
         return not self._hidden[peer]
 
     def relays(self, one: int, other: int) -> bool:
-        """Whether two parties meet at the relay."""
+        """Return whether two parties meet at the relay."""
         hidden = self._hidden
         return one != other and max(one, other) < len(hidden) and hidden[one] and hidden[other]
 
     def meets(self, peer: int) -> bool:
-        """Whether this party meets a peer at the relay."""
+        """Return whether this party meets a peer at the relay."""
         return self.relays(self._me, peer)
 
     def is_needed(self) -> bool:
-        """Whether others meet at this party, and one of them has not sent its last frame."""
+        """Return whether others meet at this party, and one of them has not sent its last frame."""
         links = [link for link, hidden in zip(self._links, self._hidden, strict=True) if hidden and link is not None]
         return self._me == self.place and len(links) > 1 and any(not (link.is_done or link.closed) for link in links)
 
     def depends_on(self, peer: int) -> bool:
-        """Whether a peer is the relay of connections of this party on which more is to come."""
+        """Return whether a peer is the relay of connections of this party on which more is to come."""
         return peer == self.place and any(not link.is_done for link in self._tunnelled_links())
 
     def welcome(self, peer: int) -> None:
@@ -221,7 +221,7 @@ class Relay:
         self._resume()
 
     def holds_up(self, peer: int) -> bool:
-        """Whether others wait until a peer takes their bytes."""
+        """Return whether others wait until a peer takes their bytes."""
         return any(to == peer for _, to in self._held_up)
 
     def _resume(self) -> None:

@@ -91,7 +91,7 @@ def attempt(call: Callable[..., T], *arguments: Any) -> T | Exception:
 
 
 def _start(client: MethodClient[Any], task: Task[Any, Any], x: Tensor, config: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """The client's task, what the server sent it, and its carry."""
+    """Return the client's task, what the server sent it, and its carry."""
     down = client.received(config)
     return task, down, client.method.client.start(x, down, client.state, task)
 

@@ -73,7 +73,7 @@ class Stacker:
     def __call__(
         self, messages: Sequence[Message], contexts: Sequence[Context | None]
     ) -> list[Message | Exception | None]:
-        """The reply to each message, the exception that its client met, or None; see `in_process.Together`."""
+        """Return the reply to each message, the exception that its client met, or None; see `in_process.Together`."""
         outcomes: list[Message | Exception | None] = [None] * len(messages)
         groups: dict[tuple[Hashable, ...], list[int]] = {}
         works: dict[int, Work] = {}
@@ -164,7 +164,7 @@ class Stacker:
 
 
 def asks_for_steps(message: Message, context: Context) -> bool:
-    """Whether a message asks a client of a method for local steps."""
+    """Return whether a message asks a client of a method for local steps."""
     if message.metadata.message_type != MessageType.TRAIN or PHASE in need(message.content, CONFIG, ConfigRecord):
         return False
     return issubclass(run_config(context).algorithm.client, MethodClient)

@@ -63,7 +63,7 @@ class StackedNetwork:
         return values[-1].squeeze(2), pull
 
     def curve(self, weights: Tensor, features: Tensor, direction: Tensor, slopes: Tensor, curvatures: Tensor) -> Tensor:
-        """(C, d) the products of Hessians with directions (C, d), for a loss that is a sum over the scores.
+        """Return (C, d) the products of Hessians with directions (C, d), for a loss that is a sum over the scores.
 
         Args:
             weights: As in `forward`.
@@ -130,7 +130,7 @@ def _flatten(features: Tensor) -> Tensor:
 
 
 def _evaluate(layers: list[tuple[Tensor, Tensor]], rows: Tensor) -> list[Tensor]:
-    """The input (C, b, inputs) of each layer, the first being the rows, and the last layer's output."""
+    """Return the input (C, b, inputs) of each layer, the first being the rows, and the last layer's output."""
     values = [rows]
     for place, (weight, bias) in enumerate(layers):
         product = torch.bmm(values[-1], weight.transpose(1, 2))

@@ -175,7 +175,7 @@ def check_name(key: str, name: str) -> None:
 
 
 def _cut(vector: Array, shapes: list[tuple[int, int]]) -> list[tuple[Array, Array]]:
-    """Each layer's matrix (inputs, outputs) and bias (outputs,), as views of a flat vector."""
+    """Return each layer's matrix (inputs, outputs) and bias (outputs,), as views of a flat vector."""
     layers, start = [], 0
     for inputs, outputs in shapes:
         middle = start + inputs * outputs

@@ -127,7 +127,7 @@ class SparseBlock(Block):
 
 
 def _copy(rows: Int64[np.ndarray, "b"]) -> Int64[np.ndarray, "b"]:
-    """A copy, of the type that kernels are compiled for; read-only or strided arrays are of other types."""
+    """Return a copy, of the type that kernels are compiled for; read-only or strided arrays are of other types."""
     return np.array(rows, dtype=np.int64)
 
 
@@ -138,7 +138,7 @@ def _log_keep(step: float, weight: float) -> float:
 
 @jit()
 def _field(w: float, push: float, rate: float) -> float:
-    """The field whose flow over time 1 is one drift."""
+    """Return the field whose flow over time 1 is one drift."""
     square = w * w
     inverse = 1.0 / (1.0 + square)
     inverses = inverse * inverse
