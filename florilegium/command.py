@@ -14,7 +14,7 @@ def put_last(folder: Path) -> None:
     A user's folder may contain names that the project's packages have, such as ``apps``.
 
     Args:
-        folder: as `Path.resolve` gives it; entries that lead there are removed, and empty ones.
+        folder: As `Path.resolve` gives it; entries that lead there are removed, and empty ones.
     """
     sys.path[:] = [entry for entry in sys.path if entry and Path(entry).resolve() != folder]
     sys.path.append(str(folder))

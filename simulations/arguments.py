@@ -22,9 +22,9 @@ class Cluster:
     """Where the workers of a run on Ray are.
 
     Attributes:
-        address: of a Ray cluster's head, or "auto" for one that runs on this machine; empty: a Ray of its own.
-        workers: their number; None: one for each CPU, and no more than there are clients.
-        gpus: the share of a GPU that each worker takes.
+        address: Of a Ray cluster's head, or "auto" for one that runs on this machine; empty: a Ray of its own.
+        workers: Their number; None: one for each CPU, and no more than there are clients.
+        gpus: The share of a GPU that each worker takes.
     """
 
     address: str = ""
@@ -57,10 +57,10 @@ Json = Annotated[bool, typer.Option("--json", help="print the outcome on stdout 
 
 
 def overrides_of(texts: Sequence[str] | None) -> dict[str, Scalar]:
-    """The flat run config of some ``key=value`` strings or TOML files; later ones win.
+    """Return the flat run config of some ``key=value`` strings or TOML files; later ones win.
 
     Raises:
-        ConfigError: a text is neither, or names a key that the command line sets itself.
+        ConfigError: A text is neither, or names a key that the command line sets itself.
     """
     from apps.config import ConfigError
     from apps.run_config.pairs import parse_pairs
@@ -77,10 +77,10 @@ def overrides_of(texts: Sequence[str] | None) -> dict[str, Scalar]:
 
 
 def sites_of(clients: int | None, texts: Sequence[str] | None) -> tuple[int, list[dict[str, Scalar]]]:
-    """The number of clients, and their node configs, from ``key=value`` strings or TOML files, if there are any.
+    """Return the number of clients, and their node configs, from ``key=value`` strings or TOML files, if there are any.
 
     Raises:
-        ConfigError: a text is neither; it sets a site's partition, which follows from the order of the texts; or there
+        ConfigError: A text is neither; it sets a site's partition, which follows from the order of the texts; or there
             are more or fewer texts than clients.
     """
     from apps.config import ConfigError
@@ -98,10 +98,10 @@ def sites_of(clients: int | None, texts: Sequence[str] | None) -> tuple[int, lis
 
 
 def stack_of(text: str) -> Stack:
-    """The value of ``--stack``.
+    """Return the value of ``--stack``.
 
     Raises:
-        ConfigError: it is neither "auto" nor a number above 0.
+        ConfigError: It is neither "auto" nor a number above 0.
     """
     if text == AUTO:
         return AUTO
@@ -111,14 +111,14 @@ def stack_of(text: str) -> Stack:
 
 
 def wrong_stack(key: str, given: object) -> ConfigError:
-    """The error about a number of clients to stack that is none."""
+    """Return the error about a number of clients to stack that is none."""
     from apps.config import ConfigError
 
     return ConfigError(key, got=repr(given), allowed="auto, or an integer >= 1", hint="auto tries what is fastest")
 
 
 def add_directory(flat: Mapping[str, Scalar], directory: Path) -> dict[str, Scalar]:
-    """The flat run config of a run whose directory is ``directory``.
+    """Return the flat run config of a run whose directory is ``directory``.
 
     Returns:
         A copy with ``output-dir``, the absolute path of the folder above it, and ``run-name``, its own name.
@@ -131,7 +131,7 @@ def nest(flat: Mapping[str, Scalar]) -> dict[str, Any]:
     """``{"fedx.gamma": 0.5}`` -> ``{"fedx": {"gamma": 0.5}}``, the form a TOML file has.
 
     Args:
-        flat: value by key; what stands before a key's last dot names a table, and no other key may have that name.
+        flat: Value by key; what stands before a key's last dot names a table, and no other key may have that name.
     """
     tree: dict[str, Any] = {}
     for key, value in flat.items():

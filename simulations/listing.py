@@ -40,7 +40,7 @@ def collect() -> dict[Section, dict[str, Any]]:
         By section, a text for each name; for an experiment its title, paper, figure, data sets and minutes.
 
     Raises:
-        ConfigError: an experiment's file is wrong.
+        ConfigError: An experiment's file is wrong.
     """
     from apps.config import known_keys
     from apps.registry import ALGORITHMS

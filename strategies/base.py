@@ -31,11 +31,11 @@ class PayloadStrategy(Family, Strategy):
     """Base of all strategies: a `Family` that Flower can run.
 
     Attributes:
-        schema: what the sites' own files have in common, set by the handshake; None if they read none.
-        prepared: whether everything before round 1 is done.
-        exchange: the newest.
-        pending: The newest exchange inside of its guards.
-        guards: The modes that surround each exchange, the first outermost.
+        schema: The common schema of the sites' own files. None before the handshake, or if sites read no files.
+        prepared: Whether everything before round 1 is done.
+        exchange: The newest exchange.
+        pending: The generator of the newest exchange and its guards.
+        guards: The guards of each exchange, the first outermost.
     """
 
     exchange_type: ClassVar[type[Exchange]] = Exchange
@@ -51,10 +51,10 @@ class PayloadStrategy(Family, Strategy):
     # Before round 1.
 
     def join(self, grid: Grid) -> Roster:
-        """Do the handshake, once.
+        """Do the handshake, unless it is done.
 
         Raises:
-            StrategyError: sites are missing, or do not fit each other or the strategy.
+            StrategyError: Sites are missing, or their data do not fit each other or the strategy.
         """
         if not self.roster:
             timeout, counted = self.training.handshake_timeout, self.counts_samples
@@ -65,10 +65,10 @@ class PayloadStrategy(Family, Strategy):
         return self.roster
 
     def prepare(self, arrays: ArrayRecord, grid: Grid) -> Roster:
-        """Do the handshake and, without a restored state, the prologue, once.
+        """Do the handshake and, without a restored state, the prologue, unless they are done.
 
         Args:
-            arrays: the model that the first round starts from.
+            arrays: The initial model of the first round.
         """
         roster = self.join(grid)
         self.grid = grid
@@ -93,13 +93,13 @@ class PayloadStrategy(Family, Strategy):
         config: Mapping[str, Any] | None = None,
         phase: str = "",
     ) -> list[Message]:
-        """Open an exchange and return one message per client; all messages share the same records.
+        """Open an exchange and return one message per client. All messages share the same records.
 
         A guard may leave out clients.
 
         Args:
-            config: scalars for the messages' config.
-            phase: name of the exchange, "" for the round's own.
+            config: Scalars for the messages' config.
+            phase: The name of the exchange. "": the round's main exchange.
         """
         up = {**self.phases, **dict.fromkeys(EVALUATIONS, GroupCounts)}[phase] if phase else self.up_type
         scalars = {**(config or {}), **self.extra_config, ROUND: server_round, **({PHASE: phase} if phase else {})}
@@ -121,10 +121,10 @@ class PayloadStrategy(Family, Strategy):
         """Validate the replies to the open exchange.
 
         Returns:
-            The good ones, in order of partition id.
+            The good replies, in order of partition id.
 
         Raises:
-            StrategyError: as in `Exchange.receive`.
+            StrategyError: See `Exchange.receive`.
         """
         assert self.pending is not None
         try:
@@ -143,28 +143,28 @@ class PayloadStrategy(Family, Strategy):
         phase: str,
         config: Mapping[str, Any] | None = None,
     ) -> list[Reply]:
-        """Run a whole exchange besides the round's own: one of ``phases``, or one in which sites evaluate.
+        """Run an additional exchange from start to end: one of ``phases``, or an evaluation.
 
         Raises:
-            StrategyError: fewer than ``min-train-nodes`` good replies.
+            StrategyError: Fewer than ``min-train-nodes`` replies are good.
         """
         messages = self.messages(server_round, places, arrays, payload, config, phase)
         assert self.exchange is not None
         return self.receive(server_round, self.exchange.send(messages))
 
-    # Flower's interface. ``more`` takes arguments that a later Flower may add; nothing here needs them.
+    # Flower's interface. ``more`` accepts arguments that a later Flower may add, and ignores them.
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, **more: Any
     ) -> Iterable[Message]:
-        """Sample the round's clients and make their messages.
+        """Sample the round's clients and return their messages.
 
         Args:
-            config: scalars for every message, beside the strategy's own.
-            grid: for the exchanges before the round's own: handshake, prologue and `inquire`.
+            config: Scalars for every message, in addition to the strategy's.
+            grid: The grid for the handshake, the prologue and the exchanges of `inquire`.
 
         Raises:
-            StrategyError: one of these failed, or there are too few clients.
+            StrategyError: An earlier exchange failed, or there are too few clients.
         """
         roster = self.prepare(arrays, grid)
         self.report = RoundReport()
@@ -177,10 +177,10 @@ class PayloadStrategy(Family, Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message], **more: Any
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Validate the replies, drop and name the bad ones, and combine the rest.
+        """Validate the replies, drop and name bad replies, and combine the good replies.
 
         Raises:
-            StrategyError: there are too few good replies, or the new model or state is not finite although all were.
+            StrategyError: Too few replies are good, or the new model or state is not finite although all replies were.
         """
         valid = self.receive(server_round, replies)
         with np.errstate(over="ignore", invalid="ignore"):  # `check_finite` follows
@@ -191,11 +191,11 @@ class PayloadStrategy(Family, Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, **more: Any
     ) -> Iterable[Message]:
-        """Return no messages: the run evaluates without this hook of Flower's."""
+        """Return no messages: the run evaluates without this Flower hook."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message], **more: Any) -> MetricRecord | None:
-        """Nothing was asked."""
+        """Return None, since `configure_evaluate` sends no messages."""
         return None
 
     def summary(self) -> None:

@@ -7,7 +7,7 @@ from strategies.method import MethodStrategy, strategy_of
 
 
 class ProximalStrategy(MethodStrategy):
-    """Base of the strategies for f + g: clients send points before their prox, and the server averages them."""
+    """Base of the strategies for f + g: clients send points before the proximal step, and the server averages them."""
 
 
 Composite = strategy_of(COMPOSITE, "Composite", ProximalStrategy)

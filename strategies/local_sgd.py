@@ -1,4 +1,4 @@
-"""The server halves of local SGD and its variants, each of which is a module of `methods`."""
+"""The server halves of local SGD and its variants. Each is a module of `methods`."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -20,10 +20,10 @@ Scaffold = strategy_of(SCAFFOLD, "Scaffold")
 
 
 class FedProx(MethodStrategy):
-    """Sends mu in every message's config.
+    """FedProx, which sends mu in every message's config.
 
-    With ``client-weights`` "examples" the mean equals that of `flwr.serverapp.strategy.FedProx` to the bit: its weights
-    are the numbers of examples in the replies, and it is computed in the model's number type.
+    With ``client-weights`` "examples" the mean equals Flower's (`flwr.serverapp.strategy.FedProx`) to the bit: the
+    weights are the replies' numbers of examples, and the mean is computed in the model's number type.
     """
 
     method = FEDPROX

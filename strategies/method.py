@@ -31,17 +31,17 @@ from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import Reply
 
 T = TypeVar("T")
-# yields each exchange that trains, receives its replies, and ends with a result
+# yields each training exchange, receives its replies, and returns a result
 Trains = Generator[Train, Replies[Any], T]
-# Most are needed by equal scores of many rows, and by scores far from 0 that differ little.
+# Enough even if many rows have equal scores, or if scores are far from 0 and differ little.
 EXCHANGES = 4
 
 
 class MethodStrategy(PayloadStrategy):
-    """A strategy that runs the server half of a `Method`. Subclasses name their `method`."""
+    """A strategy that runs the server half of a `Method`. Subclasses set `method`."""
 
     method: Method
-    # the round that `inquire` has begun, its exchanges, and the one that trains
+    # the round that `inquire` has begun, its exchanges, and the training exchange
     opened: int | None = None
     exchanges: Trains[Any]
     train: Train
@@ -55,7 +55,7 @@ class MethodStrategy(PayloadStrategy):
         super().__init__(training, settings)
         declare(self, self.method.of(self.settings))
         self.headline = self.method.server.headline(self.settings)
-        # the model of the newest round; None if this process has made none
+        # the newest round's model; None before the first round of this process
         self.made: FloatArray | None = None
         with raise_setup():
             self.method.checks.run(self.plan(0))
@@ -74,15 +74,15 @@ class MethodStrategy(PayloadStrategy):
             raise SetupError("privacy.delta", got=got, allowed=allowed, hint="set a smaller one")
 
     def plan(self, server_round: int) -> Plan[Any]:
-        """Say what the method may know in a round.
+        """Return the information that the method gets about a round.
 
         Args:
-            server_round: 0 for all that precedes the first.
+            server_round: The round. 0: before round 1.
         """
         return Plan(server_round, self.training, self.settings, self.loss, self.roster.class_counts, self.layout)
 
     def replies(self, replies: list[Reply]) -> Replies[Any]:
-        """Show a method the good replies of a round, or of a phase, in which they carry no model."""
+        """Convert the good replies of a round or a phase for the method. Replies of a phase carry no model."""
         places = [reply.place for reply in replies]
         weights = self.weights(replies)
         return Replies(
@@ -96,10 +96,16 @@ class MethodStrategy(PayloadStrategy):
         )
 
     def carry_out(self, server_round: int, arrays: ArrayRecord, exchanges: Exchanges[T]) -> Trains[T]:
-        """Do the exchanges of a method's generator, and return its result; yield those that train.
+        """Run the exchanges of a method's generator.
 
         Args:
             arrays: The model to send.
+
+        Yields:
+            The training exchanges, which the caller runs.
+
+        Returns:
+            The generator's result.
         """
         replies: Any = None
         while True:
@@ -120,26 +126,26 @@ class MethodStrategy(PayloadStrategy):
         self.state = finish(self.carry_out(0, arrays, begun))
 
     def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
-        """Begin a round, and do its exchanges up to the one that trains.
+        """Begin a round, and run its exchanges up to the training exchange.
 
         Raises:
-            SetupError: The method needs the exact model of the newest round, and got another one.
+            SetupError: The method needs the exact model of the newest round, and got a different model.
         """
         point, *buffers = model_arrays(arrays)
         objection = self.method.objection
         if objection and self.made is not None and not np.array_equal(self.made, point, equal_nan=True):
             raise SetupError(
                 f"round {server_round}: the model",
-                got="another one than the last round made, as if a wrapper had noised it",
-                allowed=f"the same, since {objection}",
-                hint="leave out the wrapper, or set strategy to another",
+                got="a model that differs from the last round's result, as if a wrapper had added noise",
+                allowed=f"the last round's result, since {objection}",
+                hint="remove the wrapper, or set another strategy",
             )
         self.begin_round(server_round, arrays)
         self.opened = server_round
         return arrays if self.train.x is None else model_record([self.train.x, *buffers])
 
     def begin_round(self, server_round: int, arrays: ArrayRecord) -> None:
-        """Start the method's generator, and do its exchanges up to the one that trains."""
+        """Start the method's generator, and run its exchanges up to the training exchange."""
         exchanges = self.method.server.run(model_arrays(arrays)[0], self.state, self.plan(server_round))
         self.exchanges = self.carry_out(server_round, arrays, exchanges)
         self.train = next(self.exchanges)
@@ -156,7 +162,7 @@ class MethodStrategy(PayloadStrategy):
         self.method.checks.record(payload, self.model, self.plan(0))
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
-        self.down(server_round)  # begins the round if its model was sent by other means
+        self.down(server_round)  # begins the round if `inquire` did not run
         read = self.replies(replies)
         point, self.state = finish(self.exchanges, read)
         self.opened, self.made = None, point
@@ -167,17 +173,17 @@ class MethodStrategy(PayloadStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message], **more: Any
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Do what the base class does, and note what samples have spent of a budget."""
+        """Combine the replies, and report the privacy budget that samples have spent."""
         combined = super().aggregate_train(server_round, replies, **more)
         if self.privacy.epsilon:
             self.report.extras["epsilon"] = self.account(server_round)
         return combined
 
     def account(self, rounds: int) -> float:
-        """Return what a sample of the smallest site has spent of the budget, if the site took part in every round.
+        """Return the epsilon that a sample of the smallest site has spent if the site took part in every round.
 
         Args:
-            rounds: that have been.
+            rounds: The number of finished rounds.
         """
         taken, privacy, samples = self.method.taken, self.privacy, int(self.roster.class_counts.sum(axis=1).min())
         assert taken is not None
@@ -196,22 +202,23 @@ class MethodStrategy(PayloadStrategy):
     def count_scores(
         self, server_round: int, arrays: list[FloatArray], phase: str = SCORE_COUNTS, kept: Sequence[int] = ()
     ) -> Tally:
-        """Count all sites' held-out rows by class and score under a model; with secure sums, not those of single sites.
+        """Count held-out rows by class and score under a model. With secure sums, the counts are totals over the sites.
 
-        At most `EXCHANGES` times bins are refined, until AUC and average precision are known within `TOLERANCES`.
+        Bins are refined until AUC and average precision are known within `TOLERANCES`, in at most `EXCHANGES`
+        exchanges.
 
         Args:
-            phase: one of the `payloads.held_out.EVALUATIONS`, which says which rows.
-            kept: codes that must be edges of bins.
+            phase: The rows to count, an element of `payloads.held_out.EVALUATIONS`.
+            kept: Codes that must be edges of bins.
 
         Raises:
-            StrategyError: fewer than ``min-train-nodes`` answer.
-            SetupError: those that answer hold out one class only.
+            StrategyError: Fewer than ``min-train-nodes`` sites answer.
+            SetupError: The sites that answer hold out rows of one class only.
         """
         places, record = list(range(len(self.roster))), model_record(arrays)
         edges = first_edges(BINS, kept)
         question = None if np.array_equal(edges, first_edges(BINS)) else ScoreEdges(edges=edges)
-        # the difference of two sums, one without a client, would be that client's counts
+        # a client that drops out between two sums would be revealed: their difference is its counts
         exchanges = 1 if (summed := self.privacy.secure_sum) else EXCHANGES
         for exchange in range(exchanges):
             replies = self.ask(server_round, places, record, question, phase)
@@ -223,12 +230,12 @@ class MethodStrategy(PayloadStrategy):
             if (np.array(unknown) <= TOLERANCES).all():
                 break
             if exchange == exchanges - 1:
-                text = "round %d: counts of scores tell AUC to within %.4f, average precision to within %.4f"
+                text = "round %d: counts of scores determine AUC to within %.4f, average precision to within %.4f"
                 log(INFO, text, server_round, *unknown)
                 break
             edges = refine(edges, negatives, positives, kept)
             question = ScoreEdges(edges=edges)
-        key = f"round {server_round}: the rows that the sites hold out"
+        key = f"round {server_round}: the sites' held-out rows"
         with raise_setup():
             check_both_classes(key, int(negatives.sum()), int(positives.sum()), "metrics need both")
         tally = Tally.of_bins(edges, of_sites[0], of_sites[1], tuple(places))
@@ -253,10 +260,10 @@ def finish(exchanges: Trains[T], replies: Replies[Any] | None = None) -> T:
     """Run a method's exchanges to their end.
 
     Args:
-        replies: The replies to the last `Train`. None: there was none.
+        replies: The replies to the last `Train`. None before round 1, when there is no `Train`.
 
     Raises:
-        RuntimeError: The method trains once more.
+        RuntimeError: The method yields another `Train`.
     """
     try:
         exchanges.send(replies)  # type: ignore[arg-type]
@@ -270,7 +277,7 @@ def count_rows(edges: IntArray, counts: ScoreCounts) -> tuple[IntArray, IntArray
 
     Args:
         edges: The edges of the bins.
-        counts: The site's counts. If they are of groups of rows, the scores of each group are spread evenly.
+        counts: The site's counts. If they count groups of rows, the scores of each group are spread evenly.
     """
     found = []
     for name in ("negative", "positive"):
@@ -284,12 +291,12 @@ def count_rows(edges: IntArray, counts: ScoreCounts) -> tuple[IntArray, IntArray
 
 
 def strategy_of(method: Method, name: str, base: type[MethodStrategy] = MethodStrategy) -> type[MethodStrategy]:
-    """Make the strategy class of a method.
+    """Return a new strategy class for a method.
 
     Args:
         method: The method.
         name: The name of the class, e.g. FedAvgM.
-        base: Its base class.
+        base: The base class.
     """
     module = sys._getframe(1).f_globals["__name__"]  # the caller's, where pickle looks for the class
     return type(name, (base,), {"method": method, "__doc__": f"The server half of {name}.", "__module__": module})

@@ -1,4 +1,4 @@
-"""The strategies of the minimax methods, each of which is a module of `methods`."""
+"""The strategies of the minimax methods. Each method is a module of `methods`."""
 
 from methods.coda import CODA
 from methods.codasca import CODASCA
@@ -9,7 +9,7 @@ from strategies.method import MethodStrategy, strategy_of
 
 
 class MinimaxStrategy(MethodStrategy):
-    """Base of the minimax strategies: the model that travels is the flat point z = (x, y)."""
+    """Base of the minimax strategies: the exchanged model is the flat point z = (x, y)."""
 
 
 class StagewiseStrategy(MinimaxStrategy):

@@ -35,8 +35,8 @@ def digest(ids: Sequence[str], salt: bytes) -> bytes:
     alike.
 
     Raises:
-        ValueError: the salt has fewer than 16 bytes.
-        TypeError: an id is not text.
+        ValueError: The salt has fewer than 16 bytes.
+        TypeError: An id is not text.
     """
     if len(salt) < _LEAST_SALT:
         raise ValueError(f"a salt of {len(salt)} bytes; at least {_LEAST_SALT} random ones are needed")
@@ -66,11 +66,11 @@ async def find_rows(
     Returns this party's positions (k,) of these rows, in the order of their ids, and how many bytes it sent.
 
     Args:
-        reporter: the party that combines the matches.
-        ids: the id of each of this party's rows.
-        serial: number of the attempt.
-        context: bytes that name the run, the same at all parties.
-        fewest: least number of common rows that is of use.
+        reporter: The party that combines the matches.
+        ids: The id of each of this party's rows.
+        serial: Number of the attempt.
+        context: Bytes that name the run, the same at all parties.
+        fewest: Least number of common rows that is of use.
         offered: Receives the number of ids of each party that sends its tags here.
         agreement: The terms that all parties must agree on; None: none.
 
@@ -151,7 +151,7 @@ class _Talk:
         """Do a task in a thread, unless a party fails meanwhile.
 
         Args:
-            party: who is named where what it sent is malformed; None: this one.
+            party: Who is named where what it sent is malformed; None: this one.
         """
         try:
             return await self.first(asyncio.ensure_future(asyncio.to_thread(task)))

@@ -54,13 +54,13 @@ class Intersection:
     on all cores if there are many.
 
     Args:
-        context: names the run; the same at all parties.
-        key: drawn when None.
-        check: called several times a second during the work, to end it by an exception.
+        context: Names the run; the same at all parties.
+        key: Drawn when None.
+        check: Called several times a second during the work, to end it by an exception.
 
     Raises:
-        ValueError: an id occurs twice (the text names its rows, not the id, which is private).
-        TypeError: an id is not text.
+        ValueError: An id occurs twice (the text names its rows, not the id, which is private).
+        TypeError: An id is not text.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Intersection:
         """Raise the other party's tags to our key too, and return them in the order given.
 
         Raises:
-            IntersectionError: they are malformed, or one is there twice.
+            IntersectionError: They are malformed, or one is there twice.
         """
         size = _PIECE * TAG_BYTES
         count = len(_split(other))
@@ -111,11 +111,11 @@ class Intersection:
         """Find the common rows of two parties.
 
         Args:
-            mine: the other party's `reblind` of our `blind`.
-            theirs: our `reblind` of the other's `blind`.
+            mine: The other party's `reblind` of our `blind`.
+            theirs: Our `reblind` of the other's `blind`.
 
         Raises:
-            IntersectionError: one of them is malformed, or not as many of our tags came back as we sent.
+            IntersectionError: One of them is malformed, or not as many of our tags came back as we sent.
         """
         self.blind()
         ours, others = _split(mine), _split(theirs)
@@ -128,7 +128,7 @@ class Intersection:
         """Return (k,) positions in our ids of the places in our `blind` that the matching party has sent.
 
         Raises:
-            IntersectionError: they are not different places of it.
+            IntersectionError: They are not different places of it.
         """
         chosen = np.asarray(places)
         if chosen.size == 0:
@@ -170,7 +170,7 @@ def raise_tags(tags: bytes, secret: bytes) -> bytes:
     """Return each of the joined tags raised to a key.
 
     Raises:
-        IntersectionError: one of them is no point of the curve, or one of the eight whose order is small.
+        IntersectionError: One of them is no point of the curve, or one of the eight whose order is small.
     """
     key, raised = X25519PrivateKey.from_private_bytes(secret), []
     for at in range(0, len(tags), TAG_BYTES):
@@ -185,7 +185,7 @@ def raise_tags(tags: bytes, secret: bytes) -> bytes:
 
 
 def _on_curve(tag: bytes) -> bool:
-    """Whether it is the u coordinate of a point of the curve other than (0, 0), and not of its twist."""
+    """Return whether it is the u coordinate of a point of the curve other than (0, 0), and not of its twist."""
     u = gmpy2.mpz.from_bytes(tag, "little")
     return bool(u < _P and gmpy2.jacobi(u * (u * (u + _A) + 1), _P) == 1)
 
@@ -196,7 +196,7 @@ def common_rows(matches: Mapping[int, Match]) -> tuple[NDArray[np.int64], dict[i
     It is that of the tags, under both keys, of the reporter and the lowest other party.
 
     Args:
-        matches: the reporter's with each other party, by party.
+        matches: The reporter's with each other party, by party.
 
     Returns:
         The reporter's own positions and, for each other party, the places in its `blind`.
@@ -214,7 +214,7 @@ def common_rows(matches: Mapping[int, Match]) -> tuple[NDArray[np.int64], dict[i
 
 
 def _split(tags: bytes) -> NDArray[np.bytes_]:
-    """(n,) tags."""
+    """Return (n,) tags."""
     if len(tags) % TAG_BYTES:
         raise IntersectionError(f"{len(tags)} bytes of tags; each has {TAG_BYTES}")
     split = np.frombuffer(tags, dtype=_TAG)

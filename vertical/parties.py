@@ -31,12 +31,12 @@ class KeptBlock:
 
     Attributes:
         weights: (d,) of its columns.
-        active: the parties whose labels that run used, in order.
-        epochs: how many that run had made.
+        active: The parties whose labels that run used, in order.
+        epochs: How many that run had made.
         embedding: k, of a network; 0: the block is linear.
-        model: which network it is, see `vertical.problem.blocks.network.Architecture`.
+        model: Which network it is, see `vertical.problem.blocks.network.Architecture`.
         head: (k + 1,) the head, of the active party of a run that had one.
-        classes: names of the labels' classes, at a label holder of a run that told several apart.
+        classes: Names of the labels' classes, at a label holder of a run that told several apart.
     """
 
     weights: NDArray[np.float64]
@@ -68,7 +68,7 @@ class PartyData(Protocol):
     block: KeptBlock | None  # of the run whose model scores the rows; None in a run that trains
 
     def ids(self, rows: Rows | None) -> Sequence[str]:
-        """The id of each row."""
+        """Return the id of each row."""
 
     def holding(self, rows: Rows | None) -> Holding:
         """Training and test rows with their labels."""
@@ -105,8 +105,8 @@ class FlipStore(Protocol):
         """Keep (n,) flips that another party has drawn, for the labels that have none yet.
 
         Args:
-            marks: one for each label, see `PartyData.training_marks`.
-            epsilon: with which the flips were drawn.
+            marks: One for each label, see `PartyData.training_marks`.
+            epsilon: With which the flips were drawn.
         """
 
 
@@ -131,17 +131,17 @@ class Party:
     """A site of vertical learning.
 
     Attributes:
-        partition_id: its index among the parties.
-        parties: q.
-        load: reads its rows, on first use: never in a run that the policy forbids.
-        identity: its own certificate and key; None: they are made for the run.
-        authority: file of the authority that signed the parties' certificates; None: each certificate is pinned.
+        partition_id: Its index among the parties.
+        parties: Q.
+        load: Reads its rows, on first use: never in a run that the policy forbids.
+        identity: Its own certificate and key; None: they are made for the run.
+        authority: File of the authority that signed the parties' certificates; None: each certificate is pinned.
         advertised: "host:port" at which parties of other hosts reach it, "none" if nobody can, or empty.
-        listen: where it listens for them; None: at the advertised address.
-        share: whether the server may have its block.
-        model: which network it has, in a run with an embedding.
-        policy: what its owner demands of a run.
-        flips: where its label flips are kept from run to run; None: nowhere.
+        listen: Where it listens for them; None: at the advertised address.
+        share: Whether the server may have its block.
+        model: Which network it has, in a run with an embedding.
+        policy: What its owner demands of a run.
+        flips: Where its label flips are kept from run to run; None: nowhere.
         verbose: Whether its errors leave it in full; else they must not quote its file or its network.
         looks: The count of its looks. None: they are not counted.
         run_config: The flat run config, on which all parties must agree.
@@ -200,8 +200,8 @@ class Party:
         """(n,) flips of its labels: those of this run, else those of earlier runs, else new ones; None without labels.
 
         Args:
-            state: the party's, of this run.
-            facts: receives how many flips are new and, where flips are kept, the largest epsilon spent on a label.
+            state: The party's, of this run.
+            facts: Receives how many flips are new and, where flips are kept, the largest epsilon spent on a label.
         """
         labels, marks, spent = self.data.holding(state.aligned).labels, self.data.training_marks(state.aligned), None
         if labels is None:
@@ -227,7 +227,7 @@ class Party:
         """Keep a run's flips, so that this party flips the same labels as the reporter of another run.
 
         Args:
-            rows: positions of those that all parties share; None: all.
+            rows: Positions of those that all parties share; None: all.
             flips: (n,) of the training labels; None: the run has none, or this party does not know them.
         """
         if flips is None or self.flips is None:

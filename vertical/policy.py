@@ -40,14 +40,14 @@ class Policy:
     """The conditions that a run must meet; the defaults demand nothing.
 
     Attributes:
-        fewest_parties: least number of parties, each with its own certificate.
-        pins: names of the accepted peers by the SHA-256 (hexadecimal) of the peer's certificate, or of that of the
+        fewest_parties: Least number of parties, each with its own certificate.
+        pins: Names of the accepted peers by the SHA-256 (hexadecimal) of the peer's certificate, or of that of the
             authority that issued it; empty: any peer. A pin covers one party only.
         authorities: (DER) certificates of the authorities that may be pinned.
-        largest_label_epsilon: bound of ``vfb2.label-epsilon``, which must also be above 0; None: any value, even 0.
-        allow_intersection: whether parties may look for the ids that all hold.
-        allowed_maskings: values of ``vfb2.masking``; empty: any.
-        scores_for: one of `SCORES_FOR`: who may learn scores to which this party's columns add.
+        largest_label_epsilon: Bound of ``vfb2.label-epsilon``, which must also be above 0; None: any value, even 0.
+        allow_intersection: Whether parties may look for the ids that all hold.
+        allowed_maskings: Values of ``vfb2.masking``; empty: any.
+        scores_for: One of `SCORES_FOR`: who may learn scores to which this party's columns add.
         fewest_rows: The fewest training rows, the fewest scored rows, and with several dominators the fewest test rows.
         peer_hosts: The hosts to which this party connects; empty: any host that the server names.
     """
@@ -68,11 +68,11 @@ class Policy:
         """Check a run's settings against the policy.
 
         Args:
-            intersection: whether parties look for common ids.
-            scores_for: who learns scores in a run that scores rows, in which no label is used; "": it trains.
+            intersection: Whether parties look for common ids.
+            scores_for: Who learns scores in a run that scores rows, in which no label is used; "": it trains.
 
         Raises:
-            PolicyError: names the first key of the policy that the run does not meet.
+            PolicyError: Names the first key of the policy that the run does not meet.
         """
         self._check_count(parties)
         most = self.largest_label_epsilon
@@ -133,15 +133,15 @@ class Policy:
                 raise PolicyError(PEER_HOSTS, got=f"party {party} at {host!r}", allowed=allowed, hint=hint)
 
     def check_peers(self, certificates: Sequence[bytes], me: int, own: bytes) -> list[str]:
-        """The name of each party's pin, or "" where nothing is pinned.
+        """Return the name of each party's pin, or "" where nothing is pinned.
 
         Args:
             certificates: (DER) one per party, in the order of the parties.
-            me: this party's index; its entry in ``certificates`` is not used.
-            own: this party's certificate; a pin that covers it covers no other party.
+            me: This party's index; its entry in ``certificates`` is not used.
+            own: This party's certificate; a pin that covers it covers no other party.
 
         Raises:
-            PolicyError: too few parties, a party without a pin, or two parties under one pin.
+            PolicyError: Too few parties, a party without a pin, or two parties under one pin.
         """
         self._check_count(len({*certificates[:me], own, *certificates[me + 1 :]}))
         if not self.pins:
@@ -166,7 +166,7 @@ class Policy:
             raise PolicyError(FEWEST_PARTIES, got=got, allowed=allowed, hint="take more parties")
 
     def _pin(self, certificate: bytes) -> str:
-        """The name of the pin that covers a certificate, or ""."""
+        """Return the name of the pin that covers a certificate, or ""."""
         if (direct := self.pins.get(fingerprint(certificate))) is not None:
             return direct
         for authority in self.authorities:
@@ -177,7 +177,7 @@ class Policy:
 
 
 def _is_issued_by(certificate: bytes, authority: bytes) -> bool:
-    """Whether an authority has signed a certificate directly; both in DER."""
+    """Return whether an authority has signed a certificate directly; both in DER."""
     try:
         x509.load_der_x509_certificate(certificate).verify_directly_issued_by(x509.load_der_x509_certificate(authority))
     except (ValueError, TypeError, InvalidSignature):
@@ -189,7 +189,7 @@ def parse_pins(text: str) -> dict[str, str]:
     """The names of pinned peers by SHA-256, from "name=SHA-256 ..."; colons and capitals in a SHA-256 are allowed.
 
     Raises:
-        PolicyError: there is no pin, a part is not a pin, or a name or a SHA-256 occurs twice.
+        PolicyError: There is no pin, a part is not a pin, or a name or a SHA-256 occurs twice.
     """
     pairs = []
     for part in text.split():
@@ -212,7 +212,7 @@ def parse_maskings(text: str) -> tuple[str, ...]:
     """Read the maskings in a text with commas.
 
     Raises:
-        PolicyError: one is unknown, or there is none.
+        PolicyError: One is unknown, or there is none.
     """
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     unknown = [repr(name) for name in names if name not in (PAIRWISE, TWO_TREES)]

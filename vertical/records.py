@@ -108,7 +108,7 @@ class Segment(Payload):
     address_lengths: IntArray = array("q", kind="int")
 
     def peers(self) -> tuple[list[bytes], list[str]]:
-        """Each party's certificate and address; PayloadError where the lengths do not fit."""
+        """Return each party's certificate and address; PayloadError where the lengths do not fit."""
         certificates = cut("certificates", self.certificates, self.certificate_lengths)
         return certificates, [part.decode() for part in cut("addresses", self.addresses, self.address_lengths)]
 
@@ -133,7 +133,7 @@ class Report(Payload):
         """Return the two fields that hold some metrics; no field for a party that measured nothing.
 
         Args:
-            metrics: by name; those that `METRICS` lacks do not travel.
+            metrics: By name; those that `METRICS` lacks do not travel.
         """
         known = [(METRICS.index(name), value) for name, value in metrics.items() if name in METRICS]
         if not known:
@@ -142,7 +142,7 @@ class Report(Payload):
         return {"metric_names": np.array(places), "metric_values": np.array(values, dtype=np.float64)}
 
     def metrics(self) -> dict[str, float]:
-        """The metrics by name; PayloadError where one has no name, or there are names without values."""
+        """Return the metrics by name; PayloadError where one has no name, or there are names without values."""
         if (self.metric_names is None) != (self.metric_values is None):
             raise PayloadError("Report: metric_names and metric_values go together")
         if self.metric_names is None or self.metric_values is None:
@@ -193,7 +193,7 @@ class VFB2State(Payload):
 
     @classmethod
     def empty(cls) -> Self:
-        """The memory of a party that has done nothing yet."""
+        """Return the memory of a party that has done nothing yet."""
         return cls(serial=np.array([0]), segments=np.array([-1, -1]))
 
 
@@ -226,7 +226,7 @@ class VFB2Progress(Payload):
 
 
 def text(words: str | bytes) -> ByteArray:
-    """(bytes,) text or bytes as a field of kind "bytes"."""
+    """Return (bytes,) text or bytes as a field of kind "bytes"."""
     return np.frombuffer(words.encode() if isinstance(words, str) else words, dtype=np.uint8)
 
 
@@ -234,7 +234,7 @@ def join_bytes(parts: Sequence[bytes], page: int = 1) -> tuple[ByteArray, NDArra
     """Join byte strings to one field, and say how long each is, so that `cut` can part them.
 
     Args:
-        page: zeros fill the field up to a multiple of so many bytes.
+        page: Zeros fill the field up to a multiple of so many bytes.
     """
     whole = b"".join(parts)
     return text(whole + bytes(-len(whole) % page)), np.array([len(part) for part in parts], dtype=np.int64)
@@ -244,10 +244,10 @@ def cut(field: str, whole: ByteArray, lengths: IntArray) -> list[bytes]:
     """Undo `join_bytes`.
 
     Args:
-        field: what an error calls the bytes.
+        field: What an error calls the bytes.
 
     Raises:
-        PayloadError: the lengths do not fit.
+        PayloadError: The lengths do not fit.
     """
     if (lengths < 0).any() or int(lengths.sum()) > len(whole):
         raise PayloadError(f"{field}: {len(whole)} bytes, but lengths {lengths.tolist()}")

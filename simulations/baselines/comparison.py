@@ -86,7 +86,7 @@ class Baselines:
         return [self.federated, self.pooled, *self.alone]
 
     def text(self) -> str:
-        """The table, the notes and the verdict, for a terminal."""
+        """Return the table, the notes and the verdict, for a terminal."""
         shared = [result.metrics for result in self.results if result.metrics]
         names = [name for name in shared[0] if all(name in metrics for metrics in shared)]
         names = [name for name in names if not name.startswith(UNCOMPARED) and not name.endswith("_raw")]
@@ -108,7 +108,7 @@ class Baselines:
         return "\n".join([table, *failed, *self.notes, self.verdict()])
 
     def verdict(self) -> str:
-        """The run's standing against the sites alone and against all rows in one place, in one line."""
+        """Return the run's standing against the sites alone and against all rows in one place, in one line."""
         trained = [result for result in self.alone if result.metrics]
         values = [result.metrics[self.metric] for result in trained]
         parts = [f"{self.metric}: federated {format_metric(self.federated.metrics[self.metric])}"]
@@ -144,13 +144,13 @@ class Baselines:
         draw({title: {name: some for name, some in curves.items() if some}}, folder / "baselines.png")
 
     def _count_worse(self, values: Sequence[float]) -> int:
-        """The number of values that the run's value is better than."""
+        """Return the number of values that the run's value is better than."""
         best, own = better(self.metric), self.federated.metrics[self.metric]
         return sum(own != value and best(own, value) == own for value in values)
 
 
 def _difference_cells(difference: PairedDifference | None) -> tuple[str, str]:
-    """The difference and its interval, for people."""
+    """Return the difference and its interval, for people."""
     if difference is None:
         return "-", "-"
     low, high = difference.low, difference.high
@@ -158,5 +158,5 @@ def _difference_cells(difference: PairedDifference | None) -> tuple[str, str]:
 
 
 def _four(value: float | None) -> str:
-    """A difference with four decimals."""
+    """Return a difference with four decimals."""
     return format_signed(value and round(value, 4) + 0.0, 1.0)

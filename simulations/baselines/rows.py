@@ -177,7 +177,7 @@ def _take(rows: Samples, chosen: np.ndarray) -> Samples:
 
 
 def _join(sites: Sequence[Site]) -> Samples:
-    """The rows of some sites, one site after another."""
+    """Return the rows of some sites, one site after another."""
     features, labels = zip(*((site.features.cpu().numpy(), site.labels.cpu().numpy()) for site in sites), strict=True)
     return Samples(concatenate(features, np.float32), np.concatenate(labels).astype(np.int8))
 

@@ -227,7 +227,7 @@ class Trainer:
         return replace(result, trained=f"strategy {best['strategy']}{trained}")
 
     def _candidates(self, base: dict[str, Scalar]) -> list[dict[str, Scalar]]:
-        """The configs among which a site's is chosen."""
+        """Return the configs among which a site's is chosen."""
         client = self.config.algorithm.client
         adjusts = issubclass(client, MethodClient) and client.method.adjusts
         if not adjusts and (resources.is_problem(self.config) or self.select_by.startswith(LOWER)):
@@ -286,7 +286,7 @@ class Trainer:
             resources.disown()
 
     def _factor(self, rows: Rows, alone: bool) -> int:
-        """The number of a reference's rounds that stand for a round of the run."""
+        """Return the number of a reference's rounds that stand for a round of the run."""
         own = samples_per_round(self.config, rows)
         factor = max(1, math.ceil(self.per_round / own - 1e-9))
         if alone:
@@ -296,7 +296,7 @@ class Trainer:
 
 
 def _score(run: RunRecord, test: Samples) -> NDArray[np.float64] | None:
-    """The scores of some rows by the model that a run leaves. None: the model has no scores."""
+    """Return the scores of some rows by the model that a run leaves. None: the model has no scores."""
     config = parse_run_config(run.config)
     if resources.is_problem(config):
         return None

@@ -11,7 +11,7 @@ from vertical.transport.addresses import Address, free_port
 
 @contextlib.contextmanager
 def socket_folder() -> Iterator[Path]:
-    """A private folder with a short path for Unix sockets, removed at the end."""
+    """Return a private folder with a short path for Unix sockets, removed at the end."""
     with tempfile.TemporaryDirectory(prefix="vfl-", dir=socket_base(), ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 

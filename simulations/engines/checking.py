@@ -25,16 +25,16 @@ def check_run(clients: int, flat: Mapping[str, Scalar], nodes: Sequence[Mapping[
     """Read the data, let all sites join and make the model, in this process; nothing is trained or kept.
 
     Args:
-        clients: their number.
-        flat: the run config.
-        nodes: the clients' node configs, if they have any.
+        clients: Their number.
+        flat: The run config.
+        nodes: The clients' node configs, if they have any.
 
     Returns:
         Lines that describe the run and its sites, and a warning if there is one.
 
     Raises:
-        InputError: a run would end with this error.
-        StrategyError: a site, which the message names, cannot take part.
+        InputError: A run would end with this error.
+        StrategyError: A site, which the message names, cannot take part.
     """
     lines: list[str] = []
     app = ServerApp()

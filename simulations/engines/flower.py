@@ -54,12 +54,12 @@ def run_with_flower(
     """Submit a run to Flower's local simulation, follow it, and return when it has completed.
 
     Args:
-        together: whether all clients must run at once; Ray is then started as if it had a CPU for each.
-        client_gpus: the share of a GPU that each client's process gets; with 0 Ray hides the GPUs from it.
+        together: Whether all clients must run at once; Ray is then started as if it had a CPU for each.
+        client_gpus: The share of a GPU that each client's process gets; with 0 Ray hides the GPUs from it.
 
     Raises:
-        ConfigError: there is no checkout to run from.
-        FlowerError: the run was refused, failed or was stopped.
+        ConfigError: There is no checkout to run from.
+        FlowerError: The run was refused, failed or was stopped.
         MissingExtraError: Ray is not installed.
     """
     if not (PROJECT / "pyproject.toml").exists():
@@ -110,7 +110,7 @@ def federation_config(num_clients: int, *, together: bool = False, client_gpus: 
 
 
 def gpu_share(device: str) -> float:
-    """The share of a GPU for each client if as many clients as CPUs share all GPUs.
+    """Return the share of a GPU for each client if as many clients as CPUs share all GPUs.
 
     Returns:
         At most 1, rounded down to four decimals; 0 if ``device`` is "cpu", or PyTorch sees no GPU.

@@ -48,7 +48,7 @@ def make_reply(content: RecordDict, message: Message) -> Message:
 
 
 def own_message(message: Message) -> Message:
-    """A message whose metadata and records can be changed without changing another's."""
+    """Return a message whose metadata and records can be changed without changing another's."""
     own = make_twin(message)
     own.__dict__["_metadata"] = make_twin(message.metadata)
     if message.has_content():
@@ -57,7 +57,7 @@ def own_message(message: Message) -> Message:
 
 
 def with_content(message: Message, content: RecordDict | None) -> Message:
-    """The message around another content, or around none."""
+    """Return the message around another content, or around none."""
     other = make_twin(message)
     other.__dict__["_content"] = content
     return other

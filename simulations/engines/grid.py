@@ -40,7 +40,7 @@ class AnsweringGrid(Grid):
 
     @abstractmethod
     def answer(self, messages: list[Message]) -> list[Message]:
-        """The reply to each message, with ids; one that cannot be answered gets a reply with an error."""
+        """Return the reply to each message, with ids; one that cannot be answered gets a reply with an error."""
 
     def close(self) -> None:
         """Free what the grid holds beside memory."""
@@ -74,7 +74,7 @@ class AnsweringGrid(Grid):
             The ids that the messages have been given, in their order.
 
         Raises:
-            ValueError: a message is a reply, or was pushed before; no ClientApp has been run.
+            ValueError: A message is a reply, or was pushed before; no ClientApp has been run.
         """
         pushed = list(messages)
         for message in pushed:
@@ -87,10 +87,10 @@ class AnsweringGrid(Grid):
         return [message.metadata.message_id for message in pushed]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The replies to some messages, each handed out once.
+        """Return the replies to some messages, each handed out once.
 
         Args:
-            message_ids: as `push_messages` returned them; those without a reply are passed over.
+            message_ids: As `push_messages` returned them; those without a reply are passed over.
         """
         return [self._replies.pop(message_id) for message_id in list(message_ids) if message_id in self._replies]
 
@@ -100,8 +100,8 @@ class AnsweringGrid(Grid):
         """Push messages and pull their replies, in the order of the messages.
 
         Args:
-            timeout: has no effect and loses no reply, as a message is answered before the call that pushes it returns.
-            more: any other limit on waiting that a later Flower may pass; without effect too.
+            timeout: Has no effect and loses no reply, as a message is answered before the call that pushes it returns.
+            more: Any other limit on waiting that a later Flower may pass; without effect too.
         """
         return self.pull_messages(self.push_messages(messages))
 
@@ -113,7 +113,7 @@ def stamp(reply: Message) -> Message:
 
 
 def error_reply(code: int, reason: str, message: Message) -> Message:
-    """The reply to a message that has no other."""
+    """Return the reply to a message that has no other."""
     return stamp(Message(Error(code, reason), reply_to=message))
 
 

@@ -31,14 +31,14 @@ class InProcessGrid(AnsweringGrid):
     """A grid whose nodes are contexts in this process.
 
     Args:
-        client_app: what every node runs.
-        num_clients: the number of nodes, whose partition ids are 0 to num_clients - 1.
-        run_config: the flat run config, copied for every node.
-        node_configs: extra node-config entries, one mapping for each node; empty: none.
-        threads: how many nodes' ClientApps run at the same time; messages to one node always run one after another.
-        together: answers messages of a push in place of the ClientApp, which answers what it leaves.
-        held: the partition ids of the nodes that are here; None: all.
-        run_id: what the nodes call the run, by which sites keep files on their disks; None: a new one.
+        client_app: What every node runs.
+        num_clients: The number of nodes, whose partition ids are 0 to num_clients - 1.
+        run_config: The flat run config, copied for every node.
+        node_configs: Extra node-config entries, one mapping for each node; empty: none.
+        threads: How many nodes' ClientApps run at the same time; messages to one node always run one after another.
+        together: Answers messages of a push in place of the ClientApp, which answers what it leaves.
+        held: The partition ids of the nodes that are here; None: all.
+        run_id: What the nodes call the run, by which sites keep files on their disks; None: a new one.
     """
 
     engine = "in-process"
@@ -75,14 +75,14 @@ class InProcessGrid(AnsweringGrid):
         }
 
     def get_node_ids(self) -> Iterable[int]:
-        """The ids of all nodes."""
+        """Return the ids of all nodes."""
         return list(self._contexts)
 
     def run_together(self, nodes: int) -> None:
         """Let the ClientApps of several nodes run at the same time, for clients that talk to each other.
 
         Args:
-            nodes: how many; the number that was set before is never lowered.
+            nodes: How many; the number that was set before is never lowered.
         """
         if nodes > self._threads:
             self.close()

@@ -35,12 +35,12 @@ def launch(engine: str, clients: int, config: Mapping[str, Scalar], stack: Stack
 
     Args:
         engine: "centralized" or "nonfederated" for a reference; anything else is a federation in this process.
-        clients: their number; a nonfederated reference has none.
-        stack: of a federation, see `run`.
+        clients: Their number; a nonfederated reference has none.
+        stack: Of a federation, see `run`.
 
     Raises:
-        RunFailedError: a federation has no result.
-        ConfigError: a reference cannot be trained with this config, or a run is there already.
+        RunFailedError: A federation has no result.
+        ConfigError: A reference cannot be trained with this config, or a run is there already.
     """
     if engine == CENTRALIZED:
         run_centralized(clients, config)
@@ -54,7 +54,7 @@ def check_reference(engine: str, config: RunConfig) -> None:
     """Check that there is the reference that an engine names; other engines pass.
 
     Raises:
-        ConfigError: a nonfederated reference is named, but the strategy is not vertical, or a centralized one, but the
+        ConfigError: A nonfederated reference is named, but the strategy is not vertical, or a centralized one, but the
             loss has none; or the reference is to select a model, or to have figures.
     """
     if engine in (CENTRALIZED, NONFEDERATED):
@@ -81,18 +81,18 @@ def run(
     """Run one federation in this process, or with its clients in workers of Ray, and read its run directory.
 
     Args:
-        config: the run config, with tables or with flat keys: ``{"fedx": {"gamma": 0.5}}`` or ``{"fedx.gamma": 0.5}``.
-        out: the run directory to write.
-        clients: their number; without it 8, or one for each node config.
-        threads: clients that train at once; changes no result.
-        stack: clients that are computed as one, at most, or "auto"; changes results by rounding. With 1 a run is
+        config: The run config, with tables or with flat keys: ``{"fedx": {"gamma": 0.5}}`` or ``{"fedx.gamma": 0.5}``.
+        out: The run directory to write.
+        clients: Their number; without it 8, or one for each node config.
+        threads: Clients that train at once; changes no result.
+        stack: Clients that are computed as one, at most, or "auto"; changes results by rounding. With 1 a run is
             bit-identical to one of Flower's own engine.
-        node_configs: one for each client, as its SuperNode would have; empty: none.
-        cluster: where the workers are; None: everything is in this process.
-        quiet: write no log.
+        node_configs: One for each client, as its SuperNode would have; empty: none.
+        cluster: Where the workers are; None: everything is in this process.
+        quiet: Write no log.
 
     Raises:
-        RunFailedError: the run has no result; the message says why.
+        RunFailedError: The run has no result; the message says why.
     """
     flat = add_directory(flatten(config), Path(out))
     with log_off(quiet):
@@ -111,13 +111,13 @@ def run_federation(
     """Run a federation in this process, or with its clients in workers of Ray.
 
     Args:
-        node_configs: one for each client, as SuperNodes have; empty: none.
+        node_configs: One for each client, as SuperNodes have; empty: none.
 
     Raises:
         ConfigError: ``threads`` is above 1, and so is ``stack``; or there is a ``cluster``, and ``threads`` is above 1
             or the strategy vertical.
         MissingExtraError: Ray is not installed.
-        RunFailedError: the run has no result; the log and failure.json have the reason too.
+        RunFailedError: The run has no result; the log and failure.json have the reason too.
     """
     if threads > 1 and (stack != 1 or cluster is not None):
         other = "--engine ray" if cluster is not None else f"--stack {stack}"
@@ -142,7 +142,7 @@ def run_centralized(clients: int, config: Mapping[str, Scalar], on_round: RoundH
     """Run the same training with the clients' data in one place.
 
     Raises:
-        ConfigError: there is no such reference, or a run is there already.
+        ConfigError: There is no such reference, or a run is there already.
     """
 
     def train(parsed: RunConfig) -> Trained:
@@ -156,7 +156,7 @@ def run_nonfederated(config: Mapping[str, Scalar], on_round: RoundHook | None = 
     """Run the same training of a vertical strategy with all columns in one place.
 
     Raises:
-        ConfigError: the strategy is not vertical, or a run is there already.
+        ConfigError: The strategy is not vertical, or a run is there already.
     """
     run_reference(NONFEDERATED, config, 1, lambda parsed: (*train_nonfederated(parsed, on_round), None, None))
 

@@ -46,10 +46,10 @@ class Share:
     """What a worker does: it answers messages to its share of the clients.
 
     Args:
-        folder: the one that the command was given in.
-        partitions: of its clients.
-        clients: the number of all clients.
-        run_id: what the nodes call the run, by which sites keep files on their disks.
+        folder: The one that the command was given in.
+        partitions: Of its clients.
+        clients: The number of all clients.
+        run_id: What the nodes call the run, by which sites keep files on their disks.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class Share:
     def answer(
         self, envelopes: Sequence[tuple[Message, int]], data: Sequence[Any], *contents: RecordDict
     ) -> list[Message]:
-        """The replies to some messages.
+        """Return the replies to some messages.
 
         Args:
-            envelopes: each message without its content, and which of the contents it has.
+            envelopes: Each message without its content, and which of the contents it has.
             data: Ray's reference to the data set, if there is one; a worker that has been started again needs it anew.
-            contents: those of the messages, each once.
+            contents: Those of the messages, each once.
         """
         if data and not self._has_data:
             resources.adopt(self._spec, self._clients, ray.get(data[0]))
@@ -92,7 +92,7 @@ def _send_arrays(received: Callable[[dict[str, Any]], Array]) -> None:
     """Let Ray copy the arrays that this process sends straight into its memory, not first into a pickle.
 
     Args:
-        received: makes the array at the other end.
+        received: Makes the array at the other end.
     """
     ray.util.register_serializer(Array, serializer=_fields_of, deserializer=received)
 
@@ -102,7 +102,7 @@ def _fields_of(array: Array) -> dict[str, Any]:
 
 
 def _own_array(fields: dict[str, Any]) -> Array:
-    """An array with bytes of its own, which a client may keep for as long as it likes."""
+    """Return an array with bytes of its own, which a client may keep for as long as it likes."""
     return _array_around(bytes(fields["data"]), fields)
 
 
@@ -121,11 +121,11 @@ class RayGrid(AnsweringGrid):
     """A grid whose nodes are contexts in the workers of a Ray that is open.
 
     Args:
-        clients: the number of nodes, whose partition ids are 0 to clients - 1.
-        config: the flat run config, copied for every node.
-        node_configs: extra node-config entries, one mapping for each node; empty: none.
-        stack: how many clients a worker computes as one, at most.
-        cluster: the number of workers, and what each needs.
+        clients: The number of nodes, whose partition ids are 0 to clients - 1.
+        config: The flat run config, copied for every node.
+        node_configs: Extra node-config entries, one mapping for each node; empty: none.
+        stack: How many clients a worker computes as one, at most.
+        cluster: The number of workers, and what each needs.
     """
 
     engine = "ray"
@@ -155,7 +155,7 @@ class RayGrid(AnsweringGrid):
         ]
 
     def get_node_ids(self) -> Iterable[int]:
-        """The ids of all nodes."""
+        """Return the ids of all nodes."""
         return range(FIRST_NODE_ID, FIRST_NODE_ID + self._clients)
 
     def answer(self, messages: list[Message]) -> list[Message]:
@@ -220,7 +220,7 @@ def run_on_ray(
     """Run a whole federation on Ray; exceptions of the ServerApp propagate.
 
     Raises:
-        ConfigError: there is no Ray at the cluster's address.
+        ConfigError: There is no Ray at the cluster's address.
     """
     make_stacker(stack, config)  # finds what is wrong with it here
     logged = not getLogger("flwr").disabled

@@ -79,15 +79,15 @@ class Runs(Generic[R]):
         return {name: record.reason for name, record in self.records.items() if record.status == FAILED}
 
     def config(self, run: R) -> dict[str, Scalar]:
-        """The flat run config of a run, with its directory."""
+        """Return the flat run config of a run, with its directory."""
         return add_directory(run.config, self.folder / run.name)
 
     def metric_of(self, run: R) -> str:
-        """The metric that a run's progress line shows."""
+        """Return the metric that a run's progress line shows."""
         return self.metric
 
     def value(self, run: R, record: RunRecord) -> float | None:
-        """The value of the run's metric, of the model that the run leaves."""
+        """Return the value of the run's metric, of the model that the run leaves."""
         return record.final(self.metric_of(run))
 
     def take(self) -> None:

@@ -32,13 +32,13 @@ def open_ray(cpus: int | None, address: str, *, workers_log: bool = False, store
     """Start a Ray of our own, which ends with the block, or join a cluster and leave it afterwards.
 
     Args:
-        cpus: of a Ray of our own: the workers it may run at once; None: those of the machine.
-        address: of a cluster's head, or "auto" for one that runs on this machine; empty: a Ray of our own.
-        workers_log: whether what workers print appears here.
-        store: bytes of the object store of a Ray of our own; None: what Ray takes by itself.
+        cpus: Of a Ray of our own: the workers it may run at once; None: those of the machine.
+        address: Of a cluster's head, or "auto" for one that runs on this machine; empty: a Ray of our own.
+        workers_log: Whether what workers print appears here.
+        store: Bytes of the object store of a Ray of our own; None: what Ray takes by itself.
 
     Raises:
-        ConfigError: there is no Ray at the address, or one runs in this process already.
+        ConfigError: There is no Ray at the address, or one runs in this process already.
     """
     if ray.is_initialized():
         got = "one that runs in this process already"
@@ -79,7 +79,7 @@ def enter_folder(folder: str) -> None:
     """Let a worker look up relative paths and a user's own modules where the command was given.
 
     Args:
-        folder: that of the command; a machine of a cluster may have none of that name.
+        folder: That of the command; a machine of a cluster may have none of that name.
     """
     with contextlib.suppress(OSError):
         os.chdir(folder)

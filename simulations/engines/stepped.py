@@ -25,11 +25,11 @@ class SteppedRun:
     A process can have only one at a time, since the engine's task identity belongs to the process.
 
     Args:
-        clients: number of clients.
-        config: the flat run config.
-        rounds: the run's last round.
-        node_configs: one for each client; empty: none.
-        stack: clients that are computed as one, at most.
+        clients: Number of clients.
+        config: The flat run config.
+        rounds: The run's last round.
+        node_configs: One for each client; empty: none.
+        stack: Clients that are computed as one, at most.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class SteppedRun:
         """End a waiting run early; a run that has ended, or has not begun, is left alone.
 
         Args:
-            reason: follows "stopped early: " in its failure.json, by which `read_run` tells it from a failed run.
+            reason: Follows "stopped early: " in its failure.json, by which `read_run` tells it from a failed run.
         """
         self.fail(f"{STOPPED_EARLY}: {reason}")
 
@@ -74,7 +74,7 @@ class SteppedRun:
         """End a waiting run as failed, and return when its thread has ended.
 
         Args:
-            reason: what its failure.json, and then `failure`, says.
+            reason: What its failure.json, and then `failure`, says.
         """
         if self._thread.is_alive():
             self._end = reason

@@ -43,7 +43,7 @@ class Choosing(ExperimentRuns):
     """The runs that try the grids of an experiment, in ``tune/`` of the directory ``out`` of a `reproduce` command.
 
     Raises:
-        ConfigError: the experiment has nothing to choose, or its [tune] is wrong.
+        ConfigError: The experiment has nothing to choose, or its [tune] is wrong.
     """
 
     def __init__(self, expansion: Expansion, out: Path, stack: Stack = 1) -> None:
@@ -66,7 +66,7 @@ class Choosing(ExperimentRuns):
             raise ConfigError(self._here, got=got, allowed="points that differ", hint="leave one out")
 
     def metric_of(self, run: PlannedRun) -> str:
-        """The metric that the run's value is chosen by."""
+        """Return the metric that the run's value is chosen by."""
         return self._metric_of(run.line)
 
     def run(self, jobs: int, say: Callable[[str], None]) -> Tuned:
@@ -75,7 +75,7 @@ class Choosing(ExperimentRuns):
         Choices for runs that the expansion leaves out stay there.
 
         Raises:
-            RunFailedError: in some line's grid no point has finished.
+            RunFailedError: In some line's grid no point has finished.
         """
         self.run_all(jobs, say)
         chosen = [self._choose(search) for search in self.searches]

@@ -43,8 +43,8 @@ class Expansion:
         """Seed -> the line's run with it, for runs that have finished.
 
         Args:
-            line: one of `lines`.
-            records: the finished runs by the names of their run directories; those of other lines may be among them.
+            line: One of `lines`.
+            records: The finished runs by the names of their run directories; those of other lines may be among them.
         """
         names = {seed: run_folder(line, seed) for seed in range(self.seeds)}
         return {seed: records[name] for seed, name in names.items() if name in records}
@@ -61,15 +61,15 @@ def expand(
     """Find all runs of an experiment and check all their configs.
 
     Args:
-        experiment: what is to be reproduced.
-        profile: one of its profiles.
-        seeds: how many; None: as many as the profile says, or else the experiment.
-        data_dir: the absolute folder with the data sets' files; a run's own ``data-dir`` is a folder below it.
-        tuned: run-config values that replace the file's.
-        only: coordinates; runs without them are left out. None: no run is.
+        experiment: What is to be reproduced.
+        profile: One of its profiles.
+        seeds: How many; None: as many as the profile says, or else the experiment.
+        data_dir: The absolute folder with the data sets' files; a run's own ``data-dir`` is a folder below it.
+        tuned: Run-config values that replace the file's.
+        only: Coordinates; runs without them are left out. None: no run is.
 
     Raises:
-        ConfigError: a config is not valid, data are missing, two runs would be the same, or there is none.
+        ConfigError: A config is not valid, data are missing, two runs would be the same, or there is none.
     """
     chosen = experiment.profile(profile)
     here = f"experiment {experiment.name!r}"
@@ -103,7 +103,7 @@ def expand(
 def _expand_unchecked(
     experiment: Experiment, name: str, data_dir: Path | None = None, tuned: Tuned | None = None
 ) -> Iterator[Line]:
-    """Every method in every combination of cases."""
+    """Return every method in every combination of cases."""
     profile = experiment.profile(name)
     for run in experiment.runs:
         own = {key: part.config for key, part in run.profiles.items()}.get(name, {})  # type: ignore[call-overload]
@@ -133,7 +133,7 @@ def _kept(profile: Profile, lines: Iterable[Line]) -> list[Line]:
 
 
 def data_sets(experiment: Experiment) -> list[str]:
-    """The data sets of all profiles, as the run config names them; configs are not checked.
+    """Return the data sets of all profiles, as the run config names them; configs are not checked.
 
     Returns:
         Each once, in the order of the profiles and of the runs in the file.
@@ -159,7 +159,7 @@ def _check(experiment: Experiment, line: Line, here: str) -> Line:
 
 
 def _fill(template: str, words: Mapping[str, Scalar], where: str) -> str:
-    """The template with each ``{word}`` replaced."""
+    """Return the template with each ``{word}`` replaced."""
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in words:

@@ -191,10 +191,10 @@ class Experiment(Settings):
         return self
 
     def profile(self, name: str) -> Profile:
-        """The profile of that name.
+        """Return the profile of that name.
 
         Raises:
-            ConfigError: there is none; the message names those of the experiment.
+            ConfigError: There is none; the message names those of the experiment.
         """
         if name not in self.profiles:
             allowed = f"those of experiment {self.name!r}: {', '.join(self.profiles)}"
@@ -202,25 +202,25 @@ class Experiment(Settings):
         return self.profiles[name]
 
     def toml(self, reproduced: Mapping[str, Scalar]) -> str:
-        """The file again, with a table of what has been run of it.
+        """Return the file again, with a table of what has been run of it.
 
         Args:
-            reproduced: the content of that table, such as profile and seeds.
+            reproduced: The content of that table, such as profile and seeds.
         """
         content = self.model_dump(by_alias=True, exclude_unset=True, exclude_none=True)
         return tomli_w.dumps({**content, "reproduced": dict(reproduced)})
 
 
 def find_packaged() -> dict[str, Path]:
-    """The experiments that come with the project."""
+    """Return the experiments that come with the project."""
     return {path.stem: path for path in sorted(PACKAGED.glob("*.toml"))}
 
 
 def find_experiment(name: str) -> Experiment:
-    """A packaged experiment by its name, or any by the path of its .toml file.
+    """Return a packaged experiment by its name, or any by the path of its .toml file.
 
     Raises:
-        ConfigError: there is none, or its file is wrong; the message names file and key.
+        ConfigError: There is none, or its file is wrong; the message names file and key.
     """
     if name.endswith(".toml"):
         return read_experiment(Path(name))
@@ -235,6 +235,6 @@ def read_experiment(path: Path) -> Experiment:
     """Read an experiment's file; the experiment is named after the file unless it sets ``name``.
 
     Raises:
-        ConfigError: it cannot be read, or a key is missing, unknown or wrong.
+        ConfigError: It cannot be read, or a key is missing, unknown or wrong.
     """
     return read_settings(Experiment, path, "TOML", f"give the path of a TOML file, {PAGE}", PAGE, name=path.stem)

@@ -98,12 +98,12 @@ def words(at: Mapping[str, Scalar]) -> str:
 
 
 def run_folder(line: Line, seed: int, *more: str) -> str:
-    """A run directory's name, such as ``fedsgda-mb_synthetic-pl_s-5-k-5_seed-0``.
+    """Return a run directory's name, such as ``fedsgda-mb_synthetic-pl_s-5-k-5_seed-0``.
 
     -5 becomes ``minus-5``, since a dash only separates words.
 
     Args:
-        more: what else tells the run from others, such as the values that are tried.
+        more: What else tells the run from others, such as the values that are tried.
 
     Returns:
         A name of a-z, 0-9, ``-``, ``_`` and ``.``, in which other characters are lost: lines that differ may share one.

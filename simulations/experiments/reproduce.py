@@ -41,7 +41,7 @@ class ReproductionOutcome:
     failed: dict[str, str]
 
     def text(self) -> str:
-        """The table, and which files there are in which folder."""
+        """Return the table, and which files there are in which folder."""
         there = [name for name in _OF_FINISHED if (self.out / name).exists()]
         files = ", ".join(["table.csv", "table.md", "report.html", *there])
         shown = tables.results(self.rows, self.expansion.seeds, without=["difference"])
@@ -86,7 +86,7 @@ class ExperimentRuns(Runs[PlannedRun]):
         """Lock the directory for this process until the end, and take over the runs that have finished there.
 
         Raises:
-            ConfigError: it holds something else, or another process uses it.
+            ConfigError: It holds something else, or another process uses it.
         """
         make_out(self.out)
         self._check_same()
@@ -125,7 +125,7 @@ class ExperimentRuns(Runs[PlannedRun]):
         self.make(start, say)
 
     def metrics_of(self, run: PlannedRun) -> list[str]:
-        """The metrics that the run must have."""
+        """Return the metrics that the run must have."""
         return list(dict.fromkeys([self.metric_of(run), *self.expansion.experiment.metrics]))
 
     def _task(self, run: PlannedRun) -> WorkerTask:

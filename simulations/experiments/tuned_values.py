@@ -66,7 +66,7 @@ class Tuned(Settings):
     chosen: list[TunedChoice] = Field(min_length=1)
 
     def values_of(self, at: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """The values chosen for runs with these coordinates.
+        """Return the values chosen for runs with these coordinates.
 
         Returns:
             Run-config key -> value; empty if no choice is for them. Of several choices the last one counts.
@@ -74,7 +74,7 @@ class Tuned(Settings):
         return {key: value for choice in self.chosen if fits(choice.at, at) for key, value in choice.values.items()}
 
     def complete(self, other: Tuned) -> Tuned:
-        """The same with the choices of another file for whatever has none here."""
+        """Return the same with the choices of another file for whatever has none here."""
         here, more = [choice.at for choice in self.chosen], []
         for choice in other.chosen:
             if choice.at not in here:
@@ -91,7 +91,7 @@ class Tuned(Settings):
 
 
 def fits(part: Mapping[str, Scalar], at: Mapping[str, Scalar]) -> bool:
-    """Whether the coordinates ``at`` include all of ``part``.
+    """Return whether the coordinates ``at`` include all of ``part``.
 
     Args:
         part: coordinate -> value; empty: it fits all.
@@ -108,7 +108,7 @@ def find_tuned(name: str, experiment: str, profile: str, out: Path) -> Tuned | N
     the path of a .toml file.
 
     Raises:
-        ConfigError: a file that is there cannot be read.
+        ConfigError: A file that is there cannot be read.
     """
     path = Path(name) if name.endswith(".toml") else find_packaged()[name]
     beside = path.parent / "tuned.toml"
@@ -125,7 +125,7 @@ def find_tuned(name: str, experiment: str, profile: str, out: Path) -> Tuned | N
 
 
 def shipped_path(experiment: Path, profile: str) -> Path:
-    """The path of the values that are shipped with an experiment's file.
+    """Return the path of the values that are shipped with an experiment's file.
 
     Returns:
         A path, at which there need not be a file.
@@ -137,7 +137,7 @@ def read_tuned(path: Path) -> Tuned:
     """Read ``tuned.toml``.
 
     Raises:
-        ConfigError: it cannot be read, or has other content.
+        ConfigError: It cannot be read, or has other content.
     """
     way_out = "run --tune again, which writes it"
     return read_settings(Tuned, path, "what --tune writes", "run it again", way_out)

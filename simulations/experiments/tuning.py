@@ -14,10 +14,10 @@ from simulations.experiments.files import Count, ProfileName, Sentences, check_f
 
 
 def keys_of(joined: str) -> list[str]:
-    """The run-config keys that a key of a grid names.
+    """Return the run-config keys that a key of a grid names.
 
     Args:
-        joined: one of them, or several with ``&`` between, which all take the same value.
+        joined: One of them, or several with ``&`` between, which all take the same value.
     """
     return [key.strip() for key in joined.split("&")]
 
@@ -83,7 +83,7 @@ class Tuning(Settings):
     profiles: dict[ProfileName, TuningProfile] = Field(default_factory=dict)
 
     def in_profile(self, name: str) -> Tuning:
-        """A copy with the fields that a profile sets.
+        """Return a copy with the fields that a profile sets.
 
         Returns:
             The copy; the profile's ``methods`` replace all others if it sets a ``grid``, else they are added. If it
@@ -104,7 +104,7 @@ class Tuning(Settings):
         return next((one.metric for one in reversed(self.metric_at) if one.at.items() <= at.items()), self.metric)
 
     def grid_of(self, method: str) -> Grid:
-        """The grid that is tried for a method.
+        """Return the grid that is tried for a method.
 
         Returns:
             The method's own, else the common one; empty: the method keeps the file's values.

@@ -30,7 +30,7 @@ def check_centralized(config: RunConfig) -> None:
     """Check that the config's loss has a reference with all rows in one place.
 
     Raises:
-        ConfigError: it has none.
+        ConfigError: It has none.
     """
     loss = config.training.loss
     if loss not in (*PAIRWISE_LOSSES, CROSS_ENTROPY):
@@ -46,15 +46,15 @@ def train_centralized(
     A "round" is ``local-steps`` iterations, so that curves are comparable with the federated run of the same config.
 
     Args:
-        config: the federated run's configuration; its loss and hyper-parameters are used.
-        data: the federation's data.
-        on_round: called after each evaluated round with its number and metrics.
+        config: The federated run's configuration; its loss and hyper-parameters are used.
+        data: The federation's data.
+        on_round: Called after each evaluated round with its number and metrics.
 
     Returns:
         The metrics of each evaluated round, starting with the initial model's, and the final model's named arrays.
 
     Raises:
-        ConfigError: the loss has no such reference.
+        ConfigError: The loss has no such reference.
     """
     check_centralized(config)
     training = config.training

@@ -21,7 +21,7 @@ def check_vertical(config: RunConfig) -> None:
     """Check that the strategy is vertical and the model linear, without which there is no such reference.
 
     Raises:
-        ConfigError: it is not; the message names those that are. Or the parties have networks, or groups of columns.
+        ConfigError: It is not; the message names those that are. Or the parties have networks, or groups of columns.
     """
     if config.algorithm.settings is not VFB2Settings:
         vertical = ", ".join(name for name, row in ALGORITHMS.items() if row.settings is VFB2Settings)
@@ -45,14 +45,14 @@ def train_nonfederated(
     """Train on all columns, batch after batch: without parties, without delay and with the true labels.
 
     Args:
-        config: the vertical run's configuration. A round is ``vfb2.epochs`` epochs, as in that run.
-        on_round: called after each evaluated round with its number and metrics.
+        config: The vertical run's configuration. A round is ``vfb2.epochs`` epochs, as in that run.
+        on_round: Called after each evaluated round with its number and metrics.
 
     Returns:
         The metrics of each evaluated round, starting with those at weights 0, and the final weights by name.
 
     Raises:
-        ConfigError: the strategy is not vertical.
+        ConfigError: The strategy is not vertical.
     """
     check_vertical(config)
     training, vfb2 = config.training, settings_of(config)

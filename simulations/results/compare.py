@@ -49,12 +49,12 @@ class Comparison:
         """Read runs and name them after their folders, or by their paths if two folders have the same name.
 
         Args:
-            paths: their directories.
-            names: a name for each group of runs that differ only in their seed, in the order of each group's first
+            paths: Their directories.
+            names: A name for each group of runs that differ only in their seed, in the order of each group's first
                 run; empty: the name of a group is what differs in its config.
 
         Raises:
-            ConfigError: a directory holds no run (the message names the first), or there is not a different name for
+            ConfigError: A directory holds no run (the message names the first), or there is not a different name for
                 each group.
         """
         folders = [path.resolve().name for path in paths]
@@ -105,7 +105,7 @@ class Comparison:
         return any(run.selected is not None for run in self.runs)
 
     def label(self, run: RunRecord) -> str:
-        """The label of a run and its other seeds: how they differ from the rest, and if any had sites missing.
+        """Return the label of a run and its other seeds: how they differ from the rest, and if any had sites missing.
 
         Returns:
             The name that was given to the group, or else text such as ``learning-rate=0.1  batch-size=8``.
@@ -137,10 +137,10 @@ class Comparison:
         ]
 
     def tables(self, metric: str | None = None) -> list[Table]:
-        """The runs as one table, and what differs in their configs as another.
+        """Return the runs as one table, and what differs in their configs as another.
 
         Args:
-            metric: whose differences from the first group are added if groups have several common seeds; None: not.
+            metric: Whose differences from the first group are added if groups have several common seeds; None: not.
         """
         rows = self.rows()
         facts = ["run", "status", "strategy", "dataset", "seed", "rounds", *(["selected"] * self._some_select)]
@@ -182,19 +182,19 @@ class Comparison:
         ]
 
     def text(self, metric: str | None = None) -> str:
-        """The `tables` and `reasons` for a terminal."""
+        """Return the `tables` and `reasons` for a terminal."""
         blocks = [one.text() for one in self.tables(metric)]
         return "\n\n".join([*blocks, *(["\n".join(self.reasons)] if self.reasons else [])])
 
     def csv(self) -> str:
-        """One row for each run, not rounded; config keys that have a column of their own are not repeated."""
+        """Return one row for each run, not rounded; config keys that have a column of their own are not repeated."""
         return csv_text([{**row, **config, **row} for row in self.rows() for config in [row.pop("config")]])
 
     def choose_metric(self, metric: str | None) -> str | None:
-        """The metric to draw: the one asked for, else the first that the runs have; None if they have none.
+        """Return the metric to draw: the one asked for, else the first that the runs have; None if they have none.
 
         Raises:
-            ConfigError: none of the runs has the metric.
+            ConfigError: None of the runs has the metric.
         """
         if metric is not None and metric not in self.metrics:
             allowed = ", ".join(self.metrics) or "none, there is no evaluated round"
@@ -210,11 +210,11 @@ class Comparison:
         """Write compare.csv and, if there is a metric, compare.png, replacing those of an earlier comparison.
 
         Args:
-            metric: the one that is drawn; None: none is.
+            metric: The one that is drawn; None: none is.
 
         Raises:
-            ConfigError: the folder cannot be created, or has files of these names that no comparison has written.
-            MissingExtraError: there is a metric to draw, but Matplotlib is not installed.
+            ConfigError: The folder cannot be created, or has files of these names that no comparison has written.
+            MissingExtraError: There is a metric to draw, but Matplotlib is not installed.
         """
         if metric is not None:
             require("--out", "reports", "matplotlib")
@@ -234,7 +234,7 @@ class Comparison:
         return f" on {' or '.join(rows)}" if {*metrics} - {*OF_TRAINING} else ""
 
     def differences(self, metric: str) -> dict[str, tuple[str, Difference]]:
-        """A metric's differences from that of the first group of runs (`RunRecord.metrics`), over common seeds.
+        """Return a metric's differences from that of the first group of runs (`RunRecord.metrics`), over common seeds.
 
         Returns:
             label -> (the first group's label, the difference), for groups of finished runs with finite values that
@@ -265,7 +265,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Comma-separated values under the keys of all rows; None is an empty cell, truth values are in lower case.
 
     Args:
-        rows: a key that one of them lacks is an empty cell there.
+        rows: A key that one of them lacks is an empty cell there.
     """
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")

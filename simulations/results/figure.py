@@ -42,7 +42,7 @@ class Curve:
 
     @classmethod
     def of(cls, label: str, points: Collection[tuple[float, Sequence[float]]], log: bool = False) -> Curve:
-        """The mean of some values at each point, between mean - and + sample standard deviation.
+        """Return the mean of some values at each point, between mean - and + sample standard deviation.
 
         Args:
             label: The curve's name.
@@ -71,7 +71,7 @@ class Panel:
 
 
 def in_common(curves: Sequence[Mapping[int, float]]) -> dict[int, list[float]]:
-    """The values of several curves in the rounds that all of them have.
+    """Return the values of several curves in the rounds that all of them have.
 
     Args:
         curves: The curves, each round -> metric; at least one.
@@ -175,7 +175,7 @@ def _draw_panel(axes: Axes, panel: Panel, labels: Sequence[str]) -> dict[str, An
 
 
 def _range(curves: Sequence[Curve]) -> tuple[float, float]:
-    """The range of a linear y axis; it leaves untrained models out if they would flatten the rest."""
+    """Return the range of a linear y axis; it leaves untrained models out if they would flatten the rest."""
     ends = [(np.concatenate([curve.low, curve.high]), np.tile(curve.x > 0, 2)) for curve in curves]
     low, high = _extent([values for values, _ in ends])
     if all(trained.sum() < 2 * _FEW for _, trained in ends):
@@ -190,5 +190,5 @@ def _extent(values: Sequence[np.ndarray]) -> tuple[float, float]:
 
 
 def _plain(text: str) -> str:
-    """The text with its dollar signs escaped, which matplotlib would take for formulas."""
+    """Return the text with its dollar signs escaped, which matplotlib would take for formulas."""
     return text.replace("$", r"\$")

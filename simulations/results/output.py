@@ -61,16 +61,16 @@ def print_json(value: object) -> None:
     """Print one JSON object on stdout.
 
     Args:
-        value: may hold dataclasses and paths; a number that JSON cannot express, such as nan, becomes null.
+        value: May hold dataclasses and paths; a number that JSON cannot express, such as nan, becomes null.
     """
     typer.echo(json.dumps(from_json(to_json(value, inf_nan_mode="null")), indent=2))
 
 
 def format_cell(value: object, decimals: int | None = None) -> str:
-    """A table's cell: "-" for None, true and false in lower case.
+    """Return a table's cell: "-" for None, true and false in lower case.
 
     Args:
-        decimals: of a float below a million; other floats, or all if this is None, have six digits at most.
+        decimals: Of a float below a million; other floats, or all if this is None, have six digits at most.
     """
     if value is None:
         return "-"
@@ -81,11 +81,11 @@ def format_cell(value: object, decimals: int | None = None) -> str:
 
 
 def format_metric(value: float | None, like: float | None = None) -> str:
-    """A metric's cell: four decimals, or four digits where those would be mostly zeros.
+    """Return a metric's cell: four decimals, or four digits where those would be mostly zeros.
 
     Args:
         value: None: the cell is "-".
-        like: the metric whose number format a spread takes.
+        like: The metric whose number format a spread takes.
     """
     measure = value if like is None else like
     small = measure is not None and 0 < abs(measure) < _FIXED_ABOVE
@@ -93,12 +93,12 @@ def format_metric(value: float | None, like: float | None = None) -> str:
 
 
 def format_megabytes(count: float) -> str:
-    """A number of bytes as megabytes of 10^6 bytes."""
+    """Return a number of bytes as megabytes of 10^6 bytes."""
     return format_cell(count / 1e6, 3)
 
 
 def format_pair(mean: float | None, std: float | None) -> str:
-    """A mean of metrics and its standard deviation.
+    """Return a mean of metrics and its standard deviation.
 
     Args:
         std: None: there is none, and the mean stands alone.
@@ -107,12 +107,12 @@ def format_pair(mean: float | None, std: float | None) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
-    """A number with its noun, in the plural unless it is 1."""
+    """Return a number with its noun, in the plural unless it is 1."""
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def metric_cell(value: float | None) -> tuple[str, float | None]:
-    """A metric's cell of a `Table`."""
+    """Return a metric's cell of a `Table`."""
     return format_metric(value), value
 
 
@@ -138,7 +138,7 @@ class Table:
         return [[text for text, _ in row] for row in self.cells]
 
     def text(self) -> str:
-        """The table for a terminal."""
+        """Return the table for a terminal."""
         return (f"{self.caption}:\n" if self.caption else "") + table(self.columns, self.texts)
 
 
@@ -152,7 +152,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Aligned columns under their names, numbers to the right; a cell's control characters are escaped.
 
     Raises:
-        ValueError: a row has more cells, or fewer, than there are columns.
+        ValueError: A row has more cells, or fewer, than there are columns.
     """
     cells = [[cell if cell.isprintable() else ascii(cell) for cell in row] for row in [columns, *rows]]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -178,8 +178,8 @@ def progress(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
     On a terminal the lines stand above a progress bar with the time left.
 
     Args:
-        total: the number of things to do.
-        quiet: show nothing.
+        total: The number of things to do.
+        quiet: Show nothing.
 
     Yields:
         A function that is called with a line for each thing done, and writes it to stderr.

@@ -19,9 +19,9 @@ def render(template: Path, curves: str, **values: Any) -> str:
     """Fill a template.
 
     Args:
-        template: its path; a template whose name ends in .html extends base.html.
-        curves: the text of the figure's SVG file; empty: nothing was drawn.
-        values: what the template names, and ``drawn``, what the figure shows.
+        template: Its path; a template whose name ends in .html extends base.html.
+        curves: The text of the figure's SVG file; empty: nothing was drawn.
+        values: What the template names, and ``drawn``, what the figure shows.
 
     Returns:
         The filled template; in a page every text is escaped.

@@ -42,12 +42,12 @@ class Difference:
         return int(np.sign(self.mean)) if self.p < LEVEL else 0
 
     def verdict(self, above: str, noise: str, below: str) -> str:
-        """The text for the `sign`; with too few seeds, that there is no verdict."""
+        """Return the text for the `sign`; with too few seeds, that there is no verdict."""
         words = {1: above, 0: noise, -1: below, None: f"no verdict with {format_count(self.seeds, 'seed')}"}
         return words[self.sign]
 
     def format_cells(self) -> tuple[str, str, str]:
-        """The mean, the interval and p, for people."""
+        """Return the mean, the interval and p, for people."""
         if self.low is None or self.high is None or self.p is None:
             return format_signed(self.mean), "-", "-"
         interval = f"{format_signed(self.low, self.mean)} to {format_signed(self.high, self.mean)}"
@@ -61,7 +61,7 @@ class Difference:
 
 
 def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Difference | None:
-    """The difference of two sides' values by seed.
+    """Return the difference of two sides' values by seed.
 
     Args:
         one: seed -> value, as ``other``, which is subtracted.
@@ -90,10 +90,10 @@ def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Differen
 
 
 def format_signed(value: float | None, like: float | None = None) -> str:
-    """A difference of metrics, for people.
+    """Return a difference of metrics, for people.
 
     Args:
-        value: if it is above 0, its sign is written too; None: "-".
-        like: the metric whose number format it takes; None: its own.
+        value: If it is above 0, its sign is written too; None: "-".
+        like: The metric whose number format it takes; None: its own.
     """
     return ("+" if value is not None and value > 0 else "") + format_metric(value, like)

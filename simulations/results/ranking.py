@@ -11,7 +11,7 @@ def over_seeds(ended: Iterable[tuple[float | None, bool]]) -> tuple[int, float |
     """Summarise the finished seeds of a configuration.
 
     Args:
-        ended: for each seed, the last metric, and whether sites were missing.
+        ended: For each seed, the last metric, and whether sites were missing.
 
     Returns:
         The number of seeds with a finite metric, its mean (None for no seed), its sample standard
@@ -22,7 +22,7 @@ def over_seeds(ended: Iterable[tuple[float | None, bool]]) -> tuple[int, float |
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """The mean and the sample standard deviation.
+    """Return the mean and the sample standard deviation.
 
     Args:
         values: The values; if one of them is not finite, the mean is nan and the deviation None.
@@ -36,15 +36,15 @@ def mean_and_std(values: Sequence[float]) -> tuple[float | None, float | None]:
 
 
 def rank(finished: int, missing: int, mean: float | None, mode: str) -> tuple[int, int, float]:
-    """A configuration's sort key, the best first.
+    """Return a configuration's sort key, the best first.
 
     It ranks by the number of seeds that finished with all sites, then by the number that finished, then by the mean of
     the last round's metric over these. A mean over fewer seeds is not compared with one over more: seeds that failed or
     were stopped were the worse ones, and training without the sites that diverge looks better than it is.
 
     Args:
-        finished: the number of seeds that finished.
-        missing: the number of these in which sites were missing.
+        finished: The number of seeds that finished.
+        missing: The number of these in which sites were missing.
         mean: None if no seed finished.
         mode: "min" or "max", whichever is better for the metric.
     """

@@ -111,7 +111,7 @@ class RunRecord:
         return {line["round"]: line[metric] for line in self.lines if metric in line}
 
     def last(self, metric: str) -> float | None:
-        """The metric in the last round that was evaluated by it or, with ``select-by``, in the selected round.
+        """Return the metric in the last round that was evaluated by it or, with ``select-by``, in the selected round.
 
         Returns:
             The value, which may be nan; None if the run has none.
@@ -152,14 +152,14 @@ class RunRecord:
         return {key: default.get(key) for key in keys if repr(self.config[key]) != repr(default.get(key))}
 
     def unlike(self, config: Mapping[str, Scalar], free: Sequence[str]) -> list[str]:
-        """The keys whose values would differ in a run of this flat run config.
+        """Return the keys whose values would differ in a run of this flat run config.
 
         Args:
-            config: flat; absent keys take their defaults.
-            free: keys that may differ.
+            config: Flat; absent keys take their defaults.
+            free: Keys that may differ.
 
         Raises:
-            ConfigError: the config is not valid.
+            ConfigError: The config is not valid.
         """
         wanted = flatten(parse_run_config(config).resolve())
         keys = [key for key in dict.fromkeys([*wanted, *self.config]) if key not in free]
@@ -168,7 +168,7 @@ class RunRecord:
 
 @cache
 def defaults(strategy: Scalar | None) -> dict[str, Scalar]:
-    """The resolved run config if only the strategy is given; empty if there is no such strategy any more."""
+    """Return the resolved run config if only the strategy is given; empty if there is no such strategy any more."""
     try:
         return flatten(parse_run_config({"strategy": strategy}).resolve())  # type: ignore[dict-item]
     except ConfigError:
@@ -176,7 +176,7 @@ def defaults(strategy: Scalar | None) -> dict[str, Scalar]:
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys whose values are not the same in all configs.
+    """Return the keys whose values are not the same in all configs.
 
     Args:
         configs: Flat configs; a key that one of them lacks has the value None there.
@@ -189,7 +189,7 @@ def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def evaluation(line: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of a line of metrics.jsonl.
+    """Return the metrics of a line of metrics.jsonl.
 
     Returns:
         Metric -> value; empty if the round was not evaluated.
@@ -201,7 +201,7 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
     """Read a run directory.
 
     Raises:
-        ConfigError: there is no run in it, or one of its files cannot be read.
+        ConfigError: There is no run in it, or one of its files cannot be read.
     """
     if not (path / "config.toml").is_file():
         got = "no run (there is no config.toml)"
@@ -225,8 +225,8 @@ def leave_reason(path: Path, reason: str) -> None:
     """Write into a run directory why the run has no result.
 
     Args:
-        path: the run directory; if it does not exist, nothing is written.
-        reason: beginning with `STOPPED_EARLY` for a run that was stopped; any other is that of a failed run.
+        path: The run directory; if it does not exist, nothing is written.
+        reason: Beginning with `STOPPED_EARLY` for a run that was stopped; any other is that of a failed run.
     """
     if path.is_dir():
         write_atomic(path / "failure.json", (json.dumps({"reason": reason}, indent=2) + "\n").encode())
@@ -240,7 +240,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """All complete lines; the last one may be half written."""
+    """Return all complete lines; the last one may be half written."""
     text = path.read_text("utf-8") if path.exists() else ""
     lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
     if not all(isinstance(line, dict) and "round" in line for line in lines):
@@ -254,11 +254,11 @@ def check_metric(metric: str, config: Mapping[str, Scalar], asked: str = "--metr
     A user's own problem (``loss = "package.module:factory"``) names its metrics itself, so any name may be right there.
 
     Args:
-        config: the flat run config, of which ``loss`` alone counts.
-        asked: the option or key that names the metric.
+        config: The flat run config, of which ``loss`` alone counts.
+        asked: The option or key that names the metric.
 
     Raises:
-        ConfigError: there is none; the message names them all.
+        ConfigError: There is none; the message names them all.
     """
     if metric not in METRICS and ":" not in str(config.get("loss", "")):
         allowed = f"{', '.join(METRICS)}{did_you_mean(metric, METRICS)}"

@@ -28,14 +28,14 @@ def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
     """Write the page of some runs.
 
     Args:
-        paths: their run directories.
-        out: the file; None: ``report.html`` in the run directory, if there is one run.
+        paths: Their run directories.
+        out: The file; None: ``report.html`` in the run directory, if there is one run.
 
     Returns:
         The file.
 
     Raises:
-        ConfigError: a directory holds no run, several runs have no file, or it cannot be written.
+        ConfigError: A directory holds no run, several runs have no file, or it cannot be written.
         MissingExtraError: Matplotlib or Jinja is not installed.
     """
     require("report", "reports", "jinja2", "matplotlib")
@@ -49,7 +49,7 @@ def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
 
 
 def as_html(comparison: Comparison) -> str:
-    """The page's text, which is always the same for the same runs."""
+    """Return the page's text, which is always the same for the same runs."""
     runs, metrics = comparison.runs, comparison.compared
     figure = io.BytesIO()
     if metrics:
@@ -67,7 +67,7 @@ def as_html(comparison: Comparison) -> str:
 
 
 def _tell(run: RunRecord, comparison: Comparison) -> dict[str, Any]:
-    """The part of the page on one run, with tables before and behind its facts; empty tables are not shown."""
+    """Return the part of the page on one run, with tables before and behind its facts; empty tables are not shown."""
     reason = " ".join(run.reason.split())
     if run.status == UNFINISHED:
         reason = "it is still running, or it ended before it could say why"

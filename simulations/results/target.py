@@ -88,7 +88,7 @@ def check_target(target: Path, recognize: Recognize, inputs: Sequence[Path] = ()
 
 
 def _absolute(target: Path) -> Path:
-    """A path without ``..``, which would pass through folders that do not exist until they are made."""
+    """Return a path without ``..``, which would pass through folders that do not exist until they are made."""
     target = target.expanduser()
     return target.parent.resolve() / target.name
 

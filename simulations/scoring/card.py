@@ -62,7 +62,7 @@ def _details(model: TrainedModel) -> str:
 
 
 def _strategy(model: TrainedModel) -> str:
-    """The strategy's name and description. A reference has another name than the strategy of its config."""
+    """Return the strategy's name and description. A reference has another name than the strategy of its config."""
     name, config = model.record.result["strategy"], model.config
     same = name == config.run.strategy
     return f"`{name}`, {config.algorithm.description if same else f'a reference of `{config.run.strategy}`'}"
@@ -162,7 +162,7 @@ def _training(model: TrainedModel) -> str:
 
 
 def _rows(counted: Sequence[Mapping[str, int]] | None) -> str:
-    """The rows of each site, where the server was told."""
+    """Return the rows of each site, where the server was told."""
     if not counted:
         return ""
     cells = [[f"site {one['partition']}", f"{one['rows']:,}", f"{one['positives']:,}"] for one in counted]
@@ -217,7 +217,7 @@ def _figures(result: Mapping[str, Any]) -> list[str]:
 
 
 def _figure(value: Any) -> str:
-    """A number, [value, low, high], or named counts."""
+    """Return a number, [value, low, high], or named counts."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in value.items())
     if isinstance(value, list):

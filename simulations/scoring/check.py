@@ -26,9 +26,9 @@ def difference_from(model: TrainedModel, content: bytes, *, pixels: bool) -> flo
     """Return by how much an ONNX file's scores and probabilities differ from the model's, at most.
 
     Args:
-        model: on the CPU, in the run's number type.
-        content: of the file.
-        pixels: whether its input are bytes.
+        model: On the CPU, in the run's number type.
+        content: Of the file.
+        pixels: Whether its input are bytes.
 
     Returns:
         The difference; of a score above 1, relative to it.

@@ -37,10 +37,10 @@ class Exported:
     """An ONNX file.
 
     Attributes:
-        content: its bytes.
+        content: Its bytes.
         inputs: name -> type and shape.
-        difference: as of `simulations.scoring.check.difference_from`; None: onnxruntime is not installed.
-        rows: on how many rows.
+        difference: As of `simulations.scoring.check.difference_from`; None: onnxruntime is not installed.
+        rows: On how many rows.
     """
 
     content: bytes
@@ -53,13 +53,13 @@ def export_onnx(model: TrainedModel, *, pixels: bool | None = None) -> Exported:
     """Export a model with opset 18 of ONNX, in float32.
 
     Args:
-        model: the model.
-        pixels: whether its input are bytes that are scaled to [0, 1], for a run that does not know it.
+        model: The model.
+        pixels: Whether its input are bytes that are scaled to [0, 1], for a run that does not know it.
 
     Raises:
         MissingExtraError: ONNX is not installed.
-        ConfigError: it is not known whether the input are pixels, or the run knows better.
-        ModelError: the network cannot be translated, or the file's scores are not those of PyTorch.
+        ConfigError: It is not known whether the input are pixels, or the run knows better.
+        ModelError: The network cannot be translated, or the file's scores are not those of PyTorch.
     """
     require("export", "export", "onnx", "onnxscript")
     import onnx
@@ -187,7 +187,7 @@ def _silence() -> Iterator[None]:
 
 
 def _name_inputs(file: onnx.ModelProto, table: Preprocessing) -> onnx.ModelProto:
-    """The file with an input for each raw column of a table; texts become their indices."""
+    """Return the file with an input for each raw column of a table; texts become their indices."""
     from onnx import TensorProto, compose, helper
 
     compose.add_prefix(file, "scorer/", rename_outputs=False, inplace=True)

@@ -48,15 +48,15 @@ def load(run: str | Path, model: str = "", *, allow_unseen: bool = False) -> Tra
     """Return the model that a finished run has left.
 
     Args:
-        run: the run directory.
+        run: The run directory.
         model: "best", that of the round with the best validation metric; "last", that of the last round; or a view such
             as "inner". "": the best if there is one, else the last.
         allow_unseen: Score rows even if the model knows no cell of a column.
 
     Raises:
-        ConfigError: there is no such model, or the run has none that scores rows.
-        DataError: a file of the run directory is damaged.
-        ModelError: its network cannot be built, such as one of the user's whose module is not found.
+        ConfigError: There is no such model, or the run has none that scores rows.
+        DataError: A file of the run directory is damaged.
+        ModelError: Its network cannot be built, such as one of the user's whose module is not found.
     """
     return TrainedModel(run, model, allow_unseen=allow_unseen)
 
@@ -68,29 +68,29 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     trained on a table, else as (n, \\*shape) raw features; pixels as bytes, or scaled to [0, 1].
 
     Args:
-        run: as of `load`.
-        model: as of `load`.
+        run: As of `load`.
+        model: As of `load`.
         allow_unseen: As of `load`.
 
     Attributes:
         classes_: 0 and 1.
-        record: what is in the run directory.
-        config: the run config.
-        file: the file of the weights.
-        chosen: which model it is: "best", "last" or the name of a view.
-        selected: by what and of which round it was selected; None if it was not.
-        server_round: the round after which it was the model.
-        is_left: whether it is the model of which result.json speaks: the selected one, or else the last.
-        threshold: the least score that `predict` calls positive: that of the run, if it has chosen one for this model,
+        record: What is in the run directory.
+        config: The run config.
+        file: The file of the weights.
+        chosen: Which model it is: "best", "last" or the name of a view.
+        selected: By what and of which round it was selected; None if it was not.
+        server_round: The round after which it was the model.
+        is_left: Whether it is the model of which result.json speaks: the selected one, or else the last.
+        threshold: The least score that `predict` calls positive: that of the run, if it has chosen one for this model,
             else 0, which is probability one half.
         calibration: The map from scores to probabilities: the run's, if it has fitted one for this model, else the
             sigmoid.
-        sample_format: what the samples of the run were.
-        preprocessing: of the run's table; None if it had none.
-        network: scores features.
+        sample_format: What the samples of the run were.
+        preprocessing: Of the run's table; None if it had none.
+        network: Scores features.
 
     Raises:
-        ConfigError, DataError, ModelError: as of `load`.
+        ConfigError, DataError, ModelError: As of `load`.
     """
 
     def __init__(self, run: str | Path, model: str = "", *, allow_unseen: bool = False) -> None:
@@ -125,7 +125,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Refuse: the model is what the run has trained.
 
         Raises:
-            TypeError: always.
+            TypeError: Always.
         """
         raise TypeError(f"{type(self).__name__} is fitted; a run trains another: `florilegium run`")
 
@@ -133,13 +133,13 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the raw scores.
 
         Args:
-            table: the rows; see the class.
+            table: The rows; see the class.
 
         Returns:
             (n,) logits, in the number type of the run; larger for positives.
 
         Raises:
-            DataError: the rows are not as those of the training; names the column.
+            DataError: The rows are not as those of the training; names the column.
         """
         # PyTorch warns of arrays that must not be changed, though it changes none here.
         features = np.require(self.features(table), requirements=["C", "W"])
@@ -151,13 +151,13 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The sigmoid of a score is a probability only if the run's loss makes it one.
 
         Args:
-            table: as of `decision_function`.
+            table: As of `decision_function`.
 
         Returns:
             (n, 2): of label 0 and of label 1.
 
         Raises:
-            DataError: as of `decision_function`.
+            DataError: As of `decision_function`.
         """
         return self.probabilities(self.decision_function(table))
 
@@ -170,13 +170,13 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return 1 where the score is at least `threshold`, else 0.
 
         Args:
-            table: as of `decision_function`.
+            table: As of `decision_function`.
 
         Returns:
             (n,) of 0 and 1.
 
         Raises:
-            DataError: as of `decision_function`.
+            DataError: As of `decision_function`.
         """
         return (self.decision_function(table).astype(np.float64) >= self.threshold).astype(np.int64)
 
@@ -184,13 +184,13 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return rows as the network takes them. The log counts texts that the model does not know.
 
         Args:
-            table: as of `decision_function`.
+            table: As of `decision_function`.
 
         Returns:
             (n, \\*shape).
 
         Raises:
-            DataError: as of `decision_function`; or the model knows no cell of a column.
+            DataError: As of `decision_function`; or the model knows no cell of a column.
         """
         import pandas as pd
 
@@ -226,10 +226,10 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _config_of(record: RunRecord) -> RunConfig:
-    """The config of a run that has a network.
+    """Return the config of a run that has a network.
 
     Raises:
-        ConfigError: it has none, or has not finished.
+        ConfigError: It has none, or has not finished.
     """
     place = str(record.path)
     if not record.result:
@@ -250,7 +250,7 @@ def _config_of(record: RunRecord) -> RunConfig:
 
 
 def _choose_file(path: Path, model: str) -> tuple[str, Path]:
-    """The name of a model of the run, and its file."""
+    """Return the name of a model of the run, and its file."""
     files = {LAST: path / "model.safetensors"} if (path / "model.safetensors").is_file() else {}
     files |= {file.stem.removeprefix(_PREFIX): file for file in sorted(path.glob(f"{_PREFIX}*.safetensors"))}
     if not files:
@@ -274,7 +274,7 @@ def _read_preprocessing(path: Path) -> Preprocessing | None:
 
 
 def _read_network(path: Path, config: RunConfig, shape: tuple[int, ...]) -> FlatModel:
-    """The network with the weights of a file, on the GPU if there is one and the run may take it."""
+    """Return the network with the weights of a file, on the GPU if there is one and the run may take it."""
     dtype = dtype_of(config.training)
     module = build_model(config.run.model, shape, config.training.seed).to(dtype)
     try:

@@ -29,7 +29,7 @@ def read_rows(model: TrainedModel, path: Path) -> NewRows:
     """Read the rows of a file or folder, of the kind that the model scores.
 
     Raises:
-        DataError: it is of another kind, or cannot be read.
+        DataError: It is of another kind, or cannot be read.
     """
     path = path.expanduser()
     if model.preprocessing is not None:
@@ -41,15 +41,15 @@ def score_file(model: TrainedModel, path: Path, keep: Sequence[str] = ()) -> pd.
     """Score the rows of a file or folder.
 
     Args:
-        model: scores them.
-        path: of the rows.
-        keep: columns of the table to take over.
+        model: Scores them.
+        path: Of the rows.
+        keep: Columns of the table to take over.
 
     Returns:
         One row for each, in their order: the kept columns, of images ``file``, and ``score`` and ``probability``.
 
     Raises:
-        DataError: the rows cannot be read or scored, or lack a column to keep.
+        DataError: The rows cannot be read or scored, or lack a column to keep.
     """
     import pandas as pd
 
@@ -84,7 +84,7 @@ def write_scores(scores: pd.DataFrame, out: Path, new: Path) -> None:
         new: The file or folder of the rows, which stays as it is.
 
     Raises:
-        ConfigError: the file cannot be written, is the file of the rows, or exists and is not a table of scores.
+        ConfigError: The file cannot be written, is the file of the rows, or exists and is not a table of scores.
     """
     target, content = out.expanduser(), io.BytesIO()
     scores.to_csv(content, index=False, compression="gzip" if target.suffix == ".gz" else None)
@@ -96,7 +96,7 @@ class Measured:
     """How well a model does on labelled rows.
 
     Attributes:
-        run, model: which it is.
+        run, model: Which it is.
     positive_labels: The original labels that count as positive.
         rows, positives: their numbers.
         threshold: the least score that counts as positive in ``accuracy``.
@@ -122,15 +122,15 @@ def evaluate_file(
     """Measure a model on the labelled rows of a file or folder.
 
     Args:
-        model: scores them.
-        path: of the rows.
-        resamples: as of `problems.metrics.scored_metrics`.
-        confidence: likewise.
-        seed: likewise.
+        model: Scores them.
+        path: Of the rows.
+        resamples: As of `problems.metrics.scored_metrics`.
+        confidence: Likewise.
+        seed: Likewise.
 
     Raises:
-        DataError: the rows cannot be read or scored, have no labels, or not those of the training.
-        ValueError: only one class is there.
+        DataError: The rows cannot be read or scored, have no labels, or not those of the training.
+        ValueError: Only one class is there.
     """
     rows = read_rows(model, path)
     if rows.labels is None:

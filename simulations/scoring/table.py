@@ -67,7 +67,7 @@ def table_features(preprocessing: Preprocessing, cells: torch.Tensor) -> tuple[t
 
 
 def _bounds(preprocessing: Preprocessing, feature: Feature) -> tuple[float, float]:
-    """The numbers (low, high] for which a feature is 1; NaN for a feature that is the number itself."""
+    """Return the numbers (low, high] for which a feature is 1; NaN for a feature that is the number itself."""
     match feature.kind:
         case "category":
             index = known_texts(preprocessing, feature.column).index(feature.value)

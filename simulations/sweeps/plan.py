@@ -112,7 +112,7 @@ class Sweep:
         return [*self.grid, *self.random]
 
     def content(self) -> dict[str, Any]:
-        """The content of sweep.toml: everything that decides the trials and their ranking."""
+        """Return the content of sweep.toml: everything that decides the trials and their ranking."""
         plain = ("clients", "samples", "seeds", "search_seed", "metric", "mode", "grace", "select_on")
         return {
             **{kebab(name): getattr(self, name) for name in plain},
@@ -123,10 +123,10 @@ class Sweep:
         }
 
     def trials(self) -> list[Trial]:
-        """All trials, with their configs checked; draws that repeat an earlier one are left out.
+        """Return all trials, with their configs checked; draws that repeat an earlier one are left out.
 
         Raises:
-            ConfigError: a config is not valid; the message names the trial's values and the key.
+            ConfigError: A config is not valid; the message names the trial's values and the key.
         """
         first_seed = self.config.get("seed", 0)
         if isinstance(first_seed, bool) or not isinstance(first_seed, int):
@@ -151,7 +151,7 @@ class Sweep:
         return list(trials.values())
 
     def finals(self, trials: Sequence[Trial]) -> list[Trial]:
-        """The chosen trials once more, trained on all training rows and evaluated on the test rows.
+        """Return the chosen trials once more, trained on all training rows and evaluated on the test rows.
 
         With ``select-by`` or ``threshold-at`` they keep their validation rows, and their model counts on the test rows.
 
@@ -161,7 +161,7 @@ class Sweep:
         return [replace(trial, config=without_fraction(trial.config), fraction=0.0) for trial in trials]
 
     def _fraction(self, config: RunConfig) -> float:
-        """The share of the training rows that is held out to evaluate a trial."""
+        """Return the share of the training rows that is held out to evaluate a trial."""
         spec = config.data
         if spec.validation_fraction or self.select_on == TEST or self.metric in OF_TRAINING:
             return spec.validation_fraction
@@ -190,13 +190,13 @@ class Sweep:
 
 
 def without_fraction(config: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """A flat run config without validation rows, unless it chooses a model or a threshold on them."""
+    """Return a flat run config without validation rows, unless it chooses a model or a threshold on them."""
     chooses = config.get("select-by") or config.get("threshold-at")
     return {key: value for key, value in config.items() if key != FRACTION or chooses}
 
 
 def trial_name(varied: Mapping[str, Scalar], seed: int) -> str:
-    """A folder's name, the same for the same values: ``learning-rate=0.1_fedx.gamma=0.5_seed=0``.
+    """Return a folder's name, the same for the same values: ``learning-rate=0.1_fedx.gamma=0.5_seed=0``.
 
     Args:
         varied: key -> value; their order counts.

@@ -49,7 +49,7 @@ def parse_grid(texts: Sequence[str] | None) -> dict[str, list[Scalar]]:
     """``key=value,value,...`` of each --grid; values are written as in TOML.
 
     Raises:
-        ConfigError: naming the text and what is wrong with it.
+        ConfigError: Naming the text and what is wrong with it.
     """
     grid: dict[str, list[Scalar]] = {}
     for text in texts or []:
@@ -63,7 +63,7 @@ def parse_random(texts: Sequence[str] | None) -> dict[str, Distribution]:
     """``key=distribution(arguments)`` of each --random.
 
     Raises:
-        ConfigError: naming the text and what is wrong with it.
+        ConfigError: Naming the text and what is wrong with it.
     """
     found: dict[str, Distribution] = {}
     for text in texts or []:

@@ -63,7 +63,7 @@ class Trials(Runs[Trial]):
         return line
 
     def row(self, trial: Trial) -> dict[str, Any]:
-        """The state of a trial, whose status is waiting, finished, stopped, failed or unfinished."""
+        """Return the state of a trial, whose status is waiting, finished, stopped, failed or unfinished."""
         begun = (self.folder / trial.name / "config.toml").exists()
         none = RunRecord(trial.name, self.folder, UNFINISHED if begun else "waiting", "", {}, {}, [])
         record = self.records.get(trial.name, none)
@@ -90,7 +90,7 @@ class Trials(Runs[Trial]):
         write_atomic(self.table, csv_text(rows).encode())
 
     def standings(self) -> list[Standing]:
-        """The configurations, best first, by their finished trials; see `rank`."""
+        """Return the configurations, best first, by their finished trials; see `rank`."""
         groups: dict[str, list[Trial]] = {}
         for trial in self.runs.values():
             groups.setdefault(repr(trial.varied), []).append(trial)
@@ -128,7 +128,7 @@ class Outcome:
         return [one for one in self.trials.runs.values() if self.best is not None and one.varied == self.best.varied]
 
     def text(self) -> str:
-        """The configurations as a table, best first, and why trials failed."""
+        """Return the configurations as a table, best first, and why trials failed."""
         sweep, missing = self.sweep, any(row.missing for row in self.standings)
         columns = [*sweep.varied, "finished", *(["sites missing"] * missing), f"{sweep.metric} (mean)", "std"]
         cells = [
@@ -172,7 +172,7 @@ class Outcome:
         return notes
 
     def json(self) -> dict[str, Any]:
-        """The object that ``--json`` prints."""
+        """Return the object that ``--json`` prints."""
         trials = self.trials
         return {
             "out": str(self.out),

@@ -43,7 +43,7 @@ class FederationTrial(tune.Trainable):
         """Prepare the run; Tune calls this before the first step.
 
         Args:
-            config: the entries that `run_trials` makes; ``number`` is the trial's place in ``trials``.
+            config: The entries that `run_trials` makes; ``number`` is the trial's place in ``trials``.
         """
         enter_folder(config["folder"])
         self.metric: str = config["metric"]
@@ -79,10 +79,10 @@ class FederationTrial(tune.Trainable):
 
 
 def stop_reason(metric: str, reported: dict[str, Any], trial: Trial) -> str:
-    """The reason in the failure.json of a trial that the scheduler stopped.
+    """Return the reason in the failure.json of a trial that the scheduler stopped.
 
     Args:
-        reported: the last line that Tune has; empty if there is none: the metric is then nan, and the round 0.
+        reported: The last line that Tune has; empty if there is none: the metric is then nan, and the round 0.
     """
     value = reported.get(metric, float("nan"))
     return f"{metric} {value:.4g} after round {reported.get('round', 0)} of {trial.rounds}"

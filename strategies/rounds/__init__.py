@@ -1,1 +1,1 @@
-"""The parts of a round, which every strategy uses; docs/architecture.md says which uses which."""
+"""The parts of a round, which every strategy uses. docs/architecture.md explains their dependencies."""

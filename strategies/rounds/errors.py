@@ -13,15 +13,15 @@ from problems.errors import InputError
 
 # the reason of a client that sent nothing
 NO_ANSWER = "no answer"
-# characters kept of a reason, since a site may send any text
+# characters; longer reasons are cut, since a site may send any text
 LONGEST_REASON = 1000
 
 
 class StrategyError(RuntimeError):
-    """The run cannot go on; the message says at which round and why.
+    """An error that ends the run; the message names the round and the reason.
 
-    Errors of this class itself come up during a run: a site's own error, or too few good replies. If the run config,
-    the sites or their data must be changed, it is a `SetupError`.
+    It occurs during a run: a site failed, or too few replies are good. If the run config, the sites or their data must
+    be changed, the error is a `SetupError`.
     """
 
 
@@ -43,13 +43,13 @@ def raise_setup() -> Iterator[None]:
 
 
 def reason_of(error: Error) -> str:
-    """A ClientApp's exception in its own words, without the wrapping Flower puts around it."""
+    """Return the text of a ClientApp's exception without Flower's wrapping."""
     wrapped = re.fullmatch(CLIENT_EXCEPTION, error.reason or "", re.DOTALL)
     return wrapped[1] if wrapped else error.reason or f"error code {error.code}"
 
 
 def refusal_of(reply: Message) -> str | None:
-    """Why a site cannot or will not take part, in its own words; None if it has not refused."""
+    """Return the reason why a site cannot or will not take part; None if it has not refused."""
     if not reply.has_content():
         return None
     config = find(reply.content, CONFIG, ConfigRecord)
@@ -57,20 +57,20 @@ def refusal_of(reply: Message) -> str | None:
 
 
 def shorten(reason: str) -> str:
-    """A reason on one line and of a length fit for a log."""
+    """Return a reason on one line, cut to `LONGEST_REASON` characters."""
     kept = "".join(char if char.isprintable() else " " for char in reason[:LONGEST_REASON])
     return kept if len(reason) <= LONGEST_REASON else f"{kept}... ({len(reason) - LONGEST_REASON} more characters)"
 
 
 def way_out(reason: str, steps: str) -> str:
-    """Say what to do about a site that is dropped again and again.
+    """Return advice for a site that is dropped repeatedly.
 
     Args:
-        reason: why it was dropped.
-        steps: the keys of step sizes, in words.
+        reason: The reason why it was dropped.
+        steps: The keys of the step sizes, joined by "or".
     """
     if "not finite" in reason:
         return f"its steps are too large: lower {steps}"
     if NO_ANSWER in reason:
-        return "start it again, or raise round-timeout where it is only slow"
-    return "its own log says more"
+        return "restart the site; if it is only slow, raise round-timeout"
+    return "see the site's log"

@@ -1,6 +1,6 @@
-"""One exchange between the server and some clients: sends, asks again, replaces clients, validates, counts bytes.
+"""An exchange between the server and some clients: it sends, retries, replaces clients, validates and counts bytes.
 
-A round has one exchange of its own, whose replies bring models; replies to others bring a payload and no model.
+The replies to a round's main exchange carry models. The replies to other exchanges carry only a payload.
 """
 
 import math
@@ -39,22 +39,22 @@ from strategies.rounds.replies import Reply
 
 @dataclass(eq=False)
 class Exchange:
-    """An open exchange: what was sent to whom, and what has come back.
+    """An open exchange: the messages sent and the replies received. Clients are indexed by their place in the roster.
 
     Attributes:
-        phase: "" for a round's own exchange, whose replies bring a model; else the name of another exchange.
-        up: the type of the replies' payload; None if they carry none.
-        content: what all messages carry.
-        wanted: how many good replies there should be.
-        sent: place -> message, of everyone asked so far.
-        found: place -> good reply.
-        reasons: place -> why there is no good reply.
-        grid: None if nobody can be asked again.
-        model: the model that was sent; a reply's model has its shapes and number types.
-        report: of the round in which it was opened.
+        phase: The name of the exchange. "": the round's main exchange, whose replies carry a model.
+        up: The type of the replies' payload. None: replies carry no payload.
+        content: The records of every message.
+        wanted: The number of good replies to aim for.
+        sent: The message to each client, by place.
+        found: The good replies, by place.
+        reasons: The reasons of the missing good replies, by place.
+        grid: The grid for retries. None: no client can be asked again.
+        model: The model that was sent. A reply's model has its shapes and number types.
+        report: The report of the round in which the exchange was opened.
     """
 
-    # whether others may be asked in the place of those that gave no good reply, or these again
+    # whether clients without a good reply may be asked again or replaced
     replaces: ClassVar[bool] = True
     # whether replies are terms of a sum
     summed: ClassVar[bool] = False
@@ -77,11 +77,11 @@ class Exchange:
 
     @property
     def kind(self) -> str:
-        """Flower's type of the messages."""
+        """Flower's message type."""
         return MessageType.EVALUATE if self.phase in EVALUATIONS else MessageType.TRAIN
 
     def write(self, places: Sequence[int]) -> list[Message]:
-        """Messages to some more clients."""
+        """Return messages to further clients, and record them."""
         ids = self.roster.node_ids
         first = Message(self.content, dst_node_id=ids[places[0]], message_type=self.kind)
         written = {place: readdress(first, ids[place]) for place in places}
@@ -92,7 +92,7 @@ class Exchange:
         return list(written.values())
 
     def send(self, messages: list[Message]) -> list[Message]:
-        """Send some of the messages and return the replies; the time is added to ``exchange_seconds``."""
+        """Send messages and return the replies. The time counts in ``exchange_seconds``."""
         assert self.grid is not None
         begun = time.perf_counter()
         replies = self.family.deliver(self.grid, messages)
@@ -108,13 +108,14 @@ class Exchange:
     # Back.
 
     def receive(self, replies: Iterable[Message]) -> list[Reply]:
-        """The valid replies, in order of partition id.
+        """Return the valid replies, in order of partition id.
 
-        With ``replace-dropped`` another client is asked in the place of each that gave no valid reply, until all
-        are replaced or nobody is left to ask. A strategy that ``retries_failed`` asks the same clients again.
+        With ``replace-dropped``, other clients replace the clients without a valid reply, as long as there are any. A
+        strategy that ``retries_failed`` asks the same clients again.
 
         Raises:
-            StrategyError: fewer than ``min-train-nodes`` are left, or one is missing after ``max-retries`` retries.
+            StrategyError: Fewer than ``min-train-nodes`` replies are valid, or a client still fails after
+                ``max-retries`` retries.
         """
         self.found, self.reasons = {}, {}
         self.sort(replies)
@@ -128,7 +129,7 @@ class Exchange:
         return self.close()
 
     def sort(self, replies: Iterable[Message]) -> None:
-        """Put each good reply into ``found``, and for each other client into ``reasons`` why it has none."""
+        """Put each good reply into ``found``, and the reason of each missing reply into ``reasons``."""
         places = {message.metadata.message_id: place for place, message in self.sent.items()}
         for message in replies:
             place = places.get(message.metadata.reply_to_message_id)
@@ -151,7 +152,7 @@ class Exchange:
         """Decode and validate the reply of the client at a place in the roster.
 
         Raises:
-            PayloadError: the message is an error, or not what was asked for.
+            PayloadError: The message is an error, or does not answer the question.
         """
         if message.has_error():
             raise PayloadError(reason_of(message.error))
@@ -178,14 +179,14 @@ class Exchange:
 
     @property
     def expected(self) -> set[str]:
-        """The names of a reply's records, beside its metrics."""
+        """The names of a reply's records, except its metrics."""
         return {*([] if self.phase else [ARRAYS]), *([PAYLOAD] if self.up else [])}
 
     def read_values(self, place: int, records: RecordDict) -> tuple[list[FloatArray], Any]:
         """Decode and validate the model and the payload of a reply.
 
         Raises:
-            PayloadError: they are not what was asked for.
+            PayloadError: Model or payload is missing or malformed.
         """
         model: list[FloatArray] = []
         if not self.phase:
@@ -203,10 +204,10 @@ class Exchange:
         return self.family.limits(place)
 
     def check_payload(self, place: int, payload: Any) -> None:
-        """Check a payload that is well-formed.
+        """Check the values of a well-formed payload.
 
         Raises:
-            PayloadError: it is impossible.
+            PayloadError: The values are impossible.
         """
         if isinstance(payload, ScoreCounts):
             payload.check_rows(held_counts(self.roster.reports[place], self.phase))
@@ -214,10 +215,10 @@ class Exchange:
             self.family.check_payload(payload)
 
     def choose_next(self, asked_again: int) -> list[int]:
-        """Whom to ask next: those whose replies are missing, or others in their place, or nobody.
+        """Return the clients to ask next: the clients without a good reply, their replacements, or none.
 
         Args:
-            asked_again: how many times clients have been asked again so far.
+            asked_again: The number of retries so far.
         """
         training, server_round = self.family.training, self.server_round
         if not self.replaces:
@@ -242,10 +243,10 @@ class Exchange:
     # The end.
 
     def close(self) -> list[Reply]:
-        """Report who answered and who was dropped; return the good replies, in order of partition id.
+        """Report the answers and the dropped clients, and return the good replies in order of partition id.
 
         Raises:
-            StrategyError: there are too few.
+            StrategyError: Too few replies are good.
         """
         phase, server_round, report = self.phase, self.server_round, self.report
         where = f"{phase} phase: " if phase else ""
@@ -262,15 +263,18 @@ class Exchange:
         return [self.found[place] for place in sorted(self.found)]
 
     def check_enough(self, dropped: Mapping[int, str]) -> None:
-        """Check that enough replies are good; ``dropped``: place -> why the client's reply was dropped.
+        """Check that enough replies are good.
+
+        Args:
+            dropped: The reason why each client was dropped, by place.
 
         Raises:
-            StrategyError: they are fewer than ``min-train-nodes``, or one is missing where every client must answer.
+            StrategyError: Fewer than ``min-train-nodes`` replies are good, or every client must answer and one did not.
         """
         family, training, round_ = self.family, self.family.training, f"round {self.server_round}"
         diverged = next((reason for reason in dropped.values() if "not finite" in reason), None)
         advice = f"; {way_out(diverged, family.steps())}" if diverged else ""
-        place, reason = next(iter(dropped.items()), (None, "nobody was asked"))
+        place, reason = next(iter(dropped.items()), (None, "no client was asked"))
         if family.traits.retries_failed and dropped:
             raise StrategyError(
                 f"{round_}: partition {place} gave no good reply, max-retries is {training.max_retries}: {reason}; "

@@ -1,4 +1,4 @@
-"""What a strategy declares about its algorithm, and its hooks; an exchange knows nothing else of its strategy."""
+"""The declarations and hooks of a strategy. An exchange uses nothing else of its strategy."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -23,23 +23,23 @@ class Family:
     """Settings, state and hooks of a strategy.
 
     Attributes:
-        loss: the name of the loss; never "auto".
-        state: what the server keeps from round to round, a ``state_type``; None before there is any.
-        roster: the sites; none before the handshake.
-        report: of the round under way.
-        model: the arrays that the round's clients got.
-        extra_config: scalars for every message's config, set by whoever runs the rounds.
-        local: paths on a disk that server and clients share, set by the same.
-        layout: names and shapes of the parts of the flat model, for strategies that tell weights from biases.
-        measured: metrics of the newest model, if the clients measured them.
-        headline: which of `views` the log and the curves show; "" is the model itself.
+        loss: The name of the loss, never "auto".
+        state: The server's state between rounds, a ``state_type``. None before the first state.
+        roster: The sites. Empty before the handshake.
+        report: The report of the current round.
+        model: The arrays sent to the round's clients.
+        extra_config: Scalars for every message's config, set by the caller that runs the rounds.
+        local: Paths on a disk that server and clients share, set by the same caller.
+        layout: Names and shapes of the parts of the flat model, for strategies that distinguish weights and biases.
+        measured: The newest model's metrics, if the clients measured them.
+        headline: The name in `views` that the log and the curves show. "": the model itself.
     """
 
-    # the server has a model, which travels; else each client keeps a part, and the clients measure the metrics
+    # whether the server sends its model; if not, each client keeps a part, and the clients measure the metrics
     shares_model = True
-    # the clients talk to each other within an exchange, so all of them run at once
+    # whether the clients talk to each other within an exchange, which requires all of them to run at once
     clients_meet = False
-    # the clients report their numbers of samples in the handshake
+    # whether the clients report their numbers of samples in the handshake
     counts_samples = True
     traits: Traits = Traits()
     settings_type: type[Settings] = Settings
@@ -47,7 +47,7 @@ class Family:
     down_type: type[Payload] | None = None
     up_type: type[Payload] | None = None
     state_type: type[Payload] | None = None
-    # further exchanges of the strategy: phase -> the type of the replies' payload
+    # the type of the replies' payload in each additional exchange, by phase
     phases: Mapping[str, type[Payload]] = MappingProxyType({})
 
     @classmethod
@@ -58,16 +58,16 @@ class Family:
             settings: The run's settings of the family.
 
         Returns:
-            The type of the replies' payload by phase; "" is a round's own exchange.
+            The type of the replies' payload by phase. "" is a round's main exchange.
         """
         return {"": cls.up_type, **cls.phases}
 
     @classmethod
     def own_values(cls, settings: Settings) -> str:
-        """Name a value that the server needs of each client, which a sum over clients cannot replace.
+        """Name a value that the server needs from each client, so secure sums are impossible.
 
         Returns:
-            The record and the field, or "" if there is none.
+            The record and the field; "" if sums over clients suffice.
         """
         records = cls.ups_of(settings).values()
         return next((f"{record.__name__}.{name}" for record in records if record for name in own_values(record)), "")
@@ -96,20 +96,20 @@ class Family:
         """Check the sites before anything is sent.
 
         Raises:
-            StrategyError: they do not fit.
+            StrategyError: The sites do not fit the strategy.
         """
 
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
-        """Exchange whatever the algorithm needs before its first round.
+        """Run the exchanges before the first round.
 
         Args:
-            arrays: the initial model.
+            arrays: The initial model.
         """
 
     # Rounds.
 
     def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
-        """Exchange, by `PayloadStrategy.ask`, whatever is needed before the round's own.
+        """Run the exchanges that precede a round's main exchange, with `PayloadStrategy.ask`.
 
         Returns:
             The model to send to the round's clients.
@@ -117,10 +117,10 @@ class Family:
         return arrays
 
     def down(self, server_round: int) -> Payload | None:
-        """Make the payload for the round's clients, the same for all.
+        """Return the payload for all clients of the round.
 
         Returns:
-            A ``down_type``; None if nothing travels beside the model.
+            A ``down_type``; None if only the model is sent.
         """
         return None
 
@@ -128,34 +128,34 @@ class Family:
         """Send messages and wait for the replies, at most ``round-timeout`` seconds.
 
         Returns:
-            Those that have come, errors among them, in any order.
+            The replies that arrived, including errors, in any order.
         """
         return list(grid.send_and_receive(messages, timeout=self.training.round_timeout))
 
     def limits(self, place: int) -> Mapping[str, int]:
-        """Bound a client's payload: a longer one is refused unread.
+        """Bound the size of a client's payload. Larger payloads are refused unread.
 
         Args:
-            place: the client's in the roster.
+            place: The client's place in the roster.
 
         Returns:
-            The greatest length of each dimension but ``d``, by its letter.
+            The maximum length of each dimension except ``d``, by its letter.
         """
         return {}
 
     def check_payload(self, payload: Any) -> None:
-        """Check a payload that is well-formed.
+        """Check the values of a well-formed payload.
 
         Raises:
-            PayloadError: it is impossible; the reply is dropped, with this text as the reason.
+            PayloadError: The values are impossible. The reply is dropped with this text as the reason.
         """
 
     @abstractmethod
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
-        """Make the new model.
+        """Combine the replies into the new model.
 
         Args:
-            replies: the round's valid ones, in order of partition id.
+            replies: The round's valid replies, in order of partition id.
 
         Returns:
             The model's flat arrays, and the metrics of the round.
@@ -164,20 +164,20 @@ class Family:
     # Results.
 
     def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
-        """Return the model that is evaluated and saved for the arrays of a round.
+        """Return the model to evaluate and save after a round.
 
         Args:
-            server_round: 0 for the initial model.
-            arrays: what `combine` returned in that round.
+            server_round: The round. 0: the initial model.
+            arrays: The result of `combine` in that round.
         """
         return arrays
 
     def views(self) -> dict[str, list[FloatArray]]:
-        """Further models of the same shape to evaluate and to save, by the suffix of their metrics."""
+        """Return further models of the same shape to evaluate and save, by the suffix of their metrics."""
         return {}
 
     def snapshot(self) -> Payload | None:
-        """The strategy's state as one record, or None before there is any."""
+        """Return the strategy's state as one record; None before the first state."""
         state: Payload | None = self.state
         return state if state and state.arrays() else None
 
@@ -185,7 +185,7 @@ class Family:
         """Continue from a `snapshot`.
 
         Raises:
-            TypeError: it is another algorithm's.
+            TypeError: The state belongs to another algorithm.
         """
         refuse_other(self, self.state_type, state)
         self.state = state
@@ -193,7 +193,7 @@ class Family:
     # For the hooks to call.
 
     def weights(self, replies: Sequence[Reply]) -> Weights | None:
-        """Weigh replies in proportion to the samples that their sites reported in the handshake.
+        """Return weights in proportion to the samples that the sites reported in the handshake.
 
         Returns:
             (k,) weights for a mean over clients, 1 on average; None for a plain mean.
@@ -205,13 +205,13 @@ class Family:
         return weights
 
     def check_finite(self, server_round: int, arrays: Sequence[FloatArray]) -> None:
-        """Check what a round left the server.
+        """Check that the server's model and state are finite after a round.
 
         Args:
-            arrays: the new model; the state is that of `snapshot`.
+            arrays: The new model.
 
         Raises:
-            SetupError: model or state is not finite.
+            SetupError: The model or the state is not finite.
         """
         state = self.snapshot()
         for name, value in {"model": np.concatenate(arrays), **(state.arrays() if state else {})}.items():
@@ -219,12 +219,12 @@ class Family:
                 raise SetupError(
                     f"round {server_round}",
                     got=f"{bad} of {value.size} values of the server's {name} that are not finite",
-                    allowed="finite ones, since every reply was",
+                    allowed="finite values, since every reply was finite",
                     hint=f"the run has diverged: lower {self.steps()}",
                 )
 
     @classmethod
     def steps(cls) -> str:
-        """The keys to lower if values are not finite, in words."""
+        """Return the keys to lower if values are not finite, joined by "or"."""
         common = [name for name in ("learning_rate", "server_learning_rate") if name not in cls.traits.unread]
         return " or ".join([*map(kebab, common), *cls.traits.own_steps])

@@ -1,7 +1,7 @@
-"""Guards around an exchange at the server: modes that change the messages of an exchange, or its replies.
+"""Guards around the server's exchanges, which change the messages or the replies.
 
-An exchange is a generator: it yields the messages, is sent the replies, and returns the good ones. A guard is such a
-generator around another one.
+An exchange is a generator: it yields the messages, receives the replies, and returns the good replies. A guard wraps
+such a generator in another generator.
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -18,7 +18,7 @@ Proceed = Callable[[Exchange, Sequence[int]], Steps]
 
 
 class ExchangeGuard:
-    """A mode that surrounds the exchanges of a run. Subclasses override these methods."""
+    """Base of the guards. Subclasses override these methods."""
 
     def check(self, family: Family, clients: int) -> None:
         """Check a run before round 1.
@@ -28,7 +28,7 @@ class ExchangeGuard:
             clients: The number of clients in a round.
 
         Raises:
-            SetupError: The run does not suit the mode.
+            SetupError: The guard does not support the run.
         """
 
     def at_server(self, exchange: Exchange, places: Sequence[int], proceed: Proceed) -> Steps:
@@ -37,7 +37,7 @@ class ExchangeGuard:
         Args:
             exchange: The exchange, not yet open.
             places: The places of its clients in the roster.
-            proceed: The guards further inside, and the exchange itself.
+            proceed: A function that starts the inner guards and the exchange.
 
         Returns:
             The good replies.
@@ -46,7 +46,7 @@ class ExchangeGuard:
 
 
 def surround(exchange: Exchange, places: Sequence[int], guards: Sequence[ExchangeGuard]) -> Steps:
-    """Return an exchange inside of guards, the first outermost; it is not yet open."""
+    """Wrap an exchange, which is not yet open, in guards. The first guard is outermost."""
     proceed: Proceed = _hold
     for guard in reversed(guards):
         proceed = partial(guard.at_server, proceed=proceed)

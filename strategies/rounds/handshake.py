@@ -1,7 +1,7 @@
-"""The handshake: which sites there are, by partition id, before the first round.
+"""The handshake before the first round, which lists the sites by partition id.
 
 Flower's node ids change from run to run. Everything that must be reproducible (sampling, order of aggregation)
-therefore goes by partition id, which each node is asked for once.
+therefore uses partition ids. The server asks each node for its partition id once.
 """
 
 import time
@@ -34,7 +34,7 @@ class Roster:
     """The sites of a run in the order of their partition ids, 0 to N - 1: a site's place is its partition id.
 
     Attributes:
-        bytes_up: bytes of the reports.
+        bytes_up: The bytes of the reports.
     """
 
     node_ids: tuple[int, ...]
@@ -54,21 +54,21 @@ class Roster:
 
     @cached_property
     def sample_weights(self) -> NDArray[np.float64]:
-        """(N,) N n_i / n of each site, with n_i of all n samples; exactly 1 if all sites hold equally many."""
+        """(N,) N n_i / n of each site, which has n_i of all n samples; exactly 1 if all sites have the same number."""
         sizes = self.class_counts.sum(axis=1)
         weights: NDArray[np.float64] = len(self) * sizes / sizes.sum()
         weights.setflags(write=False)
         return weights
 
     def share(self, training: TrainingSettings) -> int:
-        """How many clients a round asks."""
+        """Return the number of clients in a round."""
         return count_share(training, len(self))
 
     def sample(self, training: TrainingSettings, server_round: int) -> list[int]:
-        """Sorted places of the clients of a round: `share` of them, without replacement.
+        """Sample the clients of a round without replacement, and return their places in ascending order.
 
         Raises:
-            SetupError: There are fewer clients.
+            SetupError: There are fewer clients than `share`.
         """
         count, seed = self.share(training), training.seed
         with raise_setup():
@@ -78,16 +78,16 @@ class Roster:
 def call_the_roll(
     grid: Grid, timeout: float, *, counted: bool = True, local: Mapping[str, str] | None = None
 ) -> Roster:
-    """Ask every node who it is, until as many sites have answered as there are partitions.
+    """Ask every node for its partition, until all partitions have answered.
 
-    The number of partitions is the largest that a site names. Warns if sites differ in device or libraries.
+    The number of partitions is the largest number that a site reports. Warns if sites differ in device or libraries.
 
     Args:
-        counted: whether each site must report how many rows of each class it holds.
+        counted: Whether each site must report its number of rows of each class.
         local: Paths for sites on the server's disk, by name.
 
     Raises:
-        StrategyError: nobody joins in time, a site cannot answer, partitions are missing or claimed twice.
+        StrategyError: No site joins in time, a site cannot answer, or partitions are missing or claimed twice.
     """
     deadline = time.monotonic() + timeout
     reports: dict[int, SiteReport] = {}
@@ -112,7 +112,7 @@ def call_the_roll(
         expected = max((report.num_partitions for report in reports.values()), default=1)
         missing = _missing(reports, expected)
         if failed:
-            # by partition too if it follows from the sites that answered
+            # also by partition, if all missing partitions have failed
             named = f", partition{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
             whose = named if reports and len(missing) == len(failed) else ""
             reasons = "; ".join(f"node {node}: {reason}" for node, reason in failed.items())
@@ -123,8 +123,8 @@ def call_the_roll(
             return _by_partition(reports, bytes_up)
         if time.monotonic() > deadline:
             got = f"{len(reports)} of {expected} sites within {timeout:g} s"
-            allowed = f"all; missing partitions: {', '.join(missing)}"
-            raise SetupError("handshake", got=got, allowed=allowed, hint="start them, or raise handshake-timeout")
+            allowed = f"all sites; missing partitions: {', '.join(missing)}"
+            raise SetupError("handshake", got=got, allowed=allowed, hint="start the sites, or raise handshake-timeout")
         time.sleep(0.02)
 
 
@@ -141,7 +141,7 @@ def _read_report(reply: Message, counted: bool) -> SiteReport:
         raise StrategyError(f"handshake: a site's report has {size:,} bytes, allowed: {LARGEST_REPORT:,}")
     report = find(reply.content, PAYLOAD, ConfigRecord)
     if report is None:
-        raise StrategyError("handshake: a site answered without a report; is its ClientApp ours?")
+        raise StrategyError("handshake: a site answered without a report; is its ClientApp Florilegium's?")
     try:
         site = SiteReport.from_record(report).check_numbers()
         if counted and site.class_counts is None:
@@ -166,12 +166,14 @@ def _by_partition(reports: Mapping[int, SiteReport], bytes_up: int) -> Roster:
         raise SetupError(
             f"handshake: partition {doubled}",
             got="two sites that claim it",
-            allowed="one",
-            hint="give each SuperNode another partition-id in --node-config",
+            allowed="one site",
+            hint="set a different partition-id in each SuperNode's --node-config",
         )
     count = len(partitions)
     if missing := _missing(reports, count):
         got = f"partitions {', '.join(map(str, partitions))}"
         allowed = f"0 to {count - 1}, for {count} sites; missing: {', '.join(missing)}"
-        raise SetupError("handshake", got=got, allowed=allowed, hint="look at --node-config of each SuperNode")
+        raise SetupError(
+            "handshake", got=got, allowed=allowed, hint="correct partition-id in each SuperNode's --node-config"
+        )
     return Roster(tuple(order), tuple(reports[node] for node in order), bytes_up)

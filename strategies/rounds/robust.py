@@ -1,13 +1,13 @@
-"""Means over clients that a few bad clients cannot ruin.
+"""Robust means over clients, which limit the influence of a few bad clients.
 
-The clients' points, and the fields of their payloads of which a method needs the mean, are changed before the method
-reads them, so every method whose server half is a mean has these means, too.
+The clients' points, and the payload fields that a method averages, are changed before the method reads them. Every
+method whose server half is a mean therefore supports robust means.
 
 - ``trimmed-mean`` (D. Yin, Y. Chen, K. Ramchandran, P. Bartlett, "Byzantine-Robust Distributed Learning", ICML 2018):
-  in each coordinate the largest and the smallest values are left out.
-- ``median``: the median of each coordinate.
+  drop the largest and the smallest values of each coordinate.
+- ``median``: take the median of each coordinate.
 - ``norm-bound`` (Z. Sun, P. Kairouz, A. T. Suresh, H. B. McMahan, "Can You Really Backdoor Federated Learning?", 2019):
-  a client's step is shortened to a bound; without a number, to the median length of the round's steps.
+  shorten each client's step to a bound. Defaults to the median length of the round's steps.
 """
 
 import math
@@ -27,15 +27,15 @@ from strategies.rounds.family import Family
 from strategies.rounds.guards import ExchangeGuard, Proceed, Steps
 from strategies.rounds.replies import Reply
 
-# the fewest clients of which one can be outvoted
+# the smallest number of clients that can outvote one of them
 FEWEST = 3
 
 
 class RobustMeans(ExchangeGuard):
-    """Makes the means of a round robust, unless they are means already when they arrive."""
+    """The guard that makes a round's means robust, unless secure sums have averaged the replies already."""
 
     def check(self, family: Family, clients: int) -> None:
-        """Refuse a robust mean over too few clients."""
+        """Raise a SetupError for a robust mean over too few clients."""
         aggregation = family.training.aggregation
         if aggregation != MEAN and clients < FEWEST:
             got, hint = (
@@ -57,10 +57,10 @@ class RobustMeans(ExchangeGuard):
 def make_robust(
     replies: Sequence[Reply], training: TrainingSettings, model: Sequence[FloatArray]
 ) -> tuple[list[Reply], int]:
-    """Change a round's good replies so that a mean over them is a robust one.
+    """Change a round's good replies to make their mean robust.
 
-    With a trimmed mean or a median each reply gets that value, and clients count the same. With a bound each reply
-    keeps its own values, and clients keep their weights.
+    With a trimmed mean or a median, every reply gets the same robust value, and all clients have equal weights. With a
+    bound, each reply keeps its own shortened values, and clients keep their weights.
 
     Args:
         replies: The good replies.
@@ -68,9 +68,9 @@ def make_robust(
         model: The server's model, from which the clients started.
 
     Returns:
-        The replies, and the number of clients of which something was shortened; 0 without a bound.
+        The replies, and the number of clients with a shortened value; 0 without a bound.
     """
-    sent = len(replies[0].model)  # none in an exchange without models
+    sent = len(replies[0].model)  # 0 in an exchange without models
     points = [_combine([reply.model[part] for reply in replies], training, model[part]) for part in range(sent)]
     models = list(zip(*points, strict=True)) if sent else [()] * len(replies)
     payloads = [reply.payload for reply in replies]
@@ -106,12 +106,12 @@ def _differs(old: Reply, new: Reply, fields: dict[str, Any]) -> bool:
 def _combine(
     values: Sequence[Float[np.ndarray, "*shape"]], training: TrainingSettings, base: FloatArray | None = None
 ) -> list[FloatArray]:
-    """The clients' values of one array, changed.
+    """Return each client's new values of an array.
 
     Args:
         values: The array of each client.
         training: The settings.
-        base: The server's array, from which a bound counts; None: it counts from 0.
+        base: The server's array, from which a bound is measured. None: the bound is measured from 0.
     """
     if training.aggregation == NORM_BOUND:
         steps = [value if base is None else value - base for value in values]

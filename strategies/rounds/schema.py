@@ -1,4 +1,4 @@
-"""What sites with files of their own must have in common (shapes, columns, labels), and what scales their columns."""
+"""The common shapes, columns and labels of sites that read their own files, and the scaling of their columns."""
 
 import json
 from collections import Counter
@@ -24,13 +24,13 @@ _SAME_APP = "run the same release of the ClientApp at every site"
 
 @dataclass(frozen=True, eq=False)
 class Schema:
-    """What all sites' rows have in common.
+    """The common properties of all sites' rows.
 
     Attributes:
-        shape: of one sample's features.
-        preprocessing: how the features are made of raw rows; None if they do not come from tables.
-        scaling: what to scale and fill by; None if nothing is scaled or filled.
-        negative_labels, positive_labels: the label values of all sites' files, sorted.
+        shape: The shape of one sample's features.
+        preprocessing: The conversion of raw rows to features. None if the features do not come from tables.
+        scaling: The statistics for scaling and filling. None if nothing is scaled or filled.
+        negative_labels, positive_labels: The label values of all sites' files, sorted.
         pixel_max: The number in the files that became 1, for images of more than 8 bits.
     """
 
@@ -43,13 +43,13 @@ class Schema:
 
 
 def agree(reports: Sequence[SiteReport]) -> Schema | None:
-    """The schema that all sites agree on; None if no site reads a file of its own.
+    """Return the common schema of all sites; None if no site reads its own file.
 
     Warns of a site without a positive label, and of labels counted as negative that only one site has.
 
     Raises:
-        SetupError: a site differs from the first that reads a file, sites without a positive label share no label, or
-            no site has cells enough in a column to scale or fill it by.
+        SetupError: A site differs from the first site that reads a file, sites without a positive label share no label,
+            or a column has too few cells at every site to scale or fill it.
     """
     first = next((report for report in reports if report.shape is not None), None)
     if first is None:
@@ -90,25 +90,27 @@ def _warn_of_units(table: Preprocessing, reports: Sequence[SiteReport], told: Se
 
 
 def _warn_of_constants(table: Preprocessing, deviations: Sequence[float]) -> None:
-    """Warn of columns that have no effect, since no site reports that they vary."""
+    """Warn of columns without effect: no site reports that they vary."""
     constant = [one.column for one, deviation in zip(table.inputs, deviations, strict=True) if deviation == 0]
     if constant:
-        text = "columns without effect (%d): %s; at each site fewer cells than its least-cell differ from the commonest"
+        text = (
+            "columns without effect (%d): %s; at each site fewer cells than least-cell differ from the commonest value"
+        )
         log(WARNING, text, len(constant), _join_names(constant))
 
 
 def _warn_of_names(table: Preprocessing) -> None:
-    """Warn of markers for a column that no site has, which a site cannot know."""
+    """Warn of markers for a column that no site has. No single site can detect this."""
     known = {*table.columns, table.label_column}
     if lacking := [name for name, _ in table.column_markers if name not in known]:
-        log(WARNING, "missing-values has markers of %s, which is a feature at no site", _join_names(lacking))
+        log(WARNING, "missing-values has markers for %s, which no site has as a feature", _join_names(lacking))
 
 
 def read_columns(report: SiteReport) -> Preprocessing | None:
-    """A site's preprocessing, not yet fitted; None if it has no table.
+    """Return a site's preprocessing, not yet fitted; None if the site has no table.
 
     Raises:
-        PayloadError: the bytes are no such thing.
+        PayloadError: The report's bytes are malformed.
     """
     if report.columns is None:
         return None
@@ -118,12 +120,12 @@ def read_columns(report: SiteReport) -> Preprocessing | None:
         why = str(error) if isinstance(error, DataError) else "no JSON"
         raise PayloadError(f"SiteReport.columns: {why}") from None
     if table.inputs != table.outputs:
-        raise PayloadError("SiteReport.columns: bins or features of missing cells, before sites have agreed on them")
+        raise PayloadError("SiteReport.columns: bins or features of missing cells before the sites have agreed on them")
     return table
 
 
 def statistics_of(report: SiteReport) -> Statistics | None:
-    """What a site has told of its columns; None if nothing."""
+    """Return the column statistics that a site reported; None if it reported no statistics."""
     if report.counts is None:
         return None
     assert report.class_counts is not None
@@ -138,18 +140,18 @@ def statistics_of(report: SiteReport) -> Statistics | None:
 
 
 def _join(tables: Mapping[int, Preprocessing]) -> Preprocessing:
-    """The preprocessing of all sites, by partition id, each of which may lack the cells that show a column's kind.
+    """Join the preprocessing of all sites, given by partition id. A site may lack the cells that show a column's kind.
 
     Raises:
-        SetupError: a site's cells are of another kind than those of the sites before.
+        SetupError: A column is of different kinds at two sites.
     """
     joint = next(iter(tables.values()))
     for partition, table in tables.items():
         if clash := table.find_clash(joint):
             mine, others = clash
             place, got = f"handshake: partition {partition}: column {mine.column!r}", f"cells of kind {mine.kind!r}"
-            allowed = f"those of kind {others.kind!r}, as at other sites"
-            raise SetupError(place, got=got, allowed=allowed, hint="write it alike at every site")
+            allowed = f"cells of kind {others.kind!r}, as at other sites"
+            raise SetupError(place, got=got, allowed=allowed, hint="write the column in the same way at every site")
         joint = joint.join(table)
     return joint
 
@@ -165,8 +167,8 @@ def _compare_labels(reports: Sequence[SiteReport]) -> None:
             error = SetupError(
                 f"handshake: {partition}: labels",
                 got=f"{_join_names(alone)}, none of them in positive-label or at another site",
-                allowed=f"those of the other sites: {_join_names([value for value in sites if value not in negative])}",
-                hint="write them alike at every site, or name all positive ones in positive-label",
+                allowed=f"other sites' labels: {_join_names([value for value in sites if value not in negative])}",
+                hint="write labels in the same way at every site, or list all positive labels in positive-label",
             )
             strangers.append(error)
         elif not positive:
@@ -182,24 +184,24 @@ def _compare_labels(reports: Sequence[SiteReport]) -> None:
 
 
 def _difference(first: SiteReport, other: SiteReport) -> tuple[str, str, str, str] | None:
-    """How a site differs from the first: key, got, allowed and hint of an error; None if it does not."""
+    """Return the key, got, allowed and hint of an error if a site differs from the first site, else None."""
     than = f"partition {first.partition_id}"
     if other.shape is None:
-        got = f"a file of its own at {than}, none at {other.partition_id}"
-        return "data-path", got, "one at every site, or at none", "give every node a data-path, or none"
+        got = f"a file at {than}, no file at {other.partition_id}"
+        return "data-path", got, "a file at every site, or at no site", "set data-path at every node, or at no node"
     assert first.shape is not None
     try:
         table, theirs = read_columns(other), read_columns(first)
     except PayloadError as error:
-        return "columns", f"some that cannot be read: {error}", "those of a table", _SAME_APP
+        return "columns", f"unreadable columns: {error}", "the columns of a table", _SAME_APP
     here, there = (() if one is None else tuple(feature.name for feature in one.inputs) for one in (table, theirs))
     if here != there:
         lacks = [name for name in there if name not in here]
         more = [name for name in here if name not in there]
         if not lacks and not more:
-            return "columns", f"another order than {than}", "the same", "set feature-columns"
+            return "columns", f"another order than {than}", "the same order at all sites", "set feature-columns"
         parts = [f"lacks {_join_names(lacks)}"] * bool(lacks) + [f"has {_join_names(more)} in addition"] * bool(more)
-        hint = "make them alike, or set feature-columns"
+        hint = "make the columns equal, or set feature-columns"
         return "columns", f"a table that {' and '.join(parts)}", f"the columns of {than}", hint
     try:
         _ = other.label_values
@@ -207,7 +209,7 @@ def _difference(first: SiteReport, other: SiteReport) -> tuple[str, str, str, st
         return "labels", f"values that cannot be read: {error}", "the labels of the site's rows", _SAME_APP
     own, shape = tuple(other.shape.tolist()), tuple(first.shape.tolist())
     if own != shape:
-        return "samples", f"shape {own}", f"that of {than}, {shape}", "make them alike"
+        return "samples", f"shape {own}", f"the shape {shape} of {than}", "convert the samples to one shape"
     depths = _pixel_max(other), _pixel_max(first)
     if depths[0] != depths[1]:
         here_depth, there_depth = map(describe_pixels, depths)
@@ -218,14 +220,14 @@ def _difference(first: SiteReport, other: SiteReport) -> tuple[str, str, str, st
     if table is None or theirs is None:
         return None
     if own != (len(here),):
-        return "samples", f"shape {own}", f"({len(here)},), as many as there are columns", _SAME_APP
+        return "samples", f"shape {own}", f"({len(here)},), the number of columns", _SAME_APP
     if replace(table, outputs=theirs.outputs) != theirs:
-        return "columns", f"other keys of the run config than {than}", "the same", _SAME_APP
+        return "columns", f"other keys of the run config than {than}", "the same run config at all sites", _SAME_APP
     statistics = statistics_of(other)
     if (statistics is None) != (statistics_of(first) is None):
-        return "means", f"them from only one of this site and {than}", "from both or from neither", _SAME_APP
+        return "means", f"means from only one of this site and {than}", "means from both sites or neither", _SAME_APP
     fault = "" if statistics is None else statistics.find_fault(table)
-    return ("columns", fault, "what the site's rows are like", _SAME_APP) if fault else None
+    return ("columns", fault, "statistics of the site's rows", _SAME_APP) if fault else None
 
 
 def _pixel_max(report: SiteReport) -> float | None:

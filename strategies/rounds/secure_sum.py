@@ -1,7 +1,8 @@
 """The server's side of secure sums (`privacy.secure_sum`): four stages around one exchange, and the unmasked means.
 
-A strategy gets one reply a client, as without: each holds the mean over the clients in the place of the client's own
-model and payload, so that every mean over them is that mean. Totals are in the first reply, and zeros in the others.
+A strategy still gets one reply for each client. Every reply contains the mean over the clients instead of the client's
+own model and payload, so any mean over the replies equals that mean. The first reply contains the totals; in all other
+replies they are zero.
 """
 
 from collections import Counter
@@ -50,23 +51,23 @@ UP: dict[str, type[Payload]] = {KEYS: PublicKeys, BOXES: Boxes, VIEWS: Views, SH
 
 
 def log_precision(family: Family, clients: int) -> None:
-    """Log what a run's secure sums over so many clients can hold, and how exactly.
+    """Log the range and the precision of secure sums over a number of clients.
 
     Raises:
-        SetupError: the range is too large for so many clients.
+        SetupError: The range is too large for so many clients.
     """
     most = family.privacy.secure_range
     try:
         ring = make_ring(family.training.dtype, most, clients)
     except ValueError as error:
-        got, hint = str(error), "lower it, or set dtype to float64"
-        raise SetupError("privacy.secure-range", got=got, allowed="a smaller one", hint=hint) from None
-    text = "secure sums over %d clients: %d bits, values within +-%g, each off by at most %.1g"
+        got, hint = str(error), "lower privacy.secure-range, or set dtype to float64"
+        raise SetupError("privacy.secure-range", got=got, allowed="a smaller range", hint=hint) from None
+    text = "secure sums over %d clients: %d bits, values within +-%g, rounding errors up to %.1g"
     log(INFO, text, clients, ring.bits, most, 2.0 ** -(ring.fraction_bits + 1))
 
 
 class SecureSums(ExchangeGuard):
-    """Turns each exchange of a run with secure sums into one secure sum.
+    """The guard that turns each exchange of a run with secure sums into one secure sum.
 
     Attributes:
         sums: The number of secure sums so far.
@@ -85,7 +86,7 @@ class SecureSums(ExchangeGuard):
         if not family.privacy.secure_sum:
             return (yield from proceed(exchange, places))
         self.sums += 1
-        up = ScoreCounts if phase in EVALUATIONS else exchange.up  # not even counts of groups
+        up = ScoreCounts if phase in EVALUATIONS else exchange.up  # counts of groups have no sum
         secure = SecureSum(family, self.sums, exchange.server_round, phase, up, 0 if phase else len(family.model))
         if not phase:
             exchange.report.asked = list(places)
@@ -101,10 +102,10 @@ class SecureSum:
     """One secure sum.
 
     Args:
-        family: the strategy.
-        number: of the sum, counted over the run.
-        up: the type of the payload that the sum is of; None: there is none.
-        parts: how many arrays of a model a client sends.
+        family: The strategy.
+        number: The number of the sum, counted over the run.
+        up: The type of the summed payload. None: clients send no payload.
+        parts: The number of a model's arrays that a client sends.
     """
 
     def __init__(
@@ -123,25 +124,25 @@ class SecureSum:
 
     @property
     def record(self) -> ConfigRecord:
-        """What tells the clients who takes part."""
+        """The list of participants that is sent to all clients."""
         return Present(places=np.array(self.present)).to_record()
 
     @property
     def config(self) -> dict[str, int]:
-        """What tells the clients how much each counts."""
+        """The config entries from which clients compute their weights."""
         largest = self._largest()
         return {SUM_NUMBER: self.number} | ({} if largest is None else {LARGEST_SITE: largest})
 
     @cached_property
     def ring(self) -> Ring:
-        """The ring in which the values are added up, once it is known who takes part."""
+        """The ring in which the values are summed. Needs the participants."""
         return make_ring(self.family.training.dtype, self.family.privacy.secure_range, len(self.present))
 
     def gather(self, places: Sequence[int]) -> list[int]:
-        """Do the stages `KEYS` and `BOXES`, and return the places of the clients that take part.
+        """Run the stages `KEYS` and `BOXES`, and return the participants' places.
 
         Raises:
-            StrategyError: too few are left.
+            StrategyError: Too few clients are left.
         """
         privacy, self.wanted = self.family.privacy, len(places)
         replies, settings = self._keep_same_settings(self._ask(KEYS, dict.fromkeys(places)))
@@ -159,24 +160,24 @@ class SecureSum:
             present = [place for place in present if place not in alone]
         if len(present) < FEWEST_MEMBERS:
             missing = ", ".join(map(str, sorted(set(places) - set(self.boxes))))
-            raise self._explain(f"{len(present)} clients are left that can be unmasked; no answer from {missing}")
+            raise self._explain(f"only {len(present)} clients can be unmasked; no answer from {missing}")
         self.present = present
         return present
 
     def open(self, replies: list[Reply], question: bytes) -> list[Reply]:
-        """Do the stage `SHARES`, and return replies with the means and totals.
+        """Run the stages `VIEWS` and `SHARES`, and return replies with the means and totals.
 
         Args:
-            replies: with `MaskedValues`.
-            question: a hash of the message that they answer.
+            replies: The replies with `MaskedValues`.
+            question: A hash of the message that the replies answer.
 
         Raises:
-            StrategyError: the sum cannot be unmasked; names who is missing.
+            StrategyError: The sum cannot be unmasked; names the missing clients.
         """
         assert self.group is not None
         replies, lengths = self._keep_alike(replies)
         family, arrived = self.family, [reply.place for reply in replies]
-        # the others would refuse to answer, and be right: too few of their neighbours are left
+        # clients with too few neighbours left would refuse to answer
         self.survivors = arrived
         willing = set(arrived).difference(self.group.alone(arrived))
         if not willing:
@@ -188,7 +189,7 @@ class SecureSum:
             for reply in self._ask(VIEWS, dict.fromkeys(sorted(willing), survivors))
         }
         evidence = {place: self._evidence(place, views) for place in views}
-        # the others would refuse: too few of their neighbours have vouched for the same sum
+        # clients would refuse if too few of their neighbours have vouched for the same sum
         asked = {place: one for place, one in evidence.items() if len(one.vouchers) >= self.group.threshold}
         if not asked:
             few = f"{len(views)} clients confirmed the members of the sum, too few to unmask it"
@@ -223,7 +224,7 @@ class SecureSum:
         log(WARNING, text, self.server_round, what, altered, clients, most, "lower the steps, or raise secure-range")
 
     def _keep_alike(self, replies: list[Reply]) -> tuple[list[Reply], IntArray]:
-        """The replies whose parts are as long as most are, and these lengths. The others are dropped."""
+        """Drop replies whose parts do not have the commonest lengths; return the other replies and the lengths."""
         lengths = {reply.place: tuple(reply.payload.lengths.tolist()) for reply in replies}
         ((most, _),) = Counter(lengths.values()).most_common(1)
         report = self.family.report
@@ -246,7 +247,7 @@ class SecureSum:
         return payload
 
     def _evidence(self, place: int, views: Mapping[int, Mapping[int, bytes]]) -> Evidence:
-        """The codes and the boxes for a client."""
+        """Return the codes and the boxes for a client."""
         codes = {sender: codes[place] for sender, codes in views.items() if place in codes}
         sealed = {sender: self.boxes[sender][place] for sender in self.present if place in self.boxes[sender]}
         vouchers, rows = rows_of(codes, CODE_BYTES)
@@ -254,7 +255,7 @@ class SecureSum:
         return Evidence(vouchers=vouchers, codes=rows, senders=senders, boxes=boxes)
 
     def _keep_same_settings(self, replies: list[Reply]) -> tuple[list[Reply], bytes]:
-        """The replies with the run config that most clients have, and its hash. The other replies are dropped."""
+        """Drop replies with another run config than most clients; return the other replies and the config's hash."""
         hashes = [reply.payload.settings.tobytes() for reply in replies]
         most = Counter(hashes).most_common(1)[0][0]
         for reply, settings in zip(replies, hashes, strict=True):
@@ -283,7 +284,7 @@ class SecureSum:
         return exchange.receive(exchange.send(exchange.write(list(questions))))
 
     def _largest(self) -> int | None:
-        """The most samples of a site; None where all clients count the same."""
+        """Return the number of samples of the largest site; None if all clients have equal weights."""
         family = self.family
         if family.traits.weighted_gradients or not family.training.by_examples:
             return None

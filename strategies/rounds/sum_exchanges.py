@@ -16,25 +16,25 @@ from privacy.keys import agree
 from privacy.secure_sum import Group
 from strategies.rounds.exchange import Exchange
 
-# with which the server tries whether a client's key is one
+# the server's key for testing whether a client's key is valid
 _PROBE = X25519PrivateKey.generate()
 
 
 @lru_cache(maxsize=2**12)
 def _try_key(key: bytes) -> None:
-    """Raise `ValueError` unless it is a public key; clients tell the one for boxes in each sum."""
+    """Raise `ValueError` unless the bytes are a public key. Clients send the same box key in each sum."""
     agree(_PROBE, key, info=b"")
 
 
 @dataclass(eq=False)
 class StageExchange(Exchange):
-    """The exchange of a stage: every client gets a message of its own, and nobody is asked in another's place.
+    """The exchange of a stage: every client gets its own message, and clients are not replaced.
 
     Attributes:
-        contents: place -> what its message carries.
-        group: The members of the sum; None: they are not yet known.
+        contents: The records of each message, by place.
+        group: The members of the sum. None: the members are not yet known.
         survivors: The places of the members whose values have arrived.
-        seen: the keys that clients have told.
+        seen: The keys that clients have sent.
     """
 
     contents: Mapping[int, RecordDict] = field(kw_only=True)
@@ -57,7 +57,7 @@ class StageExchange(Exchange):
         if isinstance(payload, PublicKeys):
             keys = {payload.mask_key.tobytes(), payload.box_key.tobytes()}
             if self.seen.intersection(keys) or len(keys) < 2:
-                raise PayloadError("PublicKeys: a key that another client has told, or one key twice")
+                raise PayloadError("PublicKeys: a key that another client has sent, or one key twice")
             for key in keys:
                 try:
                     _try_key(key)
@@ -75,10 +75,10 @@ class StageExchange(Exchange):
 
 @dataclass(eq=False)
 class MaskedExchange(Exchange):
-    """The exchange of stage 3, in which a reply brings masked values instead of a model and a payload.
+    """The exchange of stage 3, whose replies carry masked values instead of a model and a payload.
 
     Attributes:
-        longest: The most elements of a reply.
+        longest: The maximum number of elements of a reply.
         bits: The bits of an element.
     """
 

@@ -1,4 +1,4 @@
-"""What parties need to train together: addresses, labels, equal rows, a stable step."""
+"""Checks before parties train together: number of parties, addresses, labels, equal rows, a stable step."""
 
 import math
 from collections import Counter
@@ -20,22 +20,22 @@ def check_number(parties: int, fewest: int, vfb2: VFB2Settings) -> None:
 
     Args:
         parties: The number of parties.
-        fewest: The fewest parties of a run that does not allow two.
+        fewest: The minimum number of parties of a run that does not allow two parties.
         vfb2: The run's settings.
 
     Raises:
         SetupError: Too few parties, or too many active parties.
     """
     if parties < (2 if vfb2.allow_two_parties else fewest):
-        allowed, hint = "2 or more", "take more clients"
+        allowed, hint = "2 or more", "add clients"
         if parties == 2:
             allowed = "3 or more, since two parties learn each other's partial sums, which no mask can hide"
-            hint = "take at least 3, or set vfb2.allow-two-parties=true"
+            hint = "add a party, or set vfb2.allow-two-parties=true"
         raise SetupError("number of parties", got=parties, allowed=allowed, hint=f"{hint}; see docs/vertical.md")
     wanted = vfb2.active_parties
     if isinstance(wanted, int) and wanted > parties and not vfb2.score_run:
-        allowed = f"at most as many as parties, {parties}"
-        raise SetupError("vfb2.active-parties", got=wanted, allowed=allowed, hint="lower it")
+        allowed = f"at most the number of parties, {parties}"
+        raise SetupError("vfb2.active-parties", got=wanted, allowed=allowed, hint="lower vfb2.active-parties")
 
 
 def peers_of(
@@ -61,18 +61,18 @@ def peers_of(
 def addresses_of(
     credentials: Sequence[Credentials], transport: Literal["auto", "unix", "tcp"], serial: int
 ) -> list[str]:
-    """Where each party listens in an attempt: "unix:/path", "tcp:host:port" or, if nobody can reach it, "none:party".
+    """Return each party's address in an attempt: "unix:/path", "tcp:host:port" or, if unreachable, "none:party".
 
     Raises:
-        StrategyError: there are several hosts and Unix sockets are asked for, a party has no address, two have the same
-            one, or none can be reached.
+        StrategyError: Unix sockets are selected for several hosts, a party has no address, two parties have the same
+            address, or no party can be reached.
     """
     hosts = {shown.host.tobytes() for shown in credentials}
     if transport == "unix" and len(hosts) > 1:
         got = f"'unix' for {len(credentials)} parties on {len(hosts)} hosts"
-        raise SetupError("vfb2.transport", got=got, allowed="auto, tcp", hint="leave it out")
+        raise SetupError("vfb2.transport", got=got, allowed="auto, tcp", hint="remove vfb2.transport")
     if transport == "unix" or (transport == "auto" and len(hosts) == 1):
-        # each party takes the folder from the salt
+        # each party derives the folder from the salt
         return [f"unix:/{serial}-{place}" for place in range(len(credentials))]
     advertised = [shown.advertised.tobytes().decode() for shown in credentials]
     if len(hosts) == 1:
@@ -83,14 +83,14 @@ def addresses_of(
         raise SetupError(
             f"party {', '.join(without)}",
             got="no address",
-            allowed=f"one, since the parties are on {len(hosts)} hosts",
-            hint='start the SuperNode with --node-config \'advertise="host:port"\', or "none" if nobody can reach it',
+            allowed=f"an address, since the parties are on {len(hosts)} hosts",
+            hint='start the SuperNode with --node-config \'advertise="host:port"\', or "none" if it is unreachable',
         )
     if all(address == UNREACHABLE for address in advertised):
         raise SetupError(
             "advertise",
             got=f"'{UNREACHABLE}' at every party, {', '.join(map(str, range(len(advertised))))}",
-            allowed="host:port at one of them, where the others meet",
+            allowed="host:port at one party at least, where the other parties meet",
             hint="forward a port to one party, and start its SuperNode with --node-config 'advertise=\"host:port\"'",
         )
     counts = Counter(address for address in advertised if address != UNREACHABLE)
@@ -99,8 +99,8 @@ def addresses_of(
         raise SetupError(
             f"party {', '.join(map(str, sharing))}",
             got="the same address as another party",
-            allowed="one for each, where it alone listens",
-            hint="give each of these SuperNodes its own advertise",
+            allowed="a different address for each party",
+            hint="set advertise separately in each node config",
         )
     return [f"none:{place}" if address == UNREACHABLE else f"tcp:{address}" for place, address in enumerate(advertised)]
 
@@ -108,17 +108,18 @@ def addresses_of(
 def choose_active(summaries: Sequence[DataSummary], vfb2: VFB2Settings) -> tuple[int, ...]:
     """Return the active parties by index: the first ``vfb2.active-parties`` parties with labels.
 
-    In a run that scores rows they are the recipients of the scores.
+    In a run that scores rows, the active parties are the recipients of the scores.
 
     Raises:
-        SetupError: No party has labels (had labels in training), or fewer than the run config asks for.
+        SetupError: No party, or fewer parties than the run config requires, has labels (in a run that scores rows: had
+            labels in training).
     """
     holders = [place for place, summary in enumerate(summaries) if summary.labels[0]]
     if vfb2.score_run:
         recipients = [*range(len(summaries))] if vfb2.score_for == "all" else holders
         if not recipients:
-            got, hint = "'label-holders', but no party used labels in training", "set it to 'all'"
-            raise SetupError("vfb2.score-for", got=got, allowed="parties that did", hint=hint)
+            got, hint = "'label-holders', but no party used labels in training", "set vfb2.score-for to 'all'"
+            raise SetupError("vfb2.score-for", got=got, allowed="'all'", hint=hint)
         return tuple(recipients)
     if not holders:
         hint = "set label-column to a column of one party's file that its owner lists in labels"
@@ -127,8 +128,8 @@ def choose_active(summaries: Sequence[DataSummary], vfb2: VFB2Settings) -> tuple
         active = holders[: vfb2.max_active]
         log(INFO, "vfb2.active-parties=auto: %d of %d parties with labels", len(active), len(holders))
     elif len(holders) < vfb2.active_parties:
-        got = f"{vfb2.active_parties}, but labels are held by party {', '.join(map(str, holders))} only"
-        hint = "lower it, or set label-column"
+        got = f"{vfb2.active_parties}, but only party {', '.join(map(str, holders))} has labels"
+        hint = "lower vfb2.active-parties, or set label-column"
         raise SetupError("vfb2.active-parties", got=got, allowed=f"at most {len(holders)}", hint=hint)
     else:
         active = holders[: vfb2.active_parties]
@@ -136,14 +137,14 @@ def choose_active(summaries: Sequence[DataSummary], vfb2: VFB2Settings) -> tuple
 
 
 def check_rows(held: Sequence[DataSummary | Report], *, forms: bool = False) -> tuple[int, int]:
-    """Return the numbers of training and test rows, which all parties must have. The parties compare the ids.
+    """Return the numbers of training and test rows, which must be equal at all parties. The parties compare the ids.
 
     Args:
         held: The numbers of each party's rows.
-        forms: Whether ids of different forms are different rows too; needs the parties' summaries.
+        forms: Whether ids of different forms count as different rows. Requires the parties' summaries.
 
     Raises:
-        StrategyError: rows differ; names the parties whose rows are not the most common ones.
+        StrategyError: Rows differ; names the parties whose rows differ from the most common rows.
     """
     marks, written = list[tuple[int, ...]](), []
     for party in held:
@@ -158,24 +159,24 @@ def check_rows(held: Sequence[DataSummary | Report], *, forms: bool = False) -> 
     differing = [place for place, mark in enumerate(marks) if mark != common]
     if differing:
         shown = ", ".join(f"{marks[place][0] + marks[place][1]:,}" for place in differing)
-        agreed = f"{agreeing} of {len(marks)} parties, who agree on {common[0] + common[1]:,}"
+        agreed = f"{agreeing} of {len(marks)} parties, which agree on {common[0] + common[1]:,}"
         different = compare_forms(written) if forms else ""
         raise SetupError(
             f"party {', '.join(map(str, differing))}",
             got=f"other rows ({shown}) than {agreed}{different and f'; {different}'}",
-            allowed="the same ids everywhere",
-            hint='bring these, or set vfb2.alignment="intersection"',
+            allowed="the same ids at all parties",
+            hint='provide the same ids, or set vfb2.alignment="intersection"',
         )
     return common[0], common[1]
 
 
 def forms_of(summaries: Sequence[DataSummary]) -> str:
-    """Return a sentence about the different forms of the parties' ids; empty if they are alike."""
+    """Return a sentence about the different forms of the parties' ids; empty if the forms are equal."""
     return compare_forms([(summary.id_lengths, summary.id_marks) for summary in summaries])
 
 
 def log_common_rows(common: int, summaries: Sequence[DataSummary]) -> None:
-    """Log the number of common rows, and of each party's rows.
+    """Log the number of common rows and the number of each party's rows.
 
     Args:
         common: The number of rows that all parties have.
@@ -189,15 +190,15 @@ def log_common_rows(common: int, summaries: Sequence[DataSummary]) -> None:
 
 
 def warn_of_looks(epochs: int, columns: Sequence[int], embedding: int) -> None:
-    """Warn if a party sees, over all epochs, at least as many numbers of each row as the others have columns."""
+    """Warn if a party sees, over all epochs, at least as many numbers of each row as the other parties have columns."""
     others, looks = [sum(columns) - own for own in columns], epochs
     if embedding:
-        # The first weights of a network are random, so that even the evaluation before the first epoch shows sums.
+        # The initial weights of a network are random, so even the evaluation before the first epoch shows sums.
         looks = (epochs + 1) * embedding
     if looks >= min(others):
         words = (
-            "%d epochs%s show party %d as many numbers of every row as the others have columns (%d): what these hold "
-            "can be worked out, see docs/security.md"
+            "%d epochs%s show party %d at least as many numbers of every row as the other parties have columns (%d): "
+            "it can compute the values in these columns, see docs/security.md"
         )
         of = f" of embedding {embedding}" if embedding else ""
         log(WARNING, words, epochs, of, others.index(min(others)), min(others))
@@ -213,7 +214,7 @@ def check_step(step: float, eigenvalue: float, active: int, vfb2: VFB2Settings) 
         vfb2: The run's settings.
 
     Raises:
-        SetupError: it is, and ``check-step`` is "refuse".
+        SetupError: Gamma is too large, and ``check-step`` is "refuse".
     """
     if not 0 < eigenvalue < math.inf:
         return
@@ -222,13 +223,13 @@ def check_step(step: float, eigenvalue: float, active: int, vfb2: VFB2Settings) 
     if step < largest:
         return
     how = "synchronous" if vfb2.synchronous else f"window {vfb2.window}"
-    late = f"with {active} active parties ({how}) an update may be {bound} others late"
-    stable = f"the stable steps with a largest eigenvalue of {eigenvalue:.4g}"
+    late = f"with {active} active parties ({how}) an update may be {bound} updates late"
+    stable = f"the limit of stable steps with a largest eigenvalue of {eigenvalue:.4g}"
     error = SetupError(
         "learning-rate",
         got=f"{step:g}",
         allowed=f"below {largest:.4g}, {stable}, since {late}",
-        hint="lower it, or set vfb2.check-step",
+        hint="lower learning-rate, or set vfb2.check-step",
     )
     if vfb2.check_step == "refuse":
         raise error

@@ -1,7 +1,7 @@
-"""Base of the vertical strategies, whose clients hold columns of the same rows and all run at once.
+"""Base of the vertical strategies, whose clients have different columns of the same rows and run at the same time.
 
-An exchange in which parties talk to each other succeeds for all or for none. If it fails, the server works out which
-party the errors blame, introduces the parties to each other again and asks all of them again.
+An exchange in which parties talk to each other succeeds for all parties or for none. If it fails, the server finds the
+party that the errors blame, introduces the parties to each other again, and repeats the exchange with all of them.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from strategies.rounds.replies import Reply
 from strategies.vertical.together import check_capacity, check_refusals, meet_on
 from vertical.records import VERTICAL
 
-# seconds to wait for the other parties once one has failed; Flower reports late that a client was killed
+# seconds to wait for the other parties after a failure; Flower reports a killed client late
 PATIENCE = 90.0
 
 
 class PartyExchange(Exchange):
-    """An exchange with all parties; if they talk to each other in it and one fails, all are asked again."""
+    """An exchange with all parties. If they talk to each other and a party fails, all parties are asked again."""
 
     family: VerticalStrategy
 
     def receive(self, replies: Iterable[Message]) -> list[Reply]:
-        """Return the replies of all parties; if they talk to each other and one fails, all are asked again.
+        """Return the replies of all parties. If they talk to each other and a party fails, ask all parties again.
 
         Raises:
-            StrategyError: a party refuses, or one still fails after ``max-retries`` retries.
+            StrategyError: A party refuses, or still fails after ``max-retries`` retries.
         """
         if self.phase in self.family.introductions:
             return super().receive(replies)
@@ -49,7 +49,7 @@ class PartyExchange(Exchange):
         while True:
             self.found, self.reasons = {}, {}
             self.sort(replies)
-            # a silent party may still be working on its message, and must not get another
+            # a silent party may still be working on its message, so it must not get a second message
             hung = NO_ANSWER in self.reasons.values() and set(self.reasons.values()) != {NO_ANSWER}
             self.reasons = find_culprits(self.reasons, len(self.roster))
             if not self.reasons or hung or self.grid is None or attempt == training.max_retries:
@@ -75,7 +75,7 @@ class PartyExchange(Exchange):
 
 
 class VerticalStrategy(PayloadStrategy):
-    """Base of the vertical strategies: no model travels, and the parties measure the metrics."""
+    """Base of the vertical strategies: no model is exchanged, and the parties measure the metrics."""
 
     exchange_type = PartyExchange
     shares_model = False
@@ -90,7 +90,7 @@ class VerticalStrategy(PayloadStrategy):
         needs_all_clients="trains a block of columns at every client",
         retries_failed=True,
         number_types=("float64",),
-        default_step=0.1,  # smaller than elsewhere, since updates that come late narrow the steps that are stable
+        default_step=0.1,  # smaller than elsewhere, since late updates narrow the range of stable steps
         unread=("local_steps", "server_learning_rate", "score", "aggregation", "trim_fraction", "norm_bound"),
         objection="no model travels in a vertical run, so that there is nothing to clip or to noise",
     )
@@ -109,17 +109,17 @@ class VerticalStrategy(PayloadStrategy):
         """Check a party's report.
 
         Args:
-            phase: "" in a round's own exchange.
+            phase: The phase. "": the round's main exchange.
 
         Raises:
-            PayloadError: it is impossible, or lacks what was asked for.
+            PayloadError: The report is impossible or incomplete.
         """
 
     def join(self, grid: Grid) -> Roster:
         """Do the handshake.
 
         Raises:
-            StrategyError: as in all strategies, or because not all parties can run at once.
+            StrategyError: The handshake failed, or not all parties can run at once.
         """
         known = bool(self.roster)
         roster = super().join(grid)
@@ -128,16 +128,16 @@ class VerticalStrategy(PayloadStrategy):
         return roster
 
     def deliver(self, grid: Grid, messages: list[Message]) -> list[Message]:
-        """Wait ``round-timeout`` for the replies; after a party has failed, at most `PATIENCE` for the others."""
+        """Wait ``round-timeout`` for the replies. After a failure, wait at most `PATIENCE` for the other parties."""
         return meet_on(grid, messages, self.training.round_timeout, PATIENCE)
 
 
 def find_culprits(reasons: Mapping[int, str], parties: int) -> dict[int, str]:
-    """The parties that most errors of a failed segment blame, and why; several if they are blamed equally often.
+    """Return the parties that most errors of a failed segment blame, and the reasons. Ties return several parties.
 
     Args:
-        reasons: party -> why it gave no good reply. If that blames no existing party, it counts against its sender.
-        parties: number of parties.
+        reasons: The reason of each missing reply, by party. A reason that blames no existing party blames its sender.
+        parties: The number of parties.
     """
     named = {place: find_blamed(reason) or (place, reason) for place, reason in reasons.items()}
     named = {place: (who, why) if who < parties else (place, reasons[place]) for place, (who, why) in named.items()}
@@ -148,16 +148,14 @@ def find_culprits(reasons: Mapping[int, str], parties: int) -> dict[int, str]:
     for party in sorted(party for party, count in votes.items() if count == most):
         others = [reason for place, (accused, reason) in named.items() if accused == party != place]
         words = [own[party]] if party in own else []
-        words += [f"the others say: {reason}" if words else reason for reason in others[:1] if reason not in words]
+        words += [
+            f"other parties report: {reason}" if words else reason for reason in others[:1] if reason not in words
+        ]
         found[party] = "; ".join(words)
     return found
 
 
 def find_blamed(words: str) -> tuple[int, str] | None:
-    """Read whom an error of a party's client blames.
-
-    Returns:
-        That party and why; None if the error blames nobody.
-    """
+    """Return the party that an error of a client blames, and the reason; None if the error blames no party."""
     found = re.fullmatch(r"party (\d+): (.*)", words, re.DOTALL)
     return None if found is None else (int(found[1]), found[2])

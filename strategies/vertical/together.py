@@ -1,4 +1,4 @@
-"""Exchanges with clients that all run at once: the engine's capacity, waiting for replies, and refusals."""
+"""Exchanges with clients that all run at the same time: the engine's capacity, waiting for replies, and refusals."""
 
 import os
 import time
@@ -23,7 +23,8 @@ def check_capacity(grid: Grid, parties: int) -> None:
     """Have the in-process engine run all parties at once, since they wait for each other.
 
     Raises:
-        SetupError: Flower's simulation cannot, see `check_simulation`. A deployment is not checked.
+        SetupError: Flower's simulation cannot run all parties at once, see `check_simulation`. A deployment is not
+            checked.
     """
     run_together = getattr(grid, "run_together", None)
     if run_together is not None:
@@ -33,30 +34,32 @@ def check_capacity(grid: Grid, parties: int) -> None:
 
 
 def check_simulation(parties: int, cores: int, actors: int | None) -> None:
-    """Check that Flower's simulation, on so many cores, runs all parties at once.
+    """Check that Flower's simulation can run all parties at once.
 
     Args:
-        actors: how many clients Ray runs at once; None: unknown, and not checked.
+        parties: The number of parties.
+        cores: The number of the machine's cores.
+        actors: The number of clients that Ray runs at once. None: unknown, and not checked.
 
     Raises:
-        SetupError: there are more parties than Ray, or the simulation's threads, can run.
+        SetupError: There are more parties than Ray or the simulation's threads can run.
     """
     threads = min(MOST_THREADS, cores + MORE_THREADS)
     if parties > threads:
         most = f"min({MOST_THREADS}, {cores} cores + {MORE_THREADS}) = {threads}"
-        allowed = f"{most}, what Flower's simulation runs at once on this machine"
-        hint = "take fewer parties, or the in-process engine"
+        allowed = f"{most}, the maximum that Flower's simulation runs at once on this machine"
+        hint = "use fewer parties, or the in-process engine"
     elif actors is not None and parties > actors:
-        allowed = f"{actors}, what Ray runs at once, its CPUs divided by client-resources-num-cpus"
+        allowed = f"{actors}, the maximum that Ray runs at once: its CPUs divided by client-resources-num-cpus"
         cpus = f"client-resources-num-cpus=1 init-args-num-cpus={parties}"
-        hint = f"give flwr run --federation-config 'num-supernodes={parties} {cpus}'"
+        hint = f"run flwr run with --federation-config 'num-supernodes={parties} {cpus}'"
     else:
         return
-    raise SetupError("number of parties", got=f"{parties}, who must run at once", allowed=allowed, hint=hint)
+    raise SetupError("number of parties", got=f"{parties}, which must run at once", allowed=allowed, hint=hint)
 
 
 def ray_actors() -> int | None:
-    """How many clients Ray runs at once for this process: Flower's actors, else Ray's CPUs; None without Ray."""
+    """Return the number of clients that Ray runs at once: Flower's actors, else Ray's CPUs; None without Ray."""
     import ray
 
     if not ray.is_initialized():
@@ -73,11 +76,11 @@ def ray_actors() -> int | None:
 
 
 def meet_on(grid: Grid, messages: list[Message], timeout: float, patience: float) -> list[Message]:
-    """Send messages to clients that wait for each other, and get their replies.
+    """Send messages to clients that wait for each other, and return their replies.
 
     Args:
-        timeout: seconds to wait for all replies.
-        patience: seconds to wait for the other replies after the first error.
+        timeout: The seconds to wait for all replies.
+        patience: The seconds to wait for the other replies after the first error.
     """
     waiting, replies = list(grid.push_messages(messages)), list[Message]()
     deadline, failed = time.monotonic() + timeout, False
@@ -90,7 +93,7 @@ def meet_on(grid: Grid, messages: list[Message], timeout: float, patience: float
         if broken is not None and waiting and not failed:
             failed = True
             deadline = min(deadline, time.monotonic() + patience)
-            words = "a party failed: %s; waiting %g s at most for %d more"
+            words = "a party failed: %s; waiting at most %g s for %d more"
             log(WARNING, words, reason_of(broken.error), patience, len(waiting))
         if not waiting or time.monotonic() > deadline:
             return replies
@@ -98,10 +101,10 @@ def meet_on(grid: Grid, messages: list[Message], timeout: float, patience: float
 
 
 def check_refusals(exchange: Exchange, replies: Sequence[Message]) -> None:
-    """Check that no party has refused; a retry would bring the same refusal.
+    """Check that no party has refused. A retry would bring the same refusal.
 
     Raises:
-        StrategyError: with the words of the first party that has.
+        StrategyError: A party has refused. The error is the first refusal's text.
     """
     places = {message.metadata.message_id: place for place, message in exchange.sent.items()}
     answers = [(places.get(reply.metadata.reply_to_message_id, len(places)), refusal_of(reply)) for reply in replies]

@@ -183,7 +183,7 @@ def test_a_site_without_any_cell_of_a_column(tmp_path: Path) -> None:
     tables[1]["seen"] = 3.5
     tables[2]["seen"] = "1970-01-01"
     told = refused(tmp_path / "clash", files(tmp_path, tables), keys)
-    assert "partition 2: column 'seen': got cells of kind 'date', allowed: those of kind 'number', as at other" in told
+    assert "partition 2: column 'seen': got cells of kind 'date', allowed: cells of kind 'number', as at other" in told
 
 
 def test_scales_travel_with_every_message_and_are_counted(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_nobody_to_evaluate_ends_the_run(nodes: list[dict[str, Scalar]], tmp_pat
 def test_held_out_rows_of_one_class_end_the_run(tmp_path: Path) -> None:
     tables = [patients(30, place) for place in range(SITES)]
     nodes = files(tmp_path, [table.drop(table.index[table["ill"] == "yes"][1:]) for table in tables])
-    with pytest.raises(RuntimeError, match="round 0: the rows that the sites hold out: got 0 positives and"):
+    with pytest.raises(RuntimeError, match="round 0: the sites' held-out rows: got 0 positives and"):
         play(tmp_path / "run", nodes, {"strategy": "local-sgd"})
 
 

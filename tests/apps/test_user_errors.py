@@ -110,7 +110,7 @@ ROWS = [
     Row(
         "labels at too few parties",
         parties("vfb2.active-parties=2"),
-        ("vfb2.active-parties", "2, but labels are held by party 0 only", "at most 1", "lower it"),
+        ("vfb2.active-parties", "2, but only party 0 has labels", "at most 1", "lower vfb2.active-parties"),
         {"a.csv": ids(), "b.csv": ids(labels=False), "c.csv": ids(labels=False)},
     ),
     # models, and what a strategy finds once it knows its clients

@@ -71,7 +71,7 @@ def test_a_party_that_hangs_ends_the_run(tmp_path: Path, monkeypatch: pytest.Mon
     flat = flat_config(tmp_path / "run", KEYS)
     grid = Deaf(client_app, PARTIES, flat, tamper=tamper)
     monkeypatch.setattr("strategies.vertical.strategy.PATIENCE", 0.05)
-    with pytest.raises(RuntimeError, match="round 2: partition 1 .*no answer; the others say: it is silent"):
+    with pytest.raises(RuntimeError, match="round 2: partition 1 .*no answer; other parties report: it is silent"):
         serve(grid, server_app, flat)
     grid.close()
     assert sum(e.server_round == 2 and not e.phase for e in grid.exchanges) == PARTIES

@@ -95,10 +95,10 @@ def test_a_lost_state_is_named_once(strategy: str, tmp_path: Path, caplog: pytes
     run, grid = forget(tmp_path / "run", {"strategy": strategy})
     assert lost(run) == {3: [1]}
     assert [line["clients_answered"] for line in run.lines[1:]] == [CLIENTS] * ROUNDS
-    told = ["round 3: client state lost: partition 1 has none, kept that of round 2"]
+    told = ["round 3: client state lost: partition 1 has none, kept the state of round 2"]
     if strategy in JOINT:
         name = ALGORITHMS[strategy].strategy.__name__
-        told.append(f"round 3: {name} adds the clients' states up: all begin afresh in round 4")
+        told.append(f"round 3: {name} sums the clients' states: all clients restart without a state in round 4")
     assert warnings(caplog) == told
     assert since(grid) == ({4: 4, 5: 4, 6: 4} if strategy in JOINT else {})
 
@@ -156,7 +156,7 @@ def test_an_older_state_is_a_loss(strategy: str, tmp_path: Path, caplog: pytest.
     files = f"*/client-{LOSER}/round-000002.safetensors"
     run, _ = forget(tmp_path / "run", {"strategy": strategy, "checkpoint-every": 10}, files=files)
     assert lost(run) == {3: [1]}
-    assert "partition 1 has that of round 1, kept that of round 2" in warnings(caplog)[0]
+    assert "partition 1 has the state of round 1, kept the state of round 2" in warnings(caplog)[0]
 
 
 @each_keeping

@@ -368,7 +368,7 @@ FITTED = Preprocessing((*columns("x", "y", "z").inputs, Feature("z", "missing"))
     [
         (
             {"columns": encode_columns(columns("x", "y", "v"))},
-            "lacks 'z' and has 'v' in addition, allowed: the columns of partition 0; make them alike",
+            "lacks 'z' and has 'v' in addition, allowed: the columns of partition 0; make the columns equal",
         ),
         (
             {"columns": encode_columns(columns("x", "y"))},
@@ -384,15 +384,15 @@ FITTED = Preprocessing((*columns("x", "y", "z").inputs, Feature("z", "missing"))
         ),
         (
             {"columns": np.frombuffer(b'["x", 1]', np.uint8)},
-            "columns: got some that cannot be read: SiteReport.columns",
+            "columns: got unreadable columns: SiteReport.columns",
         ),
-        ({"columns": np.frombuffer(b"[" * 10**5, np.uint8)}, "SiteReport.columns: no JSON, allowed: those of a table"),
+        ({"columns": np.frombuffer(b"[" * 10**5, np.uint8)}, "SiteReport.columns: no JSON, allowed: the columns of a table"),
         ({"columns": encode_columns(columns("x", "y", "z", scale="log"))}, "columns: got other keys of the run config"),
         (
             {"columns": encode_columns(DATED)},
-            "column 'z': got cells of kind 'date', allowed: those of kind 'number', as at other",
+            "column 'z': got cells of kind 'date', allowed: cells of kind 'number', as at other",
         ),
-        ({"columns": encode_columns(FITTED)}, "bins or features of missing cells, before sites have"),
+        ({"columns": encode_columns(FITTED)}, "bins or features of missing cells before the sites have"),
         (
             {"negative_labels": None, "positive_labels": None},
             "labels: got values that cannot be read: SiteReport.labels: 0 values",
@@ -403,9 +403,9 @@ FITTED = Preprocessing((*columns("x", "y", "z").inputs, Feature("z", "missing"))
             "SiteReport.labels: 129 values, allowed: 1",
         ),
         ({"positive_labels": np.frombuffer(b"[1]", np.uint8)}, "SiteReport.labels: not a list of names"),
-        ({"shape": np.array([4])}, "samples: got shape (4,), allowed: that of partition 0, (3,)"),
-        ({"shape": None}, "data-path: got a file of its own at partition 0, none at 1, allowed: one at every site"),
-        ({"counts": None}, "means: got them from only one of this site and partition 0, allowed: from both"),
+        ({"shape": np.array([4])}, "samples: got shape (4,), allowed: the shape (3,) of partition 0"),
+        ({"shape": None}, "data-path: got a file at partition 0, no file at 1, allowed: a file at every site"),
+        ({"counts": None}, "means: got means from only one of this site and partition 0, allowed: from both"),
         ({"variances": None}, "columns: got other statistics than the run config needs"),
         ({"quantiles": np.zeros(1)}, "columns: got other statistics than the run config needs"),
         (dict.fromkeys(("counts", "means", "variances"), np.zeros(2, int)), "columns: got statistics of other columns"),

@@ -88,7 +88,7 @@ def test_late_nodes_are_waited_for_and_asked_once() -> None:
 def test_missing_partitions_are_named() -> None:
     app = answering(lambda partition, _: report([0, 3][partition], 5))
     with pytest.raises(
-        StrategyError, match=r"got 2 of 5 sites within 0\.05 s, allowed: all; missing partitions: 1, 2, 4;"
+        StrategyError, match=r"got 2 of 5 sites within 0\.05 s, allowed: all sites; missing partitions: 1, 2, 4;"
     ):
         call_the_roll(Nodes([7, 8], app), timeout=0.05)
     with pytest.raises(StrategyError, match=r"handshake: got 0 of 1 sites within"):

@@ -27,7 +27,7 @@ def test_a_partition_with_another_unit_is_named(scale: str, tmp_path: Path, capl
     with caplog.at_level(logging.WARNING):
         agree(reports)
     names, units = caplog.messages
-    assert names == "missing-values has markers of 'wieght', which is a feature at no site"
+    assert names == "missing-values has markers for 'wieght', which no site has as a feature"
     assert units.startswith(
         "sites whose numbers are far from the numbers of all other sites, perhaps in another unit: "
     )

@@ -134,8 +134,8 @@ def test_metrics_keep_their_names_on_the_way() -> None:
     ("parties", "settings", "told"),
     [
         (1, {"allow_two_parties": True}, "number of parties: got 1, allowed: 2 or more"),
-        (2, {}, "take at least 3, or set vfb2.allow-two-parties=true"),
-        (3, {"active_parties": 4}, "vfb2.active-parties: got 4, allowed: at most as many as parties, 3"),
+        (2, {}, "add a party, or set vfb2.allow-two-parties=true"),
+        (3, {"active_parties": 4}, "vfb2.active-parties: got 4, allowed: at most the number of parties, 3"),
     ],
 )
 def test_parties_that_cannot_meet_are_refused(parties: int, settings: dict[str, Any], told: str) -> None:
@@ -153,7 +153,7 @@ def test_flower_s_simulation_has_room_for_so_many() -> None:
             4,
             8,
             3,
-            "parties: got 4, .*allowed: 3, what Ray runs.*num-supernodes=4 .*init-args-num-cpus=4",
+            "parties: got 4, .*allowed: 3, the maximum that Ray runs.*num-supernodes=4 .*init-args-num-cpus=4",
         ),
     ):
         with pytest.raises(StrategyError, match=told):
@@ -204,7 +204,7 @@ def test_but_not_for_long_once_a_party_has_failed(caplog: pytest.LogCaptureFixtu
         found = meet_on(grid, [], timeout=20, patience=0.05)
     assert len(found) == 2
     assert time.monotonic() - begun < 20
-    assert "a party failed: party 2: gone; waiting 0.05 s at most for 1 more" in caplog.text
+    assert "a party failed: party 2: gone; waiting at most 0.05 s for 1 more" in caplog.text
     grid = Post({"a": (1, False)})
     assert len(meet_on(grid, [], timeout=0.05, patience=60)) == 1
 
@@ -254,7 +254,7 @@ def held(lengths: str, rows: tuple[int, ...]) -> list[Any]:
     ],
 )
 def test_parties_whose_rows_differ_are_named(lengths: str, rows: tuple[int, ...], agreeing: str, named: str) -> None:
-    with pytest.raises(StrategyError, match=re.escape(f"{named} than {agreeing} parties, who agree")):
+    with pytest.raises(StrategyError, match=re.escape(f"{named} than {agreeing} parties, which agree")):
         check_rows(held(lengths, rows), forms=True)
     assert check_rows(held("222", (9, 9, 9)), forms=True) == check_rows(held("234", (9, 9, 9))) == (8, 1)
 
@@ -273,7 +273,7 @@ def test_parties_whose_rows_differ_are_named(lengths: str, rows: tuple[int, ...]
         # each active party would train another head
         ((0, 1, 1), {"embedding": 4}, (1,)),
         ((0, 1, 1), {"embedding": 4, "problem": "softmax"}, (1, 2)),
-        ((0, 1, 1), {"active_parties": 3}, "vfb2.active-parties: got 3, but labels are held by party 1, 2 only"),
+        ((0, 1, 1), {"active_parties": 3}, "vfb2.active-parties: got 3, but only party 1, 2 has labels"),
         ((0, 0, 0), {}, "label-column: got labels at no party, allowed: labels at one party or more; set label-column"),
         ((0, 0, 0), {"active_parties": 1}, "label-column: got labels at no party"),
     ],
@@ -306,7 +306,7 @@ def test_a_step_too_large_is_refused_with_the_largest(step: float, fits: bool) -
 def test_or_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="flwr"):
         check_step(1.0, 4.0, 2, VFB2Settings())
-    assert "2 active parties (window 4) an update may be 8 others late" in caplog.text
+    assert "2 active parties (window 4) an update may be 8 updates late" in caplog.text
     caplog.clear()
     check_step(1e-3, 4.0, 2, VFB2Settings())
     check_step(1e-3, 0.0, 2, VFB2Settings())  # all features are zero
@@ -342,7 +342,7 @@ def test_blame_survives_the_way() -> None:
     [
         ({}, {}),
         ({1: "the disk is full"}, {1: "the disk is full"}),
-        ({0: "party 2: gone", 1: "party 2: gone", 2: "no answer"}, {2: "no answer; the others say: gone"}),
+        ({0: "party 2: gone", 1: "party 2: gone", 2: "no answer"}, {2: "no answer; other parties report: gone"}),
         ({0: "party 2: bad", 2: "party 2: bad"}, {2: "bad"}),
         ({0: "party 1: silent", 1: "party 0: silent", 2: "party 1: silent"}, {1: "silent"}),
         ({0: "lost", 1: "lost"}, {0: "lost", 1: "lost"}),
@@ -421,7 +421,7 @@ def test_an_impossible_report_is_refused(place: int, phase: str, changes: dict[s
     ("epochs", "embedding", "said"),
     [
         (8, 0, ""),
-        (9, 0, r"9 epochs show party 2 .* as the others have columns \(9\)"),
+        (9, 0, r"9 epochs show party 2 .* as the other parties have columns \(9\)"),
         (1, 4, ""),
         (2, 4, r"2 epochs of embedding 4 show party 2"),
     ],

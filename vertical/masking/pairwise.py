@@ -38,7 +38,7 @@ _BLOCK_BYTES = 16
 
 
 def random_elements(length: int) -> NDArray[np.uint64]:
-    """(length,) uniform elements of Z_2^64 from the operating system, for masks that no one else can compute."""
+    """Return (length,) uniform elements of Z_2^64 from the operating system, for masks that no one else can compute."""
     return np.frombuffer(secrets.token_bytes(8 * length), dtype=np.uint64).copy()
 
 
@@ -46,7 +46,7 @@ def pair_info(serial: int, one: int, other: int) -> bytes:
     """Return what `agree` binds a key to: the segment's serial and the two parties, in either order.
 
     Raises:
-        ValueError: the parties are not two different ones.
+        ValueError: The parties are not two different ones.
     """
     low, high = sorted((one, other))
     if low < 0 or low == high:
@@ -58,9 +58,9 @@ class PairwiseMasks:
     """The masks of a party for one segment. Not safe for threads.
 
     Args:
-        keys: the 32-byte secret shared with each other party, for this segment only, since only this object
+        keys: The 32-byte secret shared with each other party, for this segment only, since only this object
             knows which masks have been used.
-        chunk: number of consecutive updates of a dominator whose masks are computed together.
+        chunk: Number of consecutive updates of a dominator whose masks are computed together.
     """
 
     def __init__(self, me: int, parties: int, keys: Mapping[int, bytes], *, chunk: int = 64) -> None:
@@ -82,10 +82,10 @@ class PairwiseMasks:
         """Return (length,) this party's mask at an address; over all parties but the dominator the masks add up to 0.
 
         Args:
-            kind: of the sum; with ``dominator`` and ``update`` it is the address.
+            kind: Of the sum; with ``dominator`` and ``update`` it is the address.
 
         Raises:
-            ValueError: the address was asked for before, is out of range, or belongs to this party as the dominator.
+            ValueError: The address was asked for before, is out of range, or belongs to this party as the dominator.
         """
         stream = self._streams.get((kind, dominator))
         if stream is None:
@@ -148,7 +148,7 @@ class _Stream:
             self._floor += 1
 
     def _make(self, first: int, count: int, length: int) -> NDArray[np.uint64]:
-        """(count, at least length) the masks of ``count`` updates from ``first`` on."""
+        """Return (count, at least length) the masks of ``count`` updates from ``first`` on."""
         blocks = -(-8 * length // _BLOCK_BYTES)
         counters = np.empty((count, blocks, 2), dtype=">u8")
         counters[:, :, 0] = (np.uint64(self._address + first) + np.arange(count, dtype=np.uint64))[:, None]

@@ -32,7 +32,7 @@ class Tree:
         return len(self.parent)
 
     def children(self, party: int) -> tuple[int, ...]:
-        """The parties that send to ``party``, in increasing order."""
+        """Return the parties that send to ``party``, in increasing order."""
         return tuple(child for child, parent in enumerate(self.parent) if parent == party)
 
     def subtree(self, party: int) -> frozenset[int]:
@@ -52,7 +52,7 @@ def make_pair(parties: int, dominator: int) -> tuple[Tree, Tree]:
     nothing can hide the other party's value from the dominator.
 
     Raises:
-        ValueError: there are fewer than 3 parties, or there is no such dominator.
+        ValueError: There are fewer than 3 parties, or there is no such dominator.
     """
     if parties < 3:
         raise ValueError(
@@ -78,7 +78,7 @@ def make_pair(parties: int, dominator: int) -> tuple[Tree, Tree]:
 
 
 def _make_tree(root: int, others: list[int], above: Collection[int]) -> Tree:
-    """The tree whose place 0 is ``root`` and place k + 1 is ``others[k]``, under the place ``above[k]``."""
+    """Return the tree whose place 0 is ``root`` and place k + 1 is ``others[k]``, under the place ``above[k]``."""
     places = [root, *others]
     parent = [-1] * len(places)
     for party, place in zip(others, above, strict=True):

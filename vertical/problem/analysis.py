@@ -20,9 +20,9 @@ def value(
 
     Args:
         features: (n, d), dense or sparse.
-        labels: such as the objective takes.
-        objective: the losses and the regulariser.
-        weights: the point.
+        labels: Such as the objective takes.
+        objective: The losses and the regulariser.
+        weights: The point.
     """
     return float(objective.losses(product(features, weights), labels).mean()) + objective.penalty(weights)
 
@@ -33,10 +33,10 @@ def gradient(
     """Return the gradient of f, X' theta / n + weight g'(w).
 
     Args:
-        features: as of `value`.
-        labels: as of `value`.
-        objective: as of `value`.
-        weights: as of `value`.
+        features: As of `value`.
+        labels: As of `value`.
+        objective: As of `value`.
+        weights: As of `value`.
     """
     theta = objective.slopes(product(features, weights), labels)
     found: np.ndarray = transposed_product(features, theta) / len(labels) + objective.penalty_slope(weights)
@@ -52,10 +52,10 @@ def second_moment(features: Features, *, tolerance: float = 1e-3) -> float:
 
     Args:
         features: X (n, d), dense or sparse.
-        tolerance: relative, >= 0.
+        tolerance: Relative, >= 0.
 
     Raises:
-        ValueError: a tolerance below 0, or a product that is not finite.
+        ValueError: A tolerance below 0, or a product that is not finite.
     """
     if not tolerance >= 0.0:
         raise ValueError(f"tolerance must be >= 0, got {tolerance}")
@@ -84,7 +84,7 @@ def largest_step(eigenvalue: float, delay: int) -> float:
         delay: tau, updates between the reading of w and its use, >= 0; 0 gives the 2 / lmax of gradient descent.
 
     Raises:
-        ValueError: an argument out of range.
+        ValueError: An argument out of range.
     """
     if not 0.0 < eigenvalue < math.inf:
         raise ValueError(f"the eigenvalue must be > 0 and finite, got {eigenvalue}")
@@ -106,13 +106,13 @@ def minimum(
 
     Args:
         features: (n, d), dense or sparse.
-        labels: such as the objective takes.
-        objective: what to minimise; f must have a minimum: a logistic loss of separable rows with weight 0 has none.
+        labels: Such as the objective takes.
+        objective: What to minimise; f must have a minimum: a logistic loss of separable rows with weight 0 has none.
         tolerance: > 0; the gradient's norm must be at most this times max(1, its norm at 0).
 
     Raises:
-        ValueError: labels that do not fit, or a tolerance that is not above 0.
-        RuntimeError: the gradient did not get that small; the message has the norm reached.
+        ValueError: Labels that do not fit, or a tolerance that is not above 0.
+        RuntimeError: The gradient did not get that small; the message has the norm reached.
     """
     objective.check_labels(labels)
     if len(labels) != features.shape[0]:
@@ -144,7 +144,7 @@ def _conjugate(
     w: Float64[np.ndarray, "d"],
     slope: Float64[np.ndarray, "d"],
 ) -> Float64[np.ndarray, "d"]:
-    """An approximate -H^-1 slope, always a direction of descent."""
+    """Return an approximate -H^-1 slope, always a direction of descent."""
     curvatures = objective.curvatures(product(features, w), labels) / len(labels)
     own = objective.penalty_curvature(w)
     step, residual = np.zeros(len(w)), slope.copy()
@@ -173,7 +173,7 @@ def _line_search(
     down: Float64[np.ndarray, "d"],
     slope: float,
 ) -> tuple[Float64[np.ndarray, "d"], float] | None:
-    """The first of w + down, w + down / 2, ... where f is low enough, and f there; None if none is."""
+    """Return the first of w + down, w + down / 2, ... where f is low enough, and f there; None if none is."""
     rounding = 1e-14 * abs(at)
     length = 1.0
     for _ in range(60):

@@ -29,12 +29,12 @@ class VerticalData:
     Attributes:
         train_features: (n, d) float64, dense or CSR.
         train_labels: -1 or +1; numbers, if loaded as a regression; indices of classes, if loaded with `multiclass`.
-        test_features: as the training ones.
-        test_labels: as the training ones.
-        rows: the row numbers, from 0, that the training rows and then the test rows have in the data set.
-        columns: the ascending column numbers of each party; disjoint, together all d.
-        intercept: the number of the column of ones, which the first party holds; None without.
-        classes: the names of the classes, in the order of their indices; () unless loaded with `multiclass`.
+        test_features: As the training ones.
+        test_labels: As the training ones.
+        rows: The row numbers, from 0, that the training rows and then the test rows have in the data set.
+        columns: The ascending column numbers of each party; disjoint, together all d.
+        intercept: The number of the column of ones, which the first party holds; None without.
+        classes: The names of the classes, in the order of their indices; () unless loaded with `multiclass`.
         samples: The negative and the positive labels; None if labels are numbers, or of several classes.
     """
 
@@ -52,7 +52,7 @@ class VerticalData:
         """Return the training and the test features of one party.
 
         Raises:
-            DataError: when there is no such party.
+            DataError: When there is no such party.
         """
         if not 0 <= party < len(self.columns):
             got, allowed = party, f"0 to {len(self.columns) - 1}, since there are {len(self.columns)}"
@@ -77,15 +77,15 @@ def load_vertical(
 
     Args:
         spec: `partition`, which spreads rows, must be "iid"; `client_shift`, `partition_sites` 0.
-        parties: q, 1 to the number of columns.
-        partition: how columns are spread, one of `COLUMN_PARTITIONS`.
-        regression: take the labels as numbers, and draw the test rows without regard to them; for the problems
+        parties: Q, 1 to the number of columns.
+        partition: How columns are spread, one of `COLUMN_PARTITIONS`.
+        regression: Take the labels as numbers, and draw the test rows without regard to them; for the problems
             `ridge` and `robust`. Imbalance, label noise and a positive label are then refused.
-        multiclass: the same with the indices of the labels' classes, for `softmax`.
-        intercept: whether the first party has a column of ones beside its share of the columns.
+        multiclass: The same with the indices of the labels' classes, for `softmax`.
+        intercept: Whether the first party has a column of ones beside its share of the columns.
 
     Raises:
-        DataError: when an argument is wrong, the data is missing or damaged, a feature is not finite, or there are
+        DataError: When an argument is wrong, the data is missing or damaged, a feature is not finite, or there are
             fewer columns than parties.
     """
     _check(spec, parties, partition, regression or multiclass)
@@ -130,7 +130,7 @@ def _load(spec: DataSpec, parties: int, partition: str, regression: bool, multic
 
 
 def _with_intercept(data: VerticalData) -> VerticalData:
-    """The same data with a column of ones, the last, at the first party."""
+    """Return the same data with a column of ones, the last, at the first party."""
     number, (first, *others) = data.train_features.shape[1], data.columns
     train, test = (_with_ones(features) for features in (data.train_features, data.test_features))
     columns = (np.append(first, number), *others)
@@ -181,7 +181,7 @@ def _read(spec: DataSpec) -> Source:
 
 
 def _encode(source: Source, train_rows: Int64[np.ndarray, "train"]) -> Features:
-    """The features of all rows, dense (n, d) float64 or CSR."""
+    """Return the features of all rows, dense (n, d) float64 or CSR."""
     features = source.features(train_rows)[0]
     if not isinstance(features, np.ndarray):
         return cast(Features, features)
@@ -190,7 +190,7 @@ def _encode(source: Source, train_rows: Int64[np.ndarray, "train"]) -> Features:
 
 
 def _numbers(classes: Sequence[str]) -> Float64[np.ndarray, "{len(classes)}"]:
-    """The labels of a regression, as numbers."""
+    """Return the labels of a regression, as numbers."""
     try:
         numbers = np.array([float(name) for name in classes])
     except ValueError:
@@ -207,7 +207,7 @@ def _numbers(classes: Sequence[str]) -> Float64[np.ndarray, "{len(classes)}"]:
 def _split(
     source: Source, labels: Real[np.ndarray, "n"], spec: DataSpec, regression: bool
 ) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
-    """The training rows and the test rows; each set of a classification has both classes."""
+    """Return the training rows and the test rows; each set of a classification has both classes."""
     if source.train_count is not None:
         train_rows, test_rows = source.own_split()
     elif regression:

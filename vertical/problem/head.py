@@ -13,8 +13,8 @@ class Head:
 
     Args:
         width: k.
-        seed: of the first weights, drawn as `torch.nn.Linear` draws them.
-        objective: whose regulariser the updates apply.
+        seed: Of the first weights, drawn as `torch.nn.Linear` draws them.
+        objective: Whose regulariser the updates apply.
         step: gamma.
 
     Attributes:
@@ -30,7 +30,7 @@ class Head:
         """Replace the weights by others.
 
         Raises:
-            ValueError: another number of them, or one that is not finite.
+            ValueError: Another number of them, or one that is not finite.
         """
         if weights.shape != self.weights.shape or not np.isfinite(weights).all():
             raise ValueError(f"a head of {len(self.weights) - 1} sums has {len(self.weights)} finite weights")
@@ -45,8 +45,8 @@ class Head:
         """Return theta, the slopes of the losses in o, and do the head's own step of SGD after that.
 
         Args:
-            sums: o of a batch.
-            slopes: of the losses in z.
+            sums: O of a batch.
+            slopes: Of the losses in z.
         """
         theta = slopes[:, None] * self.weights[:-1]
         theta *= sums > 0.0

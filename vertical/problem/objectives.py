@@ -67,7 +67,7 @@ _ROBUST = Loss(
 
 
 def _excess(z: Float64[np.ndarray, "n k"], y: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "n k"]:
-    """The slopes of softmax: the probability of each class, less 1 at the row's own."""
+    """Return the slopes of softmax: the probability of each class, less 1 at the row's own."""
     slopes: Array = softmax(z, axis=1)
     slopes[np.arange(len(y)), y.astype(np.int64)] -= 1.0
     return slopes
@@ -88,12 +88,12 @@ class Objective:
     """A problem of this module's table, with its weight.
 
     Attributes:
-        name: one of `PROBLEMS`, or `SOFTMAX`.
-        weight: of the regulariser, >= 0 and finite.
-        tilt: of `correct_for_flips`, r / (1 - 2 r) for a chance r that a label is flipped; 0 without flips.
+        name: One of `PROBLEMS`, or `SOFTMAX`.
+        weight: Of the regulariser, >= 0 and finite.
+        tilt: Of `correct_for_flips`, r / (1 - 2 r) for a chance r that a label is flipped; 0 without flips.
 
     Raises:
-        ValueError: a name, weight or tilt that is not allowed.
+        ValueError: A name, weight or tilt that is not allowed.
     """
 
     name: str
@@ -138,8 +138,8 @@ class Objective:
         """Return the loss of each row.
 
         Args:
-            z: predictions, (n, k) for `softmax`.
-            y: labels, such as `check_labels` accepts.
+            z: Predictions, (n, k) for `softmax`.
+            y: Labels, such as `check_labels` accepts.
         """
         values = self._loss.values(z, y)
         return values - self.tilt * y * z if self.tilt else values
@@ -148,8 +148,8 @@ class Objective:
         """Return theta, the derivatives of the losses in z.
 
         Args:
-            z: as of `losses`.
-            y: as of `losses`.
+            z: As of `losses`.
+            y: As of `losses`.
         """
         slopes = self._loss.slopes(z, y)
         return slopes - self.tilt * y if self.tilt else slopes
@@ -158,8 +158,8 @@ class Objective:
         """Return the second derivatives of the losses in z; negative for `robust` where |z - y| > sqrt(2).
 
         Args:
-            z: as of `losses`.
-            y: as of `losses`.
+            z: As of `losses`.
+            y: As of `losses`.
         """
         return self._loss.curvatures(z, y)
 
@@ -192,7 +192,7 @@ class Objective:
         """Refuse labels that this problem has no loss for.
 
         Raises:
-            ValueError: they are not (n,), not finite or, for a classification, not -1 or +1, for `softmax` no index.
+            ValueError: They are not (n,), not finite or, for a classification, not -1 or +1, for `softmax` no index.
         """
         if labels.ndim != 1:
             raise ValueError(f"labels must be (n,), got shape {labels.shape}")
@@ -209,11 +209,11 @@ def make_objective(name: str, weight: float | None = None) -> Objective:
     """Return a problem.
 
     Args:
-        name: one of `PROBLEMS`, or `SOFTMAX`.
-        weight: of the regulariser; None is 1e-4, and 0 for `robust`, as in the paper.
+        name: One of `PROBLEMS`, or `SOFTMAX`.
+        weight: Of the regulariser; None is 1e-4, and 0 for `robust`, as in the paper.
 
     Raises:
-        ValueError: an unknown name, or a weight below 0 or not finite.
+        ValueError: An unknown name, or a weight below 0 or not finite.
     """
     if weight is None:
         weight = 0.0 if name == ROBUST else DEFAULT_WEIGHT
@@ -229,11 +229,11 @@ def correct_for_flips(objective: Objective, epsilon: float) -> Objective:
     Flipping labels with chance r is epsilon label differential privacy (randomised response).
 
     Args:
-        objective: of a classification, not corrected yet.
+        objective: Of a classification, not corrected yet.
         epsilon: > 0; infinity corrects nothing.
 
     Raises:
-        ValueError: an objective without two classes or corrected before, or epsilon not above 0.
+        ValueError: An objective without two classes or corrected before, or epsilon not above 0.
     """
     if not epsilon > 0.0:
         raise ValueError(f"epsilon must be > 0, got {epsilon}")

@@ -16,8 +16,8 @@ def shares(rows: int, active: int) -> list[slice]:
     """Cut the rows, in their own order, into a slice for each active party, sized as by `np.array_split`.
 
     Args:
-        rows: how many there are.
-        active: how many active parties there are, 1 or more.
+        rows: How many there are.
+        active: How many active parties there are, 1 or more.
     """
     sizes = (rows // active + (place < rows % active) for place in range(active))
     return [slice(start, stop) for start, stop in pairwise(accumulate(sizes, initial=0))]
@@ -36,7 +36,7 @@ class Schedule:
         seed: >= 0.
 
     Raises:
-        ValueError: an argument out of range.
+        ValueError: An argument out of range.
     """
 
     def __init__(self, rows: int, active: int, batch_size: int, seed: int) -> None:
@@ -59,11 +59,11 @@ class Schedule:
         The two epochs asked for last are kept, so these calls return the same arrays again.
 
         Args:
-            epoch: counted over the whole run from 0.
-            place: of the party among the active ones, from 0.
+            epoch: Counted over the whole run from 0.
+            place: Of the party among the active ones, from 0.
 
         Raises:
-            ValueError: an epoch below 0, or a place outside 0 .. active - 1.
+            ValueError: An epoch below 0, or a place outside 0 .. active - 1.
         """
         self._check_place(place)
         if epoch < 0:
@@ -74,7 +74,7 @@ class Schedule:
         """Updates that active party `place` dominates in an epoch.
 
         Raises:
-            ValueError: a place outside 0 .. active - 1.
+            ValueError: A place outside 0 .. active - 1.
         """
         self._check_place(place)
         length: int = self.chunks[place].stop - self.chunks[place].start

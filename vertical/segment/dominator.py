@@ -21,12 +21,12 @@ class Dominator:
     """An active party's labels and loss.
 
     Args:
-        objective: without correction for flipped labels.
+        objective: Without correction for flipped labels.
         labels: (n,) without flips.
         flips: (n,) which labels to flip, under label privacy.
-        head: makes predictions of the sums, and is trained here; None: the sums are predictions.
-        broadcast: sends a frame to every other party.
-        send: sends a frame to one party.
+        head: Makes predictions of the sums, and is trained here; None: the sums are predictions.
+        broadcast: Sends a frame to every other party.
+        send: Sends a frame to one party.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Dominator:
 
         Args:
             kind: `Kind.THETA`, or `Kind.SNAPSHOT_THETA` of a full pass.
-            number: of the update or full pass.
+            number: Of the update or full pass.
         """
         frame = Frame(kind, self._me, number, theta.tobytes())
         if self._plan.update_passive:
@@ -79,7 +79,7 @@ def draw_flips(rows: int, epsilon: float) -> Flips:
     """Draw (rows,) flips of randomised response, each with probability `flip_rate`.
 
     Args:
-        epsilon: of the labels' differential privacy; at 0 a label is flipped with probability 1/2.
+        epsilon: Of the labels' differential privacy; at 0 a label is flipped with probability 1/2.
     """
     return come_true(np.full(rows, flip_rate(epsilon)))
 
@@ -90,7 +90,7 @@ def flip_rate(epsilon: float) -> float:
 
 
 def come_true(chances: Array) -> Flips:
-    """(n,) booleans, true with these probabilities, from the system's randomness."""
+    """Return (n,) booleans, true with these probabilities, from the system's randomness."""
     uniform = np.frombuffer(os.urandom(8 * len(chances)), dtype=np.uint64) >> np.uint64(11)  # 53 bits
     flips: Flips = uniform < chances * 2.0**53
     return flips
@@ -108,15 +108,15 @@ def notice(labels: Array, flips: Flips | None) -> bytes:
 
 
 def agreed_flips(plan: SegmentPlan, me: int, own: bytes, notices: dict[int, bytes], held: Flips | None) -> Flips | None:
-    """(n,) flips that the first active party has sent, once all notices agree; None without label privacy.
+    """Return (n,) flips that the first active party has sent, once all notices agree; None without label privacy.
 
     Args:
-        own: this party's notice.
-        notices: those of the other active parties.
-        held: the flips that this party keeps from an earlier segment.
+        own: This party's notice.
+        notices: Those of the other active parties.
+        held: The flips that this party keeps from an earlier segment.
 
     Raises:
-        PartyError: labels differ, with both parties named; or a notice is malformed, or the flips are not those held.
+        PartyError: Labels differ, with both parties named; or a notice is malformed, or the flips are not those held.
     """
     first = plan.active[0]
     every = {**notices, me: own}

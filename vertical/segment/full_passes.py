@@ -75,7 +75,7 @@ class FullPass(SegmentPhase):
 
 
 def _check(peer: int, body: bytes | memoryview, length: int) -> Array:
-    """(length,) values of a body; PartyError for another length, or values that are not finite."""
+    """Return (length,) values of a body; PartyError for another length, or values that are not finite."""
     what = "its slopes of a full pass have"
     if len(body) != 8 * length:
         raise PartyError(peer, f"{what} {len(body)} bytes, not the {8 * length} of {length} rows")

@@ -41,11 +41,11 @@ class Gathering:
     """Adds up the vectors that several parties give, position by position.
 
     Args:
-        name: what a vector is called in errors.
-        senders: the parties that give.
-        window: positions that may be open at once.
-        length: elements at a position; raises IndexError if there is no such position.
-        own: whether this party gives too, by `add_own`.
+        name: What a vector is called in errors.
+        senders: The parties that give.
+        window: Positions that may be open at once.
+        length: Elements at a position; raises IndexError if there is no such position.
+        own: Whether this party gives too, by `add_own`.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Gathering:
         """Add what a peer sent; returns whether its position is now complete.
 
         Raises:
-            PartyError: the peer gives nothing here, is ahead of the window or behind it, or sent another length.
+            PartyError: The peer gives nothing here, is ahead of the window or behind it, or sent another length.
         """
         if not 0 <= position - self._next < self._window or peer not in self._senders:
             raise self._out_of_place(peer, position)
@@ -82,7 +82,7 @@ class Gathering:
         """Add this party's elements.
 
         Args:
-            position: inside the window, which is not checked.
+            position: Inside the window, which is not checked.
             elements: (k,); the caller must not use the array afterwards.
         """
         slot = position % self._window
@@ -99,7 +99,7 @@ class Gathering:
         return self._counts[self._next % self._window] == self._needed
 
     def take(self) -> tuple[int, Elements]:
-        """The next position and its sum, which must be complete; zeros where nobody gives."""
+        """Return the next position and its sum, which must be complete; zeros where nobody gives."""
         position = self._next
         slot = position % self._window
         if not self.ready:
@@ -138,7 +138,7 @@ class Sums(ABC):
         """Cut (k,) values into the shares, and give each to its place's next sum of this kind.
 
         Raises:
-            PartyError: names this party, whose values do not fit the ring.
+            PartyError: Names this party, whose values do not fit the ring.
         """
         try:
             elements = RING.encode(values, self._limit)
@@ -164,7 +164,7 @@ class Sums(ABC):
         """Add a peer's frame; returns whether it may have completed one of this party's own sums.
 
         Raises:
-            PartyError: the plan has no such frame.
+            PartyError: The plan has no such frame.
         """
 
     @abstractmethod

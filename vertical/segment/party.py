@@ -55,18 +55,18 @@ async def run_segment(
     """Take part in one segment.
 
     Args:
-        me: index of this party.
-        start: the state its last segment left. Under label privacy an active party's ``start.flips`` is set as soon as
+        me: Index of this party.
+        start: The state its last segment left. Under label privacy an active party's ``start.flips`` is set as soon as
             flips are drawn. It must be kept even if the segment fails: flips drawn twice would protect half as much.
         endpoint: None for a party without peers.
-        network: of this party, in a plan with an embedding.
-        threads: how many compute asynchronous updates; with an injected computing time, how many workers sleep.
-        events: whether the outcome has a log; with threads it is in the order in which results came in.
+        network: Of this party, in a plan with an embedding.
+        threads: How many compute asynchronous updates; with an injected computing time, how many workers sleep.
+        events: Whether the outcome has a log; with threads it is in the order in which results came in.
         fewest: The number of parties whose partials must vary over the rows, in a plan that counts them.
 
     Raises:
-        ValueError: the plan cannot be carried out, or is not for this party.
-        PartyError: the segment failed; every party names the same culprit.
+        ValueError: The plan cannot be carried out, or is not for this party.
+        PartyError: The segment failed; every party names the same culprit.
     """
     plan.check()
     if not 0 <= me < plan.parties:

@@ -30,32 +30,32 @@ class SegmentPlan:
     """One segment; the same at every party.
 
     Attributes:
-        serial: names this attempt; larger than that of every earlier one, below 2^32.
-        weight: factor of the regulariser.
+        serial: Names this attempt; larger than that of every earlier one, below 2^32.
+        weight: Factor of the regulariser.
         step: gamma.
-        batch_size: rows per update; 0 is an active party's whole slice.
-        first_epoch: epochs of the run before this segment.
-        epochs: epochs of this segment; 0 only evaluates.
-        parties: q.
-        active: the parties that hold labels and dominate updates, in order; the first is the reporter.
+        batch_size: Rows per update; 0 is an active party's whole slice.
+        first_epoch: Epochs of the run before this segment.
+        epochs: Epochs of this segment; 0 only evaluates.
+        parties: Q.
+        active: The parties that hold labels and dominate updates, in order; the first is the reporter.
         window: W, updates of one dominator that may be under way at once. Synchronous rounds have 1.
         skew: D, how far a dominator may be ahead of the slowest unfinished one, in updates; 0 is no bound.
         masking: "pairwise", "two-trees" (Algorithm 1), or "none", which shows every partial to its dominator.
-        synchronous: whether updates go by rounds, each of which evaluates every active party's batch at one point and
+        synchronous: Whether updates go by rounds, each of which evaluates every active party's batch at one point and
             then applies all in order.
-        update_passive: whether parties without labels update their blocks; False is AFSVRG-VP.
-        evaluate: whether the reporter gets the metrics at the end.
-        label_epsilon: epsilon of the labels' differential privacy (classification); 0 is off.
+        update_passive: Whether parties without labels update their blocks; False is AFSVRG-VP.
+        evaluate: Whether the reporter gets the metrics at the end.
+        label_epsilon: Epsilon of the labels' differential privacy (classification); 0 is off.
         rows: n, of training.
-        curvature: whether the evaluation also bounds the objective's curvature.
-        start: whether this is the run's first segment with epochs, where SAGA fills its table.
-        allow_bare: accept q = 2, where the dominator sees its only collaborator's partials.
-        score: whether the segment does nothing but give every active party the sums of all rows, for which nobody needs
+        curvature: Whether the evaluation also bounds the objective's curvature.
+        start: Whether this is the run's first segment with epochs, where SAGA fills its table.
+        allow_bare: Accept q = 2, where the dominator sees its only collaborator's partials.
+        score: Whether the segment does nothing but give every active party the sums of all rows, for which nobody needs
             labels; the blocks stay as they are.
         embedding: k, the numbers that each party makes of a row with a network; 0: its linear partial.
-        penalty: of every block beside the regulariser: "none", "l1" or "group-lasso".
-        penalty_weight: its factor.
-        ids: the digest of the rows' ids at this party, "" if they are not compared. It is not part of the plan's
+        penalty: Of every block beside the regulariser: "none", "l1" or "group-lasso".
+        penalty_weight: Its factor.
+        ids: The digest of the rows' ids at this party, "" if they are not compared. It is not part of the plan's
             digest, by which a peer could test guesses: see `vertical.segment.same_rows`. By sums to which a
             party gives shifted rows, a server and a recipient could tell partials apart.
         counted: Whether the parties count whose partials vary over the rows. False for simulated parties.
@@ -114,7 +114,7 @@ class SegmentPlan:
         return self.embedding > 1 and self.problem != SOFTMAX
 
     def moves(self, party: int) -> bool:
-        """Whether a party's block is updated."""
+        """Return whether a party's block is updated."""
         return self.update_passive or party in self.active
 
     def digest(self) -> bytes:
@@ -243,8 +243,8 @@ class Recorder(Protocol):
         """Called with every vector that this party adds to another's sum.
 
         Args:
-            kind: of the sum, a number of `Kind`.
-            active: the dominator that takes the sum.
+            kind: Of the sum, a number of `Kind`.
+            active: The dominator that takes the sum.
             values: (k,) as they are before encoding and masking.
         """
 
@@ -254,10 +254,10 @@ class SegmentOutcome:
     """What a segment leaves at a party: its state and results.
 
     Attributes:
-        metrics: at the reporter: `objective` (training rows); for the test rows `loss`, with `accuracy` and `auc` or
+        metrics: At the reporter: `objective` (training rows); for the test rows `loss`, with `accuracy` and `auc` or
             with `rmse`; and `largest_eigenvalue` (a bound of the curvature) if asked for.
         counters: see `vertical.segment.party`.
-        log: the steps in the order in which this party did them, if asked for.
+        log: The steps in the order in which this party did them, if asked for.
         scores: (n,) z of every row, (n, k) of softmax, at an active party of a segment that scores rows.
         head: see `PartyState`.
     """

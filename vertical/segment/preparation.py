@@ -34,11 +34,11 @@ class Hello(NamedTuple):
     """What a party sends when it joins.
 
     Attributes:
-        key: its X25519 public key, of this segment only.
+        key: Its X25519 public key, of this segment only.
         greeting: The digest of the plan, and whether the party holds labels.
         ids: The tag of its rows' ids, see `vertical.segment.same_rows`.
-        rows: training rows it holds.
-        test_rows: test rows it holds.
+        rows: Training rows it holds.
+        test_rows: Test rows it holds.
     """
 
     key: bytes
@@ -61,7 +61,7 @@ class Hello(NamedTuple):
         """Read a party's hello.
 
         Raises:
-            PartyError: it has another length; names the party.
+            PartyError: It has another length; names the party.
         """
         if len(body) != _FORM.size:
             raise PartyError(party, f"its hello has {len(body)} bytes, not {_FORM.size}")
@@ -86,7 +86,7 @@ def agree_keys(plan: SegmentPlan, me: int, private: X25519PrivateKey, hellos: Ma
     Masks under it cancel only between parties with the same plan and terms.
 
     Raises:
-        PartyError: a party's public key makes no secret.
+        PartyError: A party's public key makes no secret.
     """
     keys, digest = {}, plan.digest()
     for party, hello in hellos.items():
@@ -101,13 +101,13 @@ def agree_keys(plan: SegmentPlan, me: int, private: X25519PrivateKey, hellos: Ma
 def prepared_block(
     me: int, plan: SegmentPlan, holding: Holding, objective: Objective, state: PartyState, network: Architecture | None
 ) -> Block:
-    """The party's block as its last segment left it.
+    """Return the party's block as its last segment left it.
 
     Args:
-        network: what the party makes its embeddings with, in a plan that has any.
+        network: What the party makes its embeddings with, in a plan that has any.
 
     Raises:
-        ValueError: the party lacks what the plan needs, or a block does not accept the features, the weights or the
+        ValueError: The party lacks what the plan needs, or a block does not accept the features, the weights or the
             table. Numbers of rows are compared in the hellos.
     """
     columns, test = holding.features.shape[1], holding.test_features
@@ -147,10 +147,10 @@ def _new_block(plan: SegmentPlan, holding: Holding, objective: Objective, networ
 def prepared_head(
     me: int, plan: SegmentPlan, objective: Objective, state: PartyState, network: Architecture | None
 ) -> Head | None:
-    """The head as its last segment left it; None at a party without.
+    """Return the head as its last segment left it; None at a party without.
 
     Raises:
-        ValueError: as of `Head.set_weights`, or there is none to score rows with.
+        ValueError: As of `Head.set_weights`, or there is none to score rows with.
     """
     if not plan.headed or me not in plan.active or network is None:
         return None
@@ -181,10 +181,10 @@ def shared_sums(
     send: Send,
     recorder: Recorder | None,
 ) -> Sums:
-    """The sums, with the plan's masking. With two parties nothing can be hidden, so nothing is masked.
+    """Return the sums, with the plan's masking. With two parties nothing can be hidden, so nothing is masked.
 
     Raises:
-        PartyError: a party's public key makes no secret.
+        PartyError: A party's public key makes no secret.
     """
     plan = agenda.plan
     if plan.masking == TWO_TREES and plan.parties > 2:

@@ -38,8 +38,8 @@ class FrameRouter:
         """Take frames from now on.
 
         Args:
-            sums: where partials, masked or not, go.
-            recorder: sees each frame before all else; None: nobody watches.
+            sums: Where partials, masked or not, go.
+            recorder: Sees each frame before all else; None: nobody watches.
         """
         self._sums, self._recorder = sums, recorder
         if self._mesh is not None:
@@ -80,7 +80,7 @@ class FrameRouter:
         """Have a function called in the next turn of the loop, unless the segment has failed by then.
 
         Args:
-            call: an exception that it raises fails the segment.
+            call: An exception that it raises fails the segment.
         """
 
         def unless_failed() -> None:
@@ -96,7 +96,7 @@ class FrameRouter:
         """Carry a phase out, until this party has done its share.
 
         Raises:
-            PartyError: the segment has failed.
+            PartyError: The segment has failed.
         """
         self._phase, self._phase_done = phase, False
         phase.begin()
@@ -106,10 +106,10 @@ class FrameRouter:
         """Wait until every party has come here.
 
         Args:
-            number: tells the barriers of a segment apart.
+            number: Tells the barriers of a segment apart.
 
         Raises:
-            PartyError: the segment has failed.
+            PartyError: The segment has failed.
         """
         self.broadcast(Frame(Kind.BARRIER, self._me, number))
         await self._until(lambda: len(self._at_barrier[number]) == self._others)
@@ -125,7 +125,7 @@ class FrameRouter:
             The bytes that each of them has sent.
 
         Raises:
-            PartyError: the segment has failed.
+            PartyError: The segment has failed.
         """
         for party, body in bodies.items():
             self.send(party, Frame(kind, self._me, 0, body))
@@ -140,7 +140,7 @@ class FrameRouter:
             raise self._failure
 
     def _awaits(self, kind: int, peer: int) -> bool:
-        """Whether a peer sends a notice of some kind."""
+        """Return whether a peer sends a notice of some kind."""
         if kind == Kind.LABELS:
             return {peer, self._me} <= self._places.keys()
         return self._everybody.get(kind, False)

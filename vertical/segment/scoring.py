@@ -15,7 +15,7 @@ class Scoring(SegmentPhase):
     """The scoring of one piece of the rows after another; `begin` starts the next one.
 
     Raises:
-        PartyError: this party's partials are too large for the masks, whose text says nothing of a row.
+        PartyError: This party's partials are too large for the masks, whose text says nothing of a row.
     """
 
     def __init__(self, station: Station) -> None:

@@ -21,10 +21,10 @@ class SegmentTally:
     """Counts over the updates of a segment, at one party.
 
     Attributes:
-        applied: updates of all dominators.
-        delays, most_delay: sum and maximum, over all updates, of the number of updates of the same dominator applied
+        applied: Updates of all dominators.
+        delays, most_delay: Sum and maximum, over all updates, of the number of updates of the same dominator applied
             between an update's partial and its theta.
-        staleness, most_staleness: the same, counting the updates of all dominators.
+        staleness, most_staleness: The same, counting the updates of all dominators.
     """
 
     applied: int = 0
@@ -47,14 +47,14 @@ class Station:
     """One party in one segment.
 
     Attributes:
-        objective: without correction for flipped labels, for the evaluation.
+        objective: Without correction for flipped labels, for the evaluation.
         dominator: None at a passive party.
-        head: makes predictions of the sums, at the active party; None: the sums are predictions.
-        later: has a function called in the next turn of the loop.
-        done: to be called when the current phase has ended at this party.
-        log: the party's steps, if asked for.
-        place: its place in `plan.active`; -1 at a passive party.
-        learns: whether its block is updated.
+        head: Makes predictions of the sums, at the active party; None: the sums are predictions.
+        later: Has a function called in the next turn of the loop.
+        done: To be called when the current phase has ended at this party.
+        log: The party's steps, if asked for.
+        place: Its place in `plan.active`; -1 at a passive party.
+        learns: Whether its block is updated.
         scores: (n,) of all rows, (n, k) of softmax, of an active party in a segment that scores them.
         constant: The party's (k,) partial of every row, if parties that count start with partials that do not vary.
             The sum of a dominator's first update then has only such partials, and later sums wait until all blocks have
@@ -91,8 +91,8 @@ class Station:
         """Log a step on an update, if the steps are logged.
 
         Args:
-            kind: one of those of `Event`.
-            place: of the update's dominator.
+            kind: One of those of `Event`.
+            place: Of the update's dominator.
         """
         if self.log is not None:
             self.log.append(Event(kind, self.plan.active[place], number))
@@ -101,7 +101,7 @@ class Station:
         """Give dominators the vectors that they sum.
 
         Args:
-            vectors: one for each dominator that takes a sum of this kind now, by its place.
+            vectors: One for each dominator that takes a sum of this kind now, by its place.
 
         Returns:
             The vector of this party's own place, which it does not send; None if there is none.
@@ -116,7 +116,7 @@ class Station:
         """Return this dominator's next sum of a kind with its own vector added; None while the sum is incomplete.
 
         Args:
-            own: that vector, from `share`; None, and None is returned: this party takes no such sum.
+            own: That vector, from `share`; None, and None is returned: this party takes no such sum.
         """
         others = None if own is None else self.sums.take(kind)
         return None if own is None or others is None else others + own
@@ -144,6 +144,6 @@ class SegmentPhase(ABC):
         """Use what the dominator at `place` sends to everyone.
 
         Raises:
-            PartyError: it is not due, or malformed.
+            PartyError: It is not due, or malformed.
         """
         raise RuntimeError("no dominator answers in this phase")

@@ -58,7 +58,7 @@ class Agenda:
         return max(self.plan.width * (self.plan.rows + self.plan.test_rows), self.totals)
 
     def batches(self, place: int) -> Iterator[NDArray[np.int64]]:
-        """The rows of every update that a place dominates in the segment."""
+        """Return the rows of every update that a place dominates in the segment."""
         for epoch in range(self.plan.first_epoch, self.plan.first_epoch + self.plan.epochs):
             yield from self.schedule.batches(epoch, place)
 
@@ -76,7 +76,7 @@ class Agenda:
         """Return how many elements a place's sum ``number`` of a kind has; they are counted from 0.
 
         Raises:
-            IndexError: there is no such sum.
+            IndexError: There is no such sum.
         """
         if not 0 <= number < self.total(kind, place):
             raise IndexError(f"sum {number} of {self.total(kind, place)}")
@@ -98,10 +98,10 @@ class Agenda:
         """Return how many elements the sum at a position has.
 
         Args:
-            position: among all sums that the place takes, of any kind, from 0.
+            position: Among all sums that the place takes, of any kind, from 0.
 
         Raises:
-            IndexError: there is no such sum.
+            IndexError: There is no such sum.
         """
         if self.plan.score:
             return self.length(Kind.SCORES, place, position)

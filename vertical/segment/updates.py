@@ -19,7 +19,7 @@ class UpdatePhase(SegmentPhase):
     """The updates between two barriers, or of the whole segment; `begin` starts the next stretch.
 
     Args:
-        ends: for each stretch and place, the number of the segment's updates done at its end.
+        ends: For each stretch and place, the number of the segment's updates done at its end.
     """
 
     answer_kind = Kind.THETA

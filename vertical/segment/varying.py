@@ -115,12 +115,12 @@ def flags_of_party(me: int, plan: SegmentPlan, holding: Holding, block: Block) -
 
 
 def _both(one: Flags, other: Flags) -> Flags:
-    """The flags of partials that consist of two parts: shown if a part is, and hiding if both parts are."""
+    """Return the flags of partials that consist of two parts: shown if a part is, and hiding if both parts are."""
     return (one | other) & Flags.SHOWN | (one & other & Flags.HIDES)
 
 
 def _flags_of_scores(values: Float64[np.ndarray, "n"], block: Block) -> Flags:
-    """The flags of partials that score rows, of which there may be one only."""
+    """Return the flags of partials that score rows, of which there may be one only."""
     if not block.weights.any():
         return Flags.NONE
     return BOTH if len(values) < _FEW_ROWS or float(np.ptp(values)) > _ROUNDING else Flags.SHOWN

@@ -23,8 +23,8 @@ class Workers:
         """Have `finish(work())` called, after all earlier jobs of the place.
 
         Args:
-            work: may run in a thread.
-            finish: takes its result, and runs in the loop.
+            work: May run in a thread.
+            finish: Takes its result, and runs in the loop.
         """
         finish(work())
 

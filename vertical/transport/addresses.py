@@ -25,7 +25,7 @@ class Address:
 
     Attributes:
         kind: "unix", "tcp" or, where nobody can connect to the party, "none".
-        text: the socket's path, "host:port" (an IPv6 host in brackets), or the party's index.
+        text: The socket's path, "host:port" (an IPv6 host in brackets), or the party's index.
     """
 
     kind: str
@@ -50,7 +50,7 @@ class Address:
         """Read "unix:/path", "tcp:host:port" or "none:party".
 
         Raises:
-            ValueError: the text is none of them.
+            ValueError: The text is none of them.
         """
         kind, colon, rest = text.partition(":")
         if not colon:
@@ -86,7 +86,7 @@ class Address:
 
 
 def free_port() -> int:
-    """A free TCP port of 127.0.0.1.
+    """Return a free TCP port of 127.0.0.1.
 
     For a minute the system gives it to no program that asks for any free port, since a connection that the server
     closes first keeps it in the state TIME_WAIT; `listen` can take it.
@@ -100,10 +100,10 @@ async def listen(address: Address, patience: float = 0.0) -> socket.socket:
     """Return a listening, non-blocking socket; a socket file that nobody listens at any more is replaced.
 
     Args:
-        patience: seconds to wait for an address that somebody else holds.
+        patience: Seconds to wait for an address that somebody else holds.
 
     Raises:
-        OSError: the address is not available.
+        OSError: The address is not available.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience
@@ -143,7 +143,7 @@ async def connect(address: Address) -> socket.socket:
     """Return a connected, non-blocking socket.
 
     Raises:
-        OSError: nobody listens there.
+        OSError: Nobody listens there.
     """
     family, target = await _resolve(address)
     connection = socket.socket(family, socket.SOCK_STREAM)
@@ -176,14 +176,14 @@ def stop_listening(listener: socket.socket) -> None:
 
 
 def reason_of(error: OSError) -> str:
-    """The plain reason of a failure: asyncio adds addresses to an error's text, and a timeout has no text."""
+    """Return the plain reason of a failure: asyncio adds addresses to an error's text, and a timeout has no text."""
     if isinstance(error.errno, int) and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or "nothing"
 
 
 def _left_behind(path: str) -> bool:
-    """Whether no process listens at a socket file any more."""
+    """Return whether no process listens at a socket file any more."""
     try:
         if not stat.S_ISSOCK(Path(path).lstat().st_mode):
             return False
@@ -195,7 +195,7 @@ def _left_behind(path: str) -> bool:
 
 
 async def _resolve(address: Address, flags: int = 0) -> tuple[socket.AddressFamily, str | tuple[str, int]]:
-    """A socket's family, and its path or numeric address; only host names go to the resolver."""
+    """Return a socket's family, and its path or numeric address; only host names go to the resolver."""
     if address.kind == "unix":
         return socket.AF_UNIX, address.text
     host, port = address.host, address.port

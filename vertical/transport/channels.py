@@ -42,8 +42,8 @@ class Channel:
     """One TLS connection. Subclasses override `opened`, `received` and `lost`.
 
     Args:
-        connection: connected and non-blocking; the channel closes it.
-        name: the server name that a client sends, unencrypted; None on the side that accepted the connection.
+        connection: Connected and non-blocking; the channel closes it.
+        name: The server name that a client sends, unencrypted; None on the side that accepted the connection.
     """
 
     def __init__(self, connection: socket.socket, context: ssl.SSLContext, name: str | None) -> None:
@@ -77,14 +77,14 @@ class Channel:
         """Take decrypted bytes.
 
         Raises:
-            FrameError: no honest party sends them; it ends the channel as forged.
+            FrameError: No honest party sends them; it ends the channel as forged.
         """
 
     def lost(self, loss: ConnectionLoss) -> None:
         """Called when the channel has ended, and not by `close`.
 
         Args:
-            loss: why; after forged bytes the channel can still be written to.
+            loss: Why; after forged bytes the channel can still be written to.
         """
 
     def write(self, data: bytes) -> None:

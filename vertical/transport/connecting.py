@@ -28,12 +28,12 @@ class Door(Owner):
     """Listens and connects for one party.
 
     Args:
-        greeting: body of this party's hello.
-        linked: called with each link to a peer of this segment and the peer's hello; must set the link's owner.
-        refused: called when joining has failed.
+        greeting: Body of this party's hello.
+        linked: Called with each link to a peer of this segment and the peer's hello; must set the link's owner.
+        refused: Called when joining has failed.
 
     Attributes:
-        notes: what was wrong with connections, for the error message.
+        notes: What was wrong with connections, for the error message.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Door(Owner):
         """Join a peer on a connection that the relay carries; there is no other to it.
 
         Args:
-            connection: non-blocking; the door closes it. The higher index begins the handshake.
+            connection: Non-blocking; the door closes it. The higher index begins the handshake.
         """
         if peer < self._me:
             self._tasks[peer] = self._loop.create_task(self._meet(peer, connection))
@@ -102,7 +102,7 @@ class Door(Owner):
         """Send the failure of the segment to all who are joining, now or later.
 
         Args:
-            verdict: the failure, from `PartyError.to_bytes`.
+            verdict: The failure, from `PartyError.to_bytes`.
         """
         self._verdict = verdict
         for link in self._pending:
@@ -251,7 +251,7 @@ class Door(Owner):
         """Hand a peer of this attempt over, or close its connection.
 
         Args:
-            serial: the peer's attempt; a later one than ours ends ours.
+            serial: The peer's attempt; a later one than ours ends ours.
         """
         if serial == self._serial:
             self._release(link)
@@ -268,7 +268,7 @@ class Door(Owner):
         """Remember what was wrong with a connection that led to nothing; it is said of the peer if joining fails.
 
         Args:
-            loss: why it ended. Forged bytes from a peer that has proved its identity end the segment.
+            loss: Why it ended. Forged bytes from a peer that has proved its identity end the segment.
         """
         if loss.cause is Cause.FORGED and link.peer >= 0:
             self._refused(PartyError(link.peer, loss.reason))

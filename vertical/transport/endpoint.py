@@ -13,13 +13,13 @@ class Limits:
     """When a party gives up.
 
     Attributes:
-        join: seconds from `Mesh.join` until every peer must have joined.
-        beat: seconds between two signs of life to a peer that is sent nothing else.
-        silence: seconds without any byte from a peer after which it counts as failed. If a party's own loop is blocked
+        join: Seconds from `Mesh.join` until every peer must have joined.
+        beat: Seconds between two signs of life to a peer that is sent nothing else.
+        silence: Seconds without any byte from a peer after which it counts as failed. If a party's own loop is blocked
             for longer, its peers name it as failed.
-        body: largest body of a frame, bytes.
-        close: seconds `Mesh.close` waits for the peers.
-        grace: seconds that a broken connection waits for an abort that names the party that failed first.
+        body: Largest body of a frame, bytes.
+        close: Seconds `Mesh.close` waits for the peers.
+        grace: Seconds that a broken connection waits for an abort that names the party that failed first.
     """
 
     join: float = 10.0
@@ -62,12 +62,12 @@ class Endpoint:
     """How a party reaches the others.
 
     Attributes:
-        addresses: at which each party is reached, by index.
-        identity: its own certificate and key.
+        addresses: At which each party is reached, by index.
+        identity: Its own certificate and key.
         certificates: (DER) of every party, by index.
-        authority: file of the authority (PEM) that must have signed them; None where each certificate is pinned.
-        limits: when it gives up on the others.
-        listen: where this party listens; None: at its own of the addresses.
+        authority: File of the authority (PEM) that must have signed them; None where each certificate is pinned.
+        limits: When it gives up on the others.
+        listen: Where this party listens; None: at its own of the addresses.
         verbose: Whether failures are sent to the peers in full; else the public part of the reason.
     """
 

@@ -14,7 +14,7 @@ def run_folder(salt: bytes) -> Path:
     """Return the folder for the sockets of a run's parties on one host: a short path, the same for all of them.
 
     Args:
-        salt: the run's random bytes, which the server sends to all parties.
+        salt: The run's random bytes, which the server sends to all parties.
     """
     return socket_base() / f"vfb2-{hashlib.sha256(salt).hexdigest()[:16]}"
 
@@ -32,7 +32,7 @@ def sockets(address: Address) -> Iterator[None]:
     """Provide a private folder for a Unix socket; the last party to leave removes it.
 
     Raises:
-        PermissionError: a folder that is not private to this user is in its place.
+        PermissionError: A folder that is not private to this user is in its place.
     """
     if address.kind != "unix":
         yield

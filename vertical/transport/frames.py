@@ -60,10 +60,10 @@ class Frame:
     """One message between two parties.
 
     Attributes:
-        kind: a number of `Kind`.
-        active: the active party it concerns, 0..65535.
-        update: number of the update, 0..2^32 - 1.
-        body: its content; bytes on arrival. A body to send is copied at once, so its memory may be reused.
+        kind: A number of `Kind`.
+        active: The active party it concerns, 0..65535.
+        update: Number of the update, 0..2^32 - 1.
+        body: Its content; bytes on arrival. A body to send is copied at once, so its memory may be reused.
     """
 
     kind: int
@@ -76,7 +76,7 @@ def pack(serial: int, kind: int, active: int, update: int, body: bytes | memoryv
     """Return a frame's bytes, with the serial of its segment.
 
     Raises:
-        ValueError: a number does not fit the header, or the body is not contiguous.
+        ValueError: A number does not fit the header, or the body is not contiguous.
     """
     if type(body) is bytes:
         length = len(body)
@@ -98,8 +98,8 @@ class PartyError(RuntimeError):
     """A party's failure, known to every party of the segment.
 
     Attributes:
-        party: index of the culprit; None where nobody in particular can be named.
-        reason: what happened, in words.
+        party: Index of the culprit; None where nobody in particular can be named.
+        reason: What happened, in words.
         public: The part of the reason that may leave a party with its own file.
     """
 
@@ -117,7 +117,7 @@ class PartyError(RuntimeError):
         """Return the error itself if it names a culprit already, else one that wraps it.
 
         Args:
-            party: at which it occurred, the culprit then.
+            party: At which it occurred, the culprit then.
         """
         if isinstance(error, PartyError):
             return error
@@ -142,7 +142,7 @@ class PartyError(RuntimeError):
         Line breaks, escape sequences and all else that cannot be printed is spelt out: the reason ends up in logs.
 
         Raises:
-            ValueError: it is too short, or names no party of 0..parties-1.
+            ValueError: It is too short, or names no party of 0..parties-1.
         """
         if len(body) < _CULPRIT.size:
             raise ValueError(f"an abort has at least {_CULPRIT.size} bytes, not {len(body)}")

@@ -42,8 +42,8 @@ class Identity:
         """Make a P-256 key with a certificate it signs itself, valid from a day ago (clocks differ).
 
         Args:
-            name: stands in the certificate, at most 40 characters of it; peers do not rely on it.
-            days: from now until the certificate ends.
+            name: Stands in the certificate, at most 40 characters of it; peers do not rely on it.
+            days: From now until the certificate ends.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         # Of two certificates with one name, each would be tried as the other's issuer.
@@ -72,7 +72,7 @@ class Identity:
         """Read PEM files: the certificate with those between it and an authority, and its private key.
 
         Raises:
-            ValueError: not PEM, the key is another certificate's, or the certificate is not valid today.
+            ValueError: Not PEM, the key is another certificate's, or the certificate is not valid today.
         """
         try:
             chain = x509.load_pem_x509_certificates(Path(certificate).read_bytes())
@@ -106,7 +106,7 @@ class Identity:
         """Read what `to_bytes` gave.
 
         Raises:
-            ValueError: it is something else.
+            ValueError: It is something else.
         """
         key, end, chain = data.partition(_END)
         try:
@@ -137,8 +137,8 @@ def client_context(identity: Identity, peers: Sequence[bytes], authority: str | 
     """Return TLS 1.3 for the side that connects, with the same demands; it does not compare host names.
 
     Args:
-        peers: as for `server_context`.
-        authority: likewise.
+        peers: As for `server_context`.
+        authority: Likewise.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # a certificate is pinned whole, whatever host name it bears

@@ -23,8 +23,8 @@ class Owner:
         """The peer has sent its hello.
 
         Args:
-            serial: of the segment that the peer is in, which may be another than ours.
-            hello: the hello's body.
+            serial: Of the segment that the peer is in, which may be another than ours.
+            hello: The hello's body.
         """
 
     def work(self, peer: int, frame: Frame) -> None:
@@ -37,18 +37,18 @@ class Owner:
         """The peer has sent bytes of a connection between two others, or between another and this party.
 
         Args:
-            party: for whom they are, or from whom, see `vertical.transport.relay`.
-            body: empty at the connection's end.
+            party: For whom they are, or from whom, see `vertical.transport.relay`.
+            body: Empty at the connection's end.
 
         Raises:
-            FrameError: no such connection passes here.
+            FrameError: No such connection passes here.
         """
 
     def aborted(self, link: Link, body: bytes) -> None:
         """The peer has sent an abort.
 
         Args:
-            body: not checked, for `PartyError.from_bytes`.
+            body: Not checked, for `PartyError.from_bytes`.
         """
 
     def note_room(self, link: Link) -> None:
@@ -78,7 +78,7 @@ class ReplayGuard:
         """Note a frame.
 
         Raises:
-            FrameError: it is a repetition, too old to tell, or of one (kind, active) too many.
+            FrameError: It is a repetition, too old to tell, or of one (kind, active) too many.
         """
         window = self._windows.get(kind << 16 | active)
         if window is None:
@@ -102,10 +102,10 @@ class Link(Channel):
     """Frames to and from one peer.
 
     Args:
-        owner: may be replaced while the link lives.
-        serial: of the segment; every frame carries it.
-        longest: largest body, bytes.
-        peer: index of the peer; -1 until its certificate is known.
+        owner: May be replaced while the link lives.
+        serial: Of the segment; every frame carries it.
+        longest: Largest body, bytes.
+        peer: Index of the peer; -1 until its certificate is known.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Link(Channel):
         """Keep a frame for the next `flush`; returns whether it is the first of them.
 
         Args:
-            data: from `pack`.
+            data: From `pack`.
         """
         self._queue.append(data)
         return len(self._queue) == 1
@@ -165,7 +165,7 @@ class Link(Channel):
         """Send the hello, and with it the failure if there is one, so that the peer does not count it as joined.
 
         Args:
-            verdict: the failure, from `PartyError.to_bytes`; None: there is none.
+            verdict: The failure, from `PartyError.to_bytes`; None: there is none.
         """
         self._queue.append(pack(self.serial, Kind.HELLO, 0, 0, hello))
         if verdict is not None:

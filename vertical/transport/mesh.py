@@ -25,12 +25,12 @@ class Mesh(Hub):
     error. Call all methods in the loop's thread.
 
     Args:
-        serial: of the segment's attempt, 0..2^32 - 1; frames of another are refused.
-        hello: what every peer gets from `join`.
-        delays: injected on this party's outgoing frames.
+        serial: Of the segment's attempt, 0..2^32 - 1; frames of another are refused.
+        hello: What every peer gets from `join`.
+        delays: Injected on this party's outgoing frames.
 
     Raises:
-        ValueError: the endpoint's lists do not fit one another or this party, or nobody can be reached.
+        ValueError: The endpoint's lists do not fit one another or this party, or nobody can be reached.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class Mesh(Hub):
         """Connect to every peer; returns each one's hello.
 
         Raises:
-            PartyError: a party never joined, has an unknown certificate or cannot listen, or any peer has failed.
-            RuntimeError: called a second time.
+            PartyError: A party never joined, has an unknown certificate or cannot listen, or any peer has failed.
+            RuntimeError: Called a second time.
         """
         if self._ticker is not None or self._ended:
             raise RuntimeError("a mesh joins once; the next segment needs another")
@@ -266,7 +266,7 @@ class Mesh(Hub):
                     await self._change.wait()
 
     def _all_done(self) -> bool:
-        """Whether every peer has announced that it sends no more, and so needs nothing more, or is gone."""
+        """Return whether every peer has announced that it sends no more, and so needs nothing more, or is gone."""
         return self._error is not None or all(link is None or link.closed or link.is_done for link in self._links)
 
     def _all_told(self) -> bool:

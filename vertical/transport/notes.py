@@ -13,8 +13,8 @@ class Notes:
     """What one party knows of the others before they have joined. None of it is proved.
 
     Attributes:
-        own_name: by which it introduces itself where it connects, unencrypted.
-        distrusted: whether somebody who connected, a peer or not, did not accept our certificate.
+        own_name: By which it introduces itself where it connects, unencrypted.
+        distrusted: Whether somebody who connected, a peer or not, did not accept our certificate.
     """
 
     def __init__(self, me: int, parties: int) -> None:

@@ -27,11 +27,11 @@ class Tunnel:
     """A connection to a peer that the relay carries.
 
     Args:
-        send: called with bytes for the peer; b"" at the end.
-        most: bytes at a time.
+        send: Called with bytes for the peer; b"" at the end.
+        most: Bytes at a time.
 
     Attributes:
-        near: the socket of this party's link, as if it were connected to the peer's.
+        near: The socket of this party's link, as if it were connected to the peer's.
     """
 
     def __init__(self, send: Callable[[bytes], None], most: int) -> None:
@@ -94,15 +94,15 @@ class Relay:
     """Who connects to whom, and this party's part in what is relayed: it meets others at the relay, or is the relay.
 
     Args:
-        longest: largest body of a frame, bytes.
-        links: the mesh's link to each peer, None before it has joined.
-        meet: called with a peer and the connection on which it is met.
+        longest: Largest body of a frame, bytes.
+        links: The mesh's link to each peer, None before it has joined.
+        meet: Called with a peer and the connection on which it is met.
 
     Attributes:
-        place: the party that is the relay: of those that can be reached, the one of lowest index.
+        place: The party that is the relay: of those that can be reached, the one of lowest index.
 
     Raises:
-        ValueError: no party can be reached.
+        ValueError: No party can be reached.
     """
 
     def __init__(
@@ -132,25 +132,25 @@ class Relay:
         return self.reaches(peer) and (peer < self._me or self._hidden[self._me])
 
     def reaches(self, peer: int) -> bool:
-        """Whether this party can connect to a peer."""
+        """Return whether this party can connect to a peer."""
         return not self._hidden[peer]
 
     def relays(self, one: int, other: int) -> bool:
-        """Whether two parties meet at the relay."""
+        """Return whether two parties meet at the relay."""
         hidden = self._hidden
         return one != other and max(one, other) < len(hidden) and hidden[one] and hidden[other]
 
     def meets(self, peer: int) -> bool:
-        """Whether this party meets a peer at the relay."""
+        """Return whether this party meets a peer at the relay."""
         return self.relays(self._me, peer)
 
     def is_needed(self) -> bool:
-        """Whether others meet at this party, and one of them has not sent its last frame."""
+        """Return whether others meet at this party, and one of them has not sent its last frame."""
         links = [link for link, hidden in zip(self._links, self._hidden, strict=True) if hidden and link is not None]
         return self._me == self.place and len(links) > 1 and any(not (link.is_done or link.closed) for link in links)
 
     def depends_on(self, peer: int) -> bool:
-        """Whether a peer is the relay of connections of this party on which more is to come."""
+        """Return whether a peer is the relay of connections of this party on which more is to come."""
         return peer == self.place and any(not link.is_done for link in self._tunnelled_links())
 
     def welcome(self, peer: int) -> None:
@@ -165,12 +165,12 @@ class Relay:
         """Handle a RELAY frame.
 
         Args:
-            peer: who sent it.
-            other: for whom it is if this party is the relay, else from whom.
-            body: empty at the connection's end.
+            peer: Who sent it.
+            other: For whom it is if this party is the relay, else from whom.
+            body: Empty at the connection's end.
 
         Raises:
-            FrameError: no honest party sends it.
+            FrameError: No honest party sends it.
         """
         if len(body) > self._most:
             raise FrameError(f"it sends {len(body)} bytes of a connection at once; the most are {self._most}")
@@ -221,7 +221,7 @@ class Relay:
         self._resume()
 
     def holds_up(self, peer: int) -> bool:
-        """Whether others wait until a peer takes their bytes."""
+        """Return whether others wait until a peer takes their bytes."""
         return any(to == peer for _, to in self._held_up)
 
     def _resume(self) -> None:

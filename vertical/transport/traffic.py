@@ -26,8 +26,8 @@ class Hub(Owner, ABC):
     """The part of a mesh that sends and receives frames of work.
 
     Attributes:
-        failed: gets the PartyError as soon as a failure of any party is known here.
-        counters: frames and bytes so far.
+        failed: Gets the PartyError as soon as a failure of any party is known here.
+        counters: Frames and bytes so far.
     """
 
     def __init__(self, me: int, parties: int, serial: int, limits: Limits) -> None:
@@ -70,9 +70,9 @@ class Hub(Owner, ABC):
         """Send a frame to one peer, unless the segment has failed or the peer has closed. Never blocks.
 
         Raises:
-            ValueError: no such peer, a kind that is the mesh's own, a number too large for the header, or a body
+            ValueError: No such peer, a kind that is the mesh's own, a number too large for the header, or a body
                 longer than the limit.
-            RuntimeError: before `join` has returned, or after `close`.
+            RuntimeError: Before `join` has returned, or after `close`.
         """
         if not 0 <= to < self.parties or to == self.me:
             raise ValueError(f"party {self.me} of {self.parties} has no peer {to}")
@@ -82,7 +82,7 @@ class Hub(Owner, ABC):
         """Send a frame to every peer.
 
         Raises:
-            ValueError, RuntimeError: as for `send`.
+            ValueError, RuntimeError: As for `send`.
         """
         data = self._pack(frame)
         for peer in range(self.parties):
@@ -94,7 +94,7 @@ class Hub(Owner, ABC):
         """End the segment: send every peer the failure, and fail here.
 
         Args:
-            error: the failure; if there is one already, this one is ignored.
+            error: The failure; if there is one already, this one is ignored.
         """
 
     def _pack(self, frame: Frame) -> bytes:

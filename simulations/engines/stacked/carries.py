@@ -25,10 +25,10 @@ class NotAlikeError(ValueError):
 
 
 def stack(carries: Sequence[T]) -> T:
-    """The carry of all clients: tensors (C, ...) where each had (...), and the values that all of them share.
+    """Return the carry of all clients: tensors (C, ...) where each had (...), and the values that all of them share.
 
     Raises:
-        NotAlikeError: a field holds tensors of different shapes, or a tensor for some clients only; or a carry is
+        NotAlikeError: A field holds tensors of different shapes, or a tensor for some clients only; or a carry is
             neither a dataclass nor a tensor.
     """
     first, kind = carries[0], type(carries[0])
@@ -48,7 +48,7 @@ def unstack(carry: T, count: int) -> list[T]:
 
 
 def join(values: list[Any]) -> Any:
-    """One value for all clients: stacked tensors, the value they share, or else `Apart`."""
+    """Return one value for all clients: stacked tensors, the value they share, or else `Apart`."""
     first = values[0]
     tensors = sum(isinstance(value, Tensor) for value in values)
     if tensors:
@@ -63,7 +63,7 @@ def join(values: list[Any]) -> Any:
 
 
 def split(value: Any, count: int) -> Sequence[Any]:
-    """The values of ``count`` clients; the inverse of `join`."""
+    """Return the values of ``count`` clients; the inverse of `join`."""
     if isinstance(value, Tensor):
         return value.cpu().unbind()
     if isinstance(value, list):  # of records of tensors, one a step: each client gets one record for all steps
@@ -74,7 +74,7 @@ def split(value: Any, count: int) -> Sequence[Any]:
 
 
 def _are_rows(values: list[Tensor], block: Tensor | None) -> bool:
-    """Whether some tensors of one shape are all rows of a block, in their order."""
+    """Return whether some tensors of one shape are all rows of a block, in their order."""
     if block is None or block.shape != (len(values), *values[0].shape) or not block.is_contiguous():
         return False
     begin, row = block.data_ptr(), block.stride(0) * block.element_size()

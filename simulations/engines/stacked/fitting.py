@@ -44,15 +44,15 @@ def fit_together(
     """Do what each client's ``fit`` does.
 
     Args:
-        clients: of one method, with batches of one shape; each has its own inbox and memory.
-        parameters: of ``fit``, the same for all.
-        config: of ``fit``, the same for all.
+        clients: Of one method, with batches of one shape; each has its own inbox and memory.
+        parameters: Of ``fit``, the same for all.
+        config: Of ``fit``, the same for all.
 
     Returns:
         What each client's ``fit`` returns, or the exception that it raises.
 
     Raises:
-        NotAlikeError: the clients cannot be stacked; nothing has been done.
+        NotAlikeError: The clients cannot be stacked; nothing has been done.
     """
     first = clients[0]
     stacking, half = stacking_of(first), first.method.client
@@ -91,7 +91,7 @@ def attempt(call: Callable[..., T], *arguments: Any) -> T | Exception:
 
 
 def _start(client: MethodClient[Any], task: Task[Any, Any], x: Tensor, config: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """The client's task, what the server sent it, and its carry."""
+    """Return the client's task, what the server sent it, and its carry."""
     down = client.received(config)
     return task, down, client.method.client.start(x, down, client.state, task)
 

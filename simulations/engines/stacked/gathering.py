@@ -25,7 +25,7 @@ class Gatherer:
         self._pool: _Pool | None = None
 
     def features(self, sites: Sequence[Site], rows: Indices, size: int) -> Iterator[Tensor]:
-        """The features (C, size, *shape) of consecutive batches; valid until the next is asked for.
+        """Return the features (C, size, *shape) of consecutive batches; valid until the next is asked for.
 
         Args:
             rows: (C, K size) for each site the rows of K batches, one batch after another.
@@ -38,7 +38,7 @@ class Gatherer:
             yield from (self._from_all if pool.is_small(some) else self._from_each)(pool, some, size)
 
     def labels(self, sites: Sequence[Site], rows: Indices) -> Tensor:
-        """The labels (C, n) of rows (C, n)."""
+        """Return the labels (C, n) of rows (C, n)."""
         pool, device = self._pool_of(sites), sites[0].labels.device
         if pool.is_small(rows):
             return pool.labels[on_device(rows + pool.starts, device)]
@@ -93,7 +93,7 @@ class _Pool:
         self._most = max(lengths)
 
     def is_small(self, rows: Indices) -> bool:
-        """Whether no site has more rows than are drawn from it (C, n), so that all sites may be put together."""
+        """Return whether no site has more rows than are drawn from it (C, n), so that all sites may be put together."""
         drawn: int = rows.shape[1]
         return self._most <= drawn
 

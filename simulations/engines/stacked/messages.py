@@ -36,7 +36,7 @@ def make_stacker(stack: Stack, config: Mapping[str, Scalar]) -> Stacker | None:
     """What answers messages of a run in place of its ClientApp, `apps.client_app.app`.
 
     Args:
-        stack: how many clients are stacked at most, or `AUTO`.
+        stack: How many clients are stacked at most, or `AUTO`.
 
     Returns:
         None where all clients train alone: with ``stack`` 1, and in vertical runs, whose parties talk to each other.
@@ -59,7 +59,7 @@ class Stacker:
     small to be shared out among threads.
 
     Args:
-        stack: how many clients are stacked at most; `AUTO`: as many as turn out to be fastest when clients that are
+        stack: How many clients are stacked at most; `AUTO`: as many as turn out to be fastest when clients that are
             alike first have to train.
     """
 
@@ -73,7 +73,7 @@ class Stacker:
     def __call__(
         self, messages: Sequence[Message], contexts: Sequence[Context | None]
     ) -> list[Message | Exception | None]:
-        """The reply to each message, the exception that its client met, or None; see `in_process.Together`."""
+        """Return the reply to each message, the exception that its client met, or None; see `in_process.Together`."""
         outcomes: list[Message | Exception | None] = [None] * len(messages)
         groups: dict[tuple[Hashable, ...], list[int]] = {}
         works: dict[int, Work] = {}
@@ -114,7 +114,7 @@ class Stacker:
         """How many of some clients that are alike to stack at most.
 
         Args:
-            kind: what is remembered of them, the last entry of their `likeness`.
+            kind: What is remembered of them, the last entry of their `likeness`.
             works: The work of these clients.
         """
         count = len(works)
@@ -143,8 +143,8 @@ class Stacker:
         """What each client has trained, or the exception that it met.
 
         Args:
-            works: of clients that are alike.
-            largest: how many are stacked at most.
+            works: Of clients that are alike.
+            largest: How many are stacked at most.
         """
         threads = _threads_of(works[0])
         count = math.ceil(len(works) / largest)
@@ -164,7 +164,7 @@ class Stacker:
 
 
 def asks_for_steps(message: Message, context: Context) -> bool:
-    """Whether a message asks a client of a method for local steps."""
+    """Return whether a message asks a client of a method for local steps."""
     if message.metadata.message_type != MessageType.TRAIN or PHASE in need(message.content, CONFIG, ConfigRecord):
         return False
     return issubclass(run_config(context).algorithm.client, MethodClient)

@@ -14,7 +14,7 @@ class StackedNetwork:
     """One network under C vectors of weights, with the interface of `problems.models.FlatModel.forward`.
 
     Args:
-        network: whose layers are taken; all but a linear scorer's have biases.
+        network: Whose layers are taken; all but a linear scorer's have biases.
         like: (C, d), of which `gradient` has shape, number type and device.
 
     Attributes:
@@ -63,11 +63,11 @@ class StackedNetwork:
         return values[-1].squeeze(2), pull
 
     def curve(self, weights: Tensor, features: Tensor, direction: Tensor, slopes: Tensor, curvatures: Tensor) -> Tensor:
-        """(C, d) the products of Hessians with directions (C, d), for a loss that is a sum over the scores.
+        """Return (C, d) the products of Hessians with directions (C, d), for a loss that is a sum over the scores.
 
         Args:
-            weights: as in `forward`.
-            features: as in `forward`.
+            weights: As in `forward`.
+            features: As in `forward`.
             slopes: (C, b) the first derivatives of the loss in the scores.
             curvatures: (C, b) the second.
         """
@@ -130,7 +130,7 @@ def _flatten(features: Tensor) -> Tensor:
 
 
 def _evaluate(layers: list[tuple[Tensor, Tensor]], rows: Tensor) -> list[Tensor]:
-    """The input (C, b, inputs) of each layer, the first being the rows, and the last layer's output."""
+    """Return the input (C, b, inputs) of each layer, the first being the rows, and the last layer's output."""
     values = [rows]
     for place, (weight, bias) in enumerate(layers):
         product = torch.bmm(values[-1], weight.transpose(1, 2))

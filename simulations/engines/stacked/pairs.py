@@ -111,5 +111,5 @@ class PairStacking(Stacking):
 
 
 def _halves(task: Task[Any, Any]) -> tuple[Indices, Indices]:
-    """The rows of a site's positives and of its partners."""
+    """Return the rows of a site's positives and of its partners."""
     return task.f.positives, task.f.partners

@@ -29,7 +29,7 @@ class StackedOracle(AUCOracle):
     """The f_i of many clients, whose batches come as features (C, b, *shape) and labels (C, b), not as rows.
 
     Args:
-        oracles: of the clients, with the weights and the share of positives that their f_i has in this round.
+        oracles: Of the clients, with the weights and the share of positives that their f_i has in this round.
     """
 
     def __init__(self, oracles: Sequence[AUCOracle], network: StackedNetwork) -> None:
@@ -39,7 +39,7 @@ class StackedOracle(AUCOracle):
         self.stacked: Any = network
 
     def gradient(self, z: Tensor, rows: Any) -> Tensor:
-        """(C, d) the gradients at z (C, d), on a batch of each client; valid until the next call."""
+        """Return (C, d) the gradients at z (C, d), on a batch of each client; valid until the next call."""
         return self._gradient(self.stacked, z, *rows)
 
 
@@ -63,7 +63,7 @@ class StackedComposition(StackedOracle, CompositionalOracle):
         return point, pull_back
 
     def outer_gradient(self, h: Tensor, rows: Any) -> Tensor:
-        """(C, d) the gradients of f in h and in y; valid until the next call."""
+        """Return (C, d) the gradients of f in h and in y; valid until the next call."""
         return self.gradient(h, rows)
 
 

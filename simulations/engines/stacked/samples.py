@@ -51,7 +51,7 @@ class StackedPenalty:
     """The prox of a penalty for the points of many clients.
 
     Args:
-        penalty: of one point (d,).
+        penalty: Of one point (d,).
     """
 
     def __init__(self, penalty: Penalty) -> None:
@@ -61,7 +61,7 @@ class StackedPenalty:
             self.parts, self.free = penalty.parts, penalty.free
 
     def prox(self, x: Tensor, step: float, *, out: Tensor) -> Tensor:
-        """The prox of every row of a block.
+        """Return the prox of every row of a block.
 
         Args:
             x: (C, d).

@@ -28,7 +28,7 @@ class Stacking(ABC):
     """How clients of a family are stacked.
 
     Attributes:
-        objectives: the classes of the family's f_i.
+        objectives: The classes of the family's f_i.
     """
 
     objectives: tuple[type[Any], ...]
@@ -46,29 +46,29 @@ class Stacking(ABC):
         """What must be equal for clients to be stacked."""
 
     def join(self, tasks: Tasks, network: StackedNetwork) -> Task[Any, Any]:
-        """The task of all clients, which has no site."""
+        """Return the task of all clients, which has no site."""
         f: Any = copy(tasks[0].f)
         f.model = network
         return replace(tasks[0], f=f, site=None)  # type: ignore[arg-type]
 
     def stack(self, carries: Sequence[Any], together: Task[Any, Any]) -> Any:
-        """The carry of all clients."""
+        """Return the carry of all clients."""
         return stack(carries)
 
     def unstack(self, carry: Any, tasks: Tasks) -> list[Any]:
-        """The carry of each client."""
+        """Return the carry of each client."""
         return unstack(carry, len(tasks))
 
     @abstractmethod
     def batches(self, tasks: Tasks, downs: Sequence[Any], draw: Any) -> Iterator[Any]:
-        """The batch of all clients for each of the round's local steps.
+        """Return the batch of all clients for each of the round's local steps.
 
         Args:
-            downs: what each client has received.
-            draw: the method's `ClientHalf.batches`.
+            downs: What each client has received.
+            draw: The method's `ClientHalf.batches`.
         """
 
 
 def batch_size(site: Site, training: TrainingSettings) -> int:
-    """The number of samples in each of a client's batches of all samples."""
+    """Return the number of samples in each of a client's batches of all samples."""
     return training.batch_size if 0 < training.batch_size < len(site) else len(site)

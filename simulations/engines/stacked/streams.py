@@ -52,7 +52,7 @@ def seed_words(entropy: Sequence[Words]) -> list[Words]:
     """Eight 32-bit words (m,) for each of m seed sequences: ``SeedSequence(...).generate_state(8)``.
 
     Args:
-        entropy: of k >= 4 words each, as k arrays (m,).
+        entropy: Of k >= 4 words each, as k arrays (m,).
     """
     mix_in = _Hash(*_MIXED)
     pool = [mix_in(words) for words in entropy[:_POOL]]
@@ -68,7 +68,7 @@ def seed_words(entropy: Sequence[Words]) -> list[Words]:
 
 @jit()
 def _step(high: Any, low: Any, add_high: Any, add_low: Any) -> tuple[Any, Any]:
-    """The next 128-bit state, high and low half (uint64): state * multiplier + increment."""
+    """Return the next 128-bit state, high and low half (uint64): state * multiplier + increment."""
     a, b, c, d = low >> _HALF, low & _LOWER, _LOW >> _HALF, _LOW & _LOWER
     cross = (b * d >> _HALF) + (a * d & _LOWER) + (b * c & _LOWER)
     carried = a * c + (a * d >> _HALF) + (b * c >> _HALF) + (cross >> _HALF)
@@ -136,7 +136,7 @@ def draw_epochs(samplers: Sequence[EpochSampler], numbers: range) -> list[tuple[
     """For each sampler the epochs in which its batches of some consecutive numbers lie, and their orders (epochs, n).
 
     Args:
-        samplers: of one seed and purpose, whose batches are not empty.
+        samplers: Of one seed and purpose, whose batches are not empty.
     """
     seed, purpose, _ = samplers[0].address
     batches = [len(sampler.indices) // sampler.batch_size for sampler in samplers]
@@ -154,7 +154,7 @@ def draw_epochs(samplers: Sequence[EpochSampler], numbers: range) -> list[tuple[
 
 
 def draw_rows(samplers: Sequence[EpochSampler], numbers: range) -> Indices:
-    """(C, K b) what each sampler's batches of some K consecutive numbers hold, one batch after another.
+    """Return (C, K b) what each sampler's batches of some K consecutive numbers hold, one batch after another.
 
     Args:
         samplers: C of one seed and purpose, with batches of one size b.

@@ -45,7 +45,7 @@ _COLUMNS = 4  # panels in a row, at most
 
 
 def panels(expansion: Expansion, records: Mapping[str, RunRecord], x: str) -> dict[str, list[Curve]]:
-    """The curves of each panel over one of the x axes.
+    """Return the curves of each panel over one of the x axes.
 
     Args:
         expansion: The experiment.
@@ -69,7 +69,7 @@ def panels(expansion: Expansion, records: Mapping[str, RunRecord], x: str) -> di
 
 
 def _points(line: Line, ended: Sequence[RunRecord], metric: str, x: str) -> Iterator[tuple[float, list[float]]]:
-    """A line's places on the x axis, each with the values of its finished runs there."""
+    """Return a line's places on the x axis, each with the values of its finished runs there."""
     if x == "clients":
         yield line.clients, [value for run in ended if (value := run.final(metric)) is not None]
         return

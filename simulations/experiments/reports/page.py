@@ -28,7 +28,7 @@ def as_markdown_and_html(
     failed: Mapping[str, str],
     missing: int,
 ) -> tuple[str, str]:
-    """The text of table.md and of report.html, which are always the same for the same runs.
+    """Return the text of table.md and of report.html, which are always the same for the same runs.
 
     Args:
         expansion: The experiment.
@@ -70,7 +70,7 @@ def as_markdown_and_html(
 
 
 def _results(metric: str, rows: Sequence[tables.Row], seeds: int) -> Table:
-    """The table of one metric."""
+    """Return the table of one metric."""
     found = [row for row in rows if row.metric == metric]
     label = LABELS.get(metric, "")
     caption = metric if not label or "$" in label or label.lower() == metric else f"{metric}: {label}"
@@ -80,7 +80,7 @@ def _results(metric: str, rows: Sequence[tables.Row], seeds: int) -> Table:
 
 
 def _list_untuned(expansion: Expansion) -> list[str]:
-    """The differences from the paper that remain because no values have been chosen, and for which methods."""
+    """Return the differences from the paper that remain because no values have been chosen, and for which methods."""
     if expansion.experiment.tune is None:
         return []
     tune, tuned = expansion.experiment.tune.in_profile(expansion.profile), expansion.tuned
@@ -92,7 +92,7 @@ def _list_untuned(expansion: Expansion) -> list[str]:
 
 
 def _configuration(expansion: Expansion) -> tuple[dict[str, str], dict[str, str], list[Table]]:
-    """The runs' configs in three parts.
+    """Return the runs' configs in three parts.
 
     Returns:
         The keys with one value in all runs, those that the experiment sets and those at their default, and for each

@@ -59,7 +59,7 @@ class Row:
 
 
 def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
-    """The table's rows: by data set, then in the order of the experiment's file.
+    """Return the table's rows: by data set, then in the order of the experiment's file.
 
     Args:
         expansion: The experiment.
@@ -93,7 +93,7 @@ def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
 
 
 def run_rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[dict[str, Scalar]]:
-    """A row for each finished run, with full digits.
+    """Return a row for each finished run, with full digits.
 
     Args:
         expansion: The experiment.
@@ -112,7 +112,7 @@ def run_rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[dic
 
 
 def tail(curve: Sequence[float]) -> float:
-    """The mean over the last tenth of a curve without the initial model's value, and over one value at least.
+    """Return the mean over the last tenth of a curve without the initial model's value, and over one value at least.
 
     Args:
         curve: The metric in each evaluated round, first of the initial model; not empty.
@@ -127,7 +127,7 @@ def tail(curve: Sequence[float]) -> float:
 
 
 def results(found: Sequence[Row], seeds: int, caption: str = "", without: Collection[str] = ()) -> Table:
-    """The rows as a table for people, without columns that would be empty.
+    """Return the rows as a table for people, without columns that would be empty.
 
     Args:
         found: The rows, in the order in which they are shown.
@@ -167,7 +167,7 @@ def results(found: Sequence[Row], seeds: int, caption: str = "", without: Collec
 
 
 def _difference(row: Row) -> tuple[str, float] | None:
-    """The measured mean minus the paper's."""
+    """Return the measured mean minus the paper's."""
     if row.mean is None or row.paper is None:
         return None
     gap = row.mean - row.paper
@@ -191,7 +191,7 @@ def tuned_sentence(tuned: Tuned) -> str:
 
 
 def tuned_table(tuned: Tuned) -> Table:
-    """A row for each choice: its runs, the chosen values, the ranges they come from, and their score.
+    """Return a row for each choice: its runs, the chosen values, the ranges they come from, and their score.
 
     Returns:
         A table whose last column, the score, is named after the metric.

@@ -19,14 +19,14 @@ def make_block(features: Features, algorithm: str, objective: Objective, step: f
     """Return the block of (n, d) features, dense or sparse as they are.
 
     Args:
-        features: an array or a SciPy sparse matrix of any format. Contiguous float64 arrays, and float64 CSR with
+        features: An array or a SciPy sparse matrix of any format. Contiguous float64 arrays, and float64 CSR with
             sorted columns, none twice, are kept without a copy: do not change them afterwards.
-        algorithm: one of `ALGORITHMS`.
-        objective: whose regulariser the updates apply.
+        algorithm: One of `ALGORITHMS`.
+        objective: Whose regulariser the updates apply.
         step: gamma, > 0.
 
     Raises:
-        ValueError: features that are empty, not two-dimensional or not finite, an unknown algorithm, or a step that is
+        ValueError: Features that are empty, not two-dimensional or not finite, an unknown algorithm, or a step that is
             not above 0 and finite.
     """
     # Imported here, so that a process without a block does not wait for numba.
@@ -43,12 +43,12 @@ def make_nonsmooth(name: str, weight: float, groups: Int64[np.ndarray, "d"]) -> 
     """Return a penalty of d columns; None where it has nothing to act on.
 
     Args:
-        name: one of `PENALTIES`.
-        weight: its factor, >= 0.
-        groups: the number of each column's group; below 0, it is not penalised.
+        name: One of `PENALTIES`.
+        weight: Its factor, >= 0.
+        groups: The number of each column's group; below 0, it is not penalised.
 
     Raises:
-        ValueError: a weight below 0 or not finite.
+        ValueError: A weight below 0 or not finite.
     """
     if name == NO_PENALTY or not (groups >= 0).any():
         return None

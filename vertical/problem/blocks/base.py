@@ -49,10 +49,10 @@ class Block(ABC):
         rows: n.
         columns: d.
         width: k, the numbers that a row has in partials and thetas; 1 but for `vertical.problem.blocks.network`.
-        algorithm: one of `ALGORITHMS`.
-        objective: whose regulariser the updates apply.
+        algorithm: One of `ALGORITHMS`.
+        objective: Whose regulariser the updates apply.
         step: gamma.
-        nonsmooth: a penalty of the weights, whose proximal step follows each update; None: there is none.
+        nonsmooth: A penalty of the weights, whose proximal step follows each update; None: there is none.
     """
 
     width = 1
@@ -89,7 +89,7 @@ class Block(ABC):
         """Replace the weights by others; table and snapshot stay.
 
         Raises:
-            ValueError: another shape, or a weight that is not finite.
+            ValueError: Another shape, or a weight that is not finite.
         """
         weights = np.asarray(weights, dtype=np.float64)
         if weights.shape != self._w.shape or not np.isfinite(weights).all():
@@ -101,7 +101,7 @@ class Block(ABC):
         """Use another step from the next update on.
 
         Raises:
-            ValueError: a step that is not above 0 and finite.
+            ValueError: A step that is not above 0 and finite.
         """
         step = _checked_step(step)
         self._settle()
@@ -111,7 +111,7 @@ class Block(ABC):
         """Keep the slopes of all rows at this point as SVRG's snapshot or SAGA's table.
 
         Raises:
-            ValueError: the algorithm is SGD, or theta has another length or is not finite.
+            ValueError: The algorithm is SGD, or theta has another length or is not finite.
         """
         if self.algorithm == SGD:
             raise ValueError("sgd remembers no slopes: only svrg and saga do")
@@ -143,10 +143,10 @@ class Block(ABC):
         """Return X[rows] w.
 
         Args:
-            rows: whose partial sums; None for those of all rows.
+            rows: Whose partial sums; None for those of all rows.
 
         Raises:
-            ValueError: a row outside 0 .. n - 1.
+            ValueError: A row outside 0 .. n - 1.
         """
 
     @abstractmethod
@@ -154,8 +154,8 @@ class Block(ABC):
         """Do the algorithm's update.
 
         Args:
-            rows: of the batch, all different.
-            theta: the slopes there.
+            rows: Of the batch, all different.
+            theta: The slopes there.
 
         Raises:
             ValueError: theta of another length than rows, empty or not finite, a row outside 0 .. n - 1, or SVRG or
@@ -169,7 +169,7 @@ class Block(ABC):
             features: (n, d) of other rows, of the same columns.
 
         Raises:
-            ValueError: another number of columns.
+            ValueError: Another number of columns.
         """
         self._settle()
         return product(self._accept(features), self._w)
@@ -202,7 +202,7 @@ def product(features: Features, weights: Float64[np.ndarray, "d"]) -> Float64[np
 
     Args:
         features: (n, d), dense or sparse.
-        weights: of the columns.
+        weights: Of the columns.
     """
     return cast(Array, features @ weights)
 
@@ -212,7 +212,7 @@ def transposed_product(features: Features, values: Float64[np.ndarray, "n"]) -> 
 
     Args:
         features: (n, d), dense or sparse.
-        values: of the rows.
+        values: Of the rows.
     """
     return cast(Array, features.T @ values)
 

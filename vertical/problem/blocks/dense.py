@@ -99,8 +99,8 @@ def _apply(
     Args:
         rows: (b,) different rows, with slopes theta (b,).
         table: (n,) theta0 or alpha, with its mean X' table / n (d,); both (0,) for SGD.
-        linear: whether g'(w) = w; else it is w / (1 + w^2)^2.
-        keep: whether to write theta to the table, and its change to the mean, as in SAGA.
+        linear: Whether g'(w) = w; else it is w / (1 + w^2)^2.
+        keep: Whether to write theta to the table, and its change to the mean, as in SAGA.
 
     Returns:
         False without rows, where a row is outside, or where theta is of another length or not finite.

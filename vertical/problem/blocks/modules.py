@@ -26,7 +26,7 @@ class Module:
     """A module behind the interface of `vertical.problem.blocks.network.Network`.
 
     Args:
-        module: from (b, d) to (b, k); its parameters become views of `weights`.
+        module: From (b, d) to (b, k); its parameters become views of `weights`.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -53,10 +53,10 @@ def make_module(name: str, columns: int, width: int, seed: int) -> Module:
         name: ``package.module:factory``.
         columns: d.
         width: k.
-        seed: torch's generator begins with it while the factory runs.
+        seed: Torch's generator begins with it while the factory runs.
 
     Raises:
-        NetworkError: the factory cannot be imported or fails; or its module does not make (b, d) to (b, k), or makes it
+        NetworkError: The factory cannot be imported or fails; or its module does not make (b, d) to (b, k), or makes it
             of chance or of the batch, as dropout and batch norm do: partials and update would be of other functions; or
             it has more state than the parameters that are trained, which alone are kept, or draws more than these; or
             its function does not depend on the seed, and the first sums reveal columns to every party.

@@ -50,8 +50,8 @@ class Architecture:
     """Which network a party has.
 
     Attributes:
-        model: one of `NETWORKS`, or ``package.module:factory`` of a torch module.
-        seed: of the first weights, >= 0. Who knows it and the network knows these weights.
+        model: One of `NETWORKS`, or ``package.module:factory`` of a torch module.
+        seed: Of the first weights, >= 0. Who knows it and the network knows these weights.
     """
 
     model: str
@@ -98,7 +98,7 @@ class Layers:
 
     Args:
         sizes: d, the units of each hidden layer, k.
-        seed: of the first weights.
+        seed: Of the first weights.
     """
 
     def __init__(self, sizes: tuple[int, ...], seed: int) -> None:
@@ -143,12 +143,12 @@ def make_network(architecture: Architecture, columns: int, width: int) -> Networ
     """Return a party's network.
 
     Args:
-        architecture: of this party.
+        architecture: Of this party.
         columns: d, of its rows.
         width: k, of the embedding that all parties share.
 
     Raises:
-        NetworkError: an unknown name, or a factory that does not make a module from (b, d) to (b, k).
+        NetworkError: An unknown name, or a factory that does not make a module from (b, d) to (b, k).
     """
     name, seed = architecture.model, architecture.seed
     if name in NETWORKS:
@@ -164,10 +164,10 @@ def check_name(key: str, name: str) -> None:
     """Refuse what cannot name a network; nothing is imported.
 
     Args:
-        key: where the name is from.
+        key: Where the name is from.
 
     Raises:
-        NetworkError: it is neither of `NETWORKS` nor of the form ``package.module:factory``.
+        NetworkError: It is neither of `NETWORKS` nor of the form ``package.module:factory``.
     """
     if name not in NETWORKS and not is_dotted(name):
         allowed, hint = f"{', '.join(NETWORKS)}, or '{DOTTED_FORM}'", "see docs/vertical.md"
@@ -175,7 +175,7 @@ def check_name(key: str, name: str) -> None:
 
 
 def _cut(vector: Array, shapes: list[tuple[int, int]]) -> list[tuple[Array, Array]]:
-    """Each layer's matrix (inputs, outputs) and bias (outputs,), as views of a flat vector."""
+    """Return each layer's matrix (inputs, outputs) and bias (outputs,), as views of a flat vector."""
     layers, start = [], 0
     for inputs, outputs in shapes:
         middle = start + inputs * outputs

@@ -41,13 +41,13 @@ class Lazy(NamedTuple):
     """Weights of a sparse block, with some updates postponed, and the terms of the drift.
 
     Attributes:
-        w: the weights, column j as it was after `settled[j]` updates.
-        settled: updates that column j has seen.
-        mean: constant of the drift of each column; (0,) for none.
-        until: the number of updates to bring a column to.
+        w: The weights, column j as it was after `settled[j]` updates.
+        settled: Updates that column j has seen.
+        mean: Constant of the drift of each column; (0,) for none.
+        until: The number of updates to bring a column to.
         step: gamma.
-        weight: of the regulariser.
-        linear: whether g'(w) = w.
+        weight: Of the regulariser.
+        linear: Whether g'(w) = w.
     """
 
     w: Float64[np.ndarray, "d"]
@@ -127,7 +127,7 @@ class SparseBlock(Block):
 
 
 def _copy(rows: Int64[np.ndarray, "b"]) -> Int64[np.ndarray, "b"]:
-    """A copy, of the type that kernels are compiled for; read-only or strided arrays are of other types."""
+    """Return a copy, of the type that kernels are compiled for; read-only or strided arrays are of other types."""
     return np.array(rows, dtype=np.int64)
 
 
@@ -138,7 +138,7 @@ def _log_keep(step: float, weight: float) -> float:
 
 @jit()
 def _field(w: float, push: float, rate: float) -> float:
-    """The field whose flow over time 1 is one drift."""
+    """Return the field whose flow over time 1 is one drift."""
     square = w * w
     inverse = 1.0 / (1.0 + square)
     inverses = inverse * inverse
