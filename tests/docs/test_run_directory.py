@@ -70,7 +70,7 @@ def test_the_keys_of_what_a_run_chooses_and_of_its_figures(tmp_path: Path) -> No
     config |= {"select-by": "loss", "patience": 1, "threshold-at": "specificity=0.9", "site-metrics": True}
     run_in_process(server_app, client_app, 2, {**config, "output-dir": str(tmp_path), "run-name": "a"})
     result, figures = Run(tmp_path / "a").result, section(PAGE, "Figures of sites and a threshold")
-    top, entry = (text.split("The figures are those")[0] for text in (figures, figures.partition("An entry of")[2]))
+    top, entry = (text.split("The figures describe")[0] for text in (figures, figures.partition("An entry of")[2]))
     told = [*documented("A selected model"), *(codes(row[0])[0] for row in rows(top))]
     others = [*documented("result.json"), "stopped", "left_out"]
     assert {*result, "stopped", "left_out"} == {*told, *others}
