@@ -50,7 +50,7 @@ def test_errors_which_peers_and_server_read_quote_no_cell_and_no_label(tmp_path:
     jobs = [f"job {n % 40}" for n in range(400)]
     with pytest.raises(DataError, match="text of 40 different values") as caught:
         table(tmp_path, rows_of(400) | {"job": jobs})
-    with pytest.raises(DataError, match="nothing for 20 labels, allowed: some of the labels; 20 different labels") as other:
+    with pytest.raises(DataError, match="allowed: some of the labels; 20 different labels") as other:
         table(tmp_path, rows_of(40) | {"label": [f"salary {n % 20}" for n in range(40)]})
     assert "job 1" not in str(caught.value)
     assert "salary" not in str(other.value)
