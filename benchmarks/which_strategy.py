@@ -14,17 +14,16 @@ import platform
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from apps.run_directory.versions import versions
-from problems.randomness import stream
 from simulations.experiments.experiment import Case, find_experiment
 from simulations.experiments.lines import settings
 from simulations.results.compare import csv_text
-from simulations.results.paired import LEAST_SEEDS
+from simulations.results.paired import LEAST_SEEDS, Difference, adjust, difference
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmark.md"
 FOLDER = PAGE.parent / "figures" / "benchmark"
@@ -32,7 +31,6 @@ PICTURE = FOLDER.with_suffix(".svg")
 BEGIN, END = "<!-- benchmarks/which_strategy.py writes from here -->\n", "<!-- to here -->\n"
 BASE = "Local SGD"
 METRICS = {"auc": "AUC", "pauc_fpr30": "partial AUC", "average_precision": "average precision"}
-RESAMPLES, LIMIT = 10_000, 2.0  # LIMIT: in pooled standard deviations
 AHEAD, NOISE, BEHIND = "ahead", "within the noise", "**behind**"
 COLOURS = {AHEAD: "#8cc5e3", NOISE: "#ececec", BEHIND: "#f2a582"}
 EXPERIMENT = find_experiment("benchmark")
@@ -41,43 +39,12 @@ METHODS = [run.name for run in EXPERIMENT.runs]
 
 
 @dataclass(frozen=True)
-class Gap:
-    """A method's metric minus Local SGD's, seed by seed: the mean, and the ends of its bootstrap interval."""
-
-    mean: float
-    low: float
-    high: float
-    verdict: str
-
-    @property
-    def cells(self) -> list[str]:
-        return [f"{self.mean:+.4f}", f"{self.low:+.4f} to {self.high:+.4f}", self.verdict]
-
-    @property
-    def short(self) -> str:
-        """The mean as the picture has it, such as +.012."""
-        return f"{self.mean:+.3f}".replace("0.", ".")
-
-
-def compare(ours: Mapping[str, float], base: Mapping[str, float]) -> Gap | None:
-    """Compare two methods, seed -> value each; None if not all seeds of both have finished."""
-    if ours.keys() != base.keys() or len(base) < LEAST_SEEDS:
-        return None
-    values = np.array([[side[seed] for seed in base] for side in (ours, base)])  # (2, seeds)
-    gaps = values[0] - values[1]
-    drawn = stream(0, "bootstrap").integers(len(gaps), size=(RESAMPLES, len(gaps)))
-    low, high = np.percentile(gaps[drawn].mean(axis=1), [2.5, 97.5])
-    mean, pooled = gaps.mean(), np.sqrt(values.var(axis=1, ddof=1).mean())
-    verdict = NOISE if abs(mean) <= LIMIT * pooled else AHEAD if mean > 0 else BEHIND
-    return Gap(float(mean), float(low), float(high), verdict)
-
-
-@dataclass(frozen=True)
 class Task:
     """A case of the experiment, and its runs, a row each."""
 
     case: Case
     rows: list[dict[str, str]]
+    gaps: dict[str, Difference] = field(default_factory=dict)  # method -> the difference to `BASE`, once judged
 
     @property
     def name(self) -> str:
@@ -89,12 +56,20 @@ class Task:
         decides = EXPERIMENT.tune.metric_of(self.case.at) if EXPERIMENT.tune else ""
         return sorted(METRICS, key=lambda metric: metric != decides)
 
-    def ends(self, method: str) -> dict[str, float]:
-        """Seed -> the last value of the metric that decides."""
-        return {row["seed"]: float(row[self.metrics[0]]) for row in self.rows if row["method"] == method}
+    def ends(self, method: str) -> dict[int, float]:
+        """Return seed -> the last value of the metric that decides."""
+        return {int(row["seed"]): float(row[self.metrics[0]]) for row in self.rows if row["method"] == method}
 
-    def gap(self, method: str) -> Gap | None:
-        return compare(self.ends(method), self.ends(BASE))
+    def gap(self, method: str) -> Difference | None:
+        """Return a method's difference to `BASE`; None if not all seeds of both have finished."""
+        ours, base = self.ends(method), self.ends(BASE)
+        complete = ours.keys() == base.keys() and len(base) >= LEAST_SEEDS
+        return difference(ours, base) if complete and method != BASE else None
+
+    def median(self, method: str) -> float:
+        """Return the median over the seeds of a method's difference to `BASE`."""
+        ours, base = self.ends(method), self.ends(BASE)
+        return float(np.median([ours[seed] - base[seed] for seed in base]))
 
     def section(self) -> list[str]:
         """What the task is, and a row for each method, the best first."""
@@ -105,7 +80,7 @@ class Task:
             " and ".join(dict.fromkeys(words)) for words in zip(*map(_environment, self.rows), strict=True)
         )
         first, *others = (METRICS[metric] for metric in self.metrics)
-        columns = ["method", "step", first, f"to {BASE}", "95 % interval", "verdict", *others]
+        columns = ["method", "step", first, f"to {BASE}", "95 % interval", "median", "q", "verdict", *others]
         ranked = sorted(METHODS, key=lambda method: -float(np.mean([*self.ends(method).values()] or [0.0])))
         return [
             f"### {self.name}\n",
@@ -116,9 +91,16 @@ class Task:
     def _cells(self, method: str) -> list[str]:
         rows = [row for row in self.rows if row["method"] == method]
         first, *others = (_mean([float(row[metric]) for row in rows]) for metric in self.metrics)
-        gap = self.gap(method)
-        unjudged = ["", "", "" if method == BASE else f"{len(rows)} of {LEAST_SEEDS} seeds finished"]
-        return [method, _step(rows), first, *(gap.cells if gap and method != BASE else unjudged), *others]
+        cells = ["", "", "", "", "" if method == BASE else f"{len(rows)} of {LEAST_SEEDS} seeds finished"]
+        if gap := self.gaps.get(method):
+            interval = f"{gap.low:+.4f} to {gap.high:+.4f}"
+            cells = [f"{gap.mean:+.4f}", interval, f"{self.median(method):+.4f}", f"{gap.q:.2g}", verdict_of(gap)]
+        return [method, _step(rows), first, *cells, *others]
+
+
+def verdict_of(gap: Difference) -> str:
+    """Return the verdict on a difference."""
+    return gap.verdict(AHEAD, NOISE, BEHIND)
 
 
 def _environment(row: Mapping[str, str]) -> tuple[str, str]:
@@ -151,7 +133,12 @@ def read(path: Path) -> list[dict[str, str]]:
 def read_tasks(folder: Path) -> list[Task]:
     """The tasks that have a file, in the order of the experiment."""
     paths = {folder / file_of(str(case.at["task"])): case for case in EXPERIMENT.axes["task"]}
-    return [Task(case, read(path)) for path, case in paths.items() if path.is_file()]
+    tasks = [Task(case, read(path)) for path, case in paths.items() if path.is_file()]
+    cells = [(task, method) for task in tasks for method in METHODS]
+    for (task, method), gap in zip(cells, adjust([task.gap(method) for task, method in cells]), strict=True):
+        if gap is not None:
+            task.gaps[method] = gap
+    return tasks
 
 
 def take(path: Path, folder: Path) -> None:
@@ -170,10 +157,10 @@ def write(tasks: Sequence[Task]) -> str:
     """What stands between the page's markers."""
     rows = []
     for method in METHODS:
-        gaps = {task.name: gap for task in tasks if (gap := task.gap(method))}
-        counts = [str(sum(gap.verdict == one for gap in gaps.values())) for one in COLOURS]
+        gaps = {task.name: gap for task in tasks if (gap := task.gaps.get(method))}
+        counts = [str(sum(verdict_of(gap) == one for gap in gaps.values())) for one in COLOURS]
         extremes = [end(gaps, key=lambda name: gaps[name].mean, default="") for end in (max, min)]
-        told = [f"{gaps[name].cells[0]} ({name})" if gaps else "-" for name in extremes]
+        told = [f"{gaps[name].mean:+.4f} ({name})" if gaps else "-" for name in extremes]
         rows += [[method, *counts, *told]] if method != BASE else []
     columns = ["method", "ahead", "within the noise", "behind", "best", "worst"]
     parts = [*_table(columns, rows), f"\n![{_caption(tasks)}](figures/{PICTURE.name})\n"]
@@ -181,9 +168,14 @@ def write(tasks: Sequence[Task]) -> str:
 
 
 def _caption(tasks: Sequence[Task]) -> str:
-    verdicts = [gap.verdict for task in tasks for method in METHODS if method != BASE and (gap := task.gap(method))]
+    verdicts = [verdict_of(gap) for task in tasks for gap in task.gaps.values()]
     counts = ", ".join(f"{verdicts.count(one)} {one.strip('*')}" for one in COLOURS)
     return f"The difference to {BASE} of each method in each task: {counts}"
+
+
+def shorten(gap: Difference) -> str:
+    """Return a mean difference for the picture, such as +.012."""
+    return f"{gap.mean:+.3f}".replace("0.", ".")
 
 
 def draw(tasks: Sequence[Task], path: Path) -> None:
@@ -197,9 +189,9 @@ def draw(tasks: Sequence[Task], path: Path) -> None:
     axes = figure.subplots()
     for x, task in enumerate(tasks):
         for y, method in enumerate(methods):
-            gap = task.gap(method)
-            if gap is None or gap.verdict != NOISE:
-                colour, text = (COLOURS[gap.verdict], gap.short) if gap else ("white", "-")
+            gap = task.gaps.get(method)
+            if gap is None or verdict_of(gap) != NOISE:
+                colour, text = (COLOURS[verdict_of(gap)], shorten(gap)) if gap else ("white", "-")
                 axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, color=colour))
                 axes.text(x, y, text, ha="center", va="center", fontsize=10)
     axes.set_facecolor(COLOURS[NOISE])

@@ -7,8 +7,8 @@ ranks could never find a difference with five seeds: the least p of Wilcoxon's t
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,8 @@ _NO_SPREAD = 1e-150  # the square of less than this is 0
 class Difference:
     """One side minus the other, over the seeds that both have: the mean, its 95 % interval and p.
 
-    ``low``, ``high`` and ``p`` (two-sided, for no difference in the mean) are None for one seed.
+    ``low``, ``high`` and ``p`` (two-sided, for no difference in the mean) are None for one seed. ``q`` is the p that
+    `adjust` has adjusted, or None.
     """
 
     seeds: int
@@ -33,13 +34,14 @@ class Difference:
     low: float | None
     high: float | None
     p: float | None
+    q: float | None = None
 
     @property
     def sign(self) -> int | None:
         """1 or -1 if the sides differ, 0 if the seeds may explain the difference, None with too few seeds to tell."""
         if self.seeds < LEAST_SEEDS or self.p is None:
             return None
-        return int(np.sign(self.mean)) if self.p < LEVEL else 0
+        return int(np.sign(self.mean)) if (self.p if self.q is None else self.q) < LEVEL else 0
 
     def verdict(self, above: str, noise: str, below: str) -> str:
         """Return the text for the `sign`; with too few seeds, that there is no verdict."""
@@ -87,6 +89,28 @@ def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Differen
         test = stats.ttest_rel(*values)
     interval = test.confidence_interval(1 - LEVEL)
     return Difference(len(common), mean, float(interval.low), float(interval.high), float(test.pvalue))
+
+
+def adjust(differences: Sequence[Difference | None]) -> list[Difference | None]:
+    """Return differences with q, the p adjusted for the number of differences that are judged together.
+
+    Verdicts by q have a false discovery rate of at most `LEVEL` (Y. Benjamini and Y. Hochberg, "Controlling the false
+    discovery rate", Journal of the Royal Statistical Society B 57, 1995). Differences with fewer than `LEAST_SEEDS`
+    seeds get no verdict and no q.
+
+    Args:
+        differences: All differences of a page or table; None: not measured.
+    """
+    from scipy import stats  # slow to import
+
+    judged = [index for index, each in enumerate(differences) if each is not None and each.sign is not None]
+    adjusted = list(differences)
+    if judged:
+        values = stats.false_discovery_control([each.p for index in judged if (each := differences[index]) is not None])
+        for index, q in zip(judged, values.tolist(), strict=True):
+            each = differences[index]
+            adjusted[index] = each and replace(each, q=q)
+    return adjusted
 
 
 def format_signed(value: float | None, like: float | None = None) -> str:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from simulations.results.paired import LEAST_SEEDS, Difference, difference
+from simulations.results.paired import LEAST_SEEDS, Difference, adjust, difference
 from tests.programs import Line
 from tests.simulations.fabricated import fake
 
@@ -61,3 +61,14 @@ def test_compare_tells_differences(command: Line, tmp_path: Path) -> None:
     (told,) = json.loads(out)["differences"]
     assert (told["runs"], told["less"], told["seeds"]) == ("learning-rate=0.2", "learning-rate=0.1", 5)
     assert "seed by seed" not in command("compare", *paths[:5])[1]
+
+
+def test_adjusted_p_follow_benjamini_and_hochberg() -> None:
+    """The largest p stays; a smaller one is at most its rank's share; too few seeds and no measurement stay out."""
+    values = [0.01, 0.04, 0.03, 0.5]
+    few = Difference(LEAST_SEEDS - 1, 1.0, 0.5, 1.5, 1e-9)
+    found = adjust([*(Difference(5, 1.0, 0.0, 2.0, p) for p in values), few, None])
+    assert [each.q for each in found[:4] if each] == pytest.approx([0.04, 0.16 / 3, 0.16 / 3, 0.5])
+    assert [each.sign for each in found[:4] if each] == [1, 0, 0, 0]
+    assert found[4:] == [few, None]
+    assert adjust([few, None]) == [few, None]

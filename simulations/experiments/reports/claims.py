@@ -11,16 +11,17 @@ from simulations.experiments.expansion import Expansion
 from simulations.experiments.lines import words
 from simulations.experiments.reports.tables import Row
 from simulations.results.output import Table
-from simulations.results.paired import COLUMNS, LEAST_SEEDS, LEVEL, Difference, difference
+from simulations.results.paired import COLUMNS, LEAST_SEEDS, LEVEL, Difference, adjust, difference
 from simulations.results.records import RunRecord, differing
 
 SHOWS, NOISE, CONTRARY = "shows up", "within the noise", "does not show up"
 UNMEASURED = "not measured"
 LEGEND = (
     "In the last evaluated round. A gap is the mean of the differences seed by seed, since a seed's data are the same "
-    "for both sides, and positive where it has the claimed order; beside it its 95 % confidence interval and p, of a "
-    f"paired t-test. It is within the noise where p is {LEVEL:g} or more. Fewer than {LEAST_SEEDS} seeds give no "
-    "verdict. Each claim is tested by itself."
+    "for both sides. It is positive if the order is as claimed. Beside it stand its 95 % confidence interval, p of a "
+    "paired t-test, and q, the p adjusted by Benjamini and Hochberg for the number of gaps on this page. A gap is "
+    f"within the noise if q is {LEVEL:g} or more: of the other verdicts, at most {LEVEL:.0%} are expected to be due to "
+    f"chance. Fewer than {LEAST_SEEDS} seeds give no verdict."
 )
 
 
@@ -66,12 +67,13 @@ class Judged:
                 one.better.last,
                 one.than.last,
                 *(one.gap.cells if one.gap else ("-", "-", "-", 0)),
+                "-" if one.gap is None or one.gap.q is None else (f"{one.gap.q:.2g}", one.gap.q),
                 one.verdict,
             ]
             for one in self.findings
         ]
         start = 0 if any(one.setting for one in self.findings) else 1
-        columns = ["setting", self.better, self.than, "gap", *COLUMNS]
+        columns = ["setting", self.better, self.than, "gap", *COLUMNS[:-1], "q", COLUMNS[-1]]
         caption = f"{self.metric}, mean ± sample standard deviation"
         return Table(caption, columns[start:], [row[start:] for row in rows])
 
@@ -89,21 +91,31 @@ def judge(expansion: Expansion, rows: Sequence[Row], records: Mapping[str, RunRe
     """
     by = {(row.method, row.dataset, row.setting, row.metric): row for row in rows}
     differ = differing([line.at for line in expansion.lines])
-    found = []
+    measured, gaps = [], []
     for claim, places in zip(expansion.experiment.claims, expansion.claims, strict=True):
         metric = claim.metric or expansion.experiment.metrics[0]
-        findings = []
         for pair in places:
             lines = [expansion.lines[place] for place in pair]
             ends = [
                 {seed: end for seed, run in ended.items() if (end := run.final(metric)) is not None}
                 for ended in (expansion.find_ended(line, records) for line in lines)
             ]
-            gap = difference(*(ends if better(metric) is max else ends[::-1]))
-            verdict = UNMEASURED if gap is None else gap.verdict(SHOWS, NOISE, CONTRARY)
+            gaps.append(difference(*(ends if better(metric) is max else ends[::-1])))
             # the coordinates that the two sides have in common, without those that all runs share
             common = {key: lines[0].at[key] for key in differ if key in lines[0].at and key not in claim.better}
             ahead, behind = (by[line.method, line.dataset, line.setting, metric] for line in lines)
-            findings.append(ClaimFinding(words(common), ahead, behind, gap, verdict))
-        found.append(Judged(claim.text, metric, words(claim.better), words(claim.than), findings))
-    return found
+            measured.append((claim, words(common), ahead, behind))
+    findings = [
+        (claim, ClaimFinding(setting, ahead, behind, gap, gap.verdict(SHOWS, NOISE, CONTRARY) if gap else UNMEASURED))
+        for (claim, setting, ahead, behind), gap in zip(measured, adjust(gaps), strict=True)
+    ]
+    return [
+        Judged(
+            claim.text,
+            claim.metric or expansion.experiment.metrics[0],
+            words(claim.better),
+            words(claim.than),
+            [finding for about, finding in findings if about is claim],
+        )
+        for claim in expansion.experiment.claims
+    ]
