@@ -1,4 +1,4 @@
-"""Networks whose outputs are bounded although scores are logits, such as a user's network that ends in a sigmoid."""
+"""Detection of networks with bounded outputs, such as a network that ends in a sigmoid. Scores must be logits."""
 
 import re
 
@@ -8,19 +8,19 @@ import torch
 from problems.models import FlatModel
 
 FEWEST_ROWS, FEWEST_ROUNDS = 20, 2
-"""Rows, and evaluated rounds, whose scores must all lie in [0, 1] before a network is suspected."""
+"""The fewest rows, and the fewest evaluated rounds, with all scores in [0, 1] before a network is suspected."""
 _SCALES = (1.0, 30.0, 1000.0)
-# Autograd's names of operations that give a tensor another shape only, and of such that bound it or do not.
+# Autograd's names of operations that only change a tensor's shape, of operations that bound it, and of linear ones.
 _SHAPES = r"(Squeeze|Unsqueeze|View|UnsafeView|Reshape|ReshapeAlias|Alias|Select|Slice|T|Transpose|ToCopy)Backward\d"
 _BOUNDED = r"(Sigmoid|Softmax|LogSoftmax|LogSigmoid|Tanh|Hardsigmoid|Hardtanh|Clamp\w*|Relu)Backward\d"
 _LINEAR = r"(Addmm|Mm|Mv|Addmv|Bmm|Convolution\w*|Linear)Backward\d"
 
 
 class BoundWatch:
-    """Finds, from evaluated rounds, that a network's scores are bounded.
+    """A detector of bounded scores, which watches the evaluated rounds.
 
     Args:
-        model: The network; evaluations load the newest weights into it.
+        model: The network. Evaluations load the newest weights into it.
         shape: The shape of a sample.
     """
 
@@ -31,7 +31,7 @@ class BoundWatch:
         self._told = False
 
     def take(self, low: float, high: float, rows: int) -> str:
-        """Return the warning that is due after an evaluation, only once; "" if none is.
+        """Return the warning after an evaluation, at most once; "" without a warning.
 
         Args:
             low: The smallest score.
@@ -51,12 +51,12 @@ class BoundWatch:
         name = by_name[1].lower() if by_name else "sigmoid or the like"
         return (
             f"the model ends in a {name}: its scores lie between {low:.3g} and {high:.3g} on all {rows:,} evaluated "
-            f"rows, but a score is a logit, whose sigmoid is the probability: leave the last {name} out of the model"
+            f"rows, but a score is a logit, whose sigmoid is the probability: remove the last {name} from the model"
         )
 
 
 def _last_operation(model: FlatModel, shape: tuple[int, ...]) -> str:
-    """The name of the last operation of a network that changes numbers; "" if autograd does not know it."""
+    """Return the name of the last operation of a network that changes numbers; "" if autograd does not know it."""
     rows = torch.zeros((2, *shape), dtype=model.dtype, device=model.device)
     model.module.eval()
     with torch.enable_grad():
@@ -67,7 +67,7 @@ def _last_operation(model: FlatModel, shape: tuple[int, ...]) -> str:
 
 
 def _stays_in_unit_interval(model: FlatModel, shape: tuple[int, ...]) -> bool:
-    """Whether scores stay in [0, 1] for random inputs of any size."""
+    """Return whether scores stay in [0, 1] for random inputs of any scale."""
     rows = np.random.default_rng(0).normal(size=(32, *shape))
     for scale in _SCALES:
         scores = model.predict(torch.tensor(scale * rows, dtype=model.dtype, device=model.device))

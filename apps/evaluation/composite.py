@@ -1,4 +1,4 @@
-"""The server's view of a composite objective f + g over the sites' samples."""
+"""The server's metrics of a composite objective f + g over the sites' samples."""
 
 from collections.abc import Hashable, Sequence
 from logging import INFO, WARNING
@@ -25,20 +25,20 @@ from problems.penalties import Penalty, make_penalty
 from problems.site import as_tensor
 
 LARGEST_REFERENCE = 20_000_000
-"""Numbers in the sites' samples up to which x* is computed, which then takes a minute at most."""
+"""The largest size of the sites' samples, in numbers, for which x* is computed. It takes at most a minute."""
 
 
 def check_penalty(composite: Settings) -> None:
-    """Refuse options of the penalty that do not fit each other, whatever the model; called for each run config.
+    """Refuse options of the penalty that contradict each other for any model.
 
     Raises:
-        ConfigError: they do not fit.
+        ConfigError: The options contradict each other.
     """
     assert isinstance(composite, CompositeSettings)
     try:
         make_penalty(composite.model_copy(update={"parameters": "all"}), [("x", (1, 1))])
     except ValueError as error:
-        raise _wrong_penalty(composite, f"but {error}", "options that fit it") from None
+        raise _wrong_penalty(composite, f"but {error}", "options that fit this penalty") from None
 
 
 def _wrong_penalty(composite: CompositeSettings, why: str, allowed: str) -> ConfigError:
@@ -47,7 +47,7 @@ def _wrong_penalty(composite: CompositeSettings, why: str, allowed: str) -> Conf
 
 
 class CompositeEvaluator(ModelEvaluator):
-    """`ModelEvaluator`'s metrics on some rows, ``nonzeros``, and metrics of the parameters x on the sites' samples:
+    """`ModelEvaluator`'s metrics on rows, ``nonzeros``, and metrics of the parameters x on the sites' samples:
 
     - ``objective``: f + g. f is the mean of the sites' mean losses, weighted by ``client-weights``, plus the ridge
       term;
@@ -55,7 +55,7 @@ class CompositeEvaluator(ModelEvaluator):
     and for a linear model, whose f is convex:
 
     - ``stationarity``: the distance of 0 from the subdifferential of f + g at x;
-    - ``optimality``: ||x - x*|| / ||x*||, where x* is the minimiser that `problems.optimum` finds;
+    - ``optimality``: ||x - x*|| / ||x*|| with the minimiser x* that `problems.optimum` finds;
     - ``support_f1``: F1 score of x's nonzeros as a prediction of the nonzeros of x*.
     """
 
@@ -100,15 +100,15 @@ class CompositeEvaluator(ModelEvaluator):
         return metrics
 
     def mean_loss(self) -> float:
-        """The weighted mean of the samples' losses, at the model's parameters."""
+        """Return the weighted mean of the samples' losses at the model's parameters."""
         scores = self.model.predict(self.samples).cpu().double()
         return float(self.sample_weights @ self.sample_loss.each(scores, self.sample_labels))
 
     def find_optimum(self, num_clients: int) -> Tensor | None:
-        """Find the minimiser x* of the objective, once per process and objective.
+        """Return the minimiser x* (d,) of the objective, found once per process and objective.
 
         Returns:
-            x* (d,); None if it is 0, or if the solver does not converge.
+            The minimiser. None if it is 0, or if the solver does not converge.
         """
         config = self.config
         training = config.training
@@ -146,14 +146,14 @@ def penalty_terms(config: RunConfig, layout: Layout) -> tuple[Penalty, Tensor]:
     """Return the penalty, and the factors (d,) of the ridge term.
 
     Raises:
-        ConfigError: the options do not fit the model's parts, which ``layout`` names.
+        ConfigError: The options do not fit the model's parts in ``layout``.
     """
     assert isinstance(config.family, CompositeSettings)
     try:
         return make_penalty(config.family, layout), ridge_factors(config.family, layout)
     except ValueError as error:
         why = f"but with model {config.run.model!r}: {error}"
-        raise _wrong_penalty(config.family, why, "what the model's parameters allow") from None
+        raise _wrong_penalty(config.family, why, "options that fit the model's parameters") from None
 
 
 def _sample_weights(sizes: Sequence[int], by_examples: bool) -> list[NDArray[np.float64]]:
@@ -167,7 +167,7 @@ _optima: dict[Hashable, Optimum] = {}
 
 
 def support_f1(found: Tensor, true: Tensor) -> float:
-    """F1 score of one vector's nonzeros as a prediction of another's; 1 where neither has any."""
+    """Return the F1 score of a vector's nonzeros as a prediction of the true nonzeros; 1 if neither vector has any."""
     both = int(((found != 0) & (true != 0)).sum())
     total = int(torch.count_nonzero(found) + torch.count_nonzero(true))
     return 2 * both / total if total else 1.0

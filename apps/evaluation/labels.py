@@ -11,7 +11,7 @@ from problems.data.preprocessing import describe_text
 from problems.data.spec import GENERIC, OWN, is_hub, is_loader
 
 SHOWN = 8
-"""Labels that a line lists."""
+"""The number of labels that a line lists."""
 
 
 def join_labels(labels: Sequence[str]) -> str:
@@ -50,7 +50,7 @@ def describe_columns(columns: Preprocessing | None) -> list[str]:
 
 
 def _reason(spec: DataSpec, samples: SampleFormat) -> str:
-    """Why the positive label is positive, if no key determines it."""
+    """Return the reason why the positive label is positive; "" if a key determines it."""
     generic = spec.dataset in GENERIC or is_hub(spec.dataset) or is_loader(spec.dataset)
     if spec.positive_label or not generic:
         return ""

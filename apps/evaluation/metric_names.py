@@ -1,4 +1,4 @@
-"""Names of metrics: which of them the log shows, which values are better, and the suffixes of views."""
+"""Names of metrics: the metrics in the log, the direction of improvement, and the suffixes of views."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ SHOWN = (
     "nonzeros",
     "loss",
 )
-# Metrics where less is better.
+# Metrics of which lower values are better.
 LOWER = (
     "loss",
     "grad_phi_sq",
@@ -36,22 +36,22 @@ def better(metric: str) -> Any:
     """Return the function that chooses the better of some values: the built-in ``min`` or ``max``.
 
     Args:
-        metric: its name, also with a view's suffix, such as ``loss_inner``.
+        metric: The metric's name, also with a view's suffix, such as ``loss_inner``.
     """
     return min if metric.startswith(LOWER) else max
 
 
 def add_suffix(name: str, view: str) -> str:
-    """A metric's name in a view of `PayloadStrategy.views`; "" is the model itself."""
+    """Return a metric's name in a view of `PayloadStrategy.views`. The view "" is the model itself."""
     return f"{name}_{view}" if view else name
 
 
 def format_metrics(metrics: Mapping[str, float], view: str = "") -> str:
-    """Write the metrics of a log line: those in `SHOWN`, in that order, and before them accuracy if there is no AUC.
+    """Return the metrics of a log line: `SHOWN` in this order, preceded by accuracy if there is no AUC.
 
     Args:
-        metrics: name -> value; others may be among them.
-        view: whose metrics to show, or the model's where the view has none yet; "" is the model itself.
+        metrics: The values by name. Names that are not in `SHOWN` are left out.
+        view: The view. If it has no metrics yet, the model's are shown. "" is the model itself.
     """
     shown = SHOWN if any(name.startswith("auc") for name in metrics) else ("accuracy", *SHOWN)
     names = {add_suffix(name, view): name for name in shown}
@@ -63,9 +63,10 @@ def format_metrics(metrics: Mapping[str, float], view: str = "") -> str:
 
 
 def format_metric(name: str, value: float) -> str:
-    """Write a metric's value as the log does.
+    """Return a metric's value as text for the log.
 
     Args:
-        name: of the metric, without a view's suffix.
+        name: The metric's name, without a view's suffix.
+        value: The value.
     """
     return f"{value:{FORMATS.get(name, '.4f')}}"

@@ -1,4 +1,4 @@
-"""Evaluators of networks and minimax problems, for runs whose clients hold rows, and the choice among them."""
+"""Evaluators of networks and minimax problems, for runs whose clients have rows."""
 
 import math
 from abc import abstractmethod
@@ -30,20 +30,20 @@ from problems.site import as_tensor
 from problems.tallies import Tally
 from strategies.rounds.schema import Schema
 
-# the arrays of a model -> the scores of the rows that the sites hold out, counted
+# the arrays of a model -> the counted scores of the sites' held-out rows
 Ask = Callable[[list[FloatArray]], Tally]
 
 
 class ScoreEvaluator(Evaluator):
-    """Metrics of a network from its scores of some labelled rows; see `problems.metrics.binary_metrics`.
+    """Metrics of a network from its scores of labelled rows; see `problems.metrics.binary_metrics`.
 
-    ``loss`` is the run's own objective on these rows: `PairwiseObjective.risk` over their pairs; cross-entropy; for
+    ``loss`` is the run's objective on these rows: `PairwiseObjective.risk` over their pairs; cross-entropy; for
     `RATIO_LOSS` cross-entropy weighted by these rows' class ratios; for `SADDLES` the saddle function at its best a, b
-    and lambda, rescaled to the pairwise square risk. ``accuracy`` has its threshold at logit 0, which a pairwise loss
-    does not calibrate: it changes when all scores shift.
+    and lambda, rescaled to the pairwise square risk. ``accuracy`` has its threshold at logit 0. A pairwise loss does
+    not calibrate this threshold, so the accuracy changes when all scores shift.
 
     Attributes:
-        count_nonzeros: whether ``nonzeros``, the parameters that are not zero, is a metric too.
+        count_nonzeros: Whether ``nonzeros``, the number of parameters other than zero, is a metric too.
         score_range: The smallest and the largest score of the newest model, and the number of scores.
     """
 
@@ -60,7 +60,7 @@ class ScoreEvaluator(Evaluator):
         """Score the test rows with a model.
 
         Returns:
-            (n,) labels, 1 for positive, and (n,) logits.
+            The labels (n,), 1 for positive, and the logits (n,).
         """
 
     def start(self) -> list[FloatArray]:
@@ -94,8 +94,8 @@ class ScoreEvaluator(Evaluator):
         """Return the run's objective on the test rows.
 
         Args:
-            logits: (n,) raw outputs of the network.
-            positive: (n,) which rows are positive.
+            logits: The raw outputs of the network (n,).
+            positive: Whether each row is positive (n,).
         """
         name = self.config.training.loss
         if name in SAMPLE_LOSSES:
@@ -114,10 +114,10 @@ class ScoreEvaluator(Evaluator):
         return float(objective.risk(scores[positive], scores[~positive]))
 
     def ratio_weights(self, positive: torch.Tensor) -> tuple[float, float]:
-        """Return the ratio loss's weights of a negative and of a positive row.
+        """Return the ratio loss's weights of a negative and of a positive row, from the test rows' class ratio.
 
         Args:
-            positive: (n,) which of the test rows are positive; their class ratio counts here, not the sites'.
+            positive: Whether each test row is positive (n,).
         """
         sgdm = self.config.family
         assert isinstance(sgdm, SGDMSettings)
@@ -126,7 +126,7 @@ class ScoreEvaluator(Evaluator):
 
 
 class ModelEvaluator(ScoreEvaluator):
-    """Metrics of a network on (n, *shape) test samples."""
+    """Metrics of a network on test samples (n, *shape)."""
 
     def __init__(self, config: RunConfig, model: FlatModel, test: Samples) -> None:
         super().__init__(config, model)
@@ -143,7 +143,7 @@ class ModelEvaluator(ScoreEvaluator):
 
 
 class HeldOutEvaluator(ScoreEvaluator):
-    """Metrics of a network on the rows that the sites hold out; the server knows each score up to a bin."""
+    """Metrics of a network on the sites' held-out rows, of which the server knows each score up to a bin."""
 
     def __init__(self, config: RunConfig, model: FlatModel, ask: Ask) -> None:
         super().__init__(config, model)
@@ -159,7 +159,7 @@ class HeldOutEvaluator(ScoreEvaluator):
 class ProblemEvaluator(Evaluator):
     """Metrics of a synthetic or user-defined minimax problem: ``loss``, its value at the point, and its own metrics.
 
-    The synthetic problem is evaluated on the union of the sites' samples: its sites are of one size, so the mean over
+    The synthetic problem is evaluated on the union of the sites' samples: its sites are equally large, so the mean over
     these samples is f. A user's problem is evaluated on the test set.
     """
 
@@ -190,17 +190,19 @@ class ProblemEvaluator(Evaluator):
 
 
 class RowEvaluation:
-    """Evaluation of runs whose clients hold rows: by a network's scores of test rows, or a minimax problem's value."""
+    """Evaluation of runs whose clients have rows: by a network's scores of test rows, or a minimax problem's value."""
 
     def __call__(self, config: RunConfig, num_clients: int, /, *, pooled: bool = True, test: bool = False) -> Evaluator:
         """Return the evaluator of a run on the run config's data.
 
         Args:
-            pooled: without effect, since the server needs these data in any case.
-            test: evaluate on the test rows, also in a run that has validation rows.
+            config: The run config.
+            num_clients: The number of clients.
+            pooled: Without effect, since the server needs these data in any case.
+            test: Whether to evaluate on the test rows even if the run has validation rows.
 
         Raises:
-            DataError: the data cannot be loaded.
+            DataError: The data cannot be loaded.
         """
         data = resources.federated_data(config.data, num_clients)
         evaluator = self.of_data(config, data, test=test)
@@ -215,8 +217,9 @@ class RowEvaluation:
         """Return the evaluator of a run whose data the server has.
 
         Args:
-            data: the rows to evaluate on, and the clients', on which the synthetic minimax problem is evaluated.
-            test: see `__call__`.
+            config: The run config.
+            data: The test rows, and the clients' rows for the synthetic minimax problem.
+            test: As for `__call__`.
         """
         rows = data.test if test else data.evaluated
         if resources.is_problem(config):
@@ -224,16 +227,21 @@ class RowEvaluation:
         return self.of_model(config, resources.new_model(config, data.input_shape), data, rows)
 
     def of_sites(self, config: RunConfig, schema: Schema, ask: Ask) -> Evaluator:
-        """Return the evaluator of a run whose sites read files of their own: on the server's test file, else on theirs.
+        """Return the evaluator of a run whose sites read their own files: on the server's test file, else on theirs.
+
+        Args:
+            config: The run config.
+            schema: The schema that the sites' files share.
+            ask: Counts the scores of the sites' held-out rows.
 
         Raises:
-            ConfigError: a minimax problem without a test file.
-            DataError: the test file cannot be used.
+            ConfigError: A minimax problem has no test file.
+            DataError: The test file cannot be used.
         """
         test = server_samples(config, schema) if config.data.data_dir else None
         if resources.is_problem(config):
             if test is None:
-                allowed = f"a test set of the server's own, on which loss {config.training.loss!r} is evaluated"
+                allowed = f"a test set at the server, on which loss {config.training.loss!r} is evaluated"
                 raise ConfigError("data-dir", got=NOTHING, allowed=allowed, hint="set data-dir to a test set")
             evaluator: Evaluator = ProblemEvaluator(config, test)
         else:
@@ -244,21 +252,24 @@ class RowEvaluation:
         evaluator.columns, evaluator.sample_format = schema.preprocessing, format_of(config, schema)
         return evaluator
 
-    # Hooks for algorithms with metrics of their own.
+    # Hooks for algorithms with further metrics.
 
     def of_model(self, config: RunConfig, model: FlatModel, data: FederatedData, rows: Samples) -> Evaluator:
-        """Return a network's evaluator where the server has the clients' rows.
+        """Return a network's evaluator if the server has the clients' rows.
 
         Args:
-            model: with the run's initial weights; the evaluator loads other models into it.
-            rows: those to evaluate on.
+            config: The run config.
+            model: The network with the run's initial weights. The evaluator loads other models into it.
+            data: The run's data.
+            rows: The rows to evaluate on.
         """
         return ModelEvaluator(config, model, rows)
 
     def of_scores(self, config: RunConfig, scored: ScoreEvaluator) -> Evaluator:
-        """Return a network's evaluator where the clients' rows stay at the sites.
+        """Return a network's evaluator if the clients' rows stay at the sites.
 
         Args:
-            scored: computes the metrics of test rows; a subclass may change it or wrap it.
+            config: The run config.
+            scored: The evaluator of test rows. A subclass may change or wrap it.
         """
         return scored

@@ -25,10 +25,10 @@ class Selected:
     """The best model so far.
 
     Attributes:
-        server_round: the round after which it was measured; 0: it is the initial model.
-        value: of the metric.
-        waited: evaluations since then, of which none was better.
-        models: its flat arrays, and those of the strategy's further views by their suffix; "" is the model itself.
+        server_round: The round after which the model was measured. 0: the initial model.
+        value: The metric's value.
+        waited: The number of evaluations since then, none of which was better.
+        models: The flat arrays of the model and of the strategy's views, by suffix. "" is the model itself.
     """
 
     server_round: int
@@ -39,11 +39,11 @@ class Selected:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """What a run has chosen so far.
+    """A run's choices so far.
 
     Attributes:
-        selected: the best model; None if the run selects none.
-        threshold: of the selected model or, where none is selected, of the newest: see `choose_threshold`.
+        selected: The best model. None if the run does not select models.
+        threshold: The threshold of the selected model, else of the newest model; see `choose_threshold`.
         calibration: The calibration of the same model, as an entry of result.json. None: the run fits none.
     """
 
@@ -63,23 +63,18 @@ class Choice:
         """Return the choice after an evaluation.
 
         Args:
-            config: says what is chosen.
-            server_round: the round that was evaluated.
-            metrics: its metrics.
-            models: as in `Selected`.
-            tally: of the evaluated rows.
+            config: The run config.
+            server_round: The evaluated round.
+            metrics: The round's metrics.
+            models: The round's models, as in `Selected`.
+            tally: The counted scores of the evaluated rows.
             least: The fewest rows of a step of an isotonic calibration.
 
         Raises:
-            ConfigError: ``select-by`` is none of the metrics.
+            ConfigError: ``select-by`` is not among the metrics.
         """
-        evaluation, selected, threshold, calibration = (
-            config.evaluation,
-            self.selected,
-            self.threshold,
-            self.calibration,
-        )
-        metric = evaluation.select_by
+        evaluation, metric = config.evaluation, config.evaluation.select_by
+        selected, threshold, calibration = self.selected, self.threshold, self.calibration
         if metric:
             selected = select(selected, metric, server_round, metrics, models)
         if tally is not None and (selected is None or selected.server_round == server_round):
@@ -89,7 +84,7 @@ class Choice:
         return type(self)(selected, threshold, calibration)
 
     def ends(self, patience: int) -> bool:
-        """Whether a run with this patience ends; with 0 it never does."""
+        """Return whether a run with this patience ends. With patience 0 it does not."""
         return bool(patience) and self.selected is not None and self.selected.waited >= patience
 
 
@@ -103,20 +98,20 @@ def select(
     metrics: Mapping[str, float],
     models: Mapping[str, Sequence[FloatArray]],
 ) -> Selected | None:
-    """Take an evaluation into account; of equal values that of the earlier round stays.
+    """Return the selected model after an evaluation. Of equal models the earlier model stays.
 
     Args:
-        best: the selected model before it, if any.
-        metric: by which a model is selected.
-        server_round: the round that was evaluated.
-        metrics: its metrics on validation rows.
-        models: as in `Selected`.
+        best: The selected model before the evaluation, if any.
+        metric: The metric that selects a model.
+        server_round: The evaluated round.
+        metrics: The round's metrics on validation rows.
+        models: The round's models, as in `Selected`.
 
     Returns:
-        The selected model after it; None if no evaluation so far has had the metric, as before round 1 those of a view.
+        The selected model. None if no evaluation has had the metric yet, such as the metric of a view before round 1.
 
     Raises:
-        ConfigError: there is no such metric.
+        ConfigError: The metric does not exist.
     """
     if metric not in metrics:
         if server_round or not any(metric.startswith(f"{name}_") for name in metrics):
@@ -130,24 +125,25 @@ def select(
 
 
 def measure(evaluator: Evaluator, models: Mapping[str, Sequence[FloatArray]]) -> dict[str, float]:
-    """Return the metrics of models, those of a strategy's further views under their suffixes.
+    """Return the metrics of models. The names of a view's metrics end in its suffix.
 
     Args:
-        models: as in `Selected`, the model itself first.
+        evaluator: The evaluator.
+        models: The models, as in `Selected`, the model itself first.
 
     Raises:
-        ValueError: some are not finite: the run has diverged.
+        ValueError: A metric is not finite: the run has diverged.
     """
-    # the model itself comes last, so that the evaluator's tally is of it
+    # the model itself is evaluated last, so the evaluator's tally belongs to it
     found = {view: evaluator(models[view]) for view in [*models][::-1]}
     return {add_suffix(name, view): value for view in models for name, value in found[view].items()}
 
 
 def check_test_rows(reports: Sequence[SiteReport]) -> None:
-    """Check before round 1 that a selected model can be measured on the test rows of sites with files of their own.
+    """Check before round 1 that a selected model can be measured on the test rows of sites with their own files.
 
     Raises:
-        SetupError: all sites together have test rows of one class only.
+        SetupError: All sites together have test rows of only one class.
     """
     counts = [report.test_counts for report in reports if report.test_counts is not None]
     if counts:

@@ -1,4 +1,4 @@
-"""What result.json says of a run's model: figures with intervals, each site's and all together, and a threshold."""
+"""The figures of a run's model in result.json: with intervals, for each site and for all sites, and a threshold."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,19 +12,20 @@ from problems.least_cell import is_small
 from problems.randomness import stream
 from problems.tallies import Tally
 
-# of a line of metrics.jsonl: the figures of the round
+# the key of a round's figures in a line of metrics.jsonl
 ROUND_FIGURES = "figures"
 
 
 def choose_threshold(tally: Tally, config: RunConfig) -> dict[str, Any]:
-    """Choose the threshold that ``threshold-at`` asks for.
+    """Choose a threshold by the rule ``threshold-at``.
 
     Args:
-        tally: of the validation rows.
+        tally: The counted scores of the validation rows.
+        config: The run config.
 
     Returns:
-        ``score``, the least one that is called positive; ``at``, the value of the key; and the threshold's
-        ``sensitivity`` and ``specificity`` on these rows.
+        ``score``: the smallest positive score; ``at``: the rule; and the threshold's ``sensitivity`` and
+        ``specificity`` on these rows.
     """
     rule = config.evaluation.rule
     assert rule is not None
@@ -37,17 +38,18 @@ def choose_threshold(tally: Tally, config: RunConfig) -> dict[str, Any]:
 def describe(
     tally: Tally, config: RunConfig, reports: Sequence[SiteReport], threshold: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Return the figures of all rows and of each site's.
+    """Return the figures of all rows and of each site's rows.
 
     Args:
-        tally: of the rows.
+        tally: The counted scores of the rows.
+        config: The run config.
         reports: The sites' reports. Only these sites are listed.
-        threshold: from `choose_threshold`, if there is one.
+        threshold: The threshold from `choose_threshold`, if the run has one.
 
     Returns:
-        ``threshold``, if there is one; ``figures_on``: which rows these are; ``all``; and ``sites``, empty where the
-        server does not know which rows are whose, or with secure sums. ``left_out``: the number of sites without
-        figures since they have too few rows, if there are any.
+        ``threshold``, if the run has one; ``figures_on``: test rows or validation rows; ``all``: the figures of all
+        rows; ``sites``: the figures of each site, empty if the server does not know whose the rows are, or with secure
+        sums; ``left_out``: the number of sites without figures because of too few rows, unless it is 0.
     """
     tested = config.evaluation.tests or not config.data.validation_fraction
 
@@ -66,7 +68,7 @@ def describe(
     sites, few = _sites(tally, config, cells)
     everyone, listed = entry(tally.total()), [{"partition": site.places[0], **entry(site)} for site in sites]
     if threshold is not None and [site["confusion"] for site in listed].count(None) == 1:
-        everyone["confusion"] = None  # the difference would be the counts that the site hides
+        everyone["confusion"] = None  # the difference would reveal the counts that the site hides
     return (
         ({} if threshold is None else {"threshold": threshold})
         | {"figures_on": "test rows" if tested else "validation rows", "all": everyone, "sites": listed}
@@ -78,8 +80,9 @@ def describe_round(tally: Tally, config: RunConfig, reports: Sequence[SiteReport
     """Return the figures of all rows and of each site's after a round, without intervals.
 
     Args:
-        tally: of the rows that the round was evaluated on.
-        reports: as in `describe`.
+        tally: The counted scores of the round's evaluated rows.
+        config: The run config.
+        reports: The sites' reports. Only these sites are listed.
 
     Returns:
         ``all`` and ``sites``, as in `describe`.
@@ -97,9 +100,9 @@ def describe_round(tally: Tally, config: RunConfig, reports: Sequence[SiteReport
 
 
 def _sites(tally: Tally, config: RunConfig, cells: SmallCells) -> tuple[list[Tally], int]:
-    """The rows of each site that is known and has enough; and the number of sites with fewer rows.
+    """Return the rows of each known site with enough rows, and the number of sites with fewer rows.
 
-    With secure sums the server knows the sums alone.
+    With secure sums the server knows only the sums.
     """
     known = [] if _sums_alone(config) else [site for site in tally.sites() if site.places[0] < cells.sites]
     listed = [site for site in known if sum(site.count())]
@@ -108,16 +111,17 @@ def _sites(tally: Tally, config: RunConfig, cells: SmallCells) -> tuple[list[Tal
 
 
 def describe_in_words(result: Mapping[str, Any], config: RunConfig) -> Iterator[str]:
-    """Say what a result's figures are, in a line each.
+    """Yield a result's figures in words, line by line.
 
     Args:
-        result: what result.json holds.
+        result: The content of result.json.
+        config: The run config.
     """
     if (everyone := result.get("all")) is None:
         return
     rows = result["figures_on"]
     if left_out := result.get("left_out"):
-        yield f"{describe_left_out(left_out)}: figures on {rows} would be of single rows"
+        yield f"{describe_left_out(left_out)}: figures on {rows} would reveal single rows"
     chosen = result.get("threshold")
     if chosen and (counts := everyone["confusion"]) is None:
         sensitivity, specificity = (
@@ -125,7 +129,7 @@ def describe_in_words(result: Mapping[str, Any], config: RunConfig) -> Iterator[
             f"specificity {chosen['specificity']:.4f}",
         )
         rates = f"{sensitivity}, {specificity} on validation rows"
-        yield f"threshold {chosen['score']:.6g} by {chosen['at']}: {rates}; on {rows} some counts are too small to tell"
+        yield f"threshold {chosen['score']:.6g} by {chosen['at']}: {rates}; on {rows} some counts are too small"
     elif chosen:
         positives, negatives = everyone["positives"], everyone["rows"] - everyone["positives"]
         found = counts["true_positives"] / positives, counts["true_negatives"] / negatives
@@ -144,7 +148,7 @@ def describe_in_words(result: Mapping[str, Any], config: RunConfig) -> Iterator[
     sites = [site for site in result["sites"] if site[AUC] is not None]
     if sites:
         worst = min(sites, key=lambda site: site[AUC][0])
-        text += f"; the lowest {AUC} of a site is that of partition {worst['partition']}, {_interval(worst[AUC])}"
+        text += f"; partition {worst['partition']} has the lowest {AUC} of a site, {_interval(worst[AUC])}"
     elif not result["sites"]:
         why = _sums_alone(config) or "since the server does not know whose these rows are"
         text += f"; no figures of single sites {why}"

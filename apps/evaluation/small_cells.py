@@ -1,7 +1,7 @@
-"""The least cells of a run's sites: which figures are left out of result.json, the card and the report.
+"""The least cells of a run's sites, and the figures that are therefore left out of result.json, card and report.
 
-A site with a file of its own counts no row of a cell that is too small. The server checks once more. Where it has all
-rows itself, it leaves out the figures of single sites with fewer rows than `LEAST_CELL`.
+A site with its own file counts no rows of too small a cell. The server checks again. If the server has all rows itself,
+it leaves out the figures of single sites with fewer rows than `LEAST_CELL`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class SmallCells:
 
     Attributes:
         sites: The number of sites.
-        least: The least cell of each site, by partition id. Empty where the server has all rows.
-        withheld: The number of sites that count none of the evaluated rows.
+        least: The least cell of each site, by partition id. Empty if the server has all rows.
+        withheld: The number of sites that do not count their evaluated rows.
     """
 
     sites: int
@@ -37,7 +37,7 @@ class SmallCells:
 
     @classmethod
     def of(cls, config: RunConfig, reports: Sequence[SiteReport]) -> SmallCells:
-        """Return the least cells that sites report; `LEAST_CELL` for a site that reports none.
+        """Return the least cells in the sites' reports; `LEAST_CELL` for a site that does not report it.
 
         Args:
             config: The run config.
@@ -53,7 +53,7 @@ class SmallCells:
         return cls(len(reports), least, _count_withheld(reports, phase))
 
     def of_site(self, place: int) -> int:
-        """Return the fewest rows of a site with figures.
+        """Return the fewest rows with which a site gets figures.
 
         Args:
             place: The site's partition id.
@@ -61,7 +61,7 @@ class SmallCells:
         return self.least.get(place, LEAST_CELL)
 
     def of_counts(self, place: int) -> int:
-        """Return the least count in the figures of a site, or of all; 1 where the server has all rows.
+        """Return the smallest count in the figures of a site or of all sites; 1 if the server has all rows.
 
         Args:
             place: The site's partition id. Another number: all sites.
@@ -69,7 +69,7 @@ class SmallCells:
         return self.least.get(place, max(self.least.values(), default=1))
 
     def hide(self, place: int, confusion: dict[str, int]) -> dict[str, int] | None:
-        """Return the numbers of right and wrong answers; None if one is too small.
+        """Return the numbers of right and wrong answers; None if a number is too small.
 
         Args:
             place: As in `of_counts`.
@@ -79,7 +79,7 @@ class SmallCells:
 
 
 def _count_withheld(reports: Sequence[SiteReport], phase: str) -> int:
-    """The number of sites that have a least cell and count none of their held-out rows."""
+    """Return the number of sites that have a least cell and do not count their held-out rows."""
     counts = [held_counts(report, phase) for report in reports if report.least_cell is not None]
     return sum(count is not None and not count.any() for count in counts)
 
@@ -103,7 +103,7 @@ def warn_of_withheld(config: RunConfig, reports: Sequence[SiteReport]) -> None:
             raise SetupError(
                 f"{rows} rows",
                 got="fewer rows of a class than its least-cell at each site",
-                allowed=f"more at one site, such as {LEAST_CELL} of each class",
+                allowed=f"enough rows at some site, such as {LEAST_CELL} of each class",
                 hint="raise test-fraction or validation-fraction, or set data-dir to a test file of the server",
             )
         if sites:

@@ -1,4 +1,4 @@
-"""Where a run starts: at the seeded initial weights, or at those of a model file."""
+"""The starting point of a run: the seeded initial weights, or the weights of a model file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,15 +19,16 @@ _PAGE = "see docs/configuration.md"
 def starting_point(config: RunConfig, evaluator: Evaluator) -> list[FloatArray]:
     """Return the flat arrays that a new run starts from.
 
-    The scalars of an AUC saddle, which belong to its loss and not to the network, may be missing in the file, and then
-    start as without it; where the loss has none, those of the file have no effect.
+    The scalars of an AUC saddle belong to the loss, not to the network. If the file lacks them, they start at their
+    defaults. If the loss has no such scalars, the file's are ignored.
 
     Args:
-        config: the run's; ``init-from`` names the file, or is empty.
-        evaluator: of the run.
+        config: The run config. ``init-from`` names the file, or is empty.
+        evaluator: The run's evaluator.
 
     Raises:
-        ConfigError: the file cannot be read, has other names or shapes than the model, or values that are not finite.
+        ConfigError: The file cannot be read, has other names or shapes than the model, or has values that are not
+            finite.
     """
     place = config.run.init_from
     if not place:
@@ -41,25 +42,25 @@ def starting_point(config: RunConfig, evaluator: Evaluator) -> list[FloatArray]:
     for name, value in named.items():
         if not value.isfinite().all():
             got = f"{place}, whose {name!r} is not finite"
-            raise ConfigError(KEY, got=got, allowed="finite numbers", hint="take another file")
+            raise ConfigError(KEY, got=got, allowed="finite numbers", hint=f"set {KEY} to another file")
     return evaluator.start_from(named)
 
 
 def _read(place: str) -> dict[str, Tensor]:
     path = Path(place).expanduser()
     if not path.is_absolute():
-        got, allowed = f"{place!r}, which is relative", "a whole path, since an app runs in a folder of its own"
-        raise ConfigError(KEY, got=got, allowed=allowed, hint="give it")
+        got, allowed = f"{place!r}, which is relative", "an absolute path, since an app runs in another folder"
+        raise ConfigError(KEY, got=got, allowed=allowed, hint=f"set {KEY} to the absolute path")
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        allowed = "a whole file of safetensors that the server can read, such as a run's model.safetensors"
+        allowed = "a complete safetensors file that the server can read, such as a run's model.safetensors"
         raise ConfigError(KEY, got=f"{place} ({error})", allowed=allowed, hint=_PAGE) from None
 
 
 def _differences(expected: Mapping[str, tuple[int, ...]], named: Mapping[str, Any]) -> str:
-    """What names and shapes of a file differ, in words; "" if none."""
+    """Return the differences between the names and shapes of a file and a model, in words; "" without differences."""
 
     def shorten(names: list[str]) -> str:
         return ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,4 +1,4 @@
-"""Metrics of a vertical run: the parties measure them; a server that has all columns adds the suboptimality."""
+"""Metrics of a vertical run: the parties measure them, and a server that has all columns adds the suboptimality."""
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
@@ -24,10 +24,12 @@ _least: dict[Hashable, float | None] = {}
 
 
 class VerticalEvaluator(Evaluator):
-    """The reporting party's metrics; where the server has all columns also ``suboptimality``, objective minus `least`.
+    """The reporting party's metrics and, if the server has all columns, ``suboptimality``: objective minus `least`.
 
     Args:
-        pooled: whether the parties' data are those of the run config, so that the server can load them too.
+        config: The run config.
+        parties: The number of parties.
+        pooled: Whether the parties' data follow from the run config, so the server can load them too.
     """
 
     check = staticmethod(check_columns)
@@ -37,7 +39,7 @@ class VerticalEvaluator(Evaluator):
         self.config = config
         self.objective = make_objective(vfb2.problem, vfb2.factor)
         self.data: VerticalData | None = None
-        # of networks no minimum is known
+        # the minimum of networks is unknown
         if pooled and not vfb2.embedding and (config.data.data_dir or config.data.dataset not in GENERIC):
             self.data = vertical_data(config, parties)
             positives = int((self.data.train_labels > 0).sum())
@@ -59,7 +61,7 @@ class VerticalEvaluator(Evaluator):
         """Return the reporter's metrics, with the suboptimality added if the objective's minimum is known.
 
         Raises:
-            ValueError: a metric is not finite, so the run has diverged.
+            ValueError: A metric is not finite: the run has diverged.
         """
         if not all(map(math.isfinite, measured.values())):
             found = ", ".join(f"{name} {value}" for name, value in measured.items())
@@ -71,9 +73,9 @@ class VerticalEvaluator(Evaluator):
         return related
 
     def least(self) -> float | None:
-        """Minimum of the objective; for a non-convex one, the local minimum reached from weights 0.
+        """Return the minimum of the objective; of a non-convex objective, the local minimum reached from weights 0.
 
-        None if it is unknown, as that of a nonsmooth penalty is.
+        None if the minimum is unknown, as with a nonsmooth penalty.
         """
         if self.data is None or settings_of(self.config).penalty != NO_PENALTY:
             return None
@@ -90,7 +92,7 @@ class VerticalEvaluator(Evaluator):
         """Return ``weights.<p>`` of party p; if columns are known also ``columns.<p>`` and ``weights``, by column.
 
         Args:
-            arrays: one block per party; a single empty array if the server has no blocks, and then nothing is returned.
+            arrays: The block of each party. If the server has no blocks, a single empty array; the result is then {}.
         """
         if all(not block.size for block in arrays):
             return {}

@@ -1,7 +1,7 @@
-"""A party's log of what it was asked for and what left it: one JSON line per event, readable by its owner alone.
+"""A party's log of requests and answers: one JSON line per event, readable only by its owner.
 
-The lines hold no value, label or id of a row, but counts, digests as they were sent, names and certificates of peers,
-and numbers of bytes. docs/vertical-files.md lists them.
+The lines contain no value, label or id of a row. They contain counts, the digests that were sent, names and
+certificates of peers, and numbers of bytes. docs/vertical-files.md lists them.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _NAME = "audit.jsonl"
 
 
 def log_path(node: Mapping[str, Any]) -> Path | None:
-    """The path of a node's log: `audit-log`, else in its `state-dir`, else None.
+    """Return the path of a node's log: `audit-log`, else a file in `state-dir`, else None.
 
     Raises:
         ConfigError: A setting of the site has a wrong value.
@@ -52,19 +52,21 @@ def describe_columns(vfb2: VFB2Settings, read: UsedColumns) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def audit(event: str, context: Context, message: Message) -> Iterator[dict[str, Any]]:
-    """Append a line about the enclosed work to the node's log, if it keeps one.
+    """Append a line about the enclosed work to the node's log, if the node keeps a log.
 
-    For a refusal by the policy it holds the key, what was got and what is allowed; for other failures only the
-    exception's type, and its key if any, since the message may name a row.
+    For a refusal by the policy, the line contains the key, the value and the allowed values. For other failures it
+    contains only the exception's type and key, since the message may name a row.
 
     Args:
-        event: what the party was asked for.
+        event: The name of the request.
+        context: The node's context.
+        message: The message.
 
     Yields:
-        The facts of the line, to be filled.
+        The entries of the line, which the enclosed work fills.
 
     Raises:
-        ConfigError: the log cannot be written; names the party and the key.
+        ConfigError: The log cannot be written. The error names the party and the key.
     """
     path, facts = log_path(context.node_config), dict[str, Any]()
     try:
@@ -107,17 +109,17 @@ def _append(path: Path | None, event: str, context: Context, message: Message, f
             os.close(opened)
     except OSError as error:
         key = f"party {node.get('partition-id')}: {AUDIT_LOG if AUDIT_LOG in node else STATE_DIR}"
-        got, hint = f"{str(path)!r}: {os.strerror(error.errno or 0)}", "change the site's settings, or make room for it"
-        raise ConfigError(key, got=got, allowed="a file that can be written", hint=hint) from error
+        got, hint = f"{str(path)!r}: {os.strerror(error.errno or 0)}", "change the site's settings, or free disk space"
+        raise ConfigError(key, got=got, allowed="a writable file", hint=hint) from error
 
 
 def _sum_epsilons(path: Path, data: str) -> float:
-    """The sum of the epsilons of all runs in the log that flipped the labels of a data file anew."""
+    """Return the sum of the epsilons of all runs in the log that drew new label flips for a data file."""
     if not path.exists():
         return 0.0
     total = 0.0
     for text in path.read_text("utf-8").splitlines():
-        with contextlib.suppress(ValueError):  # a line that was cut when a disk was full
+        with contextlib.suppress(ValueError):  # a line that was cut off when the disk was full
             line = json.loads(text)
             flips = line.get("flips", {})
             total += line["label-epsilon"] if flips.get("drawn") and flips.get("data") == data else 0.0

@@ -1,4 +1,4 @@
-"""The file of a party's own block: written when a run ends, and read when a later run scores rows with it."""
+"""The file of a party's block: written when a run ends, and read when a later run scores rows with the block."""
 
 import json
 from collections.abc import Mapping
@@ -27,14 +27,14 @@ _PAGE = "see docs/vertical.md"
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BlockFile(KeptBlock):
-    """A party's block with all that scoring its own file needs.
+    """A party's block with everything that scoring the party's own file needs.
 
     Attributes:
-        path: of the file.
-        data: run-config keys of the data set that parties shared out; {} for a file of the party's own.
-        names: of its columns after the encoding.
-        preprocessing: how they are made of the party's file, but for an intercept, which is the last of them; None for
-            columns of a data set that parties shared out.
+        path: The path of the file.
+        data: The run-config keys of the data set that simulated parties share. {} if the party has its own file.
+        names: The names of the columns after the encoding.
+        preprocessing: The encoding of the party's file as these columns, except for an intercept, which is the last
+            column. None for columns of a data set that simulated parties share.
     """
 
     path: Path
@@ -44,25 +44,31 @@ class BlockFile(KeptBlock):
 
 
 def party_folder(node: Mapping[str, Any], local: Mapping[str, Any], token: str, party: int) -> Path | None:
-    """Return a party's folder of a run, or None: in its ``state-dir``, else in the run directory of a server beside it.
+    """Return a party's folder of a run: in its ``state-dir``, else in the run directory of a server on this machine.
 
     Args:
-        local: the paths that a message brings. One that is on this disk is used if the party has no ``state-dir`` and
+        node: The node config.
+        local: The paths in a message. They are used if they are on this disk, the party has no ``state-dir`` and it
             does not keep its block from the server.
-        token: the run's.
+        token: The run's token.
+        party: The party's index.
+
+    Returns:
+        The folder. None if the party has neither.
     """
     base = base_folder(node, local if SiteConfig.of(node).vertical.share_block else {})
     return None if base is None else client_folder(base, token, party)
 
 
 def write_block(folder: Path, arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> Path:
-    """Write a party's block, readable by its owner only; returns the path.
+    """Write a party's block, readable only by its owner, and return the path.
 
     Args:
-        arrays: ``weights`` and, where there is one, ``head``.
-        header: by name, what JSON can hold; `read_block` needs ``run``, ``problem``, ``party``, ``parties``,
-            ``active``, ``epochs``, ``columns`` and ``preprocessing``, of a network ``embedding``, ``model`` and
-            ``classes``, and of a data set that parties shared out ``data``.
+        folder: The folder.
+        arrays: The ``weights`` and, if the model has a head, the ``head``.
+        header: JSON values by name. `read_block` needs ``run``, ``problem``, ``party``, ``parties``, ``active``,
+            ``epochs``, ``columns`` and ``preprocessing``; for a network also ``embedding``, ``model`` and ``classes``;
+            for a data set that simulated parties share also ``data``.
     """
     make_folder(folder, private=True)
     texts = {name: json.dumps(value) for name, value in header.items()}
@@ -74,13 +80,13 @@ def read_block(node: Mapping[str, Any], score_run: str, problem: str, place: tup
     """Return a party's block of a run.
 
     Args:
-        node: its node config.
-        score_run: the run's token or, in a simulation, the path of its directory.
-        problem: of the run that scores.
-        place: the party's number, and the number of parties.
+        node: The party's node config.
+        score_run: The run's token or, in a simulation, the path of its directory.
+        problem: The problem of the run that scores.
+        place: The party's index, and the number of parties.
 
     Raises:
-        ConfigError: there is none, it cannot be read, or it is another run's, party's or problem's.
+        ConfigError: The block does not exist, cannot be read, or belongs to another run, party or problem.
     """
     party, parties = place
     directory, token = Path(score_run).expanduser(), score_run
@@ -121,8 +127,8 @@ def _read(path: Path, changed: int, token: str, problem: str, party: int, partie
             data=header.get("data", {}),
         )
     except (PayloadError, KeyError, ValueError) as error:
-        hint = "train again: blocks of 0.1.0 hold too little" if "version 'none'" in str(error) else _PAGE
-        raise ConfigError(key, got=str(error), allowed="a block as a run writes it", hint=hint) from None
+        hint = "train again: blocks of 0.1.0 lack needed entries" if "version 'none'" in str(error) else _PAGE
+        raise ConfigError(key, got=str(error), allowed="a block that a run has written", hint=hint) from None
     if wrong:
         got = f"{str(path)!r} of {', '.join(f'{name} {value!r}' for name, value in wrong.items())}"
         allowed = ", ".join(f"{name} {wanted[name]!r}" for name in wrong)

@@ -1,8 +1,8 @@
-"""The use of a party's columns, as its owner names it: labels, features, ids, and the networks that a run may ask for.
+"""The owner's limits on the use of a party's columns: labels, features, ids, and the networks that a run may request.
 
-The submitter of a run writes the run config. Without these keys `label-column` could turn a feature of any party into a
-label, which every party then reads off the slopes. A party with its own file therefore uses only the labels that its
-owner has named.
+The submitter of a run writes the run config. Without these limits, `label-column` could turn a feature of any party
+into a label, which every party can then derive from the slopes. A party with its own file therefore uses only the
+labels that its owner has named.
 """
 
 from collections.abc import Sequence
@@ -25,13 +25,13 @@ from vertical.settings import VFB2Settings
 
 LABELS, COLUMNS, ID_COLUMN, MODELS = "labels", "columns", "id-column", "models"
 FEWEST_COLUMNS, LARGEST_EMBEDDING = "fewest-columns", "largest-embedding"
-# A column varies if one row of so many, at least, differs from the column's most frequent value.
+# A column varies if at least one row in this many differs from the column's most frequent value.
 _VARYING = 100
 
 
 @dataclass(frozen=True)
 class ColumnUse:
-    """The columns of a party's file that a run may use. The defaults are those of a party with its own file.
+    """The columns of a party's file that a run may use. The defaults apply to a party with its own file.
 
     Attributes:
         labels: The columns that may be a label. Empty: the party is never active.
@@ -53,7 +53,7 @@ class ColumnUse:
 
     @classmethod
     def of(cls, settings: VerticalTable) -> Self:
-        """Return the use of its columns that the owner of a party names.
+        """Return the limits that the owner of a party sets.
 
         Args:
             settings: The party's settings.
@@ -61,7 +61,7 @@ class ColumnUse:
         return cls(**{field.name: getattr(settings, field.name) for field in fields(cls)})
 
     def may_be_feature(self, name: str) -> bool:
-        """Whether a column of the file may be a feature."""
+        """Return whether a column of the file may be a feature."""
         return name not in self.labels if self.columns is None else name in self.columns
 
     def choose(self, names: Sequence[str], spec: DataSpec) -> list[str]:
@@ -100,26 +100,26 @@ class ColumnUse:
         """Refuse rows over which too few of the party's columns vary.
 
         A sum over the parties reveals a single varying column up to its scale. Run-config keys such as `drop-columns`
-        and `missing-values` can leave one.
+        and `missing-values` can reduce the columns to one.
 
         Args:
             features: The encoded training rows (n, d).
             groups: The number of each feature's column (d,). Below 0: the intercept.
 
         Raises:
-            PolicyError: Fewer columns vary than the owner demands.
+            PolicyError: Fewer columns vary than the owner requires.
         """
         if len(features) < self.fewest_rows:
             return
         least, varying = max(1, len(features) // _VARYING), set[int]()
         for column, group in zip(features.T, groups.tolist(), strict=True):
             if len(varying) >= self.fewest_columns:
-                return  # the other columns need no look
+                return  # the other columns need no check
             if group >= 0 and len(column) - np.unique(column, return_counts=True)[1].max() >= least:
                 varying.add(group)
         if len(varying) < self.fewest_columns:
-            got, allowed = "a run in which fewer of its columns vary", f"{self.fewest_columns} or more"
-            hint = "change feature-columns, drop-columns or missing-values, or let the owner lower it"
+            got, allowed = "a run in which fewer of its columns vary", f"{self.fewest_columns} or more varying columns"
+            hint = f"change feature-columns, drop-columns or missing-values, or let the owner lower {FEWEST_COLUMNS}"
             raise PolicyError(FEWEST_COLUMNS, got=got, allowed=allowed, hint=hint)
 
     def check_ids(self, column: str) -> None:
@@ -129,7 +129,7 @@ class ColumnUse:
             column: The run's `vfb2.id-column`.
 
         Raises:
-            PolicyError: It names the key of the site config.
+            PolicyError: The column is refused. The error names the key of the site config.
         """
         if self.id_column and column != self.id_column:
             got, hint = f"a run with vfb2.id-column={column!r}", "set vfb2.id-column"
@@ -143,10 +143,10 @@ class ColumnUse:
         """Refuse to score with columns that may no longer be features.
 
         Args:
-            columns: The file's columns of which the block is made.
+            columns: The file's columns that the block uses.
 
         Raises:
-            PolicyError: One of them may not be a feature.
+            PolicyError: One of the columns may not be a feature.
         """
         refused = [repr(name) for name in columns if not self.may_be_feature(name)]
         if refused:
@@ -160,15 +160,15 @@ class ColumnUse:
 
 
 def check_use(use: ColumnUse, config: RunConfig, *, own_model: bool) -> None:
-    """Refuse a run that asks a party for more than its owner allows; nothing is read or imported.
+    """Refuse a run that asks a party for more than its owner allows. Nothing is read or imported.
 
     Args:
-        use: The owner's demands.
-        config: The run's config.
-        own_model: Whether the party's node config names its network, and the run's is not used.
+        use: The owner's limits.
+        config: The run config.
+        own_model: Whether the party's node config names its network, so the run's network is not used.
 
     Raises:
-        PolicyError: It names the key of the site config.
+        PolicyError: The run is refused. The error names the key of the site config.
     """
     vfb2 = config.family
     assert isinstance(vfb2, VFB2Settings)

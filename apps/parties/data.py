@@ -30,7 +30,7 @@ from vertical.problem.objectives import SOFTMAX, make_objective
 from vertical.segment.plan import Holding
 from vertical.settings import VFB2Settings
 
-# What `partition` means where columns are spread instead of rows.
+# The meaning of `partition` for columns instead of rows.
 COLUMN_PARTITIONS = {"iid": "random", "consecutive": "consecutive"}
 _PAGE = "see docs/vertical.md"
 
@@ -38,22 +38,22 @@ _load_lock = threading.Lock()
 
 
 def settings_of(config: RunConfig) -> VFB2Settings:
-    """The run's table ``vfb2``."""
+    """Return the settings of the run's table ``vfb2``."""
     assert isinstance(config.family, VFB2Settings)
     return config.family
 
 
 def check_columns(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
-    """Refuse data settings that make no sense where all clients hold the same rows; called for each run config.
+    """Refuse data settings that contradict a run in which all clients have the same rows.
 
     Raises:
-        ConfigError: names the first key at fault.
+        ConfigError: A key does not fit. The error names the first such key.
     """
     assert isinstance(vfb2, VFB2Settings)
-    clients_columns = f"since the clients of strategy {strategy!r} hold columns of the same rows"
+    clients_columns = f"since the clients of strategy {strategy!r} have columns of the same rows"
     if spec.dataset in DRAWN:
-        got = f"{spec.dataset!r}, whose clients draw rows of their own"
-        raise ConfigError("dataset", got=got, allowed=f"any but {', '.join(DRAWN)}, {clients_columns}", hint=_PAGE)
+        got, allowed = f"{spec.dataset!r}, whose clients draw their own rows", f"data sets except {', '.join(DRAWN)}"
+        raise ConfigError("dataset", got=got, allowed=f"{allowed}, {clients_columns}", hint=_PAGE)
     partitions = " or ".join(COLUMN_PARTITIONS)
     required: tuple[tuple[str, object, bool, str], ...] = (
         ("partition", spec.partition, spec.partition in COLUMN_PARTITIONS, partitions),
@@ -65,30 +65,30 @@ def check_columns(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
     for key, value, fits, allowed in required:
         if not fits:
             allowed = f"{allowed}, {clients_columns}"
-            raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"leave it out, {_PAGE}")
+            raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"remove {key}, {_PAGE}")
     if vfb2.label_epsilon and not make_objective(vfb2.problem).classification:
-        allowed, way_out = f"0, since problem {vfb2.problem!r} has not two classes", "leave it out, or set vfb2.problem"
-        raise ConfigError("vfb2.label-epsilon", got=vfb2.label_epsilon, allowed=allowed, hint=way_out)
+        key, allowed = "vfb2.label-epsilon", f"0, since problem {vfb2.problem!r} does not have two classes"
+        raise ConfigError(key, got=vfb2.label_epsilon, allowed=allowed, hint=f"remove {key}, or set vfb2.problem")
     if vfb2.problem == SOFTMAX and vfb2.embedding < 2 and not vfb2.score_run:
-        allowed, way_out = "2 or more with vfb2.problem='softmax': the number of classes", "set it to that"
-        raise ConfigError("vfb2.embedding", got=vfb2.embedding, allowed=allowed, hint=way_out)
+        key, allowed = "vfb2.embedding", "the number of classes, 2 or more, with vfb2.problem='softmax'"
+        raise ConfigError(key, got=vfb2.embedding, allowed=allowed, hint=f"set {key} to the number of classes")
     if vfb2.embedding and not vfb2.score_run:
         _check_networks(strategy, vfb2)
 
 
 def _check_networks(strategy: str, vfb2: VFB2Settings) -> None:
-    """Refuse what networks have no place in."""
+    """Refuse settings that do not fit networks."""
     k, several = vfb2.embedding, vfb2.headed and vfb2.max_active > 1
     refused: tuple[tuple[str, object, bool, str], ...] = (
-        ("strategy", strategy, strategy != "vfb2-sgd", "vfb2-sgd: SVRG and SAGA keep a slope a row, not a gradient"),
-        ("vfb2.active-parties", vfb2.active_parties, several, "1, or vfb2.embedding=1: each would have another head"),
-        ("vfb2.update-passive", False, not vfb2.update_passive, "true: a network that is not trained is noise"),
-        ("vfb2.assemble", True, vfb2.assemble, "false: a party's network is its own business"),
-        ("vfb2.penalty", vfb2.penalty, vfb2.penalty != NO_PENALTY, "none: it is one of a linear model's columns"),
+        ("strategy", strategy, strategy != "vfb2-sgd", "vfb2-sgd: SVRG and SAGA keep a slope per row, not a gradient"),
+        ("vfb2.active-parties", vfb2.active_parties, several, "1, or vfb2.embedding=1: each would train another head"),
+        ("vfb2.update-passive", False, not vfb2.update_passive, "true: an untrained network is noise"),
+        ("vfb2.assemble", True, vfb2.assemble, "false: a party's network is private"),
+        ("vfb2.penalty", vfb2.penalty, vfb2.penalty != NO_PENALTY, "none: penalties need a linear model's columns"),
     )
     for key, value, wrong, allowed in refused:
         if wrong:
-            hint = "change one of the two; see docs/vertical.md"
+            hint = f"change {key} or vfb2.embedding; see docs/vertical.md"
             raise ConfigError(key, got=f"{value!r} with vfb2.embedding={k}", allowed=allowed, hint=hint)
     try:
         check_name("vfb2.model", vfb2.model)
@@ -97,7 +97,7 @@ def _check_networks(strategy: str, vfb2: VFB2Settings) -> None:
 
 
 class SimulatedParty:
-    """A party's columns of a data set that all simulated parties load. The data set's row numbers serve as ids."""
+    """A party's columns of a data set that all simulated parties load. The data set's row numbers are the ids."""
 
     block: KeptBlock | None = None
 
@@ -118,7 +118,7 @@ class SimulatedParty:
 
     def holding(self, rows: Rows | None) -> Holding:
         if rows is not None:
-            raise ValueError("simulated parties hold the same rows")
+            raise ValueError("simulated parties have the same rows")
         return self._holding
 
     def preprocessing(self, rows: Rows | None) -> Preprocessing | None:
@@ -132,7 +132,7 @@ def vertical_data(config: RunConfig, parties: int) -> VerticalData:
     """Return the data set with its columns spread over the parties, loaded once per process.
 
     Raises:
-        DataError: it cannot be loaded, or has fewer columns than parties.
+        DataError: The data set cannot be loaded, or has fewer columns than parties.
     """
     objective = make_objective(settings_of(config).problem)
     generic = config.data.dataset in GENERIC or is_loader(config.data.dataset) or is_hub(config.data.dataset)
@@ -152,11 +152,11 @@ def _vertical_data(spec: DataSpec, parties: int, regression: bool, multiclass: b
 
 
 def data_loader(config: RunConfig, node: Mapping[str, Any], place: int, parties: int) -> Callable[[], PartyData]:
-    """Return the function that reads a party's data, which raises `DataError` if they cannot be read.
+    """Return the function that reads a party's data, and raises `DataError` if they cannot be read.
 
     Raises:
-        ConfigError: the node config names no table where there must be one, or the run config does not fit it.
-        PolicyError: the owner does not allow the run's use of the columns.
+        ConfigError: The node config lacks a needed table, or the run config does not fit it.
+        PolicyError: The owner does not allow the run's use of the columns.
     """
     vfb2, dataset = settings_of(config), config.data.dataset
     own = SiteConfig.of(node)
@@ -167,34 +167,42 @@ def data_loader(config: RunConfig, node: Mapping[str, Any], place: int, parties:
     if file is not None:
         if dataset not in TABLES:
             allowed = f"{', '.join(TABLES)}, since a party with a {DATA_PATH} reads a table"
-            raise ConfigError("dataset", got=repr(dataset), allowed=allowed, hint="set it to one")
+            hint = f"set dataset to {' or '.join(TABLES)}"
+            raise ConfigError("dataset", got=repr(dataset), allowed=allowed, hint=hint)
         if vfb2.score_run:
             return partial(read_score_table, file, config, node, (place, parties), use)
         _check_as_it_is(config.data, vfb2)
         return partial(_own_table, file, config, with_dialect(config.data, node), place, use)
     if vfb2.alignment == "intersection":
-        got = "'intersection' with simulated parties, who hold the same rows"
-        allowed = f"that for parties whose node config has a {DATA_PATH}"
-        raise ConfigError("vfb2.alignment", got=got, allowed=allowed, hint="give them one, or leave it out")
+        got = "'intersection' with simulated parties, which have the same rows"
+        allowed = f"'intersection' only for parties with a {DATA_PATH} in the node config"
+        hint = f"set {DATA_PATH} in each node config, or remove vfb2.alignment"
+        raise ConfigError("vfb2.alignment", got=got, allowed=allowed, hint=hint)
     if dataset in GENERIC and not config.data.data_dir:
         key, allowed = f"partition {place}: {DATA_PATH}", f"a table, since dataset {dataset!r} is read from files"
-        raise ConfigError(key, got=NOTHING, allowed=allowed, hint=f"give the node a {DATA_PATH}, or set data-dir")
+        hint = f"set {DATA_PATH} in the node config, or set data-dir"
+        raise ConfigError(key, got=NOTHING, allowed=allowed, hint=hint)
     if vfb2.score_run:
         return partial(_simulate_scoring, config, node, (place, parties))
     return partial(_simulate_party, config, parties, place, labelled=place < vfb2.max_active)
 
 
 def _check_as_it_is(spec: DataSpec, vfb2: VFB2Settings) -> None:
-    """Refuse keys that change rows or labels, or name other rows: a party takes those of its own file."""
+    """Refuse keys that change rows or labels, or name other rows: a party uses the rows of its own file."""
     classes = make_objective(vfb2.problem).classification
     for key, got, plain, why in (
         ("data-dir", spec.data_dir, "", f"this party has a {DATA_PATH}, and the server would measure on other rows"),
         ("imbalance", spec.imbalance, 0.0, "a party's own file is read as it is"),
         ("label-noise", spec.label_noise, 0.0, "a party's own file is read as it is"),
-        ("positive-label", "" if classes else spec.positive_label, "", f"problem {vfb2.problem!r} has no two classes"),
+        (
+            "positive-label",
+            "" if classes else spec.positive_label,
+            "",
+            f"problem {vfb2.problem!r} does not have two classes",
+        ),
     ):
         if got != plain:
-            raise ConfigError(key, got=repr(got), allowed=f"{plain!r}, since {why}", hint=f"leave it out, {_PAGE}")
+            raise ConfigError(key, got=repr(got), allowed=f"{plain!r}, since {why}", hint=f"remove {key}, {_PAGE}")
 
 
 def _simulate_party(config: RunConfig, parties: int, place: int, *, labelled: bool) -> SimulatedParty:
@@ -223,7 +231,7 @@ def _read_table(
 
 def _own_table(path: Path, config: RunConfig, spec: DataSpec, place: int, use: ColumnUse) -> PartyTable:
     vfb2 = settings_of(config)
-    # networks have intercepts of their own
+    # networks have their own intercepts
     intercept = not vfb2.embedding if vfb2.intercept == "auto" else vfb2.intercept
     options = {"id_column": vfb2.id_column, "problem": vfb2.problem, "intercept": intercept, "use": use}
     read = partial(_read_table, spec=spec, **options)

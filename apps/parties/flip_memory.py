@@ -1,12 +1,12 @@
-"""A party's label flips on its own disk, so that all runs flip the same labels.
+"""A party's label flips on its own disk: all runs flip the same labels.
 
-Randomised response protects a label by its epsilon only once: anyone who sees it flipped anew in 25 runs can take the
-majority. The folder holds a random key and one sealed file per epsilon, with a keyed digest of each row's id and label
-(HMAC-SHA256, cut to 16 bytes) and whether that label is flipped. Flips for several epsilons together spend only the
-largest of them. Parties may share the folder.
+Randomised response protects a label by its epsilon only once: if 25 runs drew new flips, the majority of the flipped
+labels would reveal the label. The folder contains a random key and a sealed file per epsilon, with a keyed digest of
+each row's id and label (HMAC-SHA256, cut to 16 bytes) and whether that label is flipped. Flips for several epsilons
+together spend only the largest epsilon. Parties may share the folder.
 
-A row's id is the text in the id column. With another id column the same label would be drawn again, so the folder also
-keeps how each party's ids were read, and other ways are refused.
+A row's id is the text in the id column. With another id column, new flips of the same label would be drawn. The folder
+therefore also records how each party's ids were read, and other ways of reading them are refused.
 """
 
 import contextlib
@@ -39,12 +39,12 @@ class FlipMemory:
     """The flips of a party's labels, by epsilon.
 
     Args:
-        folder: where they are kept; it is made if it is missing.
+        folder: The folder of the flips. It is created if it is missing.
         place: The party's index.
         reading: The keys that select the rows' ids in the party's file, with their values.
 
     Raises (each method):
-        ConfigError: the key or a file of flips is damaged.
+        ConfigError: The key or a file of flips is damaged.
         PolicyError: The party has flipped labels of rows whose ids were read in another way.
     """
 
@@ -52,15 +52,19 @@ class FlipMemory:
         self.folder, self._place, self._reading = folder, str(place), dict(reading or {})
 
     def check(self) -> None:
-        """Check that the ids are read as in earlier runs; remember how if this is the first."""
+        """Check that the ids are read as in earlier runs. In the first run, record how they are read."""
         with self._lock():
             pass
 
     def recall(self, marks: Sequence[str], epsilon: float) -> tuple[Flips, int, float]:
-        """Return the (n,) flips of the labels with these marks; unknown ones are drawn and kept.
+        """Return the flips of the labels with these marks. Unknown flips are drawn and stored.
+
+        Args:
+            marks: The mark of each label, see `PartyData.training_marks`.
+            epsilon: The run's epsilon.
 
         Returns:
-            The flips, how many are new, and the largest epsilon with which one of these labels has been flipped.
+            The flips (n,), the number of new flips, and the largest epsilon with which any of these labels was flipped.
         """
         with self._lock() as key:
             digests, kept = _digests(key, marks), self._all()
@@ -74,10 +78,12 @@ class FlipMemory:
             return np.array([known[digest] for digest in digests], dtype=np.bool_), len(new), spent
 
     def keep(self, marks: Sequence[str], epsilon: float, flips: Flips) -> None:
-        """Keep those of (n,) flips, drawn by the first active party, whose labels have none yet for this epsilon.
+        """Store the flips that the first active party has drawn, for labels without a flip for this epsilon.
 
         Args:
-            marks: one for each label, see `PartyData.training_marks`.
+            marks: The mark of each label, see `PartyData.training_marks`.
+            epsilon: The run's epsilon.
+            flips: The flips (n,).
         """
         with self._lock() as key:
             known = self._all().get(epsilon, {})
@@ -86,13 +92,13 @@ class FlipMemory:
                 self._write(epsilon, drawn | known)
 
     def _all(self) -> dict[float, dict[bytes, bool]]:
-        """epsilon -> digest -> whether that label is flipped."""
+        """Return all flips: epsilon -> digest -> whether that label is flipped."""
         paths = self.folder.glob(_FILE.format("*"))
         return {float(path.stem.removeprefix("label-flips-")): self._read(path) for path in paths}
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[bytes]:
-        """Yield the key, drawn if there is none, while a lock keeps others from reading or writing the files."""
+        """Yield the key, drawn if it is missing, while a lock keeps other processes from the files."""
         with lock_file(self.folder / _KEY) as file:
             key = file.read()
             if not key:
@@ -116,9 +122,9 @@ class FlipMemory:
             raise _damage(f"{path}: {error}") from None
         for key, value in self._reading.items():
             if known.get(key) != value:
-                got = f"{value!r}, and labels whose flips are kept by {key}={known.get(key)!r}"
+                got = f"{value!r}, and labels whose flips are stored by {key}={known.get(key)!r}"
                 allowed = f"{known.get(key)!r}: with other ids the same labels would be flipped again"
-                raise PolicyError(key, got=got, allowed=allowed, hint=f"set {key} to that")
+                raise PolicyError(key, got=got, allowed=allowed, hint=f"set {key} to {known.get(key)!r}")
         if kept[self._place] is self._reading:
             write_atomic(path, json.dumps(kept).encode(), private=True)
 
@@ -138,10 +144,10 @@ class FlipMemory:
 
 
 def id_keys(config: RunConfig, node: Mapping[str, Any]) -> dict[str, str]:
-    """The keys that select the rows' ids in a party's file, with their values.
+    """Return the keys that select the rows' ids in a party's file, with their values.
 
     Args:
-        config: The run's config.
+        config: The run config.
         node: The node config, which may replace the run's values.
     """
     spec = with_dialect(config.data, node)
@@ -154,10 +160,10 @@ def _digests(key: bytes, marks: Sequence[str]) -> list[bytes]:
 
 
 def _chance(digest: bytes, epsilon: float, kept: Mapping[float, Mapping[bytes, bool]]) -> float:
-    """The chance that a label is flipped, given its flips for the next larger and the next smaller epsilon.
+    """Return the chance that a label is flipped, given its flips for the next larger and the next smaller epsilon.
 
-    The flipped label for one epsilon is the one for the next larger epsilon, flipped once more with the chance that
-    makes up the difference. So all flips of a label together reveal no more than the one for the largest epsilon.
+    The flipped label for an epsilon is the flipped label for the next larger epsilon, flipped again with the chance
+    that makes up the difference. So all flips of a label together reveal no more than its flip for the largest epsilon.
     """
     rates = {used: flips[digest] for used, flips in kept.items() if digest in flips}
     larger = min((used for used in rates if used > epsilon), default=None)
@@ -169,12 +175,12 @@ def _chance(digest: bytes, epsilon: float, kept: Mapping[float, Mapping[bytes, b
     after, rate = rates[smaller], flip_rate(smaller)
     weight = flipped * _chance_after(True, after, own, rate)
     other = (1 - flipped) * _chance_after(False, after, own, rate)
-    # both are 0 only where flips that another party drew allow neither value here
+    # both are 0 only if flips that another party drew allow neither value here
     return weight / (weight + other) if weight + other else own
 
 
 def _chance_after(before: bool, after: bool, rate: float, wider: float) -> float:
-    """The chance that ``before``, flipped at ``rate``, becomes ``after`` when flipped on to the ``wider`` rate."""
+    """Return the chance that ``before``, flipped at ``rate``, becomes ``after`` when the rate rises to ``wider``."""
     again = (wider - rate) / max(1 - 2 * rate, 1e-300)
     return again if before != after else 1 - again
 
@@ -183,6 +189,6 @@ def _damage(what: str) -> ConfigError:
     return ConfigError(
         STATE_DIR,
         got=f"unusable label flips: {what}",
-        allowed="whole ones",
-        hint="bring back a copy: without them the next run draws others, which spends its epsilon once more",
+        allowed="undamaged label flips",
+        hint="restore a copy: without the flips the next run draws new flips, which spends its epsilon again",
     )

@@ -1,9 +1,9 @@
 """The count of a party's looks: how many numbers of every row its peers could have computed, over all runs.
 
-Each sum that contains a row's partial is one linear equation about the party's columns of that row, and as many
-equations as columns determine the columns. The count is kept in the ``state-dir``, by the party's index. It ignores
-which rows and which peers a run has: dropping a row, another id column or a new certificate must not start a new count.
-A block that scores rows counts once, because scoring the same row again shows the same number.
+Each sum that contains a row's partial is a linear equation about the party's columns of that row, and as many equations
+as columns determine the columns. The count is stored in the ``state-dir`` by the party's index. It does not depend on a
+run's rows and peers: dropping a row, another id column or a new certificate must not start a new count. A block that
+scores rows counts once, because scoring the same row again shows the same number.
 """
 
 import hashlib
@@ -28,13 +28,13 @@ _LOOKS, _RUNS, _BLOCKS = "looks", "runs", "blocks"
 
 
 class LookLedger:
-    """A party's looks.
+    """The ledger of a party's looks.
 
     Args:
         folder: The party's ``state-dir``.
         place: The party's index.
-        run: The run that is counted.
-        most: The largest count that the owner allows. 0: any.
+        run: The run whose looks are counted.
+        most: The largest count that the owner allows. 0: any count.
     """
 
     def __init__(self, folder: Path, place: int, run: int, most: int) -> None:
@@ -44,11 +44,11 @@ class LookLedger:
         """Refuse a run that would exceed the owner's limit by its end.
 
         Args:
-            planned: The looks of the whole run, including those that are counted already.
+            planned: The looks of the whole run, including looks that are already counted.
 
         Raises:
-            PolicyError: It would.
-            ConfigError: As of `open_ledger`.
+            PolicyError: The run would exceed the limit.
+            ConfigError: As for `open_ledger`.
         """
         if not self._most:
             return
@@ -57,19 +57,19 @@ class LookLedger:
             self._compare(sum(runs.values()), max(planned - runs.get(self._run, 0), 0))
 
     def spend(self, plan: SegmentPlan, columns: int, weights: Array | None) -> int:
-        """Count the looks of a segment before anything of it is sent.
+        """Count the looks of a segment before any of its values is sent.
 
         Args:
             plan: The segment's plan.
-            columns: The number of the party's columns; a warning is logged once the count reaches it.
-            weights: The block that scores rows; None in training.
+            columns: The number of the party's columns. A warning is logged once the count reaches it.
+            weights: The block that scores rows. None in training.
 
         Returns:
             The count after the segment, over all runs.
 
         Raises:
-            PolicyError: It would exceed the owner's limit.
-            ConfigError: As of `open_ledger`.
+            PolicyError: The count would exceed the owner's limit.
+            ConfigError: As for `open_ledger`.
         """
         block = "" if weights is None else hashlib.sha256(weights.tobytes()).hexdigest()
         with open_ledger(self._folder) as ledger:
@@ -94,19 +94,19 @@ class LookLedger:
         if self._most and before + looks > self._most:
             got = f"{looks} further looks at every row after {before} in all runs"
             hint = "lower num-server-rounds or vfb2.epochs, or ask the owner of the data"
-            raise PolicyError(MOST_LOOKS, got=got, allowed=f"{self._most} in all", hint=hint)
+            raise PolicyError(MOST_LOOKS, got=got, allowed=f"{self._most} looks in all runs", hint=hint)
 
 
 def looks_of(plan: SegmentPlan) -> int:
-    """Return how many numbers of each row a segment shows at most."""
+    """Return the largest number of values of each row that a segment shows."""
     passes = plan.epochs if plan.algorithm == SVRG else int(plan.algorithm == SAGA and plan.start and plan.epochs > 0)
     return plan.width * (plan.epochs + passes + plan.evaluate + plan.score)
 
 
 def planned_looks(config: RunConfig) -> int:
-    """Return how many numbers of each row a run that trains shows at most; 0 for other runs.
+    """Return the largest number of values of each row that a run shows; 0 for runs that resume or score rows.
 
-    A resumed run and a run that scores rows are only counted segment by segment.
+    Runs that resume or score rows are only counted segment by segment.
     """
     vfb2, training = config.family, config.training
     assert isinstance(vfb2, VFB2Settings)
@@ -119,16 +119,16 @@ def planned_looks(config: RunConfig) -> int:
 
 
 def open_looks(config: RunConfig, context: Context, place: int) -> LookLedger | None:
-    """Return the ledger of a party with rows of its own, after a check of the run; None without a ``state-dir``.
+    """Return the ledger of a party with its own rows, after a check of the run; None without a ``state-dir``.
 
     Args:
-        config: The run's config.
+        config: The run config.
         context: The context of the party's node.
         place: The party's index.
 
     Raises:
         PolicyError: The run would exceed the limit.
-        ConfigError: There is a limit but no ``state-dir``; or as of `open_ledger`.
+        ConfigError: The party has a limit but no ``state-dir``; or as for `open_ledger`.
     """
     own, folder = SiteConfig.of(context.node_config), state_dir(context.node_config)
     if most := own.vertical.most_looks:

@@ -1,4 +1,4 @@
-"""The rows that a party scores: a file encoded as in training, or all rows of a data set that parties share out."""
+"""The rows that a party scores: a file encoded as in training, or all rows of a data set of simulated parties."""
 
 import csv
 import io
@@ -44,9 +44,9 @@ class _ScoreRows:
     """Rows to score, none of which is a test row.
 
     Attributes:
-        labelled: whether the party's labels were used in training.
-        columns, names: number and names of the block's columns.
-        classes: of the labels that the party had in training, where the model tells several apart.
+        labelled: Whether the party's labels were used in training.
+        columns, names: The number and the names of the block's columns.
+        classes: The classes of the party's labels in training, if the model distinguishes several classes.
     """
 
     keys: Mapping[str, Any] = MappingProxyType({})
@@ -76,18 +76,18 @@ class ScoreTable(_ScoreRows):
     Attributes:
         read: Names of the file's columns that are features.
 
-    Columns that training did not have are not used. Numbers may lie outside of those of training; a category that
+    Columns that training did not have are not used. Numbers may lie outside the range of training. A category that
     training did not have is 0 in all its features, with a warning.
 
     Raises:
-        DataError: names a column that is missing, has gaps or is of another kind than in training, or two rows with the
-            same id.
+        DataError: A column is missing, has gaps or is of another kind than in training, or two rows have the same id.
+            The error names the column or the rows.
     """
 
     def __init__(self, path: Path, id_column: str, block: BlockFile, party: int, dialect: Dialect) -> None:
         made_of = block.preprocessing
         if made_of is None:
-            allowed = "that of a run on files, since a file is scored"
+            allowed = "a block of a run on files, since a file is scored"
             raise DataError(block.path, got="a block of a data set's columns", allowed=allowed, hint="train on files")
         self.read = UsedColumns(made_of.columns)
         frame = read_table(path, [*made_of.words, id_column], dialect)
@@ -102,20 +102,21 @@ class ScoreTable(_ScoreRows):
 
 
 class SimulatedRows(_ScoreRows):
-    """A party's columns of all rows of a data set, training rows first; ids are the data set's row numbers.
+    """A party's columns of all rows of a data set, training rows first. The ids are the data set's row numbers.
 
     Raises:
-        DataError: the block is that of another party, or of other data.
+        DataError: The block belongs to another party, or to other data.
     """
 
     def __init__(self, rows: PartyData, block: BlockFile, party: int) -> None:
         for key, value in rows.keys.items():
             if value != block.data.get(key, value):
                 allowed = f"{block.data[key]!r}, as in training"
-                raise DataError(f"party {party}: {key}", got=repr(value), allowed=allowed, hint=f"set {key} so")
+                hint = f"set {key} to {block.data[key]!r}"
+                raise DataError(f"party {party}: {key}", got=repr(value), allowed=allowed, hint=hint)
         if tuple(rows.names) != block.names:
-            got = f"{len(rows.names)} columns that are not those of its block"
-            raise DataError(f"party {party}: columns", got=got, allowed="the same", hint="take the block of this party")
+            got, allowed = f"{len(rows.names)} columns that differ from the columns of its block", "the same columns"
+            raise DataError(f"party {party}: columns", got=got, allowed=allowed, hint="use the block of this party")
         held = rows.holding(None)
         parts: list[Any] = [held.features, *([] if held.test_features is None else [held.test_features])]
         dense = isinstance(held.features, np.ndarray)
@@ -124,12 +125,12 @@ class SimulatedRows(_ScoreRows):
 
 
 def _check_kinds(frame: "pd.DataFrame", made_of: Preprocessing, party: int) -> None:
-    """Refuse numbers in a column of categories; warn of categories that training did not have."""
+    """Refuse numbers in a column of categories, and warn of categories that training did not have."""
     for unseen in find_unseen(made_of, frame):
         if unseen.is_whole and all(map(is_number, unseen.values)):
             allowed = "text, as in training"
             raise DataError(
-                f"column {unseen.column!r}", got="numbers", allowed=allowed, hint="bring the column as in training"
+                f"column {unseen.column!r}", got="numbers", allowed=allowed, hint="write the column as in training"
             )
         log(WARNING, "party %d: %s", party, unseen.describe(quote=False))
 
@@ -140,15 +141,16 @@ def read_score_table(
     """Return the rows that a party scores.
 
     Args:
-        path: of its file.
-        node: its node config, which says where its block is.
-        place: the party's number, and the number of parties.
-        use: The owner's demands on the use of the columns.
+        path: The party's file.
+        config: The run config.
+        node: The party's node config, which locates its block.
+        place: The party's index, and the number of parties.
+        use: The owner's limits on the use of the columns.
 
     Raises:
-        PolicyError: the block is made of columns that the owner does not allow.
-        ConfigError: the party has no such block, or its scores would replace another file.
-        DataError: its file does not fit the block; names the party, the file and the column.
+        PolicyError: The block uses columns that the owner does not allow.
+        ConfigError: The party does not have the block, or its scores would replace another file.
+        DataError: The file does not fit the block. The error names the party, the file and the column.
     """
     vfb2, key = config.family, SCORE_PATH if SiteConfig.of(node).vertical.score_path else DATA_PATH
     assert isinstance(vfb2, VFB2Settings)
@@ -170,11 +172,11 @@ def _score_table(
 def write_scores(
     path: Path, ids: Sequence[str], z: NDArray[np.float64], vfb2: VFB2Settings, classes: Sequence[str]
 ) -> None:
-    """Write (n,) scores, or (n, k) of softmax, as a csv file that its owner alone can read, a row for each id.
+    """Write scores (n,), or softmax scores (n, k), as a csv file that only its owner can read, with a row for each id.
 
-    The columns are the ids', ``score`` and, for problems with two classes, ``probability``: the sigmoid of the score,
-    what the model takes for the probability of a positive label. For softmax they are the most probable ``class`` and
-    every class's probability, under the classes' names, or their numbers at a party that had no labels.
+    The columns are the ids, ``score`` and, for problems with two classes, ``probability``: the sigmoid of the score,
+    the model's probability of a positive label. For softmax the columns are the ids, the most probable ``class`` and
+    the probability of each class. The columns are named by the classes, or by their numbers at a party without labels.
     """
     columns: dict[str, Sequence[Any]] = {vfb2.id_column: ids}
     if z.ndim == 2:
@@ -195,7 +197,7 @@ def write_scores(
 
 
 def check_scores_path(node: Mapping[str, Any], id_column: str, inputs: Sequence[Path]) -> None:
-    """Check that the file that ``scores-path`` names is missing or has scores, before a run scores rows for it.
+    """Check before scoring that the file at ``scores-path`` does not exist, or contains scores.
 
     Args:
         node: The party's node config.
@@ -203,7 +205,7 @@ def check_scores_path(node: Mapping[str, Any], id_column: str, inputs: Sequence[
         inputs: The files that the party reads.
 
     Raises:
-        ConfigError: The file is an input, or of another origin.
+        ConfigError: The file is an input, or does not contain scores.
     """
     own = SiteConfig.of(node)
     target = own.vertical.scores_path
@@ -222,10 +224,13 @@ def check_scores_path(node: Mapping[str, Any], id_column: str, inputs: Sequence[
 
 
 def scores_path(node: Mapping[str, Any], folder: Path | None, block: BlockFile, token: str) -> Path:
-    """Return where a party's scores go: to ``scores-path``, else to its folder of the run, else beside its block.
+    """Return the path of a party's scores: ``scores-path``, else in its folder of the run, else next to its block.
 
     Args:
-        token: of the run that scores.
+        node: The party's node config.
+        folder: The party's folder of the run, if it has one.
+        block: The party's block.
+        token: The token of the run that scores.
     """
     if named := SiteConfig.of(node).vertical.scores_path:
         return named

@@ -1,4 +1,4 @@
-"""Sites of vertical learning: parties, which hold columns of the same rows, each with a policy of its own."""
+"""Sites of vertical learning: parties with columns of the same rows, each with its own policy."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -43,7 +43,7 @@ _PAGE = "see docs/vertical.md"
 
 
 class PartySites(Sites):
-    """Clients that hold columns. Each has an owner, who may keep a log of what leaves the party."""
+    """Clients with columns of the same rows. Each client's owner may keep a log of its answers."""
 
     hold_columns = True
     refusals = (RefusalError,)
@@ -52,10 +52,10 @@ class PartySites(Sites):
         return make_party(config, context, *place)
 
     def report(self, config: RunConfig, context: Context, place: tuple[int, int]) -> SiteReport:
-        """Return who the party is, without reading its data.
+        """Return the party's identity, without reading its data.
 
         Raises:
-            ConfigError, PolicyError: as for `make_party`.
+            ConfigError, PolicyError: As for `make_party`.
         """
         make_party(config, context, *place)
         return SiteReport(identity=np.array(place))
@@ -66,7 +66,7 @@ class PartySites(Sites):
 
     @contextlib.contextmanager
     def audit(self, config: RunConfig, event: str, context: Context, message: Message) -> Iterator[dict[str, Any]]:
-        """Add a line to the owner's log; the handshake's line also holds the settings of the run."""
+        """Add a line to the owner's log. The handshake's line also contains the settings of the run."""
         with audit(event, context, message) as facts:
             yield facts
             if event == HANDSHAKE:
@@ -85,15 +85,18 @@ class PartySites(Sites):
     def end(
         self, client: PayloadClient[Any], context: Context, config: Mapping[str, Any], local: Mapping[str, Any]
     ) -> None:
-        """Write a party's own block after the last segment, or the scores that it has learnt.
+        """Write a party's block after the last segment, or the scores that it has computed.
 
-        They go under its ``state-dir`` or, if it has none, into the run directory of a server on the same machine.
+        They are written to its ``state-dir`` or, without one, to the run directory of a server on the same machine.
 
         Args:
-            config: the message's scalars. Their run token names the folder, else the salt of the segment does.
+            client: The client.
+            context: The node's context.
+            config: The message's scalars. The folder is named by their run token, else by the salt of the segment.
+            local: The paths in the message.
         """
         assert isinstance(client, VFB2Client)
-        if not isinstance(client.inbox, Segment):  # the party has only introduced itself
+        if not isinstance(client.inbox, Segment):  # only a handshake
             return
         party, node = client.party, context.node_config
         if isinstance(party.data, PartyTable | ScoreTable):
@@ -107,8 +110,8 @@ class PartySites(Sites):
             write_scores(path, ids, z, client.settings, block.classes)
             log(INFO, "party %d: the scores of %d rows are in %s", party.partition_id, len(ids), path)
         elif folder is None and config.get(PHASE) == DATA_SUMMARY and not client.settings.score_run:
-            lost = "party %d: its block of the model is lost when the run ends, and no row can be scored with it: %s"
-            log(WARNING, lost, party.partition_id, "its node config has no state-dir to keep it in")
+            lost = "party %d: its block of the model is lost when the run ends, so no row can be scored with it: %s"
+            log(WARNING, lost, party.partition_id, "its node config has no state-dir")
         elif folder is not None and client.block is not None:
             made_of = party.data.preprocessing(client.state.aligned)
             header = {
@@ -134,11 +137,11 @@ class PartySites(Sites):
 
 
 def make_party(config: RunConfig, context: Context, place: int, parties: int) -> Party:
-    """Return the party of a node. Its data are first read by `Party.data`, which raises `DataError` if they cannot be.
+    """Return the party of a node. `Party.data` reads its data on first access, and may then raise `DataError`.
 
     Raises:
-        ConfigError: the node config is wrong, or the run config does not fit it.
-        PolicyError: the party's policy forbids the run.
+        ConfigError: The node config is wrong, or the run config does not fit it.
+        PolicyError: The party's policy forbids the run.
     """
     node, vfb2 = context.node_config, settings_of(config)
     own = SiteConfig.of(node).vertical
@@ -176,16 +179,17 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
 
 
 def _addresses(own: VerticalTable) -> tuple[str, Address | None]:
-    """Return where the other parties reach a node, see `Party.advertised`, and where it listens if not there."""
+    """Return a node's address for the other parties (`Party.advertised`), and its listening address if it differs."""
     if own.listen and own.advertise in ("", UNREACHABLE):
         got = f"listen with advertise={own.advertise!r}" if own.advertise else "listen without advertise"
-        hint = "say in advertise where the others reach it"
-        raise ConfigError("node config", got=got, allowed="advertise alone, or listen with host:port in it", hint=hint)
+        hint = "set advertise to the address at which the other parties reach this node"
+        allowed = "advertise alone, or listen together with host:port in advertise"
+        raise ConfigError("node config", got=got, allowed=allowed, hint=hint)
     return own.advertise, Address("tcp", own.listen) if own.listen else None
 
 
 def _model_of(own: VerticalTable, vfb2: VFB2Settings) -> str:
-    """A party's network: its own, else the run's; nothing is imported."""
+    """Return the name of a party's network: its own, else the run's. Nothing is imported."""
     name = own.model or vfb2.model
     if not vfb2.embedding:
         return name
@@ -197,7 +201,7 @@ def _model_of(own: VerticalTable, vfb2: VFB2Settings) -> str:
 
 
 def policy_of(node: Mapping[str, Any]) -> Policy:
-    """The policy in a node config.
+    """Return the policy in a node config.
 
     Raises:
         ConfigError: A setting of the site has a wrong value.
@@ -219,7 +223,7 @@ def policy_of(node: Mapping[str, Any]) -> Policy:
 
 
 def _authorities(path: Path) -> tuple[bytes, ...]:
-    """The certificates (DER) in a PEM file."""
+    """Return the certificates (DER) in a PEM file."""
     try:
         return tuple(one.public_bytes(Encoding.DER) for one in x509.load_pem_x509_certificates(path.read_bytes()))
     except (ValueError, OSError) as error:
@@ -232,13 +236,13 @@ def _identity(own: VerticalTable) -> tuple[Identity | None, str | None]:
     if bool(certificate) != bool(key):
         got, lacks = ("peer-cert", "peer-key") if certificate else ("peer-key", "peer-cert")
         got = f"{got} without {lacks}"
-        raise ConfigError("node config", got=got, allowed="both or neither", hint=f"give {lacks} too")
+        raise ConfigError("node config", got=got, allowed="both keys or neither", hint=f"set {lacks} too")
     if authority and not certificate:
-        got, allowed = f"peer-ca {str(authority)!r} alone", "that with peer-cert and peer-key"
-        raise ConfigError("node config", got=got, allowed=allowed, hint="give them too")
+        got, allowed = f"peer-ca {str(authority)!r} alone", "peer-ca together with peer-cert and peer-key"
+        raise ConfigError("node config", got=got, allowed=allowed, hint="set peer-cert and peer-key too")
     for name, path in zip(PEER_FILES, files, strict=True):
         if path and not path.is_file():
-            got, hint = f"{str(path)!r}, which does not exist", "give the path of a PEM file"
+            got, hint = f"{str(path)!r}, which does not exist", f"set {name} to the path of a PEM file"
             raise ConfigError(f"node config: {name}", got=got, allowed="an existing file", hint=hint)
     if certificate is None or key is None:
         return None, None

@@ -1,4 +1,4 @@
-"""A party's own file: rows named by an id column, numbers scaled by the party's rows, text as one column per value."""
+"""A party's own file: rows with ids, numbers scaled by the party's rows, text as one column per value."""
 
 from __future__ import annotations
 
@@ -46,19 +46,20 @@ _read_lock = threading.Lock()
 
 
 def read_own(path: Path, key: str, read: Callable[[Path, int], T]) -> T:
-    """Read a party's own file; one thread reads at a time.
+    """Read a party's own file. Only one thread reads at a time.
 
     Args:
-        path: of the file.
-        key: the node config's, with the party.
-        read: called with the path and the time of the file's last change in nanoseconds, by which it may cache.
+        path: The path of the file.
+        key: The key of the node config, with the party, for errors.
+        read: Reads the file. It gets the path and the time of the file's last change in nanoseconds, for caching.
 
     Raises:
-        DataError: there is no such file, or what ``read`` raises; names the key.
+        DataError: The file does not exist, or ``read`` raises the error. The error names the key.
     """
     try:
         if not path.is_file():
-            raise DataError(repr(str(path)), got="no such file", allowed="an existing file", hint="give its path")
+            hint = "set the path of an existing file"
+            raise DataError(repr(str(path)), got="no such file", allowed="an existing file", hint=hint)
         with _read_lock:
             return read(path, path.stat().st_mtime_ns)
     except DataError as error:
@@ -81,34 +82,38 @@ class _Split(NamedTuple):
     """Rows divided into training and test rows."""
 
     holding: Holding
-    rows: Rows  # places of the training rows
-    preprocessing: Preprocessing  # fitted to these
+    rows: Rows  # indices of the training rows
+    preprocessing: Preprocessing  # fitted to the training rows
 
 
 class PartyTable:
     """The rows of one party's csv or parquet file, in the order of their ids.
 
-    The test rows are drawn from the seed and the number of rows alone, so that a party without labels draws the same
-    ones. Numeric columns are scaled and filled by the party's own training rows, of which it tells nobody; a text
-    column becomes one 0/1 column for each value in the file, and with the scale "bins" a numeric column one for each
-    bin between quantiles of the file.
+    The test rows depend only on the seed and the number of rows, so a party without labels draws the same test rows.
+    Numeric columns are scaled and filled by the party's own training rows, whose statistics it does not reveal. A text
+    column becomes a 0/1 column for each value in the file. With the scale "bins", a numeric column becomes a 0/1 column
+    for each bin between quantiles of the file.
 
     Attributes:
-        labelled: whether the file has the label column.
-        columns: number of features after the encoding.
-        names: of these features.
-        classes: of the labels, for a problem of several; else ().
-        block: None, as the rows are trained on.
-        read: names of the file's columns that are features, and of the column with the labels.
+        labelled: Whether the file has the label column.
+        columns: The number of features after the encoding.
+        names: The names of these features.
+        classes: The classes of the labels, for a problem with several classes; else ().
+        block: None, since the rows are trained on.
+        read: The names of the file's columns that are features, and of the column with the labels.
 
     Args:
-        objective: whose labels the file may hold.
-        intercept: whether a party with labels has a column of ones, the last of its features.
-        use: The owner's demands on the use of the columns.
+        path: The path of the file.
+        spec: The run's keys of the data.
+        id_column: The column of the ids.
+        objective: The objective, which determines the labels' form.
+        intercept: Whether a party with labels has a column of ones, the last of its features.
+        use: The owner's limits on the use of the columns.
 
     Raises:
-        PolicyError: the run uses the columns in another way than the owner allows.
-        DataError: names a column that is missing, has gaps or cannot be encoded, or two rows with the same id.
+        PolicyError: The run uses the columns in another way than the owner allows.
+        DataError: A column is missing, has gaps or cannot be encoded, or two rows have the same id. The error names
+            the column or the rows.
     """
 
     keys: Mapping[str, Any] = MappingProxyType({})
@@ -157,14 +162,14 @@ class PartyTable:
                 self._question, self._sides = _told_apart(label_column, classes, positive, codes)
             else:
                 self._labels = numeric_column(column)
-        # other parties hold the other columns that feature-columns names
+        # other parties have the remaining columns of feature-columns
         columns = [column for column in fill_in(named, frame.columns) if column.name in frame.columns]
         if not columns:
             got, hint = "no column of features, only id and label", "add columns of features"
             if spec.feature_columns or spec.drop_columns:
-                got = "no column that is in feature-columns and that drop-columns leaves, beside id and label"
-                hint = "name one of this party's in feature-columns, or leave it out of drop-columns"
-            raise DataError(path, got=got, allowed="one at least", hint=hint)
+                got = "no column, except id and label, that feature-columns and drop-columns leave"
+                hint = "add a column of this party to feature-columns, or remove it from drop-columns"
+            raise DataError(path, got=got, allowed="at least one column of features", hint=hint)
         check_columns(frame, columns, spec, private=True)
         encoded = encode(frame, columns, np.arange(len(frame)), spec)
         hit_lines = describe_hits(parse_markers(spec.missing_values), hits, len(frame))
@@ -182,7 +187,7 @@ class PartyTable:
         self._splits: dict[bytes | None, _Split] = {}
         gaps = {feature.column for feature in self._preprocessing.inputs} & set(frame.columns[frame.isna().any()])
         self._gaps = np.array([name in gaps for name in self._preprocessing.columns])
-        # The party says how many columns it has before it knows which rows are trained on: bins are of all its rows.
+        # The party reports its number of columns before it knows the training rows, so bins are over all its rows.
         self._whole = self._fit(np.arange(len(self._values)))
         self.names = [*self._whole.names, *([INTERCEPT] if self._intercept else [])]
         raw = [self._preprocessing.columns.index(feature.column) for feature in self._whole.outputs]
@@ -202,7 +207,7 @@ class PartyTable:
         """Return a mark of each training row: hash of label column and class sets, the label's set, and the row's id.
 
         Returns:
-            Texts that do not depend on which set is the positive one; None for a regression or without labels.
+            Texts that do not depend on which set is positive. None for a regression or without labels.
         """
         if self._sides is None:
             return None
@@ -222,7 +227,7 @@ class PartyTable:
         fitted = self._whole if self._whole.scale == "bins" else self._fit(rows[train])
         constant = [feature.name for feature in fitted.inputs if feature.deviation == 0.0]
         if constant:
-            _log.warning("columns with one number in all training rows, which have no effect: %s", ", ".join(constant))
+            _log.warning("columns without effect, with the same number in all training rows: %s", ", ".join(constant))
         features = encode_rows(fitted, self._values[rows], intercept=self._intercept)
         self._use.check_varying(features[train], self._groups)
         labels = () if self._labels is None else (self._labels[rows[train]], self._labels[rows[test]])
@@ -233,7 +238,7 @@ class PartyTable:
 
 
 def encode_rows(preprocessing: Preprocessing, values: Array, *, intercept: bool) -> Array:
-    """Return the features (n, d) of encoded rows, the last of which are ones if there is an intercept."""
+    """Return the features (n, d) of encoded rows. With an intercept, the last column is ones."""
     features = preprocessing.transform(values)
     return np.column_stack((features, np.ones(len(features)))) if intercept else features
 
@@ -247,30 +252,30 @@ def read_ids(path: Path, frame: pd.DataFrame, column: str) -> NDArray[np.str_]:
         column: The column of ids.
 
     Raises:
-        DataError: There is no such column, or ids are missing or occur twice.
+        DataError: The column does not exist, or ids are missing or occur twice.
     """
     if column not in frame.columns:
         known = ", ".join(map(str, frame.columns[:20]))
-        raise DataError(path, got=f"no column {column!r}", allowed=f"one of {known}", hint="set vfb2.id-column")
+        raise DataError(path, got=f"no column {column!r}", allowed=f"the columns {known}", hint="set vfb2.id-column")
     found = frame[column]
     place, missing = f"{path}, column {column!r}", int(found.isna().sum())
     if missing:
         got = f"{missing:,} of {len(found):,} ids missing"
-        raise DataError(place, got=got, allowed="none", hint="fill or drop them")
+        raise DataError(place, got=got, allowed="an id in every row", hint="fill the ids, or drop these rows")
     ids = found.astype(str).to_numpy(dtype=object).astype(str)
     values, counts = np.unique(ids, return_counts=True)
     if (counts > 1).any():
         first, second = (np.flatnonzero(ids == values[counts > 1][0])[:2] + 1).tolist()
         # The error leaves the site, so it names the rows by number and not by id.
-        got = f"{int((counts > 1).sum()):,} ids more than once, such as that of rows {first} and {second}"
-        raise DataError(place, got=got, allowed="once", hint="drop the others")
+        got = f"{int((counts > 1).sum()):,} ids more than once, such as in rows {first} and {second}"
+        raise DataError(place, got=got, allowed="each id once", hint="drop the repeated rows")
     return ids
 
 
 def _told_apart(
     label_column: str, classes: Sequence[str], positive: NDArray[np.bool_], codes: NDArray[np.int64]
 ) -> tuple[str, NDArray[np.int64]]:
-    """Return a hash that names the two sets of classes in a label column, and the set of each row (rows,), 0 or 1."""
+    """Return a hash of the two sets of classes in a label column, and the set of each row (rows,), 0 or 1."""
     sets = [[one for one, put in zip(classes, positive, strict=True) if put == side] for side in (False, True)]
     named = json.dumps([label_column, *sorted(sets)])
     sides = positive.astype(np.int64)[codes]

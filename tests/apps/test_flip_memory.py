@@ -82,7 +82,7 @@ def test_flips_of_another_reporter_are_kept_beside_ones_own(tmp_path: Path) -> N
 def test_what_is_damaged_is_not_drawn_again(name: str, told: str, tmp_path: Path) -> None:
     FlipMemory(tmp_path).recall(MARKS[:5], 1.0)
     (tmp_path / name).write_bytes(b"cut")
-    with pytest.raises(ConfigError, match=f"state-dir: got unusable label flips: .*{told}.*; bring back a copy"):
+    with pytest.raises(ConfigError, match=f"state-dir: got unusable label flips: .*{told}.*; restore a copy"):
         FlipMemory(tmp_path).recall(MARKS[:5], 1.0)
 
 

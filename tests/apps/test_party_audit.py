@@ -77,7 +77,7 @@ def test_a_refusal_and_a_failure_leave_one_too(tmp_path: Path) -> None:
     del nodes[1]["fewest-parties"]
     file = Path(str(nodes[1]["data-path"]))
     file.write_text(file.read_text() + f"{IDS[7]},1,1,1,1\n")
-    with pytest.raises(RuntimeError, match="1 ids more than once, such as that of rows") as caught:
+    with pytest.raises(RuntimeError, match="1 ids more than once, such as in rows") as caught:
         play(tmp_path / "failed", CSV, nodes)
     assert "patient" not in str(caught.value)
     line = lines(log)[-1]
@@ -92,7 +92,7 @@ def test_a_refusal_and_a_failure_leave_one_too(tmp_path: Path) -> None:
 def test_a_log_that_cannot_be_written_ends_the_run_before_it_begins(log: str, told: str, tmp_path: Path) -> None:
     nodes, _ = own_files(tmp_path, [EVERYBODY] * 3)
     nodes[0]["audit-log"] = str(tmp_path / log)
-    with pytest.raises(RuntimeError, match=f"party 0: audit-log: got '.*': {told}, allowed: a file that can be"):
+    with pytest.raises(RuntimeError, match=f"party 0: audit-log: got '.*': {told}, allowed: a writable file"):
         play(tmp_path / "run", CSV, nodes)
 
 

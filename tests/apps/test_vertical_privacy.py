@@ -144,14 +144,14 @@ def test_the_last_party_to_leave_a_folder_removes_it(tmp_path: Path) -> None:
         ({}, {"advertise": 8080}, "advertise: got 8080, allowed: host:port"),
         ({}, {"advertise": "bank.example"}, "advertise: got 'bank.example', allowed: host:port"),
         ({}, {"advertise": "bank:7000", "listen": "0.0.0.0"}, "listen: got '0.0.0.0', allowed: host:port"),
-        ({}, {"listen": "0.0.0.0:7000"}, "got listen without advertise, allowed: advertise alone, or listen with"),
+        ({}, {"listen": "0.0.0.0:7000"}, "got listen without advertise, allowed: advertise alone, or listen together"),
         ({}, {"advertise": "none", "listen": "0.0.0.0:7000"}, "got listen with advertise='none', allowed: advertise"),
         ({}, {"peer-cert": "a.pem"}, "got peer-cert without peer-key"),
-        ({}, {"peer-ca": "a.pem"}, "peer-ca 'a.pem' alone, allowed: that with peer-cert and peer-key"),
+        ({}, {"peer-ca": "a.pem"}, "peer-ca 'a.pem' alone, allowed: peer-ca together with peer-cert and peer-key"),
         ({}, {"peer-cert": "/nowhere.pem", "peer-key": "b"}, "peer-cert: got '/nowhere.pem', which does not exist"),
         ({}, {"data-path": "/nowhere.csv"}, "allowed: csv, parquet, since a party with a data-path reads a table"),
-        ({"dataset": "csv"}, {}, "partition 0: data-path: got nothing, .* 'csv' is read from files; give the node a"),
-        ({"vfb2.alignment": "intersection"}, {}, "simulated parties, who hold the same rows"),
+        ({"dataset": "csv"}, {}, "partition 0: data-path: got nothing, .* 'csv' is read from files; set"),
+        ({"vfb2.alignment": "intersection"}, {}, "simulated parties, which have the same rows"),
     ],
 )
 def test_what_a_party_cannot_use(config: dict[str, Scalar], node: dict[str, Scalar], told: str, tmp_path: Path) -> None:

@@ -118,8 +118,8 @@ def test_the_split_is_the_seed_s() -> None:
 @pytest.mark.parametrize(
     ("columns", "told"),
     [
-        ({"name": [1, 2], "x": [1.0, 2.0]}, "no column 'id', allowed: one of name, x; set vfb2.id-column"),
-        ({"id": [1, 2, 1], "x": [1.0, 2.0, 3.0]}, "1 ids more than once, such as that of rows 1 and 3"),
+        ({"name": [1, 2], "x": [1.0, 2.0]}, "no column 'id', allowed: the columns name, x; set vfb2.id-column"),
+        ({"id": [1, 2, 1], "x": [1.0, 2.0, 3.0]}, "1 ids more than once, such as in rows 1 and 3"),
         ({"id": ["a", None], "x": [1.0, 2.0]}, "1 of 2 ids missing"),
         ({"id": [1, 2, 3], "x": [1.0, np.nan, 3.0]}, "column 'x': got 1 of 3 cells missing"),
         ({"id": [1, 2], "town": ["x", None]}, "column 'town': got 1 of 2 cells missing"),
@@ -135,7 +135,7 @@ def test_a_file_that_cannot_be_used_says_why(columns: dict[str, Any], told: str,
 
 @pytest.mark.parametrize("keys", [{"feature_columns": "others"}, {"drop_columns": "a,b"}])
 def test_a_party_of_whose_columns_none_is_chosen_hears_of_the_keys(keys: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no column that is in feature-columns and that drop-columns leaves, beside"):
+    with pytest.raises(DataError, match="no column, except id and label, that feature-columns and drop-columns leave"):
         table(tmp_path, rows_of(4), replace(SPEC, **keys))
 
 
