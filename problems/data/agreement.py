@@ -151,7 +151,7 @@ def measure(
 
 
 def agree(preprocessing: Preprocessing, sites: Sequence[Statistics]) -> Agreed:
-    """Return the numbers by which all sites scale and fill: those of the pooled rows, up to the precision of `sketch`.
+    """Return the numbers by which all sites scale and fill: the pooled rows' numbers, up to the precision of `sketch`.
 
     Constant columns have exactly their value as mean and exactly 0 as deviation.
 

@@ -56,7 +56,7 @@ class SiteRows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of a sample's features, without those that mark missing cells, which a table may add."""
+        """The shape of a sample's features, without the marks of missing cells that a table may add."""
         return tuple(self.features.shape[1:])
 
     def class_counts(self, rows: Int64[np.ndarray, "some"]) -> tuple[int, int]:

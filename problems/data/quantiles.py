@@ -17,7 +17,7 @@ def sketch(cells: Float64[np.ndarray, "n"], count: int | None = None, least: int
     """Return the quantiles of a column that a site reports, ascending: the borders between groups of nearly equal size.
 
     Each group has at least 10 cells, so a quantile is at least 10 rows away from either end and from other quantiles,
-    and there are at most 64 groups. A border lies midway between two cells, so it is no single row's value.
+    and there are at most 64 groups. A border lies midway between two cells, so it never equals a single row's value.
 
     Args:
         cells: The cells that are not missing; with fewer than 20 there is no border.

@@ -1,1 +1,1 @@
-"""Readers: from files, bundled sets and the hub to the rows of a data set, one module per kind."""
+"""Readers of data sets: one module for each kind of file, bundled set or hub."""

@@ -35,13 +35,13 @@ def svmlight(train: Path, test: Path | None, features: int | None = None, *, sit
     """Return svmlight text as dense rows in float32.
 
     Args:
-        train: as of `read_svmlight`.
-        test: as of `read_svmlight`.
-        features: as of `read_svmlight`.
-        site: as of `read_svmlight`.
+        train: See `read_svmlight`.
+        test: See `read_svmlight`.
+        features: See `read_svmlight`.
+        site: See `read_svmlight`.
 
     Raises:
-        DataError: as `read_svmlight`, or when dense rows would not fit into memory.
+        DataError: See `read_svmlight`; or dense rows would not fit into memory.
     """
     matrix, labels, train_count = read_svmlight(train, test, features, dtype=np.float32, site=site)
     return make_source(labels, _dense(train, matrix), train_count)
@@ -50,16 +50,16 @@ def svmlight(train: Path, test: Path | None, features: int | None = None, *, sit
 def svmlight_rows(
     path: Path, width: int, *, from_one: bool
 ) -> tuple[Float32[np.ndarray, "n {width}"], Float64[np.ndarray, "n"]]:
-    """Return the features and labels of new rows, whose indices must mean what they meant in training.
+    """Return the features and labels of new rows, whose indices must mean the same as in training.
 
     Args:
-        path: the file.
-        width: how many features the model takes.
-        from_one: whether indices started at 1 in training; if not, that was guessed, and the file must show it: by an
-            index 0, or by one that is ``width``.
+        path: The file.
+        width: The number of the model's features.
+        from_one: Whether indices started at 1 in training. If not, their start was guessed, and the file must prove it
+            by an index that is 0 or ``width``.
 
     Raises:
-        DataError: the file cannot be read, has more features, or leaves open where its indices start.
+        DataError: The file cannot be read, has more features, or does not show where its indices start.
     """
     loaded, labels = _load_svmlight([path], width + 1, np.float32, zero_based=True, site=False)
     matrix = loaded.tocsc()
@@ -85,10 +85,10 @@ def _dense(path: Path, matrix: Any) -> Float32[np.ndarray, "n f"]:
 
 
 def a9a(path: Path) -> Source:
-    """Return the rows of `path`, of 123 features, whose education, one of 16 columns, is their site.
+    """Return the rows of `path`, with 123 features; a row's site is its education, one of 16 columns.
 
     Raises:
-        DataError: as `svmlight`, or a row has not one level of education.
+        DataError: See `svmlight`; or a row does not have exactly one level of education.
     """
     matrix, labels, _ = read_svmlight(path, None, A9A_FEATURES, dtype=np.float32)
     features = matrix.toarray()
@@ -104,21 +104,21 @@ def read_svmlight(
 ) -> tuple[Any, Float64[np.ndarray, "n"], int | None]:
     """Read svmlight text.
 
-    Whether indices start at 0 or 1 is guessed from the files. With a fixed number of features they start at 1, and in a
-    site's file too, because different guesses would shift the columns of one site against another's.
+    The start of the indices, 0 or 1, is guessed from the files. With a fixed number of features it is 1. It is also 1
+    in a site's file, because different guesses would shift one site's columns against another's.
 
     Args:
-        train: the file of the training rows.
-        test: the file of the test rows; None for none.
-        features: how many there are; None for as many as occur.
-        dtype: of the features.
-        site: whether it is one site's file.
+        train: The file of the training rows.
+        test: The file of the test rows; None without test rows.
+        features: The number of features; None: as many as occur.
+        dtype: The features' number type.
+        site: Whether the file belongs to one site.
 
     Returns:
         The rows as CSR (n, f), their labels, and the number of training rows, None without a test file.
 
     Raises:
-        DataError: when a file cannot be read as svmlight.
+        DataError: A file cannot be read as svmlight.
     """
     paths = [path for path in (train, test) if path is not None]
     zero_based: bool | str = False if site or features is not None else "auto"
@@ -130,7 +130,7 @@ def read_svmlight(
 def _load_svmlight(
     paths: list[Path], features: int | None, dtype: type, *, zero_based: bool | str, site: bool
 ) -> list[Any]:
-    """Matrix and labels of each file."""
+    """Return the matrix and labels of each file."""
     from sklearn.datasets import load_svmlight_files
 
     try:
@@ -148,15 +148,14 @@ def _load_svmlight(
 def npz(train: Path, test: Path | None) -> Source:
     """Return the arrays of an npz file: `X` and `y` (or `features` and `labels`), `X_test` and `y_test` if present.
 
-    uint8 features are taken as pixels. A file of MedMNIST is taken as it is; its validation images join the training
-    images.
+    uint8 features are pixels. A file of MedMNIST can be used as it is; its validation images join the training images.
 
     Args:
-        train: the file.
-        test: another one that holds the test arrays instead; None for none.
+        train: The file.
+        test: A separate file with the test arrays; None without such a file.
 
     Raises:
-        DataError: a needed array is missing; lists the names in the file.
+        DataError: A needed array is missing; lists the names in the file.
     """
     arrays = _arrays(train)
     pair = _pair(train, arrays, "")
@@ -167,15 +166,15 @@ def npz(train: Path, test: Path | None) -> Source:
 
 
 def join(where: str | Path, pair: Pair, held_out: Pair | None) -> Source:
-    """Return training arrays and, if there are any, test arrays as one source.
+    """Combine training arrays and, if there are any, test arrays in one source.
 
     Args:
-        where: they come from, for the error.
-        pair: the features (n, *shape) and labels (n,) to train with, as `check_pair` demands.
-        held_out: those to test on; None for none.
+        where: The origin of the arrays, for the error.
+        pair: The features (n, *shape) and labels (n,) of the training rows, valid for `check_pair`.
+        held_out: The arrays of the test rows; None without test rows.
 
     Raises:
-        DataError: the test features differ in shape or number type.
+        DataError: The test features differ in shape or number type.
     """
     features, labels = pair
     if held_out is None:
@@ -191,10 +190,10 @@ def join(where: str | Path, pair: Pair, held_out: Pair | None) -> Source:
 
 
 def npz_rows(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Return the features of new rows, and their labels if there are any: of the test split if the file has one.
+    """Return the features of new rows, and their labels if there are any; of the test split if the file has one.
 
     Raises:
-        DataError: there are no features, or what there is does not belong together.
+        DataError: There are no features, or the arrays do not fit together.
     """
     arrays = _arrays(path)
     for ending in ("_test", ""):
@@ -211,7 +210,7 @@ def _lacking(path: Path, arrays: dict[str, NDArray[Any]], wanted: str) -> DataEr
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of an npz file; those of MedMNIST under our names."""
+    """Return the arrays of an npz file; MedMNIST's arrays get our names."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
@@ -223,7 +222,7 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _from_medmnist(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """The arrays under our names: images (n, channels, height, width), labels (n,)."""
+    """Return MedMNIST's arrays under our names: images (n, channels, height, width), labels (n,)."""
 
     def join(part: str, *splits: str) -> NDArray[Any]:
         return np.concatenate([arrays[f"{split}_{part}"] for split in splits])
@@ -237,7 +236,7 @@ def _from_medmnist(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 
 def _pair(path: Path, arrays: dict[str, NDArray[Any]], ending: str) -> Pair | None:
-    """Features and labels whose names have an ending; None if neither is there."""
+    """Return the features and labels whose names have an ending; None if neither exists."""
     features, labels = _features(arrays, ending), _labels(arrays, ending)
     if features is None and labels is None:
         return None
@@ -249,15 +248,15 @@ def _pair(path: Path, arrays: dict[str, NDArray[Any]], ending: str) -> Pair | No
 
 
 def check_pair(where: str | Path, features: NDArray[Any], labels: NDArray[Any] | None) -> None:
-    """Check features, and labels where there are some.
+    """Check features and, if there are any, labels.
 
     Args:
-        where: they come from, for the error.
-        features: of any shape and number type.
-        labels: of any shape and type; None for none.
+        where: The origin of the arrays, for the error.
+        features: An array of any shape and number type.
+        labels: An array of any shape and type; None without labels.
 
     Raises:
-        DataError: the features are no numbers (n, ...), or there is not one label a row.
+        DataError: The features are not numbers of shape (n, ...), or there is not exactly one label per row.
     """
     if features.ndim < 2 or features.dtype.kind not in "biuf":
         got = f"features {features.shape} {features.dtype}"

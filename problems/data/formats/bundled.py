@@ -48,7 +48,7 @@ def breast_cancer() -> Source:
 
 
 def _read(name: str, header: int = 0) -> tuple[Float64[np.ndarray, "n f"], Int64[np.ndarray, "n"]]:
-    """What scikit-learn's loaders return, whose imports cost a deployed site seconds for each message."""
+    """Return the result of scikit-learn's loaders, whose imports would cost a deployed site seconds per message."""
     path = distribution("scikit-learn").locate_file(f"sklearn/datasets/data/{name}")
     table = np.loadtxt(str(path), delimiter=",", skiprows=header)
     return table[:, :-1], table[:, -1].astype(np.int64)
@@ -59,7 +59,7 @@ def synthetic_pl(seed: int, num_clients: int) -> Float32[np.ndarray, "{100*num_c
 
     Xie et al., "A Federated Learning Framework for Nonconvex-PL Minimax Problems", Section 6.1: client i's
     samples (a, b, c) are N(w_i, 0.1 I), and w_i is N(0, 0.5 I); 0.1 and 0.5 are variances. A client's samples do
-    not depend on how many clients there are.
+    not depend on the number of clients.
     """
     clients = np.empty((num_clients, PL_SAMPLES, 3, PL_DIM), dtype=np.float32)
     for client in range(num_clients):
@@ -72,16 +72,16 @@ def synthetic_pl(seed: int, num_clients: int) -> Float32[np.ndarray, "{100*num_c
 def synthetic_sparse_logistic(
     seed: int, client: int, alpha: float, beta: float, samples: int
 ) -> tuple[Float64[np.ndarray, "n 60"], Int8[np.ndarray, "n"]]:
-    """Return one client's samples, of unit norm, and their labels, 0 or 1; docs/data-sets.md says how they are drawn.
+    """Return one client's samples, of unit norm, and their labels, 0 or 1; docs/data-sets.md explains the distribution.
 
     The training samples come first, then max(1, samples // 10) test samples.
 
     Args:
-        seed: the run's.
-        client: its number; each draws other samples.
-        alpha: variance over clients of their label vectors' mean.
-        beta: variance over clients of their samples' mean.
-        samples: how many there are to train with.
+        seed: The run's seed.
+        client: The client's number; each client draws other samples.
+        alpha: The variance over clients of their label vectors' mean.
+        beta: The variance over clients of their samples' mean.
+        samples: The number of training samples.
     """
     rng = stream(seed, SPARSE_LOGISTIC, client)
     label_mean = rng.normal(0.0, math.sqrt(alpha))
@@ -98,7 +98,7 @@ def synthetic_sparse_logistic(
 def synthetic_offset_sites(seed: int) -> Source:
     """Return 16 sites with an offset each: 11,520 rows of 10 features, classes "0" and "1".
 
-    docs/data-sets.md says how they are drawn.
+    docs/data-sets.md explains the distribution.
     """
     offsets = stream(seed, "offset-sites offsets").normal(0.0, 3.0, size=SITES)
     features, labels, sites = [], [], []
@@ -127,12 +127,12 @@ def synthetic_long_servedio(seed: int) -> Source:
     """Return 8,000 rows of 21 features on which a convex loss fails if labels are flipped, classes "0" and "1".
 
     Long and Servedio, "Random classification noise defeats all convex potential boosters", 2010. A feature is the label
-    as -1 or 1, or its opposite; docs/data-sets.md says which. Half of the rows are for training.
+    as -1 or 1, or its opposite; docs/data-sets.md explains which. Half of the rows are for training.
     """
     rng = stream(seed, "long-servedio")
     labels = rng.integers(0, 2, 2 * NOISY_ROWS)  # (n,)
     kind = rng.integers(0, 4, len(labels))
-    # How many of the first 11 features and of the last 10 are the label: all, the first only, or 5 and 6 at random.
+    # How many of the first 11 features and of the last 10 equal the label: all, the first only, or 5 and 6 at random.
     counts = np.array([(11, 10), (11, 0), (5, 6), (5, 6)])[kind]
     ranks = [rng.random((len(labels), width)).argsort(axis=1) for width in (11, 10)]
     is_label = np.concatenate([ranks[part] < counts[:, part, None] for part in (0, 1)], axis=1)

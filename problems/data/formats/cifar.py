@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 in the forms their page offers: pickled "python version" and binary files."""
+"""CIFAR-10 and CIFAR-100 in the forms of their page: pickled "python version" and binary files."""
 
 import _codecs
 import io
@@ -27,7 +27,7 @@ Batch = tuple[UInt8[np.ndarray, "n 3072"], Int64[np.ndarray, "n"]]
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Rebuilds containers, numbers, text and numpy arrays; every other name in a file is refused."""
+    """Unpickler that rebuilds containers, numbers, text and NumPy arrays, and refuses all other names in a file."""
 
     _allowed: dict[tuple[str, str], Any] = {  # noqa: RUF012 - never written to
         ("numpy", "ndarray"): np.ndarray,
@@ -48,14 +48,14 @@ def cifar(name: str, root: Path) -> Source | None:
     """Return a data set from its files.
 
     Args:
-        name: "cifar10", or "cifar100", of which the fine labels are read.
-        root: the folder of the files, or the one above it.
+        name: "cifar10", or "cifar100", for which the fine labels are read.
+        root: The folder of the files, or the folder above it.
 
     Returns:
-        All rows; None when no file of either form is there.
+        All rows; None if there is no file of either form.
 
     Raises:
-        DataError: when some batches are missing, damaged, or hold anything but arrays.
+        DataError: Some batches are missing, damaged, or contain anything but arrays.
     """
     names, key, label_bytes = BATCHES[name]
     for home in homes(root):

@@ -1,4 +1,4 @@
-"""The types of text columns: spaces around cells must not decide on them."""
+"""The types of text columns, independent of spaces around cells."""
 
 import io
 from collections.abc import Collection
@@ -36,7 +36,7 @@ POINTS_BETWEEN_THOUSANDS = r"[-+]?[1-9]\d{0,2}(?:\.\d{3})*(?:,\d+)?|0"
 
 
 def is_text(column: "pd.Series[Any]") -> bool:
-    """Whether a column has text."""
+    """Return whether a column contains text."""
     import pandas as pd
 
     if pd.api.types.is_object_dtype(column.dtype):
@@ -45,11 +45,11 @@ def is_text(column: "pd.Series[Any]") -> bool:
 
 
 def text_columns(frame: "pd.DataFrame", others: Collection[str] = ()) -> list[str]:
-    """Return the names of the columns that have text.
+    """Return the names of the columns that contain text.
 
     Args:
-        frame: A table whose names are all different.
-        others: Names to leave out.
+        frame: A table with different column names.
+        others: The names to leave out.
     """
     return [name for name in frame.columns if name not in others and is_text(frame[name])]
 
@@ -64,7 +64,7 @@ def distinct_cells(column: "pd.Series[Any]") -> "pd.Series[Any]":
 def count_share(column: "pd.Series[Any]", pattern: str) -> float:
     """Return the share of the different cells of a text column, without missing ones, that a pattern matches.
 
-    Spaces around cells do not count. 0 for a column without cells.
+    Spaces around cells are ignored. 0 for a column without cells.
     """
     cells = distinct_cells(column).str.strip()
     cells = cells[~cells.isin(NA_WORDS)]
@@ -72,11 +72,11 @@ def count_share(column: "pd.Series[Any]", pattern: str) -> float:
 
 
 def convert_spaced(frame: "pd.DataFrame", words: Collection[str], decimal: str) -> "pd.DataFrame":
-    """Return a table in which cells that differ from missing ones, numbers or truths in spaces only are such cells.
+    """Convert cells that differ from missing ones, numbers or truth values only in spaces.
 
     Args:
-        frame: The table, as pandas has read it.
-        words: Columns that stay text.
+        frame: The table that pandas has read.
+        words: The columns that stay text.
         decimal: The decimal mark.
     """
     converted = {}
@@ -97,7 +97,7 @@ def convert_spaced(frame: "pd.DataFrame", words: Collection[str], decimal: str) 
 def _retype(
     column: "pd.Series[Any]", cells: "pd.Series[Any]", stripped: "pd.Series[Any]", decimal: str
 ) -> "pd.Series[Any]":
-    """Return a column whose cells are numbers or truths, if all cells without spaces are.
+    """Return a column with numbers or truth values, if all its cells without spaces are such values.
 
     Args:
         column: The column.
@@ -109,7 +109,7 @@ def _retype(
 
     if not len(cells) or stripped.str.contains('["\r\n\x01]', regex=True).any():
         return column
-    # pandas' own parser makes the numbers that a file without the spaces would give
+    # pandas' own parser makes the same numbers as from a file without the spaces
     lines = io.StringIO("\n".join(["cell", *stripped]))
     parsed = pd.read_csv(lines, sep="\x01", decimal=decimal, low_memory=False)["cell"]
     if is_text(parsed) or len(parsed) != len(cells):

@@ -16,7 +16,7 @@ from problems.data.spec import DataError
 _HEAD = 4096
 _MOST_LAYERS = 3  # such as a csv in a zip in a gzip
 _SAVE = "save the table as csv (in a spreadsheet: CSV UTF-8) or as .xlsx"
-# First bytes of files that are not tables we read, and their names.
+# First bytes of files that are not supported tables, and their names.
 _REFUSED: tuple[tuple[bytes, str], ...] = (
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old .xls workbook, or a workbook with a password"),
     (b"\x28\xb5\x2f\xfd", "a file that zstd has packed"),
@@ -49,7 +49,7 @@ class Contents:
     Attributes:
         path: The file.
         kind: "text", "parquet" or "workbook".
-        content: The unpacked bytes. None if the file is not packed: `open` reads it from the disk.
+        content: The unpacked bytes. None: the file is not packed, and `open` reads it from the disk.
         packing: The packings that were removed, such as ("gzip",).
     """
 
@@ -67,7 +67,7 @@ def open_table(path: Path) -> Contents:
     """Recognise a table's file by its first bytes, and unpack it.
 
     Raises:
-        DataError: The file cannot be read, is damaged, is not a table, or is a table of a kind that is not supported.
+        DataError: The file cannot be read, is damaged, is not a table, or is a table of an unsupported kind.
     """
     try:
         with path.open("rb") as file:
@@ -100,7 +100,7 @@ def open_table(path: Path) -> Contents:
 
 
 def open_packed(path: Path) -> BinaryIO:
-    """Return a stream of a file's bytes, unpacked if the first bytes are those of gzip or bzip2."""
+    """Return a stream of a file's bytes, unpacked if it starts with the signature of gzip or bzip2."""
     with path.open("rb") as file:
         head = file.read(10)
     if head.startswith(b"\x1f\x8b"):
@@ -109,7 +109,7 @@ def open_packed(path: Path) -> BinaryIO:
 
 
 def _packing(head: bytes) -> tuple[str, Callable[[Path, bytes], bytes]] | None:
-    """The packing that first bytes show, and the function that removes it."""
+    """Return the packing that a file's first bytes show, and the function that removes it."""
     if head.startswith(b"\x1f\x8b"):
         return "gzip", lambda _, content: gzip.decompress(content)
     if _is_bzip2(head):
@@ -124,7 +124,7 @@ def _is_bzip2(head: bytes) -> bool:
 
 
 def _office(path: Path, content: bytes) -> str:
-    """ "workbook" if a zip archive is one, "" if it is an ordinary archive."""
+    """Return "workbook" if a zip archive is a workbook, "" if it is an ordinary archive."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         names = set(archive.namelist())
         kind = archive.read("mimetype").decode("ascii", "replace") if "mimetype" in names else ""

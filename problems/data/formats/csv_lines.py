@@ -1,6 +1,6 @@
-"""Check the lines of a text table before it is read: quotes, numbers of cells, empty lines.
+"""Checks of a text table's lines before it is read: quotes, numbers of cells, empty lines.
 
-To pandas a lone quote begins a cell that ends at the next quote, lines below, and short lines end in missing cells.
+For pandas, a lone quote starts a cell that ends at the next quote, lines below, and short lines end in missing cells.
 Both are errors here, which name the line of the file.
 """
 
@@ -23,10 +23,10 @@ class Lines:
     """The lines of a text table.
 
     Attributes:
-        total: Number of lines, with the header's.
-        rows: Number of rows below the header.
-        empty: Number of lines that are empty or have spaces only.
-        within: Number of line breaks inside quoted cells.
+        total: The number of lines, including the header's.
+        rows: The number of rows below the header.
+        empty: The number of lines that are empty or contain only spaces.
+        within: The number of line breaks inside quoted cells.
     """
 
     total: int
@@ -36,7 +36,7 @@ class Lines:
 
 
 class NotTextError(Exception):
-    """Some bytes are not text in UTF-8. ``line`` is the first such line."""
+    """Bytes that are not text in UTF-8. ``line`` is the first such line."""
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(why)
@@ -48,14 +48,14 @@ def check_lines(path: Path, stream: BinaryIO, mark: str, columns: int, first: in
 
     Args:
         path: The file, for errors.
-        stream: The file in UTF-8, at the first line below the header. Closed at the end.
+        stream: The file in UTF-8, at the first line below the header; closed at the end.
         mark: The separator.
-        columns: Number of columns that the header names.
-        first: Number of the first line below the header.
+        columns: The number of columns in the header.
+        first: The number of the first line below the header.
 
     Raises:
         NotTextError: A line is not in UTF-8.
-        DataError: Names the first line with a stray quote, or with more or fewer cells than the header.
+        DataError: A line has a stray quote, or more or fewer cells than the header; names the first such line.
     """
     separators, well_quoted = columns - 1, _well_quoted(mark)
     quoted_row = _well_quoted(mark, f"{{{separators}}}")
@@ -81,11 +81,11 @@ def check_lines(path: Path, stream: BinaryIO, mark: str, columns: int, first: in
 
 
 def _well_quoted(mark: str, times: str = "*+") -> "re.Pattern[str]":
-    """The pattern of a record whose quotes are around whole cells, perhaps with spaces.
+    """Return the pattern of a record whose quotes are around whole cells, perhaps with spaces.
 
     Args:
         mark: The separator.
-        times: The number of separators, as a pattern has it.
+        times: The number of separators, as a regular expression.
     """
     space, end = "" if mark == " " else " *+", re.escape(mark)
     cell = rf'(?:{space}"[^"]*+(?:""[^"]*+)*+"{space}|[^"{end}]*+)'
@@ -107,14 +107,14 @@ def _check_text(path: Path, line: str, number: int) -> None:
 def _check_record(
     path: Path, lines: list[str], last: int, mark: str, columns: int, well_quoted: "re.Pattern[str]"
 ) -> bool:
-    """Return whether the lines of a record are a row, not blank; or raise DataError for the first damaged line.
+    """Return whether a record's lines are a row, not blank; raise DataError for the first damaged line.
 
     Args:
         path: The file, for errors.
         lines: The lines.
-        last: The last line's number.
+        last: The number of the last line.
         mark: The separator.
-        columns: Number of columns that the header names.
+        columns: The number of columns in the header.
         well_quoted: The pattern of a record without stray quotes.
     """
     record, begin = "".join(lines), last - len(lines) + 1
@@ -140,7 +140,7 @@ def _check_record(
 
 
 def _describe_stray_quote(record: str, begin: int, mark: str) -> tuple[int, str, str, str]:
-    """The line, and the error's parts, of the first quote that is not at a border of a cell or has no counterpart."""
+    """Return the line and the error of the first quote that is not at a cell's border or has no counterpart."""
     quotes = [found.start() for found in re.finditer('"', record)]
     allowed = "quotes around whole cells, in pairs"
     at = next(_find_misplaced(record, quotes, mark), len(quotes))
@@ -150,7 +150,7 @@ def _describe_stray_quote(record: str, begin: int, mark: str) -> tuple[int, str,
 
     if at % 2 == 0 and at < len(quotes):
         return line_of(at), f"a quote inside a cell in line {line_of(at):,}", allowed, _REPAIR
-    opening = at - 1  # the quote that begins the cell; doubled quotes before it are parts of the same cell
+    opening = at - 1  # the quote that starts the cell; doubled quotes before it are parts of the same cell
     while opening >= 2 and quotes[opening] == quotes[opening - 1] + 1:
         opening -= 2
     line = line_of(opening)
@@ -164,10 +164,10 @@ def _describe_stray_quote(record: str, begin: int, mark: str) -> tuple[int, str,
 
 
 def _find_misplaced(record: str, quotes: list[int], mark: str) -> Iterator[int]:
-    """The indices of the quotes that are neither doubled nor, but for spaces, next to the border of a cell."""
+    """Yield the indices of the quotes that are neither doubled nor, ignoring spaces, at the border of a cell."""
     padded = f"\n{record}\n"
     for index, quote in enumerate(quotes):
-        step = 1 if index % 2 else -1  # a quote that ends a cell, or that begins a cell
+        step = 1 if index % 2 else -1  # a quote that ends a cell, or that starts a cell
         place = quote + 1 + step
         doubled = padded[place] == '"'
         while padded[place] == " " != mark:

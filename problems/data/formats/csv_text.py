@@ -1,4 +1,4 @@
-"""Read a text table: find its dialect, check its lines, and decide each column's type from the whole column."""
+"""Reader of text tables: it finds the dialect, checks the lines, and derives each column's type from all its cells."""
 
 import codecs
 import csv
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _BOMS = {
     codecs.BOM_UTF8: "utf-8",
-    codecs.BOM_UTF32_LE: "utf-32",  # begins as the next one
+    codecs.BOM_UTF32_LE: "utf-32",  # starts like the next mark
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
@@ -35,7 +35,7 @@ _POINT_NUMBER = r"[-+]?(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _GROUPED = r"[-+]?[1-9]\d{0,2}(?:,\d{3})+|[-+]?\d+"
 _MOSTLY = 0.8
 
-# Flower's log, which shows the steps of a run and which --quiet turns off
+# Flower's log, which shows a run's steps and which --quiet turns off
 _log = logging.getLogger("flwr")
 
 
@@ -50,7 +50,7 @@ class _Text:
         start: The position of the first byte below the header.
         line: The number of the header's line.
         notes: Differences from a plain csv file, for the log.
-        removed: What was left out, for the log.
+        removed: The parts that were left out, for the log.
     """
 
     contents: Contents
@@ -62,13 +62,13 @@ class _Text:
     removed: list[str]
 
     def open(self) -> BinaryIO:
-        """Return a stream that begins below the header."""
+        """Return a stream that starts below the header."""
         stream = self.contents.open()
         stream.seek(self.start)
         return stream
 
     def read(self, kinds: dict[str, type], decimal: str = ".", **options: Any) -> "pd.DataFrame":
-        """Return the rows as pandas reads them, block by block."""
+        """Return the rows with pandas' types, block by block."""
         import warnings
 
         import pandas as pd
@@ -92,7 +92,7 @@ class _Text:
             return frame
 
     def read_whole(self, kinds: dict[str, type], decimal: str) -> "pd.DataFrame":
-        """Return the rows with each column's type from all its cells: text if some block has text."""
+        """Return the rows with each column's type from all its cells: text if any block has text."""
 
         frame = self.read(kinds, decimal)
         mixed = [name for name in self.names if _is_mixed(frame[name])]
@@ -108,11 +108,11 @@ def read_text(contents: Contents, words: Sequence[str], dialect: Dialect) -> "pd
 
     Args:
         contents: The file, of kind "text".
-        words: Names of columns whose cells stay text, as they are written.
-        dialect: The keys, each perhaps `AUTO`.
+        words: The columns whose cells stay text, as written.
+        dialect: The settings, each perhaps `AUTO`.
 
     Raises:
-        DataError: The table is damaged, or its dialect is in doubt. Names the line, the column or the key.
+        DataError: The table is damaged, or its dialect is uncertain; names the line, the column or the key.
     """
     text, lines = _prepare(contents, dialect)
     kinds: dict[str, type] = {name: str for name in words if name in text.names}
@@ -138,10 +138,10 @@ def read_cells(contents: Contents, names: Sequence[str], dialect: Dialect) -> "p
     Args:
         contents: The file, of kind "text".
         names: The columns.
-        dialect: The keys, each perhaps `AUTO`.
+        dialect: The settings, each perhaps `AUTO`.
 
     Raises:
-        DataError: As `read_text`.
+        DataError: See `read_text`.
     """
     text, _ = _prepare(contents, dialect)
     return text.read(dict.fromkeys(names, str), usecols=list(names), keep_default_na=False)
@@ -158,7 +158,7 @@ def _is_unnamed_and_empty(frame: "pd.DataFrame", name: str) -> bool:
 
 
 def _report(text: _Text, lines: Lines) -> str:
-    """One line for the log: the dialect, and the numbers of rows and lines."""
+    """Return a line for the log: the dialect, and the numbers of rows and lines."""
     parts = {"of names": 1, "above the names": text.line - 1, "empty": lines.empty, "inside cells": lines.within}
     others = ", ".join(f"{number:,} {kind}" for kind, number in parts.items() if number)
     read = f"read with {', '.join(text.notes)}: " if text.notes else ""
@@ -198,8 +198,8 @@ def _decode(contents: Contents, encoding: str, line: int = 0) -> Contents:
 
     Args:
         contents: The file.
-        encoding: Its encoding.
-        line: The first line that is not UTF-8, if the encoding is a guess. 0: it is not.
+        encoding: The file's encoding.
+        line: The first line that is not UTF-8, if the encoding is a guess. 0: the encoding is certain.
     """
     with contents.open() as stream:
         raw = stream.read()
@@ -246,7 +246,7 @@ def _read_header(contents: Contents, dialect: Dialect, notes: list[str]) -> _Tex
         raise NotTextError(place + 1, error.reason) from None
     names = next(csv.reader([line], delimiter=mark, skipinitialspace=mark != " "))
     check_lines(path, io.BytesIO(header), mark, len(names), place + 1)
-    written = next(csv.reader([line], delimiter=mark))  # names in quotes behind spaces may come apart
+    written = next(csv.reader([line], delimiter=mark))  # names in quotes after spaces may be split
     spaces = sum(name != name.strip() for name in (written if len(written) == len(names) else names))
     stripped = [name.strip() or f"Unnamed: {column}" for column, name in enumerate(names)]
     if twice := [repr(name) for name, times in Counter(stripped).items() if times > 1]:
@@ -259,10 +259,10 @@ def _read_header(contents: Contents, dialect: Dialect, notes: list[str]) -> _Tex
 
 
 def _choose_separator(path: Path, mark: str, header: bytes, following: list[bytes], line: int) -> str:
-    """Return the separator that is set, or else the one that the lines show.
+    """Return the separator in the settings, or else the separator that the lines show.
 
     Raises:
-        DataError: The lines show several, or another than is set; or the first line is a title.
+        DataError: The lines show several, or another than in the settings; or the first line is a title.
     """
     guess, certain = guess_separator([header, *following])
     found = header.count(guess.encode())
@@ -284,7 +284,7 @@ def _choose_separator(path: Path, mark: str, header: bytes, following: list[byte
 
 
 def _read_decimals(text: _Text, kinds: dict[str, type], dialect: Dialect) -> tuple["pd.DataFrame", str]:
-    """Read the cells with the decimal mark that is set, or else with the mark that the columns show.
+    """Read the cells with the decimal mark in the settings, or else with the mark that the columns show.
 
     Raises:
         DataError: Columns show both marks.
@@ -310,7 +310,7 @@ def _read_decimals(text: _Text, kinds: dict[str, type], dialect: Dialect) -> tup
 
 
 def _has_decimal_commas(column: "pd.Series[Any]") -> bool:
-    """Whether most cells are numbers with decimal commas, some of which cannot be commas between thousands."""
+    """Return whether most cells are numbers with decimal commas, some of which cannot be commas between thousands."""
     return (
         count_share(column, _COMMA_NUMBER) >= _MOSTLY and count_share(column, rf"{_GROUPED}|(?!{_COMMA_NUMBER}$).*") < 1
     )
@@ -321,9 +321,9 @@ def _check_decimals(frame: "pd.DataFrame", kinds: dict[str, type], comma: str, p
 
     Args:
         frame: The table.
-        kinds: Columns that stay text.
+        kinds: The columns that stay text.
         comma: A column with decimal commas, for the error.
-        pointed: Columns that are decimal numbers if points are decimal points.
+        pointed: The columns that are decimal numbers if points are decimal points.
     """
     texts = text_columns(frame, kinds)
     either = rf"{_COMMA_NUMBER}|{_POINT_NUMBER}"
@@ -336,7 +336,7 @@ def _check_decimals(frame: "pd.DataFrame", kinds: dict[str, type], comma: str, p
 
 
 def _check_thousands(text: _Text, frame: "pd.DataFrame") -> None:
-    """Raise DataError if the points of a table with semicolons may be between thousands: 1.234 for 1234."""
+    """Raise DataError if points in a table with semicolons may be between thousands: 1.234 for 1234."""
     pointed = frame.select_dtypes("float").dropna(axis="columns", how="all")
     if not len(pointed.columns) or pointed.abs().ge(1000).any(axis=None):
         return

@@ -1,6 +1,6 @@
-"""Columns of text whose cells are numbers with a sign or a unit, such as ``45%``, ``>60`` and ``10 mg``.
+"""Text columns whose cells are numbers with a sign or a unit, such as ``45%``, ``>60`` and ``10 mg``.
 
-Categories that contain digits do not count: ``A1``, ``stage 2``, ``1st``, ``18-24`` and ``1a``. No text quotes a cell.
+Categories with digits are not numbers: ``A1``, ``stage 2``, ``1st``, ``18-24`` and ``1a``. No text quotes a cell.
 """
 
 import re
@@ -16,14 +16,14 @@ MISSING_WORDS = frozenset(
     |bdl|lod|<lod|<loq|below detection|below detection limit|not detected|hemolyzed|haemolysed|see comment|cancelled
     |canceled|#div/0!|#value!|#ref!|#name?|#num!|#null!""".replace("\n    ", "").split("|")
 )
-"""Texts in small letters that often mean "missing": they do not count when a column of numbers is recognised."""
+"""Lower-case texts that often mean "missing": they are ignored when a column of numbers is recognised."""
 SHARE = 0.8
-"""A column with this share of numbers counts as numbers, and a unit with this share of all units as the column's."""
+"""The share of numbers that makes a column numeric, and the share of a unit that makes it the column's unit."""
 MIN_PLAIN = 2
-"""Different plain numbers beside which ``>60``, ``5+``, ``(105)`` and ``5.4 H`` are numbers too. Without them, as in
-``<65`` and ``>=65``, they are categories."""
+"""Fewest different plain numbers in a column in which ``>60``, ``5+``, ``(105)`` and ``5.4 H`` are numbers too. In
+other columns, such as one of ``<65`` and ``>=65``, they are categories."""
 MAX_CELLS = 20_000
-"""Of a longer column, about so many cells at equal distances are looked at."""
+"""Approximate number of cells, at equal distances, that are examined in a longer column."""
 _LONGEST_UNIT, _MOST_WORDS, _MIN_SIDES = 12, 3, 3
 
 _ASCII = str.maketrans(
@@ -57,7 +57,7 @@ _UNIT = re.compile(
     r"/?\s*(?:[°%‰]\s*)?[^\W\d_]*(?:[/x*. ^\[\]()-]{1,2}(?:[^\W\d_]+|10\^?\d+|1[.,]73 ?m))*(?:\^?-?[23])?[.)\]]?"
 )
 _SIGNS = {"%", "‰", "°", "°C", "°F", '"', "'", "''", "¢", "€", "$", "£", "¥", "₹"}
-# a bound, a negative number, or one out of its normal range
+# a bound, a negative number, or a number outside its normal range
 _MARK = re.compile(
     r"[-+*!<>?†‡↑↓]|\*\*+|!!|\(\+\)|[\[(]?(?:H|L|HH|LL)[\])]?|(?i:hi|lo|high|low|abnormal|critical)"
     r"|(?i:(?:or|and) (?:more|over|above|older|up|less|below|under|fewer|younger))"
@@ -84,10 +84,10 @@ class _Cell:
     """A cell as a number.
 
     Attributes:
-        number: Its digits, which tell numbers apart.
-        form: The sign or unit in words, "" for a plain number.
+        number: Its digits, which distinguish numbers.
+        form: The description of the sign or unit, "" for a plain number.
         unit: The letters behind the number.
-        marked: Whether it is a number only beside plain numbers.
+        marked: Whether it is a number only if the column also has plain numbers.
     """
 
     number: str
@@ -100,7 +100,7 @@ def find_disguise(words: Sequence[str]) -> str:
     """Return the form of the numbers in a column of text, if they have signs or units.
 
     Args:
-        words: The cells that are not missing, without spaces around.
+        words: The cells that are not missing, without surrounding spaces.
 
     Returns:
         A noun phrase, such as "numbers with the sign '%'". "" for a column of other text, or of plain numbers.
@@ -123,7 +123,7 @@ def find_disguise(words: Sequence[str]) -> str:
     numbers = {cell.number for cell in cells.values()}
     if not forms or len(numbers) < MIN_PLAIN or sum(counts[word] for word in cells) < SHARE * total:
         return _find_pairs(counts)
-    # a unit that only some cells have could be one patient's
+    # a unit of only some cells could belong to a single patient
     named = [texts[key] if 2 * count >= total or key == texts[key] else "a unit" for key, count in forms.most_common(3)]
     return f"numbers with {' or '.join(dict.fromkeys(named))}"
 
@@ -140,7 +140,7 @@ def _parse(cell: str) -> _Cell | None:
 
 
 def _read(match: re.Match[str]) -> _Cell | None:
-    """Return a match of `_CELL` as a number, or None if what stands around the number makes a category of it."""
+    """Return a match of `_CELL` as a number, or None if the text around the number makes it a category."""
     lead, core, tail = (match["lead"] + (match["money"] or "")).strip(), match["core"], match["tail"].strip()
     if match["open"]:
         if not tail.endswith(")"):
@@ -171,7 +171,7 @@ def _read(match: re.Match[str]) -> _Cell | None:
 
 
 def _read_tail(tail: str) -> _Cell | None:
-    """Return the form that the text behind a number has, or None if it makes a category of the cell."""
+    """Return the form of the text behind a number, or None if it makes the cell a category."""
     if not tail:
         return _Cell("")
     if tail in _SIGNS:
@@ -189,7 +189,7 @@ def _read_tail(tail: str) -> _Cell | None:
 
 
 def _are_units(cells: dict[str, _Cell], counts: Counter[str]) -> bool:
-    """Whether the texts behind numbers are units: nearly all the same, or all well known, behind several numbers."""
+    """Return whether the texts behind several numbers are units: nearly all are the same, or all are well known."""
     units, numbers = Counter[str](), dict[str, set[str]]()
     for word, cell in cells.items():
         if cell.unit:
@@ -204,13 +204,13 @@ def _are_units(cells: dict[str, _Cell], counts: Counter[str]) -> bool:
 
 
 def _stem(unit: str) -> str:
-    """Return a unit without case, spaces, points at its end and the ending of a plural."""
+    """Return a unit without case, spaces, final points and a plural's ending."""
     plain = "".join(unit.casefold().split()).rstrip(".")
     return plain[:-1] if len(plain) > 2 and plain.endswith("s") else plain
 
 
 def _find_pairs(counts: Counter[str]) -> str:
-    """Return the form of a column with two numbers in a cell that both vary, such as a blood pressure of 120/80."""
+    """Return the form of a column with two varying numbers in each cell, such as a blood pressure of 120/80."""
     pairs = {word: pair for word in counts if (pair := _PAIR.fullmatch(word.translate(_ASCII)))}
     if not pairs or sum(counts[word] for word in pairs) < SHARE * counts.total():
         return ""

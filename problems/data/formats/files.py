@@ -1,4 +1,4 @@
-"""Finding and reading a data set's files."""
+"""Functions that find and read a data set's files."""
 
 import gzip
 import zlib
@@ -12,7 +12,7 @@ def folder(data_dir: str) -> Path:
     """Return `data_dir` as an existing folder.
 
     Raises:
-        DataError: when it does not exist or is a file.
+        DataError: It does not exist, or is a file.
     """
     path = Path(data_dir).expanduser()
     if path.is_dir():
@@ -25,7 +25,7 @@ def folder(data_dir: str) -> Path:
 
 
 def homes(root: Path) -> list[Path]:
-    """Return the folders that may hold a data set's files: `root` and those one below it, sorted."""
+    """Return the folders that may contain a data set's files: `root` and the folders in it, sorted."""
     return [root, *sorted(path for path in root.iterdir() if path.is_dir())]
 
 
@@ -33,8 +33,8 @@ def find(root: Path, *names: str) -> Path | None:
     """Find a file.
 
     Args:
-        root: the folder to look in, and in those one below it.
-        names: that the file may have, the preferred one first.
+        root: The folder to search, including the folders in it.
+        names: The possible names of the file, in order of preference.
 
     Returns:
         The first such file, or None.
@@ -47,8 +47,8 @@ def find_all(root: Path, files: Sequence[Sequence[str]]) -> list[Path] | None:
     """Find several files that belong together.
 
     Args:
-        root: as of `find`.
-        files: the names that each file may have.
+        root: See `find`.
+        files: The possible names of each file.
 
     Returns:
         The path of each file; None if any is missing.
@@ -61,12 +61,12 @@ def locate(dataset: str, data_dir: str, endings: Sequence[str]) -> tuple[Path, P
     """Return a generic set's training file and, if there is one, its test file.
 
     Args:
-        dataset: its name, for the error.
-        data_dir: the file itself, a folder with `train.*` and perhaps `test.*`, or a folder with one such file.
-        endings: that the files' names may have.
+        dataset: The data set's name, for the error.
+        data_dir: The file itself, a folder with `train.*` and perhaps `test.*`, or a folder with a single such file.
+        endings: The possible endings of the files' names.
 
     Raises:
-        DataError: says which endings were looked for and what was there.
+        DataError: There is no such file; lists the endings and the folder's content.
     """
     path = Path(data_dir).expanduser()
     if path.is_file():
@@ -87,10 +87,10 @@ def locate(dataset: str, data_dir: str, endings: Sequence[str]) -> tuple[Path, P
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return a file's content, unpacked when its name ends in .gz.
+    """Return a file's content, unpacked if its name ends in .gz.
 
     Raises:
-        DataError: when the file cannot be read or is not what its name says.
+        DataError: The file cannot be read, or does not have the format of its ending.
     """
     try:
         content = path.read_bytes()

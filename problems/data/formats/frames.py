@@ -1,4 +1,4 @@
-"""Data frames of a user's function as arrays: all columns are numbers, and rows and labels have the same index."""
+"""Conversion of a user function's data frames to arrays; all columns are numbers, and X and y share an index."""
 
 import sys
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ _MAX_NAMES = 10
 
 
 def is_frame(value: Any) -> bool:
-    """Whether a value is a pandas DataFrame."""
+    """Return whether a value is a pandas DataFrame."""
     pandas: Any = sys.modules.get("pandas")  # a function that returns a frame has imported it
     return pandas is not None and isinstance(value, pandas.DataFrame)
 
 
 def is_series(value: Any) -> bool:
-    """Whether a value is a pandas Series."""
+    """Return whether a value is a pandas Series."""
     pandas: Any = sys.modules.get("pandas")
     return pandas is not None and isinstance(value, pandas.Series)
 
@@ -31,10 +31,10 @@ def read_frame(place: str, frame: Any) -> NDArray[Any]:
 
     Args:
         place: The name of the frame's source, for errors.
-        frame: The features, a column for each.
+        frame: The features, one column for each.
 
     Raises:
-        DataError: Columns that are not numbers, or that have missing or infinite cells; names the columns.
+        DataError: Columns are not numbers, or have missing or infinite cells; names the columns.
     """
     names, kinds = list(map(str, frame.columns)), list(frame.dtypes)
     columns = [frame.iloc[:, index] for index in range(len(names))]
@@ -68,8 +68,8 @@ def check_index(place: str, features: Any, labels: Any) -> None:
 
     Args:
         place: The name of their source, for errors.
-        features: A DataFrame, or something else, which has no index.
-        labels: A Series or DataFrame, or something else.
+        features: A DataFrame, or another object, which has no index.
+        labels: A Series or DataFrame, or another object.
 
     Raises:
         DataError: The indices differ.

@@ -25,10 +25,10 @@ def gusto(path: Path, spec: DataSpec) -> Source:
 
     Args:
         path: The published file.
-        spec: The run's keys of the data. `site_column` selects the sites: 121 or 48 groups of hospitals, or 16 regions.
+        spec: The run's options. `site_column` selects the sites: 121 or 48 groups of hospitals, or 16 regions.
 
     Raises:
-        DataError: The file lacks a column, or a cell is not as in the published file.
+        DataError: The file lacks a column, or a cell differs from the published file.
     """
     columns = replace(
         spec, dataset="csv", label_column=DEATH, feature_columns=COLUMNS, site_column=spec.site_column or GUSTO_SITES[0]

@@ -32,9 +32,9 @@ NAMED: dict[str, tuple[str, str, str]] = {
 }
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 PROBE_SECONDS = 5.0
-# rows of a column of images or of arrays that are read at a time
+# number of rows of a column of images or arrays that are read at a time
 READ_ROWS = 128
-# files of a folder that `save_to_disk` has written
+# files in a folder that `save_to_disk` has written
 _SAVED = ("dataset_dict.json", "state.json")
 
 
@@ -42,7 +42,7 @@ def fetch(name: str) -> Source:
     """Return a named image set from the hub, or from its local copy if the hub is out of reach.
 
     Raises:
-        DataError: one line on why neither worked.
+        DataError: Neither worked; explains why in one line.
     """
     place, image, label = NAMED[name]
     found = _open(place)
@@ -55,16 +55,16 @@ def fetch(name: str) -> Source:
 def hugging_face(dataset: str, spec: DataSpec) -> Source:
     """Return a data set of Hugging Face.
 
-    The features are one column of images or of arrays, or columns of numbers and text, which make a table. Its split
-    "train" is for training, together with "validation" if there is one, and "test" for testing; a data set of one split
-    is for training.
+    The features are a column of images or of arrays, or columns of numbers and text, which make a table. The split
+    "train" is for training, together with "validation" if there is one, and "test" for testing; a data set with a
+    single split is for training.
 
     Args:
         dataset: ``hf:owner/name``, ``hf:owner/name:configuration``, or ``hf:`` and the path of a folder.
-        spec: its keys for columns.
+        spec: The options, with the keys for columns.
 
     Raises:
-        DataError: it cannot be opened, lacks a split or a column, or its columns cannot be features.
+        DataError: The data set cannot be opened, lacks a split or a column, or its columns cannot be features.
     """
     train, test = _two_splits(_open(dataset.removeprefix(HUB)))
     label_column = spec.labels_in
@@ -94,14 +94,14 @@ def hugging_face(dataset: str, spec: DataSpec) -> Source:
 
 
 def _groups(splits: Sequence[Any], column: str) -> Int64[np.ndarray, "n"]:
-    """The number of each row's group."""
+    """Return the number of each row's group."""
     import pandas as pd
 
     return number_groups(pd.concat([_frame(split, [column])[column] for split in splits if split is not None]))
 
 
 def _two_splits(found: Any) -> tuple[Any, Any]:
-    """The training rows and the test rows, None where there are none."""
+    """Return the training rows, and the test rows or None."""
     import datasets
 
     if isinstance(found, datasets.Dataset):
@@ -121,14 +121,14 @@ def _is_scalar(feature: Any) -> bool:
 
 
 def _number_type(feature: Any) -> str:
-    """The type of the numbers in a column of arrays, or of lists of lists."""
+    """Return the type of the numbers in a column of arrays, or of lists of lists."""
     while hasattr(feature, "feature"):
         feature = feature.feature
     return str(getattr(feature, "dtype", ""))
 
 
 def _frame(split: Any, columns: Sequence[str]) -> "pd.DataFrame":
-    """Columns of numbers and text; the numbers of classes become their names."""
+    """Return columns of numbers and text, with names instead of the numbers of classes."""
     frame: pd.DataFrame = split.select_columns(list(columns)).to_pandas()
     for name in columns:
         if hasattr(split.features[name], "names"):
@@ -137,13 +137,13 @@ def _frame(split: Any, columns: Sequence[str]) -> "pd.DataFrame":
 
 
 def _class_names(split: Any, column: str) -> NDArray[Any]:
-    """The names of the classes in a column; None where there is no class, which the hub writes as -1."""
+    """Return the names of the classes in a column; None for -1, which the hub writes for a missing class."""
     names, codes = split.features[column].names, split[column][:]
     return np.array([None if code is None or code < 0 else names[code] for code in codes], dtype=object)
 
 
 def _pair(split: Any, column: str, label: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    """A column of images or of arrays, and the labels."""
+    """Return a column of images or of arrays, and the labels."""
     features = _rows(split, column)
     named = hasattr(split.features[label], "names")
     labels = _class_names(split, label) if named else np.asarray(split[label][:])
@@ -152,7 +152,7 @@ def _pair(split: Any, column: str, label: str) -> tuple[NDArray[Any], NDArray[An
 
 
 def _rows(split: Any, column: str) -> NDArray[Any]:
-    """A column of images or of arrays: uint8 as such, all other numbers as float32."""
+    """Return a column of images or of arrays, as uint8 if it is uint8, else as float32."""
     import datasets
 
     place, images = f"column {column!r}", isinstance(split.features[column], datasets.Image)
@@ -179,7 +179,7 @@ def _rows(split: Any, column: str) -> NDArray[Any]:
 
 
 def _check_rows(place: str, rows: Sequence[NDArray[Any]], shape: tuple[int, ...]) -> None:
-    """Raise DataError for rows of another shape, or that are no numbers."""
+    """Raise DataError if rows have another shape or are not numbers."""
     for row in rows:
         if row.shape != shape:
             got, allowed = f"rows of {shape} and {row.shape}", "one size and, of images, one number of channels"
@@ -191,14 +191,14 @@ def _open(place: str) -> Any:
     """Open a data set.
 
     Args:
-        place: its name on the hub, and perhaps a colon and the name of its configuration; or the path of a folder that
-            `save_to_disk` has written, or of one that `load_dataset` reads.
+        place: A name on the hub, perhaps with a colon and the name of a configuration; or the path of a folder that
+            `save_to_disk` has written or `load_dataset` can read.
 
     Returns:
-        Its splits by name; or a single split.
+        The splits by name, or a single split.
 
     Raises:
-        DataError: it cannot be opened.
+        DataError: The data set cannot be opened.
     """
     try:
         from datasets import load_dataset, load_from_disk
@@ -232,7 +232,7 @@ def _open(place: str) -> Any:
 
 
 def _reachable(address: str) -> bool:
-    """Ask once with a short limit: the hub's own client retries for minutes."""
+    """Try once with a short limit: the hub's own client retries for minutes."""
     import urllib.error
     import urllib.request
 
@@ -247,7 +247,7 @@ def _reachable(address: str) -> bool:
 
 @contextmanager
 def _offline(wanted: bool) -> Iterator[None]:
-    """Put the hub's libraries into offline mode, in which a cached set opens at once and nothing waits."""
+    """Switch the hub's libraries to offline mode, in which a cached set opens without waiting."""
     import datasets
     from huggingface_hub import constants
 

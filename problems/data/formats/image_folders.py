@@ -1,4 +1,4 @@
-"""Folders of images: class folders to train on, and new images to score. Hidden files and folders are left out."""
+"""Folders of images: class folders to train on, and new images to score. Hidden files and folders are ignored."""
 
 import logging
 import os
@@ -24,11 +24,11 @@ _log = logging.getLogger(__name__)
 def class_folders(root: Path, *, bare: bool = True, bits: int = 0, group_column: str = "") -> Source | None:
     """Return the images of `train/<class>/` and, if there, `test/<class>/`.
 
-    Files that are not taken are counted in one line of the log.
+    Other files are counted in one line of the log.
 
     Args:
         root: The folder of `train`, or the folder above it.
-        bare: Whether, without a `train` folder, `root` itself may have the class folders.
+        bare: Whether `root` itself may have the class folders if there is no `train` folder.
         bits: The bits in use of images of more than 8 bits; see `read_images`.
         group_column: The groups of images, as in `DataSpec`. With groups, folders below the class folders count too.
 
@@ -36,7 +36,7 @@ def class_folders(root: Path, *, bare: bool = True, bits: int = 0, group_column:
         All images; None without class folders.
 
     Raises:
-        DataError: Images differ in size, cannot be read, or a test class has no training images; or a class folder or
+        DataError: Images differ in size or cannot be read, a test class has no training images, or a class folder or
             `test` has no image.
     """
     nested = bool(group_column)
@@ -48,17 +48,17 @@ def class_folders(root: Path, *, bare: bool = True, bits: int = 0, group_column:
 
 
 def pictures(root: Path, *, nested: bool = False) -> tuple[list[Path], list[str] | None]:
-    """Find new images: an image file, a folder of images, or class folders, which ``test`` or ``train`` may have.
+    """Find new images: an image file, a folder of images, or class folders, perhaps in ``test`` or ``train``.
 
     Args:
         root: The file or folder.
         nested: Whether class folders may contain further folders of images.
 
     Returns:
-        The files in the order of their names and, of class folders, each file's class.
+        The files in the order of their names, and each file's class if there are class folders.
 
     Raises:
-        DataError: There is no image, or some lie beside class folders.
+        DataError: There is no image, or there are both images and class folders.
     """
     if root.is_file():
         return [root], None
@@ -74,12 +74,12 @@ def pictures(root: Path, *, nested: bool = False) -> tuple[list[Path], list[str]
 
 
 def is_hidden(path: Path) -> bool:
-    """Return whether an operating system, a notebook or an editor keeps a file or folder, rather than a user."""
+    """Return whether a file or folder belongs to an operating system, a notebook or an editor, not to a user."""
     return path.name.startswith(".") or path.name in _SYSTEM
 
 
 def count_files(root: Path) -> str:
-    """Return how many files of which endings are in a folder, in words that begin with ", but "; "" without files."""
+    """Describe the number of files in a folder by ending, starting with ", but "; "" without files."""
     return _in_words(_count_others(root, ()))
 
 
@@ -88,12 +88,12 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _classes(folder: Path, *, nested: bool = False) -> list[Path]:
-    """The folders with images in a folder."""
+    """Return the folders with images in a folder."""
     return [entry for entry in _folders(folder) if _images(entry, nested=nested)] if folder.is_dir() else []
 
 
 def _images(folder: Path, *, nested: bool = False) -> list[Path]:
-    """The images of a folder and, if they are nested, of the folders below it that are not hidden."""
+    """Return the images of a folder and, if they are nested, of the folders below it that are not hidden."""
     entries = [entry for entry in folder.iterdir() if not is_hidden(entry)]
     found = [entry for entry in entries if entry.suffix.lower() in IMAGE_ENDINGS and entry.is_file()]
     below = [path for entry in entries if nested and entry.is_dir() for path in _images(entry, nested=True)]
@@ -118,10 +118,10 @@ def _read_folders(root: Path, train: Path, test: Path | None, bits: int, group_c
 
 
 def _split(folder: Path, *, nested: bool = False) -> list[tuple[Path, Path]]:
-    """The images of the class folders in a folder, each with its class folder.
+    """Return the images of the class folders in a folder, each with its class folder.
 
     Raises:
-        DataError: A class folder has none, or there is no class folder.
+        DataError: A class folder has no images, or there is no class folder.
     """
     folders = _folders(folder)
     allowed = f"files {', '.join(IMAGE_ENDINGS)} in each class folder"
@@ -136,7 +136,7 @@ def _split(folder: Path, *, nested: bool = False) -> list[tuple[Path, Path]]:
 
 
 def _count_others(root: Path, taken: Iterable[Path]) -> Counter[str]:
-    """Count the files below a folder that are not taken, by ending and folder; all of a hidden folder together."""
+    """Count the ignored files below a folder by ending and folder; a hidden folder's files are counted together."""
     known, counts = set(taken), Counter[str]()
     for place, names, files in os.walk(root):
         folder = Path(place)
@@ -154,7 +154,7 @@ def _count_others(root: Path, taken: Iterable[Path]) -> Counter[str]:
 
 
 def _in_words(counts: Counter[str]) -> str:
-    """The counts of files, in words that begin with ", but "; "" if there are none."""
+    """Describe the numbers of files, starting with ", but "; "" if there are none."""
     texts = [f"{count:,} {kind}" for kind, count in counts.most_common(_SHOWN) if count]
     more = f" and {sum(counts.values()) - sum(dict(counts.most_common(_SHOWN)).values()):,} in other folders"
     return f", but files {', '.join(texts)}{more if len(counts) > _SHOWN else ''}" if texts else ""

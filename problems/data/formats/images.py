@@ -1,4 +1,4 @@
-"""Image readers: IDX files (Fashion-MNIST) and STL-10's binary files.
+"""Readers of image files: IDX files (Fashion-MNIST) and STL-10's binary files.
 
 Pixels stay uint8 until the samples are chosen.
 """
@@ -20,7 +20,7 @@ def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
     """Return the array of an IDX file of bytes, plain or .gz.
 
     Raises:
-        DataError: when it is not such a file or is cut short.
+        DataError: The file is of another kind, or incomplete.
     """
     content = read_bytes(path)
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
@@ -38,10 +38,10 @@ def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
 
 
 def fashion_mnist(root: Path) -> Source | None:
-    """Return Fashion-MNIST from its IDX files in or below `root`; None when they are not there.
+    """Return Fashion-MNIST from its IDX files in or below `root`; None if there are none.
 
     Raises:
-        DataError: the files are damaged or do not belong together.
+        DataError: The files are damaged or do not belong together.
     """
     paths = find_all(root, [(name, f"{name}.gz", name.replace("-idx", ".idx")) for name in FASHION_FILES])
     if paths is None:
@@ -56,10 +56,10 @@ def fashion_mnist(root: Path) -> Source | None:
 
 
 def stl10(root: Path) -> Source | None:
-    """Return STL-10's labelled images from its binary files in or below `root`; None if they are not there.
+    """Return STL-10's labelled images from its binary files in or below `root`; None if there are none.
 
     Raises:
-        DataError: the files do not belong together.
+        DataError: The files do not belong together.
     """
     paths = find_all(root, [(name,) for name in STL10_FILES])
     if paths is None:

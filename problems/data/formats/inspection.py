@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_VALUES = 32
-"""Most distinct values of a text column that is encoded without a list of them."""
+"""Most distinct values of a text column that is encoded without a list of its values."""
 MOSTLY = 0.8
-"""A text column with this share of numbers, or dates, counts as a column of these with a few stray values. A column
-named like an id is one if more than this share of its values are different."""
+"""The share of numbers, or of dates, from which a text column counts as one of numbers or dates with stray values. A
+column named like an id is an id if more than this share of its values are different."""
 FEWEST_ROWS = 20
-"""Fewest rows with which a column of integers may be taken for an id."""
+"""Fewest rows in which a column of integers may be recognised as an id."""
 SENTINELS = (-9, -99, -999, -9999)
 MARKERS = ("?", "-", ".")
-"""Cells that mean "missing": they do not count when a column of numbers is recognised."""
+"""Cells that mean "missing": they are ignored when a column of numbers is recognised."""
 MIN_NUMBERS = 6
-"""Fewest different numbers beside which other words that often mean "missing" do not count either: fewer numbers, such
-as 0 and 1 beside "unknown", may be codes."""
+"""Fewest different numbers with which other words for "missing" are ignored too: fewer numbers, such as 0 and 1 in
+addition to "unknown", may be codes."""
 
 _DROP = "name the column in drop-columns"
 _LISTING = f", or list its values in feature-columns, as in {REST},sex[f|m|{REST}]: {REST} is all others"
@@ -56,24 +56,24 @@ def check_columns(
     site: bool = False,
     private: bool = False,
 ) -> None:
-    """Refuse all columns that cannot be features as they are; warn of numbers that may mean missing values.
+    """Refuse all columns that cannot be features; warn of numbers that may mean missing values.
 
     Args:
-        frame: the table, in which `DataSpec.missing_values` are missing.
-        columns: those of its columns that are to be features. Text whose values are listed is checked for gaps only.
-        spec: its keys for columns.
-        found: earlier errors, to be reported with the rest.
-        train_count: how many of the rows are of the training file, where those of a test file follow.
-        site: whether it is one site's file, where text must be listed.
-        private: whether the errors leave whoever owns the table, and may quote no value; so do those of a site.
+        frame: The table, in which `DataSpec.missing_values` are missing.
+        columns: The columns that are to be features. Text columns with listed values are checked for gaps only.
+        spec: The options, with the keys for columns.
+        found: Earlier errors, to be reported with the others.
+        train_count: The number of training rows, if rows of a test file follow them.
+        site: Whether the file belongs to one site, so text values must be listed.
+        private: Whether the errors leave the table's owner and must not quote values, as the errors of a site.
 
     Raises:
-        DataError: names every such column.
+        DataError: Columns cannot be features; names all of them.
     """
     checks = [_Check(frame[column.name], column, spec, train_count, site, site or private) for column in columns]
     faults = [fault for check in checks for fault in check.faults()]
     if found or faults:
-        # Equal hints that follow each other are printed once.
+        # Equal hints in succession are printed once.
         raise DataError.join([*found, *sorted(faults, key=lambda fault: fault.hint)])
     if doubts := [text for text in (check.sentinels() for check in checks) if text]:
         words = "columns hold %s and else nothing below 0: where that means missing, name it in missing-values"
@@ -86,12 +86,12 @@ def check_columns(
 
 
 def kind_of(values: "pd.Series[Any]", spec: DataSpec) -> Kind | None:
-    """Return what the cells of a column are, or None for text, of which each value becomes a category.
+    """Return the kind of a column's cells, or None for text, of which each value becomes a category.
 
-    Numbers that are written as text are numbers only where ``missing-values`` says which other text there may be.
+    Numbers written as text count as numbers only if ``missing-values`` lists all other texts in the column.
 
     Raises:
-        DataError: names a column of a type that is none of these.
+        DataError: The column has an unsupported type; names it.
     """
     import pandas as pd
 
@@ -112,7 +112,7 @@ def kind_of(values: "pd.Series[Any]", spec: DataSpec) -> Kind | None:
 
 
 def is_index(values: "pd.Series[Any]") -> bool:
-    """Whether a column without a name counts rows, as an index that pandas wrote: whole numbers, all different."""
+    """Return whether an unnamed column counts rows, like an index that pandas wrote: different whole numbers."""
     if not _UNNAMED.fullmatch(str(values.name)) or not is_numeric(values) or values.isna().any():
         return False
     found = numbers(values)
@@ -123,7 +123,7 @@ def numeric_column(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
     """Return a numeric column.
 
     Raises:
-        DataError: names a column with missing or infinite values, and says how many and where the first is.
+        DataError: The column has missing or infinite values; gives their number and the first row.
     """
     values: np.ndarray = column.to_numpy(dtype=np.float64, na_value=np.nan)
     bad = np.flatnonzero(~np.isfinite(values))
@@ -135,7 +135,7 @@ def numeric_column(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
 
 @dataclass(frozen=True)
 class _Check:
-    """The checks of one column; the other fields are as of `check_columns`."""
+    """The checks of one column; see `check_columns` for the other fields."""
 
     values: "pd.Series[Any]"
     column: Column
@@ -146,11 +146,11 @@ class _Check:
 
     @cached_property
     def kind(self) -> Kind | None:
-        """As of `kind_of`; None where values are listed, too."""
+        """The kind from `kind_of`; also None if values are listed."""
         return None if self.column.categories else kind_of(self.values, self.spec)
 
     def faults(self) -> Iterator[DataError]:
-        """What is wrong with the column."""
+        """Yield the faults of the column."""
         if _UNNAMED.fullmatch(self.column.name):
             yield self._fault("no name in the file", "a name", f"{_DROP}, or write the table without its index")
             return
@@ -171,14 +171,14 @@ class _Check:
             elif self.kind == "date":
                 days(self.values)
             elif self.kind != "empty":
-                found = numbers(self.values)[: self.train_count]  # an id may begin anew in the test file
+                found = numbers(self.values)[: self.train_count]  # an id may start again in the test file
                 if self.kind == "number" and _is_id(found[~np.isnan(found)], self.column.name):
                     yield self._an_id
         except DataError as error:
             yield error
 
     def sentinels(self) -> str:
-        """The value that may mean "missing", and how often it occurs; "" if there is none."""
+        """Describe a value that may mean "missing", and its frequency; "" if there is none."""
         if self.kind != "number":
             return ""
         found = numbers(self.values)
@@ -188,7 +188,7 @@ class _Check:
         return f"{self.column.name!r} {least:g} ({int((found == least).sum()):,} of {len(found):,})"
 
     def far_values(self) -> str:
-        """The values far from all others that may mean "missing", and how often they occur; "" if there are none."""
+        """Describe the values far from all others that may mean "missing", and their frequency; "" without any."""
         if self.kind not in ("number", "date") or self.sentinels():
             return ""
         cells = days(self.values) if self.kind == "date" else numbers(self.values)
@@ -199,7 +199,7 @@ class _Check:
         return f"{self.column.name!r} {' and '.join(texts)} ({int(np.isin(cells, values).sum()):,} of {len(cells):,})"
 
     def _strangers(self) -> Iterator[DataError]:
-        """Values of a site's file that are not listed, where all must be."""
+        """Yield an error if a site's file contains values that are not listed, although all must be."""
         listed = self.column.categories
         strange = self.values.notna().to_numpy() & ~np.isin(as_listed(texts(self.values)[0], listed), listed)
         if REST in listed or not strange.any():
@@ -214,7 +214,7 @@ class _Check:
             )
 
     def _faults_of_text(self, places: Int64[np.ndarray, "there"]) -> Iterator[DataError]:
-        """Faults of a column of text, whose cells in some places are not missing."""
+        """Yield the faults of a text column; ``places`` are the rows with cells."""
         words = self.values.iloc[places].map(str).str.strip()
         different, numbers, dates = words.nunique(), _marks(words), words.str.fullmatch(_DATE).to_numpy()
 
@@ -258,7 +258,7 @@ class _Check:
             yield self._fault("text", allowed, way_out)
 
     def _example(self, words: "pd.Series[str]") -> str:
-        """An entry of feature-columns: with the most frequent values or, where these are private, with others."""
+        """Make an entry of feature-columns with the most frequent values, or with invented ones if they are private."""
         frequent = words.value_counts().index[:2].tolist()
         if self.private or len(frequent) < 2:
             return f"job[baker|nurse|{REST}]"
@@ -273,21 +273,21 @@ class _Check:
 
 
 def _has_thousands(words: "pd.Series[str]") -> bool:
-    """Whether texts are numbers for the most part, all of whose commas are before three digits, as in 1,234.5."""
+    """Return whether texts are mostly numbers whose commas are all before three digits, as in 1,234.5."""
     commas = words.str.contains(",", regex=False)
     grouped = words[commas].str.fullmatch(_GROUPED)
     return bool(commas.any() and grouped.all() and _marks(words.str.replace(",", "", regex=False)).mean() >= MOSTLY)
 
 
 def _has_nested(values: "pd.Series[Any]") -> bool:
-    """Whether cells hold several values, as those of a parquet file may."""
+    """Return whether cells contain several values, which is possible in a parquet file."""
     if values.dtype != object:
         return False
     return any(isinstance(cell, list | tuple | dict | set | np.ndarray) for cell in values)
 
 
 def _is_id(numbers: Float64[np.ndarray, "n"], name: str) -> bool:
-    """Whether whole numbers count rows, from any number on, or nearly all differ in a column named like an id."""
+    """Return whether whole numbers count rows, from any number, or nearly all differ in a column named like an id."""
     if len(numbers) < FEWEST_ROWS or not (numbers == np.round(numbers)).all():
         return False
     counted = bool((np.diff(numbers) == 1).all())
@@ -295,7 +295,7 @@ def _is_id(numbers: Float64[np.ndarray, "n"], name: str) -> bool:
 
 
 def _marks(texts: "pd.Series[str]") -> Bool[np.ndarray, "n"]:
-    """Which texts are numbers."""
+    """Find the texts that are numbers."""
     import pandas as pd
 
     return pd.to_numeric(texts, errors="coerce").notna().to_numpy()

@@ -1,4 +1,4 @@
-"""Data that a function of a user's returns: ``dataset = "package.module:loader"``."""
+"""Data from a user's function: ``dataset = "package.module:loader"``."""
 
 import inspect
 import logging
@@ -19,7 +19,7 @@ from problems.data.samples import Source
 from problems.data.spec import LOADER_FORM, PAGE, DataError
 from problems.importing import first_line, import_named
 
-_SAMPLED, _READS = 8, 3  # items of a Dataset that are read again, and how often
+_SAMPLED, _READS = 8, 3  # the number of items of a Dataset that are read again, and the number of readings
 
 _log = logging.getLogger(__name__)
 
@@ -28,19 +28,20 @@ _LOADER = f"'{LOADER_FORM}', where loader(data_dir, seed) returns {_FORMS}"
 
 
 def call_loader(path: str, data_dir: str, seed: int, *, site: bool = False, group_column: str = "") -> Source:
-    """Call a loader and return what it gives.
+    """Call a loader and return its data.
 
-    Of ``data_dir`` and ``seed`` it gets, by keyword, those that its signature has.
+    The loader gets ``data_dir`` and ``seed`` as keyword arguments, if its signature has them.
 
     Args:
         path: ``package.module:loader``.
-        data_dir: the run's, or the path of a site's own data.
-        seed: the run's.
-        site: whether the data are one site's, whose errors leave it, so that they quote none of the loader's own.
+        data_dir: The run's data folder, or the path of a site's own data.
+        seed: The run's seed.
+        site: Whether the data belong to one site. Its error messages are sent to the server, so they must not quote the
+            loader's own error.
         group_column: The column of the features, which must be data frames, that identifies groups; "": no groups.
 
     Raises:
-        DataError: there is no such loader, it fails, or it returns something else than arrays or torch Datasets.
+        DataError: The loader does not exist, fails, or returns something else than arrays or torch Datasets.
     """
     loader = _find(path)
     try:
@@ -74,7 +75,7 @@ def _find(path: str) -> Callable[..., Any]:
 
 
 def _choose_arguments(loader: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Those of some keyword arguments that a function takes."""
+    """Select the keyword arguments that a function accepts."""
     parameters = inspect.signature(loader).parameters
     if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
         return given
@@ -82,7 +83,7 @@ def _choose_arguments(loader: Callable[..., Any], given: dict[str, Any]) -> dict
 
 
 def _halves(path: str, found: Any) -> list[Any]:
-    """The training data and, if there are any, the test data: torch Datasets, or pairs of arrays."""
+    """Return the training data and, if there are any, the test data: torch Datasets, or pairs of arrays."""
     if _is_dataset(found):
         return [found]
     if isinstance(found, tuple) and len(found) == 2 and all(map(_is_dataset, found)):
@@ -94,7 +95,7 @@ def _halves(path: str, found: Any) -> list[Any]:
 
 
 def _warn_of_changes(path: str, dataset: Any) -> None:
-    """Warn of a Dataset whose items differ when they are read again, such as by augmentation in ``__getitem__``."""
+    """Warn of a Dataset whose items change when they are read again, for example by augmentation."""
     rows = np.linspace(0, len(dataset) - 1, min(len(dataset), _SAMPLED)).astype(int).tolist()
     reads = [[tuple(map(_array, dataset[row])) for row in rows] for _ in range(_READS)]
     changed = [
@@ -125,7 +126,7 @@ def _pair_of(path: str, half: Any) -> Pair:
 
 
 def _labels(value: Any) -> NDArray[Any]:
-    """Return labels as an array; a DataFrame of one column is that column."""
+    """Return labels as an array; a DataFrame with a single column counts as that column."""
     if is_frame(value) and value.shape[1] == 1:
         value = value.iloc[:, 0]
     return read_series(value) if is_series(value) else _array(value)
@@ -137,7 +138,7 @@ def _is_dataset(value: Any) -> bool:
 
 
 def _rows(path: str, dataset: Any) -> Pair:
-    """Read a map-style Dataset row by row, into one array: uint8 pixels as such, all other numbers as float32."""
+    """Read a map-style Dataset row by row into an array, as uint8 if items are uint8, else as float32."""
     if not hasattr(dataset, "__len__"):
         raise _unfit(f"{path!r}, whose Dataset has no length", "a map-style one, with __len__ and __getitem__")
     features: NDArray[Any] = np.empty((0, 1))
@@ -157,7 +158,7 @@ def _rows(path: str, dataset: Any) -> Pair:
         if sample.dtype.kind not in "biuf" or label.ndim:
             got = f"{path!r}, whose item {row} is {sample.dtype} with a label of shape {label.shape}"
             raise _unfit(got, "numbers with one label for each item")
-        with np.errstate(over="ignore"):  # what is not finite is refused later
+        with np.errstate(over="ignore"):  # non-finite numbers are refused later
             features[row] = sample
         labels.append(label.item())
     if labels:
@@ -166,7 +167,7 @@ def _rows(path: str, dataset: Any) -> Pair:
 
 
 def _array(value: Any) -> NDArray[Any]:
-    """An array of an array, a tensor, a list or a PIL image."""
+    """Convert an array, a tensor, a list or a PIL image to an array."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
     elif hasattr(value, "getbands"):

@@ -1,4 +1,4 @@
-"""Rows that a trained model is to score: a file, or a folder of images, that no run has read."""
+"""New rows that a trained model scores: a file, or a folder of images, that no run has read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _ARRAYS = (*arrays.NPZ_ENDINGS, *arrays.SVMLIGHT_ENDINGS, *image_folders.IMAGE_ENDINGS)
 _TABLES = (*tables.CSV_ENDINGS, *tables.PARQUET_ENDINGS)
-# Data sets of svmlight text whose indices are known to start at 1.
+# Data sets in svmlight text whose indices start at 1.
 _FROM_ONE = ("a9a", "w8a")
 
 
@@ -27,9 +27,9 @@ class NewRows:
     """The rows of a file or folder, in its order.
 
     Attributes:
-        features: a table with all its columns, or (n, *shape) arrays as they are stored.
-        labels: (n,) the original ones; None if there are none.
-        files: of images, their paths below the folder; else None.
+        features: A table with all its columns, or (n, *shape) arrays as they are stored.
+        labels: The original labels, (n,); None if there are none.
+        files: The images' paths below the folder; else None.
     """
 
     features: "pd.DataFrame | NDArray[Any]"
@@ -47,12 +47,12 @@ def read_table_rows(
 
     Args:
         path: The file of a table.
-        label_column: The name of the labels' column, which need not be there.
-        words: As in `problems.data.formats.tables.read_table`.
-        dialect: As in `problems.data.formats.tables.read_table`.
+        label_column: The name of the label column, which may be missing.
+        words: See `problems.data.formats.tables.read_table`.
+        dialect: See `problems.data.formats.tables.read_table`.
 
     Raises:
-        DataError: it is no such file, or cannot be read.
+        DataError: The file is of another kind, or cannot be read.
     """
     _check_file(path, _TABLES, "since the run was trained on a table", tables.OPENED_ENDINGS)
     frame = tables.read_table(path, words, dialect)
@@ -61,16 +61,16 @@ def read_table_rows(
 
 
 def read_array_rows(path: Path, shape: tuple[int, ...], spec: DataSpec, pixel_max: float | None = None) -> NewRows:
-    """Read arrays or images; of a file or folder with a test split of its own, that split.
+    """Read arrays or images; if the file or folder has a test split, only that split.
 
     Args:
-        path: an npz or svmlight file, an image, a folder of images, or one of class folders.
-        shape: of a sample, as the model takes it.
-        spec: of the data that the model was trained on.
-        pixel_max: The number in the image files that became 1, if the model was trained on images of more than 8 bits.
+        path: An npz or svmlight file, an image, a folder of images, or a folder of class folders.
+        shape: The shape of a sample, as the model expects it.
+        spec: The options of the data on which the model was trained.
+        pixel_max: The value in the image files that became 1, if the model was trained on images of more than 8 bits.
 
     Raises:
-        DataError: it is nothing of these, or cannot be read as samples of this shape.
+        DataError: The path is of another kind, or cannot be read as samples of this shape.
     """
     if path.is_dir() or path.name.lower().endswith(image_folders.IMAGE_ENDINGS):
         paths, labels = image_folders.pictures(path, nested=bool(spec.group_column))

@@ -22,7 +22,7 @@ Kind = Literal["8-bit", "16-bit", "float"]
 GREY = ("1", "L")  # PIL's modes
 DEEP = ("I;16", "I;16L", "I;16B", "I;16N")
 BITS = (8, 10, 12, 14, 16)
-"""Depths of images of more than 8 bits: the least that fits all images is the one in use."""
+"""Depths of images of more than 8 bits; the smallest depth that fits all images is in use."""
 FLOATS = 1.0
 """``pixel_max`` of images that store numbers in [0, 1]."""
 _ORIENTATION, _BITS_PER_SAMPLE, _PHOTOMETRIC = 0x0112, 258, 262  # tags of EXIF and TIFF
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class PixelError(ValueError):
-    """An image whose pixels cannot be used; the message completes "got an image with"."""
+    """An image with unusable pixels; the message completes "got an image with"."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,13 +54,13 @@ def read_images(paths: list[Path], channels: int = 0, *, bits: int = 0, like: fl
 
     Args:
         paths: The files.
-        channels: 1 for grey, 3 for colour, which grey images are turned into. 0: grey if all images are.
-        bits: The bits in use of images of more than 8 bits. 0: the least of `BITS` that fits all images.
-        like: The ``pixel_max`` of the images that a model was trained on. 0: any.
+        channels: 1 for grey images, 3 for colour images; grey images are converted. 0: grey if all images are.
+        bits: The bits in use of images of more than 8 bits. 0: the smallest of `BITS` that fits all images.
+        like: The ``pixel_max`` of the images in training. 0: any.
 
     Raises:
-        DataError: Images differ in size or depth, cannot be read, or are coloured although grey images are needed.
-            Names the file.
+        DataError: Images differ in size or depth, cannot be read, or are coloured although grey images are needed;
+            names the file.
     """
     kinds: dict[Kind, Path] = {}
     grey = True
@@ -96,7 +96,7 @@ def pixels_of(picture: Any) -> UInt8[np.ndarray, "channels height width"]:
     """Return the pixels of a PIL image: grey if the image is grey, else red, green and blue.
 
     Args:
-        picture: The image, as a user's code or another library returns it.
+        picture: The image, from a user's code or another library.
 
     Raises:
         DataError: The image has more than 8 bits in a channel.
@@ -113,11 +113,11 @@ def pixels_of(picture: Any) -> UInt8[np.ndarray, "channels height width"]:
 
 @contextmanager
 def _open_picture(path: Path) -> Iterator[Any]:
-    """Context of an open image file. An error in it names the file."""
+    """Open an image file in a context; errors in the context name the file."""
     from PIL import Image, UnidentifiedImageError
 
     try:
-        # not by its path: Pillow would map a TIFF into memory, and read it wrongly where it lies on its side
+        # not by its path: Pillow would map a TIFF into memory, and read a rotated TIFF wrongly
         with path.open("rb") as file, Image.open(file) as picture:
             yield picture
     except DataError:
@@ -133,16 +133,16 @@ def _open_picture(path: Path) -> Iterator[Any]:
 
 
 def _check_frames(picture: Any) -> None:
-    # a .jpg of a phone may have a preview or a map of depths behind its picture, which is the first
+    # a .jpg of a phone may have a preview or a depth map after its picture, which is the first
     if picture.format != "MPO" and (count := getattr(picture, "n_frames", 1)) > 1:
         raise PixelError(f"{count} frames")
 
 
 def _kind_of(picture: Any) -> Kind:
-    """The kind of an image's numbers.
+    """Return the kind of an image's numbers.
 
     Raises:
-        PixelError: They are numbers that would not become pixels without loss.
+        PixelError: The numbers cannot become pixels without loss.
     """
     tags = getattr(picture, "tag_v2", {})
     stored = max(tags.get(_BITS_PER_SAMPLE, (0,)), default=0)
@@ -165,7 +165,7 @@ def _kind_of(picture: Any) -> Kind:
 
 
 def _check_kind(where: Path, kind: Kind, bits: int, like: float | None) -> None:
-    """Refuse images of another depth than in training, and a depth that has no effect."""
+    """Refuse images whose depth differs from the training's, and a setting of the depth that has no effect."""
     if like != 0:
         wanted: Kind = "8-bit" if like is None else "float" if like == FLOATS else "16-bit"
         if kind != wanted:
@@ -177,7 +177,7 @@ def _check_kind(where: Path, kind: Kind, bits: int, like: float | None) -> None:
 
 
 def _read_pixels(paths: list[Path], channels: int, dtype: Any) -> Shaped[np.ndarray, "n channels height width"]:
-    """The pixels of images of one size, as they are stored."""
+    """Return the pixels of images of one size, as they are stored."""
     pixels: np.ndarray = np.empty((0, channels, 0, 0), dtype)
     clear = 0
     for index, path in enumerate(paths):
@@ -203,10 +203,10 @@ def _read_pixels(paths: list[Path], channels: int, dtype: Any) -> Shaped[np.ndar
 
 
 def _render(picture: Any, mode: str) -> tuple[Any, bool]:
-    """An image the right way up, in a mode ("": its own), on black; and whether it has transparent pixels."""
+    """Return an image the right way up, in a mode ("": its own), on black; and whether it has transparent pixels."""
     from PIL import Image, ImageOps
 
-    picture.load()  # which turns a TIFF
+    picture.load()  # which rotates a TIFF
     if picture.getexif().get(_ORIENTATION, 1) != 1:
         picture = ImageOps.exif_transpose(picture)
     if not mode:
@@ -220,7 +220,7 @@ def _render(picture: Any, mode: str) -> tuple[Any, bool]:
 
 
 def channels_first(picture: Any) -> Shaped[np.ndarray, "channels height width"]:
-    """Return the pixels of a picture, its channels first; bytes for one bit."""
+    """Return a picture's pixels with the channels first; one-bit pixels become bytes."""
     array = np.asarray(picture)
     if array.dtype == bool:
         array = array.astype(np.uint8)
@@ -228,7 +228,7 @@ def channels_first(picture: Any) -> Shaped[np.ndarray, "channels height width"]:
 
 
 def _largest(pixels: Float32[np.ndarray, "n channels height width"], bits: int) -> float:
-    """The largest number of the bits in use."""
+    """Return the largest number of the bits in use."""
     top = max(float(pixels[some].max()) for some in slices(pixels))
     return float(2 ** (bits or next(depth for depth in BITS if top < 2**depth)) - 1)
 
@@ -236,7 +236,7 @@ def _largest(pixels: Float32[np.ndarray, "n channels height width"], bits: int) 
 def _check_range(
     paths: list[Path], pixels: Float32[np.ndarray, "n channels height width"], pixel_max: float, hint: str
 ) -> None:
-    """Raise DataError for a number above the largest, below 0, or that is not finite; names the file."""
+    """Raise DataError for a number above the largest, below 0, or not finite; names the file."""
     for index, path in enumerate(paths):
         if not (pixels[index].min() >= 0 and pixels[index].max() <= pixel_max):
             got = f"{path} with numbers from {pixels[index].min():g} to {pixels[index].max():g}"

@@ -1,4 +1,4 @@
-"""Choose the reader for a data set's name or for a site's file."""
+"""The choice of the reader for a data set's name or for a site's file."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from problems.data.formats.uci import CREDIT_FILES, HEART_FILES, credit, heart_d
 from problems.data.samples import Source
 from problems.data.spec import TABLES, DataError, DataSpec, is_hub, loader_path
 
-DEFAULT_POSITIVE: dict[str, str] = {  # of a set with two labels it is the last
+DEFAULT_POSITIVE: dict[str, str] = {  # if a data set has two labels, the default is the last
     "digits": "8",
     **dict.fromkeys(("fashion-mnist", "cifar10", "cifar100", "stl10"), "first-half"),
     "heart-disease": "1,2,3,4",
@@ -19,7 +19,7 @@ DEFAULT_POSITIVE: dict[str, str] = {  # of a set with two labels it is the last
 
 _FOLDERS = "train/<class>/*.png and test/<class>/*.png"
 _LIBSVM = "a file of LIBSVM's page of binary data sets"
-# Where a named set is to be had, and the files that are looked for.
+# The source of a named data set, and its files.
 _FILES: dict[str, tuple[str, ...]] = {
     "fashion-mnist": (
         "the four .gz files of github.com/zalandoresearch/fashion-mnist (data/fashion)",
@@ -59,7 +59,7 @@ def read(spec: DataSpec) -> Source:
     """Return the rows of `spec.dataset`.
 
     Raises:
-        DataError: when its files are missing or damaged, or a loader of a user's own fails.
+        DataError: The files are missing or damaged, or a user's loader fails.
     """
     if path := loader_path(spec.dataset):
         return call_loader(path, spec.data_dir, spec.seed, group_column=spec.group_column)
@@ -104,14 +104,14 @@ def svmlight_files(spec: DataSpec) -> tuple[Path, Path | None, int | None]:
         The training file, the test file or None, and the number of features if it is fixed.
 
     Raises:
-        DataError: they are not there.
+        DataError: The files do not exist.
     """
     if spec.dataset == "w8a":
         return _named_file(spec, arrays.W8A_FILES), None, arrays.W8A_FEATURES
     return *locate("svmlight", spec.data_dir, arrays.SVMLIGHT_ENDINGS), _width(spec)
 
 
-# Endings of a site's file, by the run config's data set; images come in a folder.
+# Endings of a site's file, by the run config's data set; images need a folder.
 _SITE_ENDINGS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(TABLES, (*tables.CSV_ENDINGS, *tables.PARQUET_ENDINGS)),
     "svmlight": arrays.SVMLIGHT_ENDINGS,
@@ -123,11 +123,11 @@ def read_site(path: Path, spec: DataSpec) -> Source:
     """Return the rows of one site's own file, or of its folder of class folders.
 
     Args:
-        path: of the file or folder.
-        spec: `dataset` is the kind of file; the keys for columns are read too.
+        path: The path of the file or folder.
+        spec: The options. `dataset` is the kind of file; the keys for columns also apply.
 
     Raises:
-        DataError: when it is missing, damaged, or not of the kind of `spec.dataset`; or a loader of a user's own fails.
+        DataError: The file is missing, damaged, or not of the kind of `spec.dataset`; or a user's loader fails.
     """
     if not path.exists():
         allowed = "an existing file, or for images a folder"

@@ -1,4 +1,4 @@
-"""Tables, csv or parquet: which columns are features, and what becomes of each."""
+"""Tables, csv or parquet: the choice of the feature columns, and their encoding."""
 
 import logging
 import re
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zip", ".tsv", ".tsv.gz", ".tsv.zip", ".xlsx", ".xlsm")
 PARQUET_ENDINGS = (".parquet", ".pq")
-# The first bytes of such files show whether they are tables, or the kind by which an error names them.
+# A file with such an ending may be a table; its first bytes show whether it is, and otherwise its kind.
 _OTHER_ENDINGS = (".txt", ".tab", ".dat", ".data", ".gz", ".zip", ".xls", ".xlsb", ".ods", ".sav", ".dta", ".sas7bdat")
 OPENED_ENDINGS = (*CSV_ENDINGS, *PARQUET_ENDINGS, *_OTHER_ENDINGS)
 
@@ -39,11 +39,11 @@ _log = logging.getLogger(__name__)
 
 
 def read_table(path: Path, words: Sequence[str] = (), dialect: Dialect | None = None) -> "pd.DataFrame":
-    """Return the table of a csv file, a parquet file or a workbook. Its first bytes tell the kind.
+    """Return the table of a csv file, a parquet file or a workbook; its first bytes determine the kind.
 
     Args:
         path: The file.
-        words: Names of columns whose cells are text in a csv, as they are written, even if they look like numbers.
+        words: The columns whose cells stay text in a csv, as written, even if they look like numbers.
         dialect: The form of a csv. None: it is guessed.
 
     Raises:
@@ -63,15 +63,15 @@ def read_table(path: Path, words: Sequence[str] = (), dialect: Dialect | None = 
 
 
 def read_columns(path: Path, names: Sequence[str], dialect: Dialect | None = None) -> "pd.DataFrame":
-    """Return columns of a table as the file has them: of a csv as text, even if they are empty.
+    """Return columns of a table as they are in the file: as text for a csv, even if they are empty.
 
     Args:
-        path: As in `read_table`.
+        path: See `read_table`.
         names: The columns.
-        dialect: As in `read_table`.
+        dialect: See `read_table`.
 
     Raises:
-        DataError: As `read_table`.
+        DataError: See `read_table`.
     """
     contents = _open(path)
     if contents.kind == "parquet":
@@ -80,7 +80,7 @@ def read_columns(path: Path, names: Sequence[str], dialect: Dialect | None = Non
 
 
 def _open(path: Path) -> Contents:
-    """Recognise a file; one that is called parquet must be parquet."""
+    """Recognise a file; a file with parquet's ending must be parquet."""
     contents = open_table(path)
     if contents.kind != "parquet" and path.name.lower().endswith(PARQUET_ENDINGS):
         got = "a file that cannot be read as a table, since it is not parquet"
@@ -90,7 +90,7 @@ def _open(path: Path) -> Contents:
 
 
 def _dialect_of(contents: Contents, dialect: Dialect | None) -> Dialect:
-    """The dialect of a text table: a workbook has none, since we write it as text."""
+    """Return the dialect of a text table; a workbook has the plain dialect, since we convert it to text."""
     return PLAIN if contents.kind == "workbook" else dialect or Dialect()
 
 
@@ -108,7 +108,7 @@ def _read_parquet(contents: Contents) -> "pd.DataFrame":
 
 
 def _with_floats(frame: "pd.DataFrame") -> "pd.DataFrame":
-    """A table in which columns of decimal numbers, a type of parquet, are floats."""
+    """Return a table whose columns of decimals, a type of parquet, are converted to floats."""
     import pandas as pd
 
     decimal = [name for name in frame if pd.api.types.infer_dtype(frame[name], skipna=True) == "decimal"]
@@ -118,25 +118,25 @@ def _with_floats(frame: "pd.DataFrame") -> "pd.DataFrame":
 def table(train: Path, test: Path | None, spec: DataSpec, *, site: bool = False) -> Source:
     """Return the rows of a training table and, if given, of its test table.
 
-    A text column becomes one 0/1 column for each value in the training rows, or for each that ``feature-columns``
-    lists; a value that only test rows have is all zeros.
+    A text column becomes a 0/1 column for each value in the training rows, or for each value that ``feature-columns``
+    lists; a value that occurs only in test rows is all zeros.
 
     Args:
-        train: the file of the training rows.
-        test: the file of the test rows; None for none.
-        spec: its keys for columns.
-        site: whether it is one site's file. Without ``feature-columns`` the columns are then in order of their names,
-            and text must be listed.
+        train: The file of the training rows.
+        test: The file of the test rows; None without test rows.
+        spec: The options, with the keys for columns.
+        site: Whether the file belongs to one site. Without ``feature-columns`` the columns are then in order of their
+            names, and the values of text columns must be listed.
 
     Raises:
-        DataError: names the column that is not there, or all that cannot be features; see `check_columns`.
+        DataError: A column does not exist, or columns cannot be features; names all of them. See `check_columns`.
     """
     words = [column.name for column in parse_columns(spec.feature_columns) if column.categories]
     words += [spec.group_column] * bool(spec.group_column)  # group 01 is not group 1
     dialect = Dialect.of(spec)
     frame, other = read_table(train, words, dialect), None if test is None else read_table(test, words, dialect)
     if other is not None and test is not None:
-        # a column that one file has as text is text in both, as it is written
+        # a column that is text in one file is text in both, as written
         both = [name for name in frame.columns if name in other.columns]
         if words_of := [name for name in both if is_text(frame[name]) != is_text(other[name])]:
             frame, other = (read_table(path, [*words, *words_of], dialect) for path in (train, test))
@@ -151,17 +151,17 @@ def from_frames(
     *,
     site: bool = False,
 ) -> Source:
-    """Return what `table` returns, of tables that are in memory.
+    """Do the work of `table` on tables in memory.
 
     Args:
-        frame: the training table.
-        other: the test table; None for none.
-        places: where the two come from, for errors.
-        spec: as of `table`.
-        site: as of `table`.
+        frame: The training table.
+        other: The test table; None without a test table.
+        places: The origins of both, for errors.
+        spec: See `table`.
+        site: See `table`.
 
     Raises:
-        DataError: as `table`.
+        DataError: See `table`.
     """
     import pandas as pd
 
@@ -220,20 +220,20 @@ def _warn_of_repeats(frame: "pd.DataFrame", features: Sequence[str], others: Seq
 def clean(
     frame: "pd.DataFrame", place: str | Path, spec: DataSpec, *, site: bool
 ) -> tuple["pd.DataFrame", list[str], Counter[str]]:
-    """Return a table without the columns to be dropped, in which cells that mean missing are missing; and its index.
+    """Drop columns and index of a table, and make the cells that mean missing missing.
 
     Args:
-        frame: the table.
-        place: where it comes from, for errors.
-        spec: its keys for columns.
-        site: whether it is one site's or party's file, which may lack some of the columns to be dropped.
+        frame: The table.
+        place: The table's origin, for errors.
+        spec: The options, with the keys for columns.
+        site: Whether the file belongs to one site or party, and may lack some of the columns to be dropped.
 
     Returns:
-        The table; the name of the dropped index in a list, which is empty where there was none (an index stays where
-        only some columns are to be features); and the number of cells of each column that a marker made missing.
+        The table. The name of the dropped index in a list; empty without an index, and if only listed columns are
+        features, in which case an index stays. The number of cells of each column that a marker made missing.
 
     Raises:
-        DataError: a column that is to be dropped, or that has markers, is not there.
+        DataError: A column that is to be dropped, or that has markers, does not exist.
     """
     frame = frame.set_axis(frame.columns.map(str), axis="columns")
     dropped = [name for name in parse_names("drop-columns", spec.drop_columns) if name != spec.group_column]
@@ -262,13 +262,13 @@ def clean(
 
 
 def _no_labels(markers: Sequence[str], spec: DataSpec) -> list[str]:
-    """The markers of missing cells that are no labels: not those that `positive_label` names, and not -1, 0 and 1."""
+    """Return the markers that are not labels: neither values of `positive_label`, nor -1, 0 or 1."""
     labels = {"-1", "0", "1", spec.positive_label, *map(str.strip, spec.positive_label.split(","))}
     return [marker for marker in markers if (as_text(float(marker)) if is_number(marker) else marker) not in labels]
 
 
 def _only_some(spec: DataSpec) -> bool:
-    """Whether only the columns that are named are features."""
+    """Return whether only the columns in ``feature-columns`` are features."""
     named = {column.name for column in parse_columns(spec.feature_columns)}
     return bool(named) and REST not in named
 
@@ -276,16 +276,16 @@ def _only_some(spec: DataSpec) -> bool:
 def encode(
     frame: "pd.DataFrame", columns: Sequence[Column], train_rows: Int64[np.ndarray, "train"], spec: DataSpec
 ) -> Encoded:
-    """Return some columns of a table as numbers.
+    """Encode some columns of a table as numbers.
 
     Args:
-        frame: the table.
-        columns: which of its columns, in this order.
-        train_rows: whose values make the features of a text column that lists none.
-        spec: says how numbers are to be scaled.
+        frame: The table.
+        columns: The columns to encode, in this order.
+        train_rows: The rows whose values become the features of a text column without a list.
+        spec: The options; determine how numbers are scaled.
 
     Raises:
-        DataError: a column holds what it must not hold.
+        DataError: A column contains values that are not allowed.
     """
     features = [feature for column in columns for feature in _features(frame[column.name], column, train_rows, spec)]
     markers = parse_markers(spec.missing_values)
@@ -304,7 +304,7 @@ def encode(
 def _features(
     values: "pd.Series[Any]", column: Column, train_rows: Int64[np.ndarray, "train"], spec: DataSpec
 ) -> list[Feature]:
-    """The features of one column, not yet fitted."""
+    """Return the features of one column, not yet fitted."""
     categories = column.categories
     if is_text(values) and distinct_cells(values).str.contains(r"[\r\n]", regex=True).any():
         breaks = values.str.contains(r"[\r\n]", regex=True, na=False).to_numpy()

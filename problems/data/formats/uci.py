@@ -1,12 +1,12 @@
-"""Two tables of the UCI Machine Learning Repository, with the codes that the published files hold.
+"""Two tables of the UCI Machine Learning Repository, with the codes in the published files.
 
-I-Cheng Yeh, "Default of Credit Card Clients": the nine categorical columns are one-hot encoded, undocumented codes
-(`EDUCATION` 0, 5, 6; `MARRIAGE` 0; `PAY_*` -2 and 0) included. The codes are written down here, not read off the rows,
-so that a site's share of the file gets the same columns. `SEX` has two codes and so needs one column: that gives the 90
+I-Cheng Yeh, "Default of Credit Card Clients": the nine categorical columns are one-hot encoded, including undocumented
+codes (`EDUCATION` 0, 5, 6; `MARRIAGE` 0; `PAY_*` -2 and 0). The codes are listed here and not read from the rows, so a
+site's share of the file gets the same columns. `SEX` has two codes and so needs one column, which leads to the 90
 features of the literature. The other 14 columns are scaled to [0, 1] over the training rows.
 
-Janosi, Steinbrunn, Pfisterer and Detrano, "Heart Disease", 1988: rows, columns and split are those of FLamby (du
-Terrail et al., NeurIPS 2022); docs/data-sets.md says what differs.
+Janosi, Steinbrunn, Pfisterer and Detrano, "Heart Disease", 1988: rows, columns and split are the same as in FLamby (du
+Terrail et al., NeurIPS 2022); docs/data-sets.md lists the differences.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ def credit(path: Path) -> Source:
     """Return the clients of `path`: 90 features, classes "0" and "1".
 
     Raises:
-        DataError: names a column that is missing, not finite, or holds a code that is not in the published file.
+        DataError: A column is missing, not finite, or contains a code that is not in the published file; names it.
     """
     frame = read_table(path)
     label = next((name for name in LABELS if name in frame.columns), None)
@@ -80,10 +80,10 @@ def credit(path: Path) -> Source:
 
 
 def base_codes(dataset: str) -> dict[str, str]:
-    """Return the code of each column of codes that has no feature, since all features of the column are then 0.
+    """Return, for each column of codes, the code without a feature: all features of the column are then 0.
 
     Args:
-        dataset: The name of a data set; others than those of this module have no such columns.
+        dataset: The name of a data set; data sets of other modules have no such columns.
     """
     if dataset == "heart-disease":
         return {name: str(codes[0]) for name, codes in HEART_CODES.items()}
@@ -93,10 +93,10 @@ def base_codes(dataset: str) -> dict[str, str]:
 def heart_disease(paths: Sequence[Path]) -> Source:
     """Return the patients of the hospitals' files: 13 features, classes "0" (healthy) to "4".
 
-    Training rows come first, hospital by hospital, then the test rows likewise; the hospitals are the data set's sites.
+    Training rows come first, hospital by hospital, then the test rows the same way; hospitals are the sites.
 
     Raises:
-        DataError: names a file that is not one of the published ones, or a code that those do not hold.
+        DataError: A file is not a published one, or contains an unknown code; names the file.
     """
     import pandas as pd
 
@@ -121,7 +121,7 @@ def heart_disease(paths: Sequence[Path]) -> Source:
 
 
 def _read(path: Path) -> Float64[np.ndarray, "n 11"]:
-    """The complete rows of a hospital's file, the diagnosis last."""
+    """Return the complete rows of a hospital's file, with the diagnosis last."""
     import pandas as pd
 
     # Copies in circulation have a header line, X1 to X14.
@@ -142,7 +142,7 @@ def _read(path: Path) -> Float64[np.ndarray, "n 11"]:
 
 
 def _split(ill: Bool[np.ndarray, "n"]) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
-    """Training and test rows of a hospital, as FLamby draws them: within each class where both have three or more."""
+    """Draw training and test rows of a hospital like FLamby: within each class if both have at least three."""
     from sklearn.model_selection import train_test_split
 
     train, test = train_test_split(

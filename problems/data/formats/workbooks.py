@@ -1,4 +1,4 @@
-"""Read the first visible sheet of an .xlsx workbook as csv text."""
+"""Reader of the first visible sheet of an .xlsx workbook, as csv text."""
 
 import csv
 import datetime
@@ -15,11 +15,11 @@ from problems.errors import require
 _MERGED = re.compile(rb'<mergeCell [^>]*ref="([A-Z0-9:]+)"')
 _FORMULA = re.compile(rb"<c ([^>]*)>\s*<f(?:[^>]*/>|[^>]*>[^<]*</f>)\s*(<v\s*/>|<v>\s*</v>)?\s*</c>")
 _PLACE = re.compile(rb'\br="([A-Z]+\d+)"')
-_NOT_AVAILABLE = "#N/A"  # an error that stands for a missing cell
+_NOT_AVAILABLE = "#N/A"  # an error that means a missing cell
 
 
 def as_text_table(contents: Contents) -> Contents:
-    """Return a workbook's first visible sheet as a csv in UTF-8, and a text table as it is.
+    """Return a workbook's first visible sheet as a csv in UTF-8; return a text table unchanged.
 
     Args:
         contents: A file of kind "workbook" or "text".
@@ -49,7 +49,7 @@ def as_text_table(contents: Contents) -> Contents:
 
 
 def _read_rows(contents: Contents) -> tuple[str, list[list[str]]]:
-    """A note on the sheet for the log, and its rows without empty cells at their ends."""
+    """Return a note on the sheet for the log, and its rows without empty cells at their ends."""
     import openpyxl
 
     with contents.open() as stream:
@@ -60,7 +60,7 @@ def _read_rows(contents: Contents) -> tuple[str, list[list[str]]]:
             raise DataError(contents.path, got=got, allowed="a table in the first sheet", hint="save the sheet as csv")
         sheet = sheets[0]
         _check_sheet(contents, sheet)
-        sheet.reset_dimensions()  # some programs write wrong ones
+        sheet.reset_dimensions()  # some programs write wrong dimensions
         rows: list[list[str]] = []
         for row in sheet.iter_rows():
             cells = [_as_text(contents, cell) for cell in row]
@@ -74,7 +74,7 @@ def _read_rows(contents: Contents) -> tuple[str, list[list[str]]]:
 
 
 def _check_sheet(contents: Contents, sheet: Any) -> None:
-    """Raise DataError for merged cells and formulas without results, both of which would look like missing cells."""
+    """Raise DataError for merged cells and formulas without results, since both would look like missing cells."""
     with contents.open() as stream, zipfile.ZipFile(stream) as archive:
         xml = archive.read(sheet._worksheet_path.lstrip("/"))
     if merged := _MERGED.search(xml):
@@ -92,7 +92,7 @@ def _check_sheet(contents: Contents, sheet: Any) -> None:
 
 
 def _as_text(contents: Contents, cell: Any) -> str:
-    """A cell as a csv has it: dates as ISO 8601 writes them."""
+    """Return a cell in the form of a csv: dates follow ISO 8601."""
     value = cell.value
     if value is None:
         return ""
