@@ -166,7 +166,7 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_a_run_does_not_go_on_with_another_network_of_as_many_weights(tmp_path: Path) -> None:
     config = {**KEYS, "checkpoint-every": 1}
     play(tmp_path / "run", {**config, "num-server-rounds": 1}, [{}, {}, {"model": f"{__name__}:towers"}])
-    with pytest.raises(RuntimeError, match="its weights are those of another network"):
+    with pytest.raises(RuntimeError, match="its weights belong to another network"):
         play(tmp_path / "run", {**config, "num-server-rounds": 2, "resume": True}, [{}, {}, {"model": "linear"}])
 
 

@@ -45,8 +45,8 @@ class Head:
         """Return theta, the slopes of the losses in o, and do the head's own step of SGD after that.
 
         Args:
-            sums: O of a batch.
-            slopes: Of the losses in z.
+            sums: o of a batch.
+            slopes: The slopes of the losses in z.
         """
         theta = slopes[:, None] * self.weights[:-1]
         theta *= sums > 0.0
