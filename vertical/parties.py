@@ -240,8 +240,8 @@ class Party:
 def find_network(party: Party, seed: int) -> Architecture:
     """Return the network of a party's kept block, else the network in its node config, else the run's network.
 
-    Parties that could also draw the initial weights could compute this party's columns from the first sums. A party with
-    its own rows therefore draws them from the system's randomness.
+    Parties that could also draw the initial weights could compute this party's columns from the first sums. A party
+    with its own rows therefore draws them from the system's randomness.
 
     Args:
         seed: The run's seed, from which simulated parties draw.

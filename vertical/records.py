@@ -110,7 +110,7 @@ class Segment(Payload):
     address_lengths: IntArray = array("q", kind="int")
 
     def peers(self) -> tuple[list[bytes], list[str]]:
-        """Return each party's certificate and address; PayloadError where the lengths do not fit."""
+        """Return each party's certificate and address; raise PayloadError if the lengths do not fit."""
         certificates = cut("certificates", self.certificates, self.certificate_lengths)
         return certificates, [part.decode() for part in cut("addresses", self.addresses, self.address_lengths)]
 

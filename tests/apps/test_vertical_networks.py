@@ -252,7 +252,7 @@ def test_what_networks_have_no_place_in_is_refused(config: dict[str, Scalar], to
         (f"{__name__}:Squeezed", r"returned \(32,\) for 32 rows, where the embedding is 4"),
         ("heapq:merge", "'heapq:merge', which returned generator"),
         ("json:dumps", "which failed on 10 columns"),
-        ("os:dup2", "'os:dup2', which does not make a module"),
+        ("os:dup2", "'os:dup2', which does not return a module"),
         ("torch.nn:RMSNorm", "whose module returned"),
     ],
 )
