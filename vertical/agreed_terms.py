@@ -1,4 +1,4 @@
-"""The terms of a vertical exchange: a digest of everything that the server sends all parties alike."""
+"""The terms of a vertical exchange: a digest of everything that the server sends to all parties equally."""
 
 from collections.abc import Mapping
 
@@ -10,12 +10,12 @@ from vertical.records import Segment
 def agreed_terms(
     run_config: Mapping[str, bool | int | float | str], scalars: Values, segment: Segment
 ) -> dict[str, str]:
-    """Return a SHA-256 digest (hexadecimal) of each run-config key, scalar and field, by a name for errors.
+    """Return a SHA-256 digest (hexadecimal) of each run-config key, scalar and field, keyed by its name in errors.
 
     Args:
-        run_config: The flat run config, as Flower hands it to the app.
+        run_config: The flat run config, as the app gets it from Flower.
         scalars: The scalars of the message.
-        segment: The message's payload; an absent field has a digest too.
+        segment: The message's payload. Absent fields also have a digest.
     """
     fields = segment.to_record()
     groups: dict[str, Mapping[str, object]] = {

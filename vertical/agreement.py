@@ -1,8 +1,8 @@
-"""The comparison of terms: everything that the parties of an exchange must agree on, checked when they have joined.
+"""The comparison of terms, on which all parties of an exchange must agree, after they have joined.
 
-The server sends every party the run config and the messages, so a cheating server can send one party others. Each
-party therefore sends its peers one digest of all its terms. Where two digests differ, the parties exchange a digest of
-each term, and the error names a party and its terms before anything is summed.
+The server sends every party the run config and the messages, so a cheating server can send one party different ones.
+Each party therefore sends its peers one digest of all its terms. If two digests differ, the parties exchange a digest
+of each term, and the error names a party and its terms before anything is summed.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from vertical.transport.mesh import Mesh
 # the digest of each term, by the term's name
 Terms = Mapping[str, str]
 GREETING_BYTES = 33
-# begins the names of terms that follow from others, which an error names only if nothing else differs
+# prefix of derived terms, which an error names only if nothing else differs
 DERIVED = "plan field "
-# seconds to wait for the peers' terms, and the most terms that an error names
+# seconds to wait for the peers' terms, and the maximum number of terms in an error
 _PATIENCE, _MOST_NAMES = 5.0, 10
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """One party's side of the comparison.
+    """A party's side of the comparison.
 
     Attributes:
         terms: The digest of each term, by its name.
         active: The parties that use their labels; the first is the reporter.
-        wanted: The number of label holders that are active: the first of all; 0: not checked.
-        labelled: Whether this party holds labels.
+        wanted: The number of active label holders, the first of all label holders. 0: not checked.
+        labelled: Whether this party has labels.
     """
 
     terms: Terms = field(default_factory=dict)
@@ -43,18 +43,18 @@ class Agreement:
     labelled: bool = False
 
     def greet(self) -> bytes:
-        """Return (33,) bytes for the peers: the digest of all terms, and whether this party holds labels."""
+        """Return 33 bytes for the peers: the digest of all terms, and whether this party has labels."""
         return digest_terms(self.terms) + bytes([self.labelled])
 
     async def confirm(self, mesh: Mesh, greetings: Mapping[int, bytes]) -> None:
         """Compare the terms of all parties, and check that the active parties are the first label holders.
 
         Args:
-            mesh: The joined mesh; its frames are read only if terms differ.
-            greetings: The bytes of `greet` of every other party.
+            mesh: The joined mesh. Its frames are read only if terms differ.
+            greetings: The result of `greet` of every other party.
 
         Raises:
-            PartyError: A greeting is malformed, terms differ, or the active parties are others.
+            PartyError: A greeting is malformed, terms differ, or the active parties are wrong.
         """
         greetings = dict(sorted({mesh.me: self.greet(), **greetings}.items()))
         for party, greeting in greetings.items():
@@ -67,7 +67,7 @@ class Agreement:
         if self.wanted and self.active != holders[: self.wanted]:
             named, first = (", ".join(map(str, parties)) or "none" for parties in (self.active, holders))
             reason = f"the server names parties {named} as active, allowed: the first {self.wanted} of {first}"
-            raise PartyError(None, f"{reason}, which hold labels")
+            raise PartyError(None, f"{reason}, which have labels")
 
     async def _exchange(self, mesh: Mesh) -> dict[int, Terms]:
         """Return the terms of all parties that send theirs in time, by party."""
@@ -95,7 +95,7 @@ def digest_terms(terms: Terms) -> bytes:
 
 
 def _read(party: int, body: bytes) -> Terms:
-    """Read a peer's terms; PartyError where they are no texts that can be printed."""
+    """Return a peer's terms; raise PartyError if they are not printable texts."""
     try:
         terms = json.loads(body)
         texts = [*terms.keys(), *terms.values()]
@@ -107,7 +107,7 @@ def _read(party: int, body: bytes) -> Terms:
 
 
 def _blame(digests: Mapping[int, bytes], terms: Mapping[int, Terms]) -> PartyError:
-    """Return the error that names the first party with other terms than most, and these terms.
+    """Return the error that names the first party that deviates from the majority, and the terms that differ.
 
     Args:
         digests: The digest of each party's terms, in the parties' order.

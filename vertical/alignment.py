@@ -1,6 +1,4 @@
-"""Which rows do all parties have? Either they look for them in private (`vertical.intersection`), or the server
-compares digests of their ids under a salt that it draws for each run.
-"""
+"""Alignment of rows: the parties find their common rows in private (`vertical.intersection`)."""
 
 import asyncio
 import hashlib
@@ -19,27 +17,27 @@ from vertical.transport.frames import WITHHELD, FinalError, Frame, Kind, PartyEr
 from vertical.transport.mesh import Mesh
 
 T = TypeVar("T")
-# the most ids of a party: it needs some 0.5 GB for each million of them
+# maximum number of a party's ids: a million ids need some 0.5 GB
 MOST_IDS = 2**24
 # the steps of the protocol, sent in a frame's field `active`
 STEPS = TAGS, TAGS_OF_BOTH, PLACES = 0, 1, 2
-# bytes of a piece of a step, sent in a frame each
+# bytes of a piece; each piece of a step is sent in its own frame
 PIECE = 2**20
 _LEAST_SALT = 16
 
 
 def digest(ids: Sequence[str], salt: bytes) -> bytes:
-    """Return 32 bytes that stand for these ids in this order; "7", "07" and "7 " differ.
+    """Return a 32-byte digest of these ids in this order. "7", "07" and "7 " differ.
 
-    SHA-256 over the salt, the number of ids, and each id, each text after its length, so that no two lists are encoded
-    alike.
+    It is SHA-256 over the salt, the number of ids, and the ids. A length precedes each text, so different lists have
+    different encodings.
 
     Raises:
         ValueError: The salt has fewer than 16 bytes.
         TypeError: An id is not text.
     """
     if len(salt) < _LEAST_SALT:
-        raise ValueError(f"a salt of {len(salt)} bytes; at least {_LEAST_SALT} random ones are needed")
+        raise ValueError(f"a salt of {len(salt)} bytes; at least {_LEAST_SALT} random bytes are needed")
     parts = [len(salt).to_bytes(8, "big"), salt, len(ids).to_bytes(8, "big")]
     for row, name in enumerate(ids):
         if not isinstance(name, str):
@@ -63,20 +61,20 @@ async def find_rows(
 ) -> tuple[NDArray[np.int64], int]:
     """Find the rows that all parties have.
 
-    Returns this party's positions (k,) of these rows, in the order of their ids, and how many bytes it sent.
+    Returns this party's positions (k,) of these rows, in the order of their ids, and the number of bytes it sent.
 
     Args:
         reporter: The party that combines the matches.
         ids: The id of each of this party's rows.
-        serial: Number of the attempt.
+        serial: The number of the attempt.
         context: Bytes that name the run, the same at all parties.
-        fewest: Least number of common rows that is of use.
+        fewest: The required number of common rows.
         offered: Receives the number of ids of each party that sends its tags here.
-        agreement: The terms that all parties must agree on; None: none.
+        agreement: The terms that all parties must agree on. None: no terms.
 
     Raises:
         PartyError: A party failed, or the parties do not agree.
-        FinalError: The parties share fewer rows than that. Another attempt would end the same way.
+        FinalError: The parties share fewer than ``fewest`` rows. Another attempt would end the same way.
     """
     agreement = agreement or Agreement()
     mesh = Mesh(me, endpoint, serial, hello=agreement.greet())
@@ -96,12 +94,12 @@ async def find_rows(
         raise failure from error
     finally:
         await mesh.close()
-    # only now, as sorting many ids holds up signs of life
+    # after closing the mesh, since sorting many ids delays heartbeats
     return np.array(sorted(rows.tolist(), key=ids.__getitem__), dtype=np.int64), mesh.counters.bytes_sent
 
 
 class _Talk:
-    """One party's side of the protocol. What takes long runs in a thread, so that signs of life go out meanwhile."""
+    """A party's side of the protocol. Long computations run in a thread, so heartbeats continue."""
 
     def __init__(
         self,
@@ -143,15 +141,15 @@ class _Talk:
         return mine
 
     def check(self) -> None:
-        """Raise the failure of another party, if there is one."""
+        """Raise the failure of another party, if any has failed."""
         if self.mesh.failed.done():
             self.mesh.failed.result()
 
     async def work(self, task: Callable[[], T], party: int | None = None) -> T:
-        """Do a task in a thread, unless a party fails meanwhile.
+        """Run a task in a thread until it ends or a party fails.
 
         Args:
-            party: Who is named where what it sent is malformed; None: this one.
+            party: The party to blame for malformed bytes. None: this party.
         """
         try:
             return await self.first(asyncio.ensure_future(asyncio.to_thread(task)))
@@ -161,7 +159,7 @@ class _Talk:
             raise failure from error
 
     async def say(self, to: int, step: int, body: bytes) -> None:
-        """Send what a step says in pieces; the last is shorter than the others, and may be empty."""
+        """Send a step's bytes in pieces. The last piece is shorter than the other pieces, and may be empty."""
         for number, at in enumerate(range(0, len(body) + 1, PIECE)):
             self.mesh.send(to, Frame(Kind.ALIGN, step, number, body[at : at + PIECE]))
             await asyncio.sleep(0)
@@ -184,7 +182,7 @@ class _Talk:
         return await self.first(self.whole[party, step])
 
     async def first(self, awaited: asyncio.Future[T]) -> T:
-        """What is awaited, unless a party fails first."""
+        """Return the awaited result, unless a party fails first."""
         either: list[asyncio.Future[Any]] = [awaited, self.mesh.failed]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not awaited.done():

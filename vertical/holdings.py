@@ -1,4 +1,4 @@
-"""A digest of the rows that a party trains and tests on, by which a resumed run recognises them."""
+"""A digest of a party's training and test rows, by which a resumed run recognises them."""
 
 import hashlib
 from typing import Any

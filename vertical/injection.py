@@ -1,4 +1,4 @@
-"""Delays that experiments add to the parties of one process, which share a machine and have no network between them."""
+"""Delays that experiments add to parties in the same process, which have no network between them."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ class Injection:
     """A party's added delays.
 
     Attributes:
-        compute: The seconds for which each update keeps a worker asleep.
+        compute: The seconds that each update keeps a worker asleep.
         delays: The delays of the party's messages.
     """
 
@@ -29,7 +29,7 @@ class Injection:
 
 
 def make_injections(parties: int, compute: float = 0.0, delay: float = 0.0, slowest: float = 1.0) -> list[Injection]:
-    """Return the injections of parties of which the last computes more slowly.
+    """Return the injections of all parties. The last party computes more slowly.
 
     Args:
         parties: The number of parties.

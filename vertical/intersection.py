@@ -8,11 +8,11 @@ under both keys:
     A -> B: A.blind()                         B -> A: B.blind(), B.reblind(A.blind())
     A: pair(mine=B.reblind(A.blind()), theirs=A.reblind(B.blind()))
 
-If A sends A.reblind(B.blind()) too, B can pair as well. Otherwise A sends B the places in B.blind() of the rows to use
-(`Intersection.rows`), and B learns of no other common row. So one reporter can find the rows that three or more
-parties have in common (`common_rows`).
+If A also sends A.reblind(B.blind()), B can pair as well. Otherwise A sends B the places in B.blind() of the rows to use
+(`Intersection.rows`), and B learns of no other common row. A reporter can therefore find the common rows of three or
+more parties (`common_rows`).
 
-Tags are sorted, so their order reveals nothing about the rows' order. docs/security.md says how H(id) is found, and
+Tags are sorted, so their order reveals nothing about the rows' order. docs/security.md explains how H(id) is found, and
 what each party learns. A tag is the u coordinate of a point, 32 bytes.
 """
 
@@ -27,16 +27,16 @@ from joblib import Parallel, cpu_count, delayed
 from numpy.typing import ArrayLike, NDArray
 
 TAG_BYTES = 32
-# as an array: all tags have this length, so that NumPy, which drops zeros at the end, compares them rightly
+# as an array: all tags have this length, so NumPy compares them correctly although it drops trailing zeros
 _TAG = np.dtype(f"S{TAG_BYTES}")
-# of the curve v^2 = u^3 + A u^2 + u over the integers modulo P (RFC 7748)
+# parameters of the curve v^2 = u^3 + A u^2 + u over the integers modulo P (RFC 7748)
 _P, _A = gmpy2.mpz(2**255 - 19), 486_662
-# ids that one call hashes or raises, in about 0.3 s, and calls that pay for another process
+# ids that a call hashes or raises in about 0.3 s, and the number of calls that are worth another process
 _PIECE, _CALLS = 8192, 4
 
 
 class IntersectionError(ValueError):
-    """What the other party sent is malformed."""
+    """A malformed message of the other party."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,21 +45,21 @@ class Match:
 
     # (k,) positions in our own ids
     own: NDArray[np.int64]
-    # (k,) places in the other's blind()
+    # (k,) places in the other party's blind()
     other: NDArray[np.int64]
 
 
 class Intersection:
-    """One party's side, for one peer or several. `blind` and `reblind` take about 0.04 ms of one core per id, and work
-    on all cores if there are many.
+    """A party's side, for any number of peers. `blind` and `reblind` take about 0.04 ms of one core per id, and use all
+    cores for many ids.
 
     Args:
-        context: Names the run; the same at all parties.
-        key: Drawn when None.
-        check: Called several times a second during the work, to end it by an exception.
+        context: The run's name, the same at all parties.
+        key: The party's secret key. None: a new key.
+        check: A function that is called several times a second during the work. An exception from it ends the work.
 
     Raises:
-        ValueError: An id occurs twice (the text names its rows, not the id, which is private).
+        ValueError: An id occurs twice. The text names its rows but not the id, which is private.
         TypeError: An id is not text.
     """
 
@@ -87,7 +87,7 @@ class Intersection:
         self._tags = b""
 
     def blind(self) -> bytes:
-        """Our tags, to be sent to the other party: in increasing order, 32 bytes each."""
+        """Return our tags for the other party: in increasing order, 32 bytes each."""
         if not self._tags:
             pieces = (self._ids[at : at + _PIECE] for at in range(0, len(self._ids), _PIECE))
             calls = (delayed(hash_ids)(piece, self._domain, self._secret) for piece in pieces)
@@ -97,10 +97,10 @@ class Intersection:
         return self._tags
 
     def reblind(self, other: bytes) -> bytes:
-        """Raise the other party's tags to our key too, and return them in the order given.
+        """Raise the other party's tags to our key too, and return them in the same order.
 
         Raises:
-            IntersectionError: They are malformed, or one is there twice.
+            IntersectionError: The tags are malformed, or a tag occurs twice.
         """
         size = _PIECE * TAG_BYTES
         count = len(_split(other))
@@ -112,10 +112,10 @@ class Intersection:
 
         Args:
             mine: The other party's `reblind` of our `blind`.
-            theirs: Our `reblind` of the other's `blind`.
+            theirs: Our `reblind` of the other party's `blind`.
 
         Raises:
-            IntersectionError: One of them is malformed, or not as many of our tags came back as we sent.
+            IntersectionError: An argument is malformed, or the number of our tags has changed.
         """
         self.blind()
         ours, others = _split(mine), _split(theirs)
@@ -125,10 +125,10 @@ class Intersection:
         return Match(own=self._order[places], other=other)
 
     def rows(self, places: ArrayLike) -> NDArray[np.int64]:
-        """Return (k,) positions in our ids of the places in our `blind` that the matching party has sent.
+        """Return (k,) positions in our ids, given the places in our `blind` that the matching party has sent.
 
         Raises:
-            IntersectionError: They are not different places of it.
+            IntersectionError: The places are out of range or not different.
         """
         chosen = np.asarray(places)
         if chosen.size == 0:
@@ -141,9 +141,9 @@ class Intersection:
         return self._order[chosen.astype(np.int64)]
 
     def _results(self, calls: Iterator[object], count: int) -> Iterator[bytes]:
-        """What calls for this many ids return, in their order; many are spread over processes.
+        """Yield the results of calls, in their order. Calls for many ids are spread over processes.
 
-        X25519 of `cryptography` holds Python's lock, so threads would take turns.
+        X25519 of `cryptography` does not release Python's lock, so threads would take turns.
         """
         jobs = min(cpu_count(), 1 + count // (_CALLS * _PIECE))
         for tags in Parallel(n_jobs=jobs, return_as="generator")(calls):
@@ -170,7 +170,7 @@ def raise_tags(tags: bytes, secret: bytes) -> bytes:
     """Return each of the joined tags raised to a key.
 
     Raises:
-        IntersectionError: One of them is no point of the curve, or one of the eight whose order is small.
+        IntersectionError: A tag is not a point of the curve, or is one of the eight points of small order.
     """
     key, raised = X25519PrivateKey.from_private_bytes(secret), []
     for at in range(0, len(tags), TAG_BYTES):
@@ -180,23 +180,23 @@ def raise_tags(tags: bytes, secret: bytes) -> bytes:
                 raise ValueError
             raised.append(key.exchange(X25519PublicKey.from_public_bytes(tag)))
         except ValueError:
-            raise IntersectionError("the other party sent a tag that is no point of the curve") from None
+            raise IntersectionError("the other party sent a tag that is not a point of the curve") from None
     return b"".join(raised)
 
 
 def _on_curve(tag: bytes) -> bool:
-    """Return whether it is the u coordinate of a point of the curve other than (0, 0), and not of its twist."""
+    """Return whether a tag is the u coordinate of a point of the curve (not of its twist) other than (0, 0)."""
     u = gmpy2.mpz.from_bytes(tag, "little")
     return bool(u < _P and gmpy2.jacobi(u * (u * (u + _A) + 1), _P) == 1)
 
 
 def common_rows(matches: Mapping[int, Match]) -> tuple[NDArray[np.int64], dict[int, NDArray[np.int64]]]:
-    """Find the rows that all parties have. Their order reveals no order of anybody's ids.
+    """Find the rows that all parties have. Their order reveals no order of any party's ids.
 
-    It is that of the tags, under both keys, of the reporter and the lowest other party.
+    The order is the order of the tags under both keys of the reporter and the lowest other party.
 
     Args:
-        matches: The reporter's with each other party, by party.
+        matches: The reporter's match with each other party, by party.
 
     Returns:
         The reporter's own positions and, for each other party, the places in its `blind`.
@@ -214,7 +214,7 @@ def common_rows(matches: Mapping[int, Match]) -> tuple[NDArray[np.int64], dict[i
 
 
 def _split(tags: bytes) -> NDArray[np.bytes_]:
-    """Return (n,) tags."""
+    """Return the (n,) tags; raise IntersectionError if they are malformed or a tag occurs twice."""
     if len(tags) % TAG_BYTES:
         raise IntersectionError(f"{len(tags)} bytes of tags; each has {TAG_BYTES}")
     split = np.frombuffer(tags, dtype=_TAG)

@@ -24,7 +24,7 @@ from vertical.turn import Turn, find_identity
 
 
 def introduce(party: Party, state: VFB2State, vfb2: VFB2Settings) -> tuple[Credentials, VFB2State]:
-    """Return the party's address and certificate, and its memory, which keeps both. Its data are not read.
+    """Return the party's address and certificate, and its memory, which keeps both. The party's data are not read.
 
     Args:
         party: The party.
@@ -51,8 +51,8 @@ def admit(turn: Turn) -> None:
     """Check the parties against the policy. Every message needs this check, since the server chooses the parties.
 
     Raises:
-        PolicyError: They are too few, other than ``num-partitions``, or one of them is under no pin or under another
-            party's pin.
+        PolicyError: There are too few parties, their number differs from ``num-partitions``, or a party is under no pin
+        or under another party's pin.
     """
     certificates = turn.segment.peers()[0]
     if len(certificates) != turn.party.parties:  # a party that is left out cannot object
@@ -71,7 +71,7 @@ def describe(turn: Turn) -> DataSummary:
     """Return the numbers of the party's rows and columns, and the form of its ids.
 
     Raises:
-        RefusalError: Its data, or its network for them, cannot be used.
+        RefusalError: The party's data or its network cannot be used.
     """
     me = f"party {turn.me}"
     try:
@@ -91,7 +91,7 @@ def describe(turn: Turn) -> DataSummary:
         if turn.party.data.keys or turn.party.model == turn.settings.model:
             raise StatedRefusalError(str(NetworkError.of(error, me))) from error
         log(ERROR, "%s: model in the node config: %s", me, error)
-        raise StatedRefusalError(f"{me}: its own network does not fit, its log says why") from error
+        raise StatedRefusalError(f"{me}: its own network does not fit, see its log") from error
     except RefusalError:
         raise
     except (ValueError, OSError) as error:
@@ -102,22 +102,24 @@ def _check_settings(turn: Turn, me: str) -> None:
     """Compare the party's data with the run's settings.
 
     Raises:
-        RefusalError: They do not fit.
+        RefusalError: The data do not fit the settings.
         NetworkError: The party's network does not fit its columns.
     """
     data, vfb2 = turn.party.data, turn.settings
     if vfb2.label_epsilon and turn.party.flips is not None and data.training_marks(None) is not None:
         turn.party.flips.check()
     if vfb2.alignment == "intersection" and (rows := len(data.ids(None))) > MOST_IDS:
-        key, got, allowed = f"{me}: vfb2.alignment", f"'intersection' of {rows:,} ids", f"{MOST_IDS:,} at most"
-        raise StatedRefusalError(str(InputError(key, got=got, allowed=allowed, hint="bring fewer rows")))
+        key, got, allowed = f"{me}: vfb2.alignment", f"'intersection' of {rows:,} ids", f"at most {MOST_IDS:,} ids"
+        raise StatedRefusalError(str(InputError(key, got=got, allowed=allowed, hint="reduce the rows of the file")))
     if data.block is not None:
         return
     if data.classes and len(data.classes) != vfb2.embedding:
         key, allowed = f"{me}: vfb2.embedding", f"{len(data.classes)}, the number of classes"
-        raise RefusalError(str(InputError(key, got=vfb2.embedding, allowed=allowed, hint="set it to that")))
+        raise RefusalError(
+            str(InputError(key, got=vfb2.embedding, allowed=allowed, hint=f"set vfb2.embedding={len(data.classes)}"))
+        )
     if data.keys and (vfb2.penalty, vfb2.groups) == (GROUP_LASSO, "columns"):
-        allowed, hint = "'party', since the data set's encoding is not known here", "set it to that"
+        allowed, hint = "'party', since the data set's encoding is not known here", "set vfb2.groups to 'party'"
         raise StatedRefusalError(str(InputError("vfb2.groups", got="'columns'", allowed=allowed, hint=hint)))
     if vfb2.embedding:  # refused now, before any segment
         make_network(find_network(turn.party, turn.training.seed), data.columns, vfb2.embedding)
@@ -127,9 +129,9 @@ def _check_same(turn: Turn, me: str) -> None:
     """Compare the party's rows with the rows that the run began with.
 
     Raises:
-        RefusalError: They differ.
+        RefusalError: The rows differ.
     """
     if turn.state.data is not None and turn.state.data.tobytes() != digest_holding(turn.holding()):
         got = "other rows, values, labels or order of rows than the run began with"
-        allowed, hint = "the same data", "restore the file, or begin a new run"
+        allowed, hint = "the same data", "restore the file, or start a new run"
         raise StatedRefusalError(str(InputError(f"resume: {me}", got=got, allowed=allowed, hint=hint)))

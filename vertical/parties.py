@@ -27,16 +27,16 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class KeptBlock:
-    """A party's block of an earlier run, which scores new rows.
+    """A party's block from an earlier run, for scoring new rows.
 
     Attributes:
-        weights: (d,) of its columns.
-        active: The parties whose labels that run used, in order.
-        epochs: How many that run had made.
-        embedding: k, of a network; 0: the block is linear.
-        model: Which network it is, see `vertical.problem.blocks.network.Architecture`.
-        head: (k + 1,) the head, of the active party of a run that had one.
-        classes: Names of the labels' classes, at a label holder of a run that told several apart.
+        weights: The (d,) weights of its columns.
+        active: The parties whose labels the earlier run used, in order.
+        epochs: The number of the earlier run's epochs.
+        embedding: The network's k. 0: the block is linear.
+        model: The name of the network, see `vertical.problem.blocks.network.Architecture`.
+        head: The (k + 1,) head, at the active party of a run with a head.
+        classes: The names of the labels' classes, at a label holder of a multiclass run.
     """
 
     weights: NDArray[np.float64]
@@ -48,65 +48,65 @@ class KeptBlock:
     classes: tuple[str, ...] = ()
 
     def arrays(self) -> dict[str, NDArray[np.float64]]:
-        """Return the ``weights`` and, if there is one, the ``head``."""
+        """Return the ``weights`` and, if the run had a head, the ``head``."""
         return {"weights": self.weights} | ({} if self.head is None else {"head": self.head})
 
 
 class PartyData(Protocol):
-    """A party's rows; an argument `rows` holds the positions of those that all parties share, in their common order.
+    """A party's rows. An argument `rows` contains the positions of the common rows, in their common order.
 
-    None stands for all rows of the party. In a run that scores rows none of them are test rows, and `labelled` is
-    whether the party's labels were used in training.
+    None stands for all rows of the party. A run that scores rows has no test rows, and `labelled` states whether the
+    party's labels were used in training.
     """
 
     labelled: bool
-    # run-config keys of the data set whose columns are shared out, as in an experiment; {} of a file of its own
+    # run-config keys of the data set whose columns an experiment distributes; {} if the party reads its own file
     keys: Mapping[str, Any]
     columns: int  # of its block
     names: list[str]  # of the columns
-    classes: tuple[str, ...]  # names of the labels' classes, in a run that tells several apart
-    block: KeptBlock | None  # of the run whose model scores the rows; None in a run that trains
+    classes: tuple[str, ...]  # names of the labels' classes, in a multiclass run
+    block: KeptBlock | None  # the block that scores the rows; None in a run that trains
 
     def ids(self, rows: Rows | None) -> Sequence[str]:
         """Return the id of each row."""
 
     def holding(self, rows: Rows | None) -> Holding:
-        """Training and test rows with their labels."""
+        """Return the training and test rows with their labels."""
 
     def preprocessing(self, rows: Rows | None) -> Preprocessing | None:
-        """How the columns are made of its own file's, fitted to its training rows; None without a file or training."""
+        """Return the preprocessing of the party's file, fitted to its training rows; None without file or training."""
 
     def training_marks(self, rows: Rows | None) -> Sequence[str] | None:
         """Return a text for each training row and its label, the same in every run.
 
         Returns:
-            None without labels, and for data sets of experiments, whose rows have no names; else one text a row.
+            One text for each row. None without labels, and for an experiment's data set, whose rows have no names.
         """
 
 
 class FlipStore(Protocol):
-    """The label flips of all runs, kept so that many runs reveal no more about a label than one."""
+    """The label flips of all runs, which are kept so many runs reveal no more about a label than one run."""
 
     def check(self) -> None:
         """Check that the rows' ids are read as in earlier runs.
 
         Raises:
-            PolicyError: They are not.
+            PolicyError: They are read differently.
         """
 
     def recall(self, marks: Sequence[str], epsilon: float) -> tuple[Flips, int, float]:
-        """Return the flips of the labels with these marks; unknown ones are drawn and kept.
+        """Return the flips of the labels with these marks. Unknown flips are drawn and kept.
 
         Returns:
-            (n,) flips, how many of them are new, and the largest epsilon spent on one of these labels.
+            (n,) flips, the number of new flips, and the largest epsilon spent on any of these labels.
         """
 
     def keep(self, marks: Sequence[str], epsilon: float, flips: Flips) -> None:
-        """Keep (n,) flips that another party has drawn, for the labels that have none yet.
+        """Keep (n,) flips that another party has drawn, for the labels without kept flips.
 
         Args:
-            marks: One for each label, see `PartyData.training_marks`.
-            epsilon: With which the flips were drawn.
+            marks: The mark of each label, see `PartyData.training_marks`.
+            epsilon: The epsilon with which the flips were drawn.
         """
 
 
@@ -114,15 +114,15 @@ class Looks(Protocol):
     """The count of the numbers of every row that the party's peers could have computed in all runs."""
 
     def spend(self, plan: SegmentPlan, columns: int, weights: NDArray[np.float64] | None) -> int:
-        """Count a segment, before anything of it is sent, and return the count.
+        """Count a segment before any of its data is sent, and return the count.
 
         Args:
             plan: The segment's plan.
             columns: The number of the party's columns.
-            weights: The block that scores rows; None in training.
+            weights: The block that scores rows. None in training.
 
         Raises:
-            PolicyError: The owner allows fewer.
+            PolicyError: The owner allows fewer looks.
         """
 
 
@@ -131,19 +131,19 @@ class Party:
     """A site of vertical learning.
 
     Attributes:
-        partition_id: Its index among the parties.
-        parties: Q.
-        load: Reads its rows, on first use: never in a run that the policy forbids.
-        identity: Its own certificate and key; None: they are made for the run.
-        authority: File of the authority that signed the parties' certificates; None: each certificate is pinned.
-        advertised: "host:port" at which parties of other hosts reach it, "none" if nobody can, or empty.
-        listen: Where it listens for them; None: at the advertised address.
-        share: Whether the server may have its block.
-        model: Which network it has, in a run with an embedding.
-        policy: What its owner demands of a run.
-        flips: Where its label flips are kept from run to run; None: nowhere.
-        verbose: Whether its errors leave it in full; else they must not quote its file or its network.
-        looks: The count of its looks. None: they are not counted.
+        partition_id: The party's index.
+        parties: The number of parties.
+        load: A function that reads the rows, on first use: never in a run that the policy forbids.
+        identity: The party's certificate and key. None: they are made for the run.
+        authority: The file of the authority that signed the parties' certificates. None: each certificate is pinned.
+        advertised: "host:port" for parties on other hosts, "none" if the party is unreachable, or empty.
+        listen: The address where it listens for other hosts. None: the advertised address.
+        share: Whether the server may get the party's block.
+        model: The party's network, in a run with an embedding.
+        policy: The owner's policy.
+        flips: The store of label flips from run to run. None: flips are not stored.
+        verbose: Whether errors are sent in full. If not, they must not quote the party's file or its network.
+        looks: The count of looks at the party's rows. None: not counted.
         run_config: The flat run config, on which all parties must agree.
     """
 
@@ -164,24 +164,23 @@ class Party:
 
     @cached_property
     def data(self) -> PartyData:
-        """Its rows."""
+        """The party's rows."""
         return self.load()
 
     def __len__(self) -> int:
         return int(self.data.holding(None).features.shape[0])
 
     def resolve(self, shown: Sequence[Address], salt: bytes, serial: int, port: int) -> list[Address]:
-        """Return the address of each party. Paths of sockets and this party's own address do not come from the server.
+        """Return the address of each party. The server cannot set socket paths or this party's own address.
 
         Args:
             shown: The addresses that the server has sent.
             salt: The run's random bytes.
             serial: The number of the attempt.
-            port: The port that this party has named for parties of the same host; 0: none.
+            port: The port that this party has named for parties on the same host. 0: none.
 
         Raises:
-            PolicyError: This party would listen at an address that it has not named, or connect to a host that its
-                owner does not allow.
+            PolicyError: The server names a different address for this party, or a host that the owner does not allow.
         """
         me, folder = self.partition_id, run_folder(salt)
         addresses = [
@@ -197,11 +196,12 @@ class Party:
         return addresses
 
     def label_flips(self, state: VFB2State, epsilon: float, facts: dict[str, Any]) -> Flips | None:
-        """(n,) flips of its labels: those of this run, else those of earlier runs, else new ones; None without labels.
+        """Return (n,) label flips: this run's flips, else the kept flips, else new flips; None without labels.
 
         Args:
-            state: The party's, of this run.
-            facts: Receives how many flips are new and, where flips are kept, the largest epsilon spent on a label.
+            state: The party's memory of this run.
+            facts: A dictionary that receives the number of new flips and, if flips are kept, the largest epsilon spent
+                on a label.
         """
         labels, marks, spent = self.data.holding(state.aligned).labels, self.data.training_marks(state.aligned), None
         if labels is None:
@@ -214,8 +214,8 @@ class Party:
             flips, drawn = draw_flips(len(labels), epsilon), len(labels)
             if marks is not None:
                 drawn_anew = (
-                    "party %d: the flips of its labels are drawn anew, since its node config has no state-dir to keep "
-                    "them in: each further run with these labels adds its own epsilon to the %g of this one"
+                    "party %d: the flips of its labels are drawn again, since its node config has no state-dir to keep "
+                    "them in: each further run with these labels adds its epsilon to the %g of this run"
                 )
                 log(WARNING, drawn_anew, self.partition_id, epsilon)
         facts["flips"] = {"drawn": drawn, "reused": len(labels) - drawn}
@@ -224,11 +224,11 @@ class Party:
         return flips
 
     def keep_flips(self, rows: Rows | None, epsilon: float, flips: Flips | None) -> None:
-        """Keep a run's flips, so that this party flips the same labels as the reporter of another run.
+        """Keep a run's flips, to flip the same labels as the reporter of another run.
 
         Args:
-            rows: Positions of those that all parties share; None: all.
-            flips: (n,) of the training labels; None: the run has none, or this party does not know them.
+            rows: The positions of the common rows. None: all rows.
+            flips: The (n,) flips of the training labels. None: the run has no flips, or this party does not know them.
         """
         if flips is None or self.flips is None:
             return
@@ -238,10 +238,10 @@ class Party:
 
 
 def find_network(party: Party, seed: int) -> Architecture:
-    """Return the network of a party's kept block, else of its node's config or the run's.
+    """Return the network of a party's kept block, else the network in its node config, else the run's network.
 
-    First weights that others could draw too would let them read its columns off the first sums, so a party with
-    rows of its own draws them from the system's randomness.
+    Parties that could also draw the initial weights could compute this party's columns from the first sums. A party
+    with its own rows therefore draws them from the system's randomness.
 
     Args:
         seed: The run's seed, from which simulated parties draw.

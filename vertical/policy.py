@@ -1,4 +1,4 @@
-"""What a data owner demands of the vertical runs that its party takes part in."""
+"""A data owner's policy for vertical runs of its party."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,18 +13,18 @@ from vertical.transport.identity import fingerprint
 
 FEWEST_PARTIES, PINNED_PEERS, PEER_CA = "fewest-parties", "pinned-peers", "peer-ca"
 LARGEST_EPSILON, FEWEST_ROWS = "largest-label-epsilon", "fewest-rows"
-# of a party with its own file
+# for a party with its own file
 DEFAULT_FEWEST_ROWS = 100
 ALLOW_INTERSECTION, ALLOWED_MASKINGS = "allow-intersection", "allowed-maskings"
 ALLOW_SCORES = "allow-scores-for"
 PEER_HOSTS = "peer-hosts"
-# what it may be, from the least to the most that others learn; the latter two are also those of ``vfb2.score-for``
+# allowed values, from least to most disclosure; the last two are also values of ``vfb2.score-for``
 SCORES_FOR = ("nobody", "label-holders", "all")
 _PAGE = "see docs/vertical.md"
 
 
 class RefusalError(ValueError):
-    """A party's refusal to take part. It ends the run with this text: the party is not asked again."""
+    """A party's refusal to take part. It ends the run with this text, without a retry."""
 
 
 class StatedRefusalError(RefusalError):
@@ -32,24 +32,25 @@ class StatedRefusalError(RefusalError):
 
 
 class PolicyError(InputError, StatedRefusalError):
-    """The policy forbids the run, or the policy cannot be read. The text contains no data."""
+    """A policy that forbids the run or cannot be read. The text contains no data."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """The conditions that a run must meet; the defaults demand nothing.
+    """The conditions that a run must meet. The defaults set no conditions.
 
     Attributes:
-        fewest_parties: Least number of parties, each with its own certificate.
-        pins: Names of the accepted peers by the SHA-256 (hexadecimal) of the peer's certificate, or of that of the
-            authority that issued it; empty: any peer. A pin covers one party only.
-        authorities: (DER) certificates of the authorities that may be pinned.
-        largest_label_epsilon: Bound of ``vfb2.label-epsilon``, which must also be above 0; None: any value, even 0.
-        allow_intersection: Whether parties may look for the ids that all hold.
-        allowed_maskings: Values of ``vfb2.masking``; empty: any.
-        scores_for: One of `SCORES_FOR`: who may learn scores to which this party's columns add.
-        fewest_rows: The fewest training rows, the fewest scored rows, and with several dominators the fewest test rows.
-        peer_hosts: The hosts to which this party connects; empty: any host that the server names.
+        fewest_parties: The minimum number of parties, each with its own certificate.
+        pins: The names of accepted peers, by the SHA-256 (hexadecimal) of the peer's certificate or of its issuing
+            authority's certificate. Empty: any peer. A pin covers one party only.
+        authorities: The certificates (DER) of the authorities that may be pinned.
+        largest_label_epsilon: The bound of ``vfb2.label-epsilon``, which must also be above 0. None: any value, even 0.
+        allow_intersection: Whether parties may search for the ids that all parties have.
+        allowed_maskings: The allowed values of ``vfb2.masking``. Empty: any.
+        scores_for: The parties that may learn scores to which this party's columns contribute; an element of
+            `SCORES_FOR`.
+        fewest_rows: The minimum number of training rows, of scored rows, and with several dominators of test rows.
+        peer_hosts: The hosts to which this party connects. Empty: any host that the server names.
     """
 
     fewest_parties: int = 0
@@ -68,8 +69,8 @@ class Policy:
         """Check a run's settings against the policy.
 
         Args:
-            intersection: Whether parties look for common ids.
-            scores_for: Who learns scores in a run that scores rows, in which no label is used; "": it trains.
+            intersection: Whether parties search for common ids.
+            scores_for: The recipients of scores, in a run that scores rows and uses no label. "": the run trains.
 
         Raises:
             PolicyError: Names the first key of the policy that the run does not meet.
@@ -78,10 +79,10 @@ class Policy:
         most = self.largest_label_epsilon
         if most is not None and not scores_for and not 0 < label_epsilon <= most:
             got, allowed = f"a run with vfb2.label-epsilon={label_epsilon:g}", f"above 0 and at most {most:g}"
-            raise PolicyError(LARGEST_EPSILON, got=got, allowed=allowed, hint="set vfb2.label-epsilon to that")
+            raise PolicyError(LARGEST_EPSILON, got=got, allowed=allowed, hint=f"set vfb2.label-epsilon={most:g}")
         if self.allowed_maskings and masking not in self.allowed_maskings:
             got, allowed = f"a run with vfb2.masking={masking!r}", " or ".join(self.allowed_maskings)
-            raise PolicyError(ALLOWED_MASKINGS, got=got, allowed=allowed, hint="set vfb2.masking to one")
+            raise PolicyError(ALLOWED_MASKINGS, got=got, allowed=allowed, hint="set vfb2.masking to an allowed value")
         if scores_for and SCORES_FOR.index(scores_for) > SCORES_FOR.index(self.scores_for):
             got, allowed = f"a run that scores rows for {scores_for}", f"scores for {self.scores_for}"
             hint = "set vfb2.score-for" if self.scores_for != "nobody" else "leave the party out"
@@ -90,17 +91,17 @@ class Policy:
             self.check_intersection()
 
     def check_intersection(self) -> None:
-        """Raise PolicyError if parties must not look for the ids that all hold."""
+        """Raise PolicyError if parties must not search for the ids that all parties have."""
         if not self.allow_intersection:
             raise PolicyError(
                 ALLOW_INTERSECTION,
-                got="a run that looks for the ids that all parties hold",
-                allowed="vfb2.alignment='digest', since it is false",
-                hint="bring the same ids everywhere and set vfb2.alignment",
+                got="a run that searches for common ids",
+                allowed="vfb2.alignment='digest', since allow-intersection is false",
+                hint="provide the same ids at all parties, and set vfb2.alignment='digest'",
             )
 
     def check_rows(self, rows: int, test_rows: int = 0, dominators: int = 1) -> None:
-        """Refuse sums over few rows, whose cells are easy to guess. A party chooses the rows by its list of ids.
+        """Refuse sums over few rows, whose cells are easy to guess. A party's list of ids determines the rows.
 
         Args:
             rows: The number of training rows, or of scored rows.
@@ -108,13 +109,13 @@ class Policy:
             dominators: The number of parties among which the test rows are divided.
 
         Raises:
-            PolicyError: There are fewer than the owner demands.
+            PolicyError: There are fewer rows than the owner requires.
         """
         few = [f"{rows:,} rows"] if rows < self.fewest_rows else []
         if dominators > 1 and 0 < test_rows < self.fewest_rows:
             few.append(f"{test_rows:,} test rows for {dominators} active parties")
         if few:
-            got, hint = f"a run of {' and '.join(few)}", "bring more common rows, or let the owner lower it"
+            got, hint = f"a run of {' and '.join(few)}", f"add common rows, or ask the owner to lower {FEWEST_ROWS}"
             raise PolicyError(FEWEST_ROWS, got=got, allowed=f"{self.fewest_rows:,} or more", hint=hint)
 
     def check_hosts(self, hosts: Mapping[int, str]) -> None:
@@ -124,7 +125,7 @@ class Policy:
             hosts: The host of each peer to which this party may connect.
 
         Raises:
-            PolicyError: One of them is not in ``peer-hosts``.
+            PolicyError: A host is not in ``peer-hosts``.
         """
         for party, host in hosts.items():
             if self.peer_hosts and host not in self.peer_hosts:
@@ -133,12 +134,12 @@ class Policy:
                 raise PolicyError(PEER_HOSTS, got=f"party {party} at {host!r}", allowed=allowed, hint=hint)
 
     def check_peers(self, certificates: Sequence[bytes], me: int, own: bytes) -> list[str]:
-        """Return the name of each party's pin, or "" where nothing is pinned.
+        """Return the name of each party's pin; "" if nothing is pinned.
 
         Args:
-            certificates: (DER) one per party, in the order of the parties.
-            me: This party's index; its entry in ``certificates`` is not used.
-            own: This party's certificate; a pin that covers it covers no other party.
+            certificates: The certificate (DER) of each party.
+            me: This party's index. Its entry in ``certificates`` is not used.
+            own: This party's certificate. A pin that covers it covers no other party.
 
         Raises:
             PolicyError: Too few parties, a party without a pin, or two parties under one pin.
@@ -152,18 +153,18 @@ class Policy:
                 continue
             if not name:
                 got = f"party {party} under no pin, its certificate has SHA-256 {fingerprint(certificates[party])}"
-                allowed = "a certificate of that SHA-256, or one issued by an authority in peer-ca that has it"
-                raise PolicyError(PINNED_PEERS, got=got, allowed=allowed, hint="pin it, or leave the party out")
+                allowed = "a pinned certificate, or a certificate issued by a pinned authority in peer-ca"
+                raise PolicyError(PINNED_PEERS, got=got, allowed=allowed, hint="pin the party, or exclude it")
             if names.count(name) > 1:
                 other = next(place for place, found in enumerate(names) if found == name and place != party)
                 got = f"parties {min(party, other)} and {max(party, other)} under the pin {name!r}"
-                raise PolicyError(PINNED_PEERS, got=got, allowed="one party a pin", hint="leave one of them out")
+                raise PolicyError(PINNED_PEERS, got=got, allowed="one party for each pin", hint="exclude one party")
         return names
 
     def _check_count(self, parties: int) -> None:
         if parties < self.fewest_parties:
             got, allowed = f"a run of {parties} parties", f"{self.fewest_parties} or more"
-            raise PolicyError(FEWEST_PARTIES, got=got, allowed=allowed, hint="take more parties")
+            raise PolicyError(FEWEST_PARTIES, got=got, allowed=allowed, hint="add parties")
 
     def _pin(self, certificate: bytes) -> str:
         """Return the name of the pin that covers a certificate, or ""."""
@@ -177,7 +178,7 @@ class Policy:
 
 
 def _is_issued_by(certificate: bytes, authority: bytes) -> bool:
-    """Return whether an authority has signed a certificate directly; both in DER."""
+    """Return whether an authority has signed a certificate directly. Both are DER."""
     try:
         x509.load_der_x509_certificate(certificate).verify_directly_issued_by(x509.load_der_x509_certificate(authority))
     except (ValueError, TypeError, InvalidSignature):
@@ -186,37 +187,42 @@ def _is_issued_by(certificate: bytes, authority: bytes) -> bool:
 
 
 def parse_pins(text: str) -> dict[str, str]:
-    """The names of pinned peers by SHA-256, from "name=SHA-256 ..."; colons and capitals in a SHA-256 are allowed.
+    """Read pins, "name=SHA-256 ...". A SHA-256 may contain colons and capitals.
+
+    Returns:
+        The names of the pinned peers by SHA-256.
 
     Raises:
-        PolicyError: There is no pin, a part is not a pin, or a name or a SHA-256 occurs twice.
+        PolicyError: The text has no pins, a part is not a pin, or a name or a SHA-256 occurs twice.
     """
     pairs = []
     for part in text.split():
         name, equals, digits = part.partition("=")
         digest = digits.replace(":", "").lower()
         if not name or not equals or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
-            got, allowed = repr(part), "name=SHA-256 in hexadecimal, pins with spaces between"
+            got, allowed = repr(part), "name=SHA-256 in hexadecimal, pins separated by spaces"
             raise PolicyError(PINNED_PEERS, got=got, allowed=allowed, hint=_PAGE)
         pairs.append((name, digest))
     if not pairs:
-        raise PolicyError(PINNED_PEERS, got=NOTHING, allowed="one pin at least", hint="give one, or leave the key out")
+        raise PolicyError(PINNED_PEERS, got=NOTHING, allowed="at least one pin", hint="add a pin, or remove the key")
     for place, what in enumerate(("name", "SHA-256")):
         twice = [value for value, count in Counter(pair[place] for pair in pairs).items() if count > 1]
         if twice:
-            raise PolicyError(PINNED_PEERS, got=f"the {what} {twice[0]!r} twice", allowed="once", hint="leave one out")
+            raise PolicyError(
+                PINNED_PEERS, got=f"the {what} {twice[0]!r} twice", allowed=f"each {what} once", hint="remove a pin"
+            )
     return {digest: name for name, digest in pairs}
 
 
 def parse_maskings(text: str) -> tuple[str, ...]:
-    """Read the maskings in a text with commas.
+    """Read maskings separated by commas.
 
     Raises:
-        PolicyError: One is unknown, or there is none.
+        PolicyError: A masking is unknown, or the text has none.
     """
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     unknown = [repr(name) for name in names if name not in (PAIRWISE, TWO_TREES)]
     if unknown or not names:
-        got, allowed = ", ".join(unknown) or NOTHING, f"{PAIRWISE}, {TWO_TREES}, or both with a comma"
+        got, allowed = ", ".join(unknown) or NOTHING, f"{PAIRWISE}, {TWO_TREES}, or both separated by a comma"
         raise PolicyError(ALLOWED_MASKINGS, got=got, allowed=allowed, hint=_PAGE)
     return names

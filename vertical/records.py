@@ -1,8 +1,8 @@
 """Records and settings of VFB2, asynchronous vertical federated learning with backward updating.
 
 Zhang, Gu, Deng, Huang, "Secure Bilevel Asynchronous Vertical Federated Learning with Backward Updating" (AAAI 2021),
-Algorithms 1-7. The clients are the q parties, which hold columns of the same rows. A round is a segment: some epochs in
-which they talk to each other directly.
+Algorithms 1-7. The clients are the q parties, which have different columns of the same rows. A round is a segment: some
+epochs in which the parties talk to each other directly.
 
 | paper | here |
 |---|---|
@@ -28,31 +28,33 @@ from payloads.record import BoolArray, FloatArray, IntArray, Payload, PayloadErr
 ByteArray = NDArray[np.uint8]
 Array = NDArray[np.float64]
 
-# The exchanges before round 1: who the parties are, what they hold, which rows they share (if ``alignment`` asks), and
-# whether these agree. No party reads its data before it has seen the certificates of all.
+# The exchanges before round 1: the parties' credentials, their data summaries, their common rows (depending on
+# ``alignment``), and whether these agree. No party reads its data before it has seen all certificates.
 CREDENTIALS, DATA_SUMMARY, INTERSECTION, ALIGNMENT = "credentials", "data-summary", "intersection", "alignment"
 # scalar in the credentials' messages: the run's random bytes, see `Segment.salt`, in hexadecimal
 SALT = "salt"
-# what a party advertises to which nobody can connect
+# the advertised address of an unreachable party
 UNREACHABLE = "none"
-# what ``loss = "auto"`` means: the loss belongs to ``vfb2.problem``
+# the meaning of ``loss = "auto"``: ``vfb2.problem`` determines the loss
 VERTICAL = "vertical"
 
-# What a reporter measures and what every party counts; a `Report` refers to them by position.
+# The reporter's metrics and every party's counters. A `Report` refers to them by position.
 METRICS = ("objective", "loss", "accuracy", "auc", "rmse", "largest_eigenvalue", "nonzeros")
 COUNTERS = ("updates", "seconds_training", "seconds_total", "bytes_sent", "bytes_received", "max_delay")
 
-# Certificates are padded to a multiple of it: their signatures' lengths vary, but a run's byte counts must not.
+# Certificates are padded to a multiple of it, since their lengths vary and a run's byte counts must not.
 PAGE = 1024
 
 
 @dataclass(frozen=True, eq=False)
 class Credentials(Payload):
-    """Up, before round 1 and when a run is resumed or a segment repeated: how a party is reached and recognised, and
-    nothing about its data."""
+    """A party's address and certificate, and nothing about its data.
 
-    # the certificate (DER, padded) and its length; host:port for other hosts, "none" if nobody can reach it, or empty;
-    # a free port for parties of the same host, or 0; a mark that all of a host share
+    Sent up before round 1, and when a run is resumed or a segment is repeated.
+    """
+
+    # the certificate (DER, padded) and its length; host:port for other hosts, "none" if unreachable, or empty; a free
+    # port for parties on the same host, or 0; a mark that all parties on a host share
     certificate: ByteArray = array("c", kind="bytes")
     certificate_length: IntArray = array(1, kind="int")
     advertised: ByteArray = array("a", kind="bytes")
@@ -66,74 +68,74 @@ class Credentials(Payload):
 
 @dataclass(frozen=True, eq=False)
 class DataSummary(Payload):
-    """Up, once a party has seen the certificates of all: what it holds."""
+    """A party's summary of its data, sent up after the party has seen all certificates."""
 
-    # training and test rows, columns, whether it has labels (of a run that scores rows: whether it used labels in
-    # training). The ids themselves are compared between the parties: the server gets no digest of them.
+    # training and test rows, columns, whether the party has labels (in a run that scores rows: whether its labels were
+    # used in training). The parties compare the ids themselves: the server gets no digest of them.
     rows: IntArray = array(2, kind="int")
     columns: IntArray = array(1, kind="int")
     labels: BoolArray = array(1, kind="bool")
-    # the form of its ids: lengths of the shortest and the longest, and whether some have each of `MARKS`
+    # the form of its ids: the lengths of the shortest and the longest id, and whether any id has each of `MARKS`
     id_lengths: IntArray = array(2, kind="int")
     id_marks: BoolArray = array(len(MARKS), kind="bool")
 
 
 @dataclass(frozen=True, eq=False)
 class Segment(Payload):
-    """Down: what defines a round's segment besides the settings; the same for all parties.
+    """The definition of a round's segment, in addition to the settings. Sent down, the same to all parties.
 
     Segment 0 is the alignment: it has no epochs and starts from weights 0.
     """
 
-    # numbers of the attempt, of the segment, and of the segment whose weights it starts from (-1: weights 0)
+    # numbers of the attempt, of the segment, and of the segment whose weights are the start (-1: weights 0)
     serial: IntArray = array(1, kind="int")
     segment: IntArray = array(1, kind="int")
     base: IntArray = array(1, kind="int")
     step: FloatArray = array(1)
-    # names the run in the comparisons of ids between the parties, and in the folder of their sockets
+    # the run's name in the parties' comparison of ids, and in the folder of their sockets
     salt: ByteArray = array(16, kind="bytes")
-    # training and test rows; absent while the parties still look for those they share
+    # training and test rows; absent until the parties have found their common rows
     rows: IntArray | None = array(2, kind="int", optional=True)
-    # the parties that hold labels and use them, the reporter first; empty until it is known who holds them
+    # the parties whose labels are used, the reporter first; empty until the label holders are known
     active: IntArray = array("m", kind="int")
-    # whether to bound the curvature, to measure, to send the block (also for a checkpoint); whether it is the last
+    # whether to bound the curvature, to measure, to send the block (also for a checkpoint); whether the segment is last
     curvature: BoolArray = array(1, kind="bool")
     evaluate: BoolArray = array(1, kind="bool")
     share: BoolArray = array(1, kind="bool")
     last: BoolArray = array(1, kind="bool")
-    # all parties' certificates (padded) and addresses, each joined to one field, and the lengths of the parts
+    # all parties' certificates (padded) and addresses, each joined into one field, and the lengths of the parts
     certificates: ByteArray = array("c", kind="bytes")
     certificate_lengths: IntArray = array("q", kind="int")
     addresses: ByteArray = array("a", kind="bytes")
     address_lengths: IntArray = array("q", kind="int")
 
     def peers(self) -> tuple[list[bytes], list[str]]:
-        """Return each party's certificate and address; PayloadError where the lengths do not fit."""
+        """Return each party's certificate and address; raise PayloadError if the lengths do not fit."""
         certificates = cut("certificates", self.certificates, self.certificate_lengths)
         return certificates, [part.decode() for part in cut("addresses", self.addresses, self.address_lengths)]
 
 
 @dataclass(frozen=True, eq=False)
 class Report(Payload):
-    """Up: the results of a segment."""
+    """The results of a segment, sent up."""
 
     serial: IntArray = array(1, kind="int")
-    # from the reporter only: positions in METRICS, and values
+    # from the reporter only: positions in METRICS, and their values
     metric_names: IntArray | None = array("k", kind="int", optional=True)
     metric_values: FloatArray | None = array("k", optional=True)
     # in the order of COUNTERS
     counters: FloatArray = array(len(COUNTERS))
     # before round 1 only: training and test rows
     rows: IntArray | None = array(2, kind="int", optional=True)
-    # the party's block, where the server asked for it
+    # the party's block, if the server asked for it
     weights: FloatArray | None = array("w", optional=True)
 
     @classmethod
     def of_metrics(cls, metrics: dict[str, float]) -> dict[str, NDArray[np.float64] | NDArray[np.int64]]:
-        """Return the two fields that hold some metrics; no field for a party that measured nothing.
+        """Return the two fields of metrics; no field for a party without metrics.
 
         Args:
-            metrics: By name; those that `METRICS` lacks do not travel.
+            metrics: The metrics by name. Metrics that `METRICS` lacks are not sent.
         """
         known = [(METRICS.index(name), value) for name, value in metrics.items() if name in METRICS]
         if not known:
@@ -142,7 +144,7 @@ class Report(Payload):
         return {"metric_names": np.array(places), "metric_values": np.array(values, dtype=np.float64)}
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics by name; PayloadError where one has no name, or there are names without values."""
+        """Return the metrics by name; raise PayloadError if names and values do not match."""
         if (self.metric_names is None) != (self.metric_values is None):
             raise PayloadError("Report: metric_names and metric_values go together")
         if self.metric_names is None or self.metric_values is None:
@@ -152,7 +154,7 @@ class Report(Payload):
         return {METRICS[n]: float(v) for n, v in zip(self.metric_names, self.metric_values, strict=True)}
 
 
-# what comes back in the exchanges before round 1
+# the replies of the exchanges before round 1
 PHASES: dict[str, type[Payload]] = {
     CREDENTIALS: Credentials,
     DATA_SUMMARY: DataSummary,
@@ -165,41 +167,41 @@ PHASES: dict[str, type[Payload]] = {
 class VFB2State(Payload):
     """A party's memory: the blocks after its two newest segments, since the newest may have to be repeated."""
 
-    # the newest attempt it took part in; numbers of the two segments, the newer last (-1: none)
+    # the newest attempt of this party; the numbers of the two segments, the newer last (-1: none)
     serial: IntArray = array(1, kind="int")
     segments: IntArray = array(2, kind="int")
     older: Array | None = array("w", optional=True)
     newer: Array | None = array("w", optional=True)
-    # where there is a head: its weights, of the one active party
+    # the head's weights, at the active party of a run with a head
     older_head: Array | None = array("h", optional=True)
     newer_head: Array | None = array("h", optional=True)
-    # the name of the network whose weights these are, if it is one
+    # the name of the network, if the weights belong to a network
     network: ByteArray | None = array("m", kind="bytes", optional=True)
     # SAGA's scalars, one per training row
     older_table: Array | None = array("n", optional=True)
     newer_table: Array | None = array("n", optional=True)
-    # digests of what the parties had agreed on for the two segments
+    # digests of the parties' agreed terms of the two segments
     older_history: ByteArray | None = array(32, kind="bytes", optional=True)
     newer_history: ByteArray | None = array(32, kind="bytes", optional=True)
-    # which training labels were flipped, drawn once
+    # which training labels are flipped, drawn once
     flips: BoolArray | None = array("n", kind="bool", optional=True)
-    # certificate and key, for this run only; the places of the rows that all parties share, in their common order
+    # certificate and key, for this run only; the places of the common rows, in their common order
     identity: ByteArray | None = array("i", kind="bytes", optional=True, secret=True)
     aligned: IntArray | None = array("r", kind="int", optional=True)
-    # a digest of the data that the run began with, which stays at the party
+    # a digest of the data at the start of the run, which stays at the party
     data: ByteArray | None = array(16, kind="bytes", optional=True)
-    # the port that it has named for parties of the same host, or 0
+    # the port that the party has named for parties on the same host, or 0
     port: IntArray | None = array(1, kind="int", optional=True)
 
     @classmethod
     def empty(cls) -> Self:
-        """Return the memory of a party that has done nothing yet."""
+        """Return the memory of a new party."""
         return cls(serial=np.array([0]), segments=np.array([-1, -1]))
 
 
 @dataclass(frozen=True, eq=False)
 class VFB2Progress(Payload):
-    """The server's state: the newest attempt and segment, the rows, and the blocks once they have come."""
+    """The server's state: the newest attempt and segment, the rows, and the blocks once they have arrived."""
 
     serial: IntArray = array(1, kind="int")
     segment: IntArray = array(1, kind="int")
@@ -226,15 +228,15 @@ class VFB2Progress(Payload):
 
 
 def text(words: str | bytes) -> ByteArray:
-    """Return (bytes,) text or bytes as a field of kind "bytes"."""
+    """Return text or bytes as a (bytes,) field of kind "bytes"."""
     return np.frombuffer(words.encode() if isinstance(words, str) else words, dtype=np.uint8)
 
 
 def join_bytes(parts: Sequence[bytes], page: int = 1) -> tuple[ByteArray, NDArray[np.int64]]:
-    """Join byte strings to one field, and say how long each is, so that `cut` can part them.
+    """Join byte strings into one field, and return it with their lengths, which `cut` needs to separate them.
 
     Args:
-        page: Zeros fill the field up to a multiple of so many bytes.
+        page: The field is padded with zeros to a multiple of this number of bytes.
     """
     whole = b"".join(parts)
     return text(whole + bytes(-len(whole) % page)), np.array([len(part) for part in parts], dtype=np.int64)
@@ -244,7 +246,7 @@ def cut(field: str, whole: ByteArray, lengths: IntArray) -> list[bytes]:
     """Undo `join_bytes`.
 
     Args:
-        field: What an error calls the bytes.
+        field: The name of the bytes in errors.
 
     Raises:
         PayloadError: The lengths do not fit.

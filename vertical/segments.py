@@ -1,4 +1,4 @@
-"""What a segment of VFB2 does and starts from, who learns scores, and what a segment leaves in a party's memory."""
+"""A segment of VFB2: its plan, its initial state, the recipients of scores, and its result in a party's memory."""
 
 from dataclasses import replace
 
@@ -17,13 +17,13 @@ from vertical.turn import Turn
 
 
 def make_plan(turn: Turn, held: NDArray[np.int64]) -> SegmentPlan:
-    """Return the segment's plan, by the party's own settings and the server's message.
+    """Return the segment's plan, from the party's own settings and the server's message.
 
     Two parties have the same plan only if they also agree on the terms.
 
     Args:
         turn: The party's turn.
-        held: (2,) the party's training and test rows. They count until the server knows the rows of all parties.
+        held: The (2,) numbers of the party's training and test rows. They count until the server knows the common rows.
     """
     segment, training, vfb2, agreement = turn.segment, turn.training, turn.settings, turn.agreement()
     number = int(segment.segment[0])
@@ -68,9 +68,9 @@ def make_score_plan(turn: Turn, held: NDArray[np.int64], block: KeptBlock) -> Se
 
     Args:
         turn: The party's turn.
-        held: (2,) the numbers of the party's rows.
-        block: The party's block. Blocks of different ends of a run, or of embeddings of other lengths, make different
-            plans.
+        held: The (2,) numbers of the party's rows.
+        block: The party's block. Blocks from different ends of a run, or with embeddings of other lengths, make
+            different plans.
     """
     plan = replace(make_plan(turn, held), algorithm=SGD, epochs=0, first_epoch=block.epochs, window=1, score=True)
     plan = replace(plan, embedding=block.embedding, update_passive=True, penalty=NO_PENALTY, label_epsilon=0.0)
@@ -85,22 +85,22 @@ def check_recipients(turn: Turn, block: KeptBlock) -> None:
         block: The party's block, which names the parties whose labels were used in training.
 
     Raises:
-        PolicyError: The server names other recipients than the run config, or recipients who cannot make scores of
-            the sums.
+        PolicyError: The server names other recipients than the run config, or recipients that cannot compute scores
+        from the sums.
     """
     vfb2, active = turn.settings, turn.segment.active.tolist()
     if block.embedding > 1 and vfb2.problem != SOFTMAX and vfb2.score_for == "all":
-        allowed = f"'label-holders': only party {block.active[0]} has the head that makes scores of the sums"
-        raise PolicyError("vfb2.score-for", got="'all'", allowed=allowed, hint="leave it out")
+        allowed = f"'label-holders': only party {block.active[0]} has the head that turns sums into scores"
+        raise PolicyError("vfb2.score-for", got="'all'", allowed=allowed, hint="remove vfb2.score-for")
     wanted = tuple(range(turn.party.parties)) if vfb2.score_for == "all" else block.active
     if tuple(active) != wanted:
-        got, allowed = f"parties {active} as those who learn scores", f"{list(wanted)}"
-        hint = "give every party the block of one and the same run"
+        got, allowed = f"parties {active} as recipients of scores", f"{list(wanted)}"
+        hint = "use blocks of the same run at all parties"
         raise PolicyError("vfb2.score-for", got=got, allowed=f"{allowed}, by {vfb2.score_for!r}", hint=hint)
 
 
 def find_state(turn: Turn) -> PartyState:
-    """Return the state that the segment starts from: an earlier segment's.
+    """Return the segment's initial state: the state after an earlier segment.
 
     Raises:
         ValueError: The party does not have that state.
@@ -113,8 +113,8 @@ def find_state(turn: Turn) -> PartyState:
         return PartyState(kept.older, kept.older_table, kept.flips, kept.older_head, _hex(kept.older_history))
     held = " and ".join(str(number) for number in (older, newer) if number >= 0) or "none"
     raise ValueError(
-        f"segment {turn.segment.segment[0]} starts from the weights after segment {base}, but this party has those "
-        f"after segment {held} (a state-dir keeps them for a resumed run)"
+        f"segment {turn.segment.segment[0]} starts from the weights after segment {base}, but this party has the "
+        f"weights after segment {held} (a state-dir keeps weights for a resumed run)"
     )
 
 
@@ -123,7 +123,7 @@ def _hex(digest: NDArray[np.uint8] | None) -> str:
 
 
 def remember_segment(turn: Turn, start: PartyState, outcome: SegmentOutcome, digest: bytes) -> None:
-    """Change a party's memory after a segment: the result and, for a repetition, the starting point.
+    """Store a segment's result and, for a repetition, its initial state in the party's memory.
 
     Args:
         turn: The party's turn.
@@ -148,5 +148,5 @@ def remember_segment(turn: Turn, start: PartyState, outcome: SegmentOutcome, dig
 
 
 def in_order(outcome: SegmentOutcome) -> NDArray[np.float64]:
-    """Return (c,) numbers that a party counted, in the order of `COUNTERS`."""
+    """Return a party's (c,) counters, in the order of `COUNTERS`."""
     return np.array([float(outcome.counters.get(name, 0.0)) for name in COUNTERS])

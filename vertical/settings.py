@@ -1,4 +1,4 @@
-"""Settings of VFB2: the parties' problem and their exchanges; `vertical.records` gives the paper and its symbols."""
+"""Settings of VFB2. `vertical.records` explains the paper and its symbols."""
 
 from typing import Annotated, Literal
 
@@ -11,7 +11,7 @@ ProblemName = Literal["logistic", "nonconvex-logistic", "ridge", "robust", "soft
 
 
 class VFB2Settings(Settings):
-    """What the parties minimise together, and how they talk to each other (table ``vfb2``)."""
+    """The parties' problem and their exchanges (table ``vfb2``)."""
 
     problem: ProblemName = setting(
         "The problem. ridge and robust are regressions. softmax needs vfb2.embedding.", "logistic"
@@ -83,31 +83,31 @@ class VFB2Settings(Settings):
         return (*unread, "check_step" if self.embedding else "model")
 
     def adapt_training(self, training: TrainingSettings) -> TrainingSettings:
-        """Leave one round, without a checkpoint, to a run that scores."""
+        """Return the settings with a single round and no checkpoint for a run that scores rows."""
         if not self.score_run:
             return training
         return training.model_copy(update={"num_server_rounds": 1, "checkpoint_every": 0})
 
     @property
     def factor(self) -> float | None:
-        """The regulariser's factor; None: the problem's own."""
+        """The regulariser's factor. None: the problem's default."""
         return None if isinstance(self.weight, str) else self.weight
 
     @property
     def skew_bound(self) -> int:
-        """Updates an active party may be ahead of the slowest."""
+        """The number of updates that an active party may be ahead of the slowest."""
         return 4 * self.window if isinstance(self.skew, str) else self.skew
 
     @property
     def max_active(self) -> int:
-        """The most active parties of the run: ``active_parties``, or the largest number that "auto" stands for."""
+        """The maximum number of active parties: ``active_parties``, or the largest number that "auto" may choose."""
         if isinstance(self.active_parties, int):
             return self.active_parties
         return 1 if self.headed else 2
 
     @property
     def min_active(self) -> int:
-        """The fewest active parties of the run: ``active_parties``, or 1 for "auto"."""
+        """The minimum number of active parties: ``active_parties``, or 1 for "auto"."""
         return self.active_parties if isinstance(self.active_parties, int) else 1
 
     @property
@@ -116,10 +116,10 @@ class VFB2Settings(Settings):
         return self.embedding > 1 and self.problem != "softmax"
 
     def delay_bound(self, active: int) -> int:
-        """Return how many updates may be applied between the reading of an update's partial sums and its own step.
+        """Return the maximum number of updates between the reading of an update's partial sums and its step.
 
-        Of the m updates of a synchronous round the last is applied after m - 1 others. Asynchronously each of the m
-        active parties may have a window under way; single updates may be later still if one dominator lags behind.
+        The last of the m updates of a synchronous round is applied after m - 1 updates. In asynchronous runs each of
+        the m active parties may have a window under way. Single updates may be even later if a dominator lags behind.
 
         Args:
             active: The number m of active parties.
@@ -130,8 +130,8 @@ class VFB2Settings(Settings):
         """Return gamma of a segment.
 
         Args:
-            training: The common settings. Their drops of the learning rate count an epoch as a local step.
-            segment: The segment's number, from 1. Segment 0, which only aligns, has the gamma of segment 1.
+            training: The common settings. An epoch counts as a local step for drops of the learning rate.
+            segment: The segment's number, from 1. Segment 0, the alignment, has the gamma of segment 1.
         """
         counted = training.model_copy(update={"local_steps": self.epochs})
         return counted.learning_rate_at(max(segment - 1, 0) * self.epochs)

@@ -1,4 +1,4 @@
-"""A party's answers for which it talks to the other parties: common rows, a segment of training, scores of rows."""
+"""A party's answers that need the other parties: common rows, a segment of training, scores of rows."""
 
 import asyncio
 import dataclasses
@@ -25,7 +25,7 @@ def find_common_rows(turn: Turn) -> Report:
     """Find the rows that all parties have, and keep their positions.
 
     Raises:
-        RefusalError: The party's data cannot be used; or, a PolicyError, the policy does not allow it.
+        RefusalError: The party's data cannot be used. A PolicyError: the policy forbids the intersection.
         PartyError: A party failed, or too few rows are common. Scoring needs one row, training two.
     """
     party = turn.party
@@ -51,7 +51,7 @@ def find_common_rows(turn: Turn) -> Report:
     except PolicyError:
         raise
     except ValueError as error:
-        raise RefusalError(f"party {turn.me}: of the rows that all parties have: {error}") from error
+        raise RefusalError(f"party {turn.me}: the common rows: {error}") from error
     return Report(serial=turn.segment.serial, counters=np.zeros(len(COUNTERS)), rows=rows)
 
 
@@ -59,7 +59,7 @@ def train(turn: Turn) -> Report:
     """Run a segment with the other parties, and keep the resulting block.
 
     Returns:
-        The party's counters and, from the reporter, the metrics; the block if it is wanted and may leave.
+        The party's counters, from the reporter also the metrics, and the block if it is wanted and may be shared.
 
     Raises:
         PartyError: A party failed.
@@ -129,7 +129,7 @@ def run(turn: Turn, plan: SegmentPlan, start: PartyState) -> SegmentOutcome:
     party, data, vfb2 = turn.party, turn.party.data, turn.settings
     # simulated parties share one data set and hide nothing
     plan = dataclasses.replace(plan, counted=not data.keys)
-    # at weights 0 an evaluation shows nothing of the columns
+    # at weights 0 an evaluation reveals nothing of the columns
     if party.looks is not None and (plan.epochs or plan.embedding or start.weights is not None):
         weights = None if data.block is None else data.block.weights
         turn.facts["looks"] = party.looks.spend(plan, data.columns, weights)
@@ -150,7 +150,7 @@ def run(turn: Turn, plan: SegmentPlan, start: PartyState) -> SegmentOutcome:
 
 
 def _start(turn: Turn) -> PartyState:
-    """Return the state that the segment starts from: an earlier segment's, or weights 0 and the labels' flips.
+    """Return the segment's initial state: the state after an earlier segment, or weights 0 and the labels' flips.
 
     Raises:
         ValueError: This party no longer has the earlier segment's state.
@@ -169,7 +169,7 @@ def _note(turn: Turn, plan: SegmentPlan, rows: NDArray[np.int64]) -> None:
     Args:
         turn: The party's turn.
         plan: The segment's plan.
-        rows: (2,) numbers of rows that take part.
+        rows: The (2,) numbers of training and test rows.
     """
     turn.facts |= {
         "rows": int(rows[0]),

@@ -1,4 +1,4 @@
-"""A party's turn: one message of the server, and everything that the party needs to answer it."""
+"""A party's turn: a message of the server, and everything that the party needs to answer it."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from vertical.transport.identity import Identity
 
 
 def find_identity(party: Party, state: VFB2State) -> Identity:
-    """Return the party's own identity, else the identity kept since the run began, else a new one.
+    """Return the party's own identity, else the identity kept since the run began, else a new identity.
 
     Args:
         party: The party.
@@ -37,7 +37,7 @@ def find_identity(party: Party, state: VFB2State) -> Identity:
 
 @dataclass
 class Turn:
-    """A party's work on one message.
+    """A party's work on a message.
 
     Attributes:
         party: The party.
@@ -45,7 +45,7 @@ class Turn:
         training: The run's common settings.
         settings: The run's VFB2 settings.
         segment: The message's payload.
-        state: The party's memory; an answer may replace it.
+        state: The party's memory, which an answer may replace.
         scalars: The message's scalars.
         facts: Entries for the owner's log: the peers, and the sizes of sent data. They contain no value, label or id.
         block: The party's final block and the data needed to predict with it, after the last segment. Never sent.
@@ -77,14 +77,14 @@ class Turn:
         self.state = dataclasses.replace(self.state, **changes)
 
     def holding(self) -> Holding:
-        """Return the rows that the party takes part with."""
+        """Return the party's rows in this run."""
         return self.party.data.holding(self.state.aligned)
 
     def count_rows(self) -> NDArray[np.int64]:
-        """Return the (2,) numbers of training and test rows that the party takes part with.
+        """Return the (2,) numbers of the party's training and test rows in this run.
 
         Raises:
-            PolicyError: There are fewer than the owner demands.
+            PolicyError: There are fewer rows than the owner requires.
         """
         holding = self.holding()
         rows, test_rows = int(holding.features.shape[0]), holding.test_rows
@@ -95,15 +95,15 @@ class Turn:
         """Compare the party's network with the network of its weights.
 
         Raises:
-            RefusalError: They differ.
+            RefusalError: The networks differ.
         """
         network = self.state.network
         if network is not None and network.tobytes().decode() != self.party.model:
-            text = "its weights are those of another network: take the model that it began with"
+            text = "its weights belong to another network: use the model of the start of the run"
             raise StatedRefusalError(f"party {self.me}: {text}")
 
     def agreement(self) -> Agreement:
-        """Return everything that the party compares with its peers: the server's message, and who has labels."""
+        """Return everything that the party compares with its peers: the server's message, and the label holders."""
         terms = agreed_terms(self.party.run_config, self.scalars, self.segment)
         # in a run that scores rows the parties' blocks determine whose labels count
         wanted = 0 if self.settings.score_run else self.settings.max_active

@@ -131,7 +131,7 @@ def test_a_party_flips_the_same_labels_in_every_run(tmp_path: Path, caplog: pyte
     assert "drawn anew" not in caplog.text
     with caplog.at_level(logging.WARNING, logger="flwr"):
         other = held_flips(play(tmp_path / "bare", config, nodes)[1])[0]
-    assert caplog.text.count("party 0: the flips of its labels are drawn anew, since its node config has no state") == 1
+    assert caplog.text.count("party 0: the flips of its labels are drawn again, since its node config has no state") == 1
     assert not np.array_equal(other, first)
 
 

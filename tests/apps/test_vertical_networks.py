@@ -166,7 +166,7 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_a_run_does_not_go_on_with_another_network_of_as_many_weights(tmp_path: Path) -> None:
     config = {**KEYS, "checkpoint-every": 1}
     play(tmp_path / "run", {**config, "num-server-rounds": 1}, [{}, {}, {"model": f"{__name__}:towers"}])
-    with pytest.raises(RuntimeError, match="its weights are those of another network"):
+    with pytest.raises(RuntimeError, match="its weights belong to another network"):
         play(tmp_path / "run", {**config, "num-server-rounds": 2, "resume": True}, [{}, {}, {"model": "linear"}])
 
 
@@ -252,7 +252,7 @@ def test_what_networks_have_no_place_in_is_refused(config: dict[str, Scalar], to
         (f"{__name__}:Squeezed", r"returned \(32,\) for 32 rows, where the embedding is 4"),
         ("heapq:merge", "'heapq:merge', which returned generator"),
         ("json:dumps", "which failed on 10 columns"),
-        ("os:dup2", "'os:dup2', which does not make a module"),
+        ("os:dup2", "'os:dup2', which does not return a module"),
         ("torch.nn:RMSNorm", "whose module returned"),
     ],
 )

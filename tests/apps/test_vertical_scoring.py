@@ -301,7 +301,7 @@ def test_a_party_sums_for_those_it_knows_to_be_recipients_only(
         assert (plans[0].score, plans[0].epochs, plans[0].first_epoch) == (True, 0, 3)
         assert client.scores[0] == ["1", "2"]
     else:
-        with pytest.raises(PolicyError, match=r"party 0: vfb2.score-for: got parties \[0\] as those who learn scores"):
+        with pytest.raises(PolicyError, match=r"party 0: vfb2.score-for: got parties \[0\] as recipients of scores"):
             client.fit(*message)
         assert not plans
     with pytest.raises(ValueError, match="unknown phase 'alignment'"):

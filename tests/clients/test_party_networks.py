@@ -183,7 +183,7 @@ def test_nobody_receives_an_embedding_or_a_sum_over_some(masking: str, seen: boo
         (
             {},
             [PartyState(np.zeros(5))] * 3,
-            "party .: its weights are those of another network",
+            "party .: its weights belong to another network",
         ),
     ],
 )

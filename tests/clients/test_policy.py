@@ -21,7 +21,7 @@ RUN: dict[str, Any] = {"label_epsilon": 0.0, "masking": "pairwise", "intersectio
         ({"fewest_parties": 4}, {}, "fewest-parties: got a run of 3 parties, allowed: 4 or more; take more"),
         ({"largest_label_epsilon": 1.0}, {"label_epsilon": 1.5}, "label-epsilon=1.5, allowed: above 0 and at most 1;"),
         ({"largest_label_epsilon": 1.0}, {}, "largest-label-epsilon: got a run with vfb2.label-epsilon=0, allowed"),
-        ({"allow_intersection": False}, {"intersection": True}, "allow-intersection: got a run that looks for the ids"),
+        ({"allow_intersection": False}, {"intersection": True}, "allow-intersection: got a run that searches for common ids"),
         ({"allowed_maskings": ("two-trees",)}, {}, "vfb2.masking='pairwise', allowed: two-trees; set vfb2.masking"),
     ],
 )
@@ -41,7 +41,7 @@ def test_a_run_that_is_good_enough_is_not() -> None:
     ("certificates", "me", "told"),
     [
         ([ME, BOB, EVE], 0, f"got party 2 under no pin, its certificate has SHA-256 {fingerprint(EVE)}, allowed"),
-        ([BOB, BOB, ME], 2, "got parties 0 and 1 under the pin 'bob', allowed: one party a pin"),
+        ([BOB, BOB, ME], 2, "got parties 0 and 1 under the pin 'bob', allowed: one party for each pin"),
         ([BOB, ME, b"no certificate"], 1, "party 2 under no pin"),
     ],
 )
@@ -86,7 +86,7 @@ def test_pins_are_read_as_tools_write_them() -> None:
         (f"bob={digest[1:]}g", "allowed: name=SHA-256"),
         (f"bob={digest} bob={fingerprint(CAROL)}", "got the name 'bob' twice, allowed: once"),
         (f"bob={digest} carol={colons}", f"got the SHA-256 '{digest}' twice"),
-        (" ", "got nothing, allowed: one pin at least"),
+        (" ", "got nothing, allowed: at least one pin"),
     ):
         with pytest.raises(PolicyError, match=told):
             parse_pins(text)

@@ -19,8 +19,8 @@ def value(
     """Return f(weights) = 1/n sum_i loss(x_i w, y_i) + weight * sum_j g(w_j).
 
     Args:
-        features: (n, d), dense or sparse.
-        labels: Such as the objective takes.
+        features: The (n, d) features, dense or sparse.
+        labels: The labels, see `Objective.check_labels`.
         objective: The losses and the regulariser.
         weights: The point.
     """
@@ -33,10 +33,10 @@ def gradient(
     """Return the gradient of f, X' theta / n + weight g'(w).
 
     Args:
-        features: As of `value`.
-        labels: As of `value`.
-        objective: As of `value`.
-        weights: As of `value`.
+        features: The (n, d) features, dense or sparse.
+        labels: The labels.
+        objective: The losses and the regulariser.
+        weights: The point.
     """
     theta = objective.slopes(product(features, weights), labels)
     found: np.ndarray = transposed_product(features, theta) / len(labels) + objective.penalty_slope(weights)
@@ -44,15 +44,15 @@ def gradient(
 
 
 def second_moment(features: Features, *, tolerance: float = 1e-3) -> float:
-    """Estimate lmax(X' X / n); 0 without columns.
+    """Estimate lmax(X' X / n). Without columns, it is 0.
 
-    Power iteration from a random start. It ends once some eigenvalue is within `tolerance` of its Rayleigh quotient,
-    relatively, or after 1,000 products; now and then that is a smaller eigenvalue, by some percent. It is never too
-    large by more than `tolerance`, which is added.
+    Power iteration from a random start ends when an eigenvalue is within the relative `tolerance` of its Rayleigh
+    quotient, or after 1,000 products. Occasionally it finds a smaller eigenvalue, by some percent. The result is never
+    too large by more than `tolerance`, which is added.
 
     Args:
         features: X (n, d), dense or sparse.
-        tolerance: Relative, >= 0.
+        tolerance: The relative tolerance, >= 0.
 
     Raises:
         ValueError: A tolerance below 0, or a product that is not finite.
@@ -77,11 +77,13 @@ def second_moment(features: Features, *, tolerance: float = 1e-3) -> float:
 
 
 def largest_step(eigenvalue: float, delay: int) -> float:
-    """The gamma below which w_{t+1} = w_t - gamma H w_{t - delay} is stable: 2 sin(pi / (2 (2 delay + 1))) / lmax(H).
+    """Return the largest gamma for which w_{t+1} = w_t - gamma H w_{t - delay} is stable.
+
+    It is 2 sin(pi / (2 (2 delay + 1))) / lmax(H).
 
     Args:
         eigenvalue: lmax(H), > 0.
-        delay: tau, updates between the reading of w and its use, >= 0; 0 gives the 2 / lmax of gradient descent.
+        delay: tau, the updates between the reading of w and its use, >= 0. 0 gives gradient descent's 2 / lmax.
 
     Raises:
         ValueError: An argument out of range.
@@ -96,23 +98,23 @@ def largest_step(eigenvalue: float, delay: int) -> float:
 def minimum(
     features: Features, labels: Float64[np.ndarray, "n"], objective: Objective, *, tolerance: float = 1e-10
 ) -> tuple[Float64[np.ndarray, "d"], float]:
-    """Return the minimiser of f and f there, by Newton's method from 0.
+    """Return the minimiser of f and its value, by Newton's method from 0.
 
-    For the convex `logistic` and `ridge` it is the global minimum. The other two are not convex: the result is a point
-    of zero gradient reached by descent from 0, and another point may be lower.
+    For the convex problems `logistic` and `ridge` it is the global minimum. The other two problems are not convex: the
+    result is a point of zero gradient reached by descent from 0, and another point may be lower.
 
     Newton directions come from conjugate gradients, cut at directions of negative curvature (Nocedal & Wright,
     "Numerical Optimization", 2006, algorithm 7.1). Steps are halved until f falls by Armijo's rule.
 
     Args:
-        features: (n, d), dense or sparse.
-        labels: Such as the objective takes.
-        objective: What to minimise; f must have a minimum: a logistic loss of separable rows with weight 0 has none.
-        tolerance: > 0; the gradient's norm must be at most this times max(1, its norm at 0).
+        features: The (n, d) features, dense or sparse.
+        labels: The labels, see `Objective.check_labels`.
+        objective: The objective f. It must have a minimum: a logistic loss of separable rows with weight 0 has none.
+        tolerance: The bound of the gradient's norm, > 0, as a multiple of max(1, its norm at 0).
 
     Raises:
         ValueError: Labels that do not fit, or a tolerance that is not above 0.
-        RuntimeError: The gradient did not get that small; the message has the norm reached.
+        RuntimeError: The gradient did not become small enough. The message contains its norm.
     """
     objective.check_labels(labels)
     if len(labels) != features.shape[0]:
@@ -173,7 +175,7 @@ def _line_search(
     down: Float64[np.ndarray, "d"],
     slope: float,
 ) -> tuple[Float64[np.ndarray, "d"], float] | None:
-    """Return the first of w + down, w + down / 2, ... where f is low enough, and f there; None if none is."""
+    """Return the first of w + down, w + down / 2, ... with a sufficiently low f, and f; None if there is none."""
     rounding = 1e-14 * abs(at)
     length = 1.0
     for _ in range(60):

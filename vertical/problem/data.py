@@ -1,4 +1,4 @@
-"""A labelled data set whose columns are spread over parties, every party holding all rows."""
+"""A labelled data set whose columns are spread over parties. Every party has all rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,24 +18,24 @@ from problems.data.validation import validate
 from problems.randomness import stream
 from vertical.problem.blocks.base import Features, canonical
 
-# in a random order or their own, cut into nearly equal shares
+# columns in a random order or in the data set's order, cut into nearly equal shares
 COLUMN_PARTITIONS = ("random", "consecutive")
 
 
 @dataclass(frozen=True, eq=False)
 class VerticalData:
-    """Rows that all parties share, and the columns that each of them holds.
+    """Rows that all parties share, and the columns of each party.
 
     Attributes:
-        train_features: (n, d) float64, dense or CSR.
-        train_labels: -1 or +1; numbers, if loaded as a regression; indices of classes, if loaded with `multiclass`.
-        test_features: As the training ones.
-        test_labels: As the training ones.
-        rows: The row numbers, from 0, that the training rows and then the test rows have in the data set.
-        columns: The ascending column numbers of each party; disjoint, together all d.
-        intercept: The number of the column of ones, which the first party holds; None without.
-        classes: The names of the classes, in the order of their indices; () unless loaded with `multiclass`.
-        samples: The negative and the positive labels; None if labels are numbers, or of several classes.
+        train_features: The (n, d) training features, float64, dense or CSR.
+        train_labels: The training labels: -1 or +1, numbers of a regression, or class indices with `multiclass`.
+        test_features: The test features, in the same form.
+        test_labels: The test labels, in the same form.
+        rows: The data set's row numbers, from 0, of the training rows and then the test rows.
+        columns: The ascending column numbers of each party. They are disjoint and contain all d columns.
+        intercept: The number of the column of ones, at the first party. None without an intercept.
+        classes: The names of the classes, in the order of their indices. Empty unless loaded with `multiclass`.
+        samples: The negative and the positive labels. None for a regression or several classes.
     """
 
     train_features: Features
@@ -52,12 +52,12 @@ class VerticalData:
         """Return the training and the test features of one party.
 
         Raises:
-            DataError: When there is no such party.
+            DataError: There is no such party.
         """
         if not 0 <= party < len(self.columns):
             got, allowed = party, f"0 to {len(self.columns) - 1}, since there are {len(self.columns)}"
-            raise DataError("party", got=got, allowed=allowed, hint="choose one of these")
-        columns = self.columns[party]
+            raise DataError("party", got=got, allowed=allowed, hint="choose an existing party")
+            columns = self.columns[party]
         return _columns_of(self.train_features, columns), _columns_of(self.test_features, columns)
 
 
@@ -72,21 +72,23 @@ def load_vertical(
 ) -> VerticalData:
     """Read `spec.dataset`, split its rows in train and test and spread its columns over `parties`.
 
-    Rows, split, imbalance and label noise are those of `problems.data.load`, rows in the data set's order; equal
-    arguments give equal bytes. Images are flattened, uint8 pixels divided by 255. "w8a" and "svmlight" stay sparse.
+    Rows, split, imbalance and label noise are the same as in `problems.data.load`, with rows in the data set's order.
+    Equal arguments give equal bytes. Images are flattened, and uint8 pixels are divided by 255. "w8a" and "svmlight"
+    stay sparse.
 
     Args:
-        spec: `partition`, which spreads rows, must be "iid"; `client_shift`, `partition_sites` 0.
-        parties: Q, 1 to the number of columns.
-        partition: How columns are spread, one of `COLUMN_PARTITIONS`.
-        regression: Take the labels as numbers, and draw the test rows without regard to them; for the problems
-            `ridge` and `robust`. Imbalance, label noise and a positive label are then refused.
-        multiclass: The same with the indices of the labels' classes, for `softmax`.
-        intercept: Whether the first party has a column of ones beside its share of the columns.
+        spec: The data set. `partition`, which spreads rows, must be "iid". `client_shift` and `partition_sites` must be
+            0.
+        parties: The number of parties, at most the number of columns.
+        partition: The way to spread columns, an element of `COLUMN_PARTITIONS`.
+        regression: Whether labels are numbers, for the problems `ridge` and `robust`. Test rows are then drawn
+            independently of labels, and imbalance, label noise and a positive label are refused.
+        multiclass: Whether labels are the indices of their classes, for `softmax`, with the same restrictions.
+        intercept: Whether the first party also has a column of ones.
 
     Raises:
-        DataError: When an argument is wrong, the data is missing or damaged, a feature is not finite, or there are
-            fewer columns than parties.
+        DataError: An argument is wrong, the data are missing or damaged, a feature is not finite, or there are fewer
+            columns than parties.
     """
     _check(spec, parties, partition, regression or multiclass)
     try:
@@ -148,14 +150,14 @@ def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> No
     validate(spec)
     if spec.dataset in DRAWN:
         drawn = f"{spec.dataset!r}, which is drawn client by client"
-        useful = "one with columns to spread over parties"
+        useful = "a data set with columns to spread over parties"
         raise DataError("dataset", got=drawn, allowed=useful, hint="see docs/vertical.md")
     if partition not in COLUMN_PARTITIONS:
         raise DataError(
             "column partition", got=repr(partition), allowed=", ".join(COLUMN_PARTITIONS), hint="choose one of these"
         )
     if parties < 1:
-        raise DataError("number of parties", got=parties, allowed="1 or more", hint="take more parties")
+        raise DataError("number of parties", got=parties, allowed="1 or more", hint="add parties")
     shared, numbers = "parties share all rows", "labels are numbers, or more than two classes"
     for key, got, allowed, why in (
         ("partition", spec.partition, "iid", shared),
@@ -168,7 +170,7 @@ def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> No
     ):
         if got != allowed and (regression or why == shared):
             raise DataError(
-                key, got=repr(got), allowed=f"{allowed!r}, since {why}", hint="leave it out, see docs/vertical.md"
+                key, got=repr(got), allowed=f"{allowed!r}, since {why}", hint="remove the key, see docs/vertical.md"
             )
 
 
@@ -217,8 +219,8 @@ def _split(
     if spec.validation_fraction and regression:
         if len(train_rows) < 2:
             got = f"{spec.validation_fraction!r} with {len(train_rows)} training row"
-            allowed = "with 2 training rows at least"
-            raise DataError("validation-fraction", got=got, allowed=allowed, hint="leave it out")
+            allowed = "at least 2 training rows"
+            raise DataError("validation-fraction", got=got, allowed=allowed, hint="remove validation-fraction")
         kept, held = split_rows(len(train_rows), spec.validation_fraction, spec.seed, "validation split")
         train_rows, test_rows = train_rows[kept], train_rows[held]
     elif spec.validation_fraction:
@@ -233,13 +235,13 @@ def _split(
 def _spread(columns: int, parties: int, partition: str, seed: int) -> tuple[Int64[np.ndarray, "_"], ...]:
     if columns < parties:
         got = f"{columns} for {parties} parties"
-        raise DataError("columns", got=got, allowed="one for each at least", hint="take fewer parties")
+        raise DataError("columns", got=got, allowed="at least one column for each party", hint="use fewer parties")
     order = stream(seed, "vertical columns").permutation(columns) if partition == "random" else np.arange(columns)
     return tuple(np.sort(part).astype(np.int64) for part in np.array_split(order, parties))
 
 
 def _check_finite(features: Features) -> None:
-    """Refuse features that are not finite, naming a column."""
+    """Raise a DataError that names a column if features are not finite."""
     if isinstance(features, np.ndarray):
         places: np.ndarray = np.argwhere(~np.isfinite(features))  # (u, 2)
     else:
@@ -250,11 +252,11 @@ def _check_finite(features: Features) -> None:
         raise DataError(
             "features",
             got=(
-                f"{len(places):,} that are not finite, in {len(np.unique(places[:, 1])):,} of {features.shape[1]:,} "
-                f"columns, the first in row {row:,}, column {column:,}"
+                f"{len(places):,} values that are not finite, in {len(np.unique(places[:, 1])):,} of "
+                f"{features.shape[1]:,} columns, the first in row {row:,}, column {column:,}"
             ),
-            allowed="none",
-            hint="fill or drop them",
+            allowed="finite values",
+            hint="fill or drop these values",
         )
 
 

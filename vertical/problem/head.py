@@ -1,4 +1,4 @@
-"""The head of a split network, z = v . relu(o) + c: at the only dominator, which trains it with each of its updates."""
+"""The head of a split network, z = v . relu(o) + c, which the only dominator trains with each of its updates."""
 
 import math
 
@@ -9,12 +9,12 @@ from vertical.problem.objectives import Array, Objective
 
 
 class Head:
-    """The layer that makes one prediction of the k sums of a row.
+    """The layer that turns the k sums of a row into a prediction.
 
     Args:
         width: k.
-        seed: Of the first weights, drawn as `torch.nn.Linear` draws them.
-        objective: Whose regulariser the updates apply.
+        seed: The seed of the initial weights, which are drawn like the weights of `torch.nn.Linear`.
+        objective: The objective whose regulariser the updates apply.
         step: gamma.
 
     Attributes:
@@ -27,10 +27,10 @@ class Head:
         self._objective, self._step = objective, step
 
     def set_weights(self, weights: Float64[np.ndarray, "_"]) -> None:
-        """Replace the weights by others.
+        """Replace the weights.
 
         Raises:
-            ValueError: Another number of them, or one that is not finite.
+            ValueError: The number of weights is wrong, or a weight is not finite.
         """
         if weights.shape != self.weights.shape or not np.isfinite(weights).all():
             raise ValueError(f"a head of {len(self.weights) - 1} sums has {len(self.weights)} finite weights")
@@ -42,11 +42,11 @@ class Head:
         return z
 
     def learn(self, sums: Float64[np.ndarray, "b k"], slopes: Float64[np.ndarray, "b"]) -> Float64[np.ndarray, "b k"]:
-        """Return theta, the slopes of the losses in o, and do the head's own step of SGD after that.
+        """Return theta, the slopes of the losses in o. Then take the head's own SGD step.
 
         Args:
-            sums: O of a batch.
-            slopes: Of the losses in z.
+            sums: o of a batch.
+            slopes: The slopes of the losses in z.
         """
         theta = slopes[:, None] * self.weights[:-1]
         theta *= sums > 0.0
@@ -58,5 +58,5 @@ class Head:
         return theta
 
     def penalty(self) -> float:
-        """weight * sum_j g(w_j) of the head's weights."""
+        """Return weight * sum_j g(w_j) of the head's weights."""
         return self._objective.penalty(self.weights)

@@ -26,7 +26,7 @@ OfRows = Callable[[Float64[np.ndarray, "n *k"], Float64[np.ndarray, "n"]], Float
 
 LOGISTIC, NONCONVEX_LOGISTIC, RIDGE, ROBUST = "logistic", "nonconvex-logistic", "ridge", "robust"
 PROBLEMS: tuple[str, ...] = (LOGISTIC, NONCONVEX_LOGISTIC, RIDGE, ROBUST)
-"""Those of one prediction a row, which a linear model can have."""
+"""The problems with one prediction per row, which linear models support."""
 SOFTMAX = "softmax"
 DEFAULT_WEIGHT = 1e-4
 
@@ -67,7 +67,7 @@ _ROBUST = Loss(
 
 
 def _excess(z: Float64[np.ndarray, "n k"], y: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "n k"]:
-    """Return the slopes of softmax: the probability of each class, less 1 at the row's own."""
+    """Return the slopes of softmax: the probability of each class, less 1 at the row's class."""
     slopes: Array = softmax(z, axis=1)
     slopes[np.arange(len(y)), y.astype(np.int64)] -= 1.0
     return slopes
@@ -88,12 +88,12 @@ class Objective:
     """A problem of this module's table, with its weight.
 
     Attributes:
-        name: One of `PROBLEMS`, or `SOFTMAX`.
-        weight: Of the regulariser, >= 0 and finite.
-        tilt: Of `correct_for_flips`, r / (1 - 2 r) for a chance r that a label is flipped; 0 without flips.
+        name: An element of `PROBLEMS`, or `SOFTMAX`.
+        weight: The regulariser's weight, >= 0 and finite.
+        tilt: The tilt of `correct_for_flips`: r / (1 - 2 r) if labels are flipped with probability r; 0 without flips.
 
     Raises:
-        ValueError: A name, weight or tilt that is not allowed.
+        ValueError: The name, the weight or the tilt is not allowed.
     """
 
     name: str
@@ -138,8 +138,8 @@ class Objective:
         """Return the loss of each row.
 
         Args:
-            z: Predictions, (n, k) for `softmax`.
-            y: Labels, such as `check_labels` accepts.
+            z: The predictions, (n, k) for `softmax`.
+            y: The labels, see `check_labels`.
         """
         values = self._loss.values(z, y)
         return values - self.tilt * y * z if self.tilt else values
@@ -148,8 +148,8 @@ class Objective:
         """Return theta, the derivatives of the losses in z.
 
         Args:
-            z: As of `losses`.
-            y: As of `losses`.
+            z: The predictions.
+            y: The labels.
         """
         slopes = self._loss.slopes(z, y)
         return slopes - self.tilt * y if self.tilt else slopes
@@ -158,13 +158,13 @@ class Objective:
         """Return the second derivatives of the losses in z; negative for `robust` where |z - y| > sqrt(2).
 
         Args:
-            z: As of `losses`.
-            y: As of `losses`.
+            z: The predictions.
+            y: The labels.
         """
         return self._loss.curvatures(z, y)
 
     def penalty(self, weights: Float64[np.ndarray, "d"]) -> float:
-        """weight * sum_j g(w_j) of a block."""
+        """Return weight * sum_j g(w_j) of a block."""
         if not self.weight:
             return 0.0
         squares = np.square(weights)
@@ -173,7 +173,7 @@ class Objective:
         return self.weight * 0.5 * float(squares.sum())
 
     def penalty_slope(self, weights: Float64[np.ndarray, "d"]) -> Float64[np.ndarray, "d"]:
-        """weight * g'(w_j)."""
+        """Return weight * g'(w_j)."""
         if self.linear_decay:
             slope: Array = self.weight * weights
         else:
@@ -181,7 +181,7 @@ class Objective:
         return slope
 
     def penalty_curvature(self, weights: Float64[np.ndarray, "d"]) -> Float64[np.ndarray, "d"]:
-        """weight * g''(w_j); negative for `nonconvex-logistic` where w_j^2 > 1/3."""
+        """Return weight * g''(w_j). It is negative for `nonconvex-logistic` where w_j^2 > 1/3."""
         if self.linear_decay:
             return np.full(len(weights), self.weight)
         squares = np.square(weights)
@@ -189,10 +189,11 @@ class Objective:
         return curvature
 
     def check_labels(self, labels: Array) -> None:
-        """Refuse labels that this problem has no loss for.
+        """Check that the problem has a loss for labels.
 
         Raises:
-            ValueError: They are not (n,), not finite or, for a classification, not -1 or +1, for `softmax` no index.
+            ValueError: The labels are not (n,), not finite, not -1 or +1 for a classification, or not indices for
+                `softmax`.
         """
         if labels.ndim != 1:
             raise ValueError(f"labels must be (n,), got shape {labels.shape}")
@@ -209,11 +210,11 @@ def make_objective(name: str, weight: float | None = None) -> Objective:
     """Return a problem.
 
     Args:
-        name: One of `PROBLEMS`, or `SOFTMAX`.
-        weight: Of the regulariser; None is 1e-4, and 0 for `robust`, as in the paper.
+        name: An element of `PROBLEMS`, or `SOFTMAX`.
+        weight: The regulariser's weight. None: 1e-4, and 0 for `robust`, as in the paper.
 
     Raises:
-        ValueError: An unknown name, or a weight below 0 or not finite.
+        ValueError: The name is unknown, or the weight is below 0 or not finite.
     """
     if weight is None:
         weight = 0.0 if name == ROBUST else DEFAULT_WEIGHT
@@ -221,19 +222,19 @@ def make_objective(name: str, weight: float | None = None) -> Objective:
 
 
 def correct_for_flips(objective: Objective, epsilon: float) -> Objective:
-    """Return the objective whose loss is unbiased under labels flipped with chance r = 1 / (1 + e^epsilon).
+    """Return the objective whose loss is unbiased under labels flipped with probability r = 1 / (1 + e^epsilon).
 
     Natarajan, Dhillon, Ravikumar, Tewari, "Learning with Noisy Labels" (NeurIPS 2013), lemma 1: the loss
     ((1 - r) l(z, y) - r l(z, -y)) / (1 - 2 r). The logistic loss has l(z, -y) = l(z, y) + y z, so this is
     l(z, y) - t y z with t = r / (1 - 2 r) = 1 / (e^epsilon - 1): still convex, with the same curvature.
-    Flipping labels with chance r is epsilon label differential privacy (randomised response).
+    Flipping labels with probability r is epsilon label differential privacy (randomised response).
 
     Args:
-        objective: Of a classification, not corrected yet.
-        epsilon: > 0; infinity corrects nothing.
+        objective: The objective of a classification, not corrected yet.
+        epsilon: The epsilon, > 0. Infinity corrects nothing.
 
     Raises:
-        ValueError: An objective without two classes or corrected before, or epsilon not above 0.
+        ValueError: The objective has no two classes or is corrected already, or epsilon is not above 0.
     """
     if not epsilon > 0.0:
         raise ValueError(f"epsilon must be > 0, got {epsilon}")

@@ -1,4 +1,4 @@
-"""The rows that each update of a vertical run uses; every party derives them from the seed alone."""
+"""The rows of each update of a vertical run. Every party derives them from the seed alone."""
 
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -16,24 +16,24 @@ def shares(rows: int, active: int) -> list[slice]:
     """Cut the rows, in their own order, into a slice for each active party, sized as by `np.array_split`.
 
     Args:
-        rows: How many there are.
-        active: How many active parties there are, 1 or more.
+        rows: The number of rows.
+        active: The number of active parties, 1 or more.
     """
     sizes = (rows // active + (place < rows % active) for place in range(active))
     return [slice(start, stop) for start, stop in pairwise(accumulate(sizes, initial=0))]
 
 
 class Schedule:
-    """Visits every row once an epoch: a permutation is cut into a slice per active party, and slices into batches.
+    """The batches of all epochs. Each permutation is cut into a slice per active party, and slices into batches.
 
     Epoch e, counted over the whole run from 0, has the permutation `stream(seed, "vertical batches", e)`. Slice k of
-    `np.array_split` belongs to the k-th active party; batches are taken from it in order, the last may be smaller.
+    `np.array_split` belongs to the k-th active party. Its batches are consecutive; the last may be smaller.
 
     Args:
-        rows: n, training rows.
-        active: m, parties that hold labels, 1 to n.
-        batch_size: >= 0; 0 is the whole slice at once.
-        seed: >= 0.
+        rows: The number n of training rows.
+        active: The number m of active parties, 1 to n.
+        batch_size: The rows of a batch. 0: the whole slice.
+        seed: The seed, >= 0.
 
     Raises:
         ValueError: An argument out of range.
@@ -49,18 +49,18 @@ class Schedule:
         if seed < 0:
             raise ValueError(f"seed must be 0 or more, got {seed}")
         self.rows, self.active, self.batch_size, self.seed = rows, active, batch_size, seed
-        # the rows of a full pass in their own order, by the active party that sums them
+        # the rows of a full pass, in their own order, by the active party that sums them
         self.chunks = shares(rows, active)
         self._drawn = lru_cache(_KEPT_EPOCHS)(self._draw)
 
     def batches(self, epoch: int, place: int) -> list[Int64[np.ndarray, "_"]]:
-        """Return the rows of each update that an active party dominates in an epoch: read-only arrays, in order.
+        """Return the rows of each update that an active party dominates in an epoch, as read-only arrays in order.
 
-        The two epochs asked for last are kept, so these calls return the same arrays again.
+        The last two epochs are cached, so repeated calls return the same arrays.
 
         Args:
-            epoch: Counted over the whole run from 0.
-            place: Of the party among the active ones, from 0.
+            epoch: The epoch, counted over the whole run from 0.
+            place: The party's place among the active parties, from 0.
 
         Raises:
             ValueError: An epoch below 0, or a place outside 0 .. active - 1.
@@ -71,7 +71,7 @@ class Schedule:
         return list(self._drawn(epoch)[place])
 
     def count(self, place: int) -> int:
-        """Updates that active party `place` dominates in an epoch.
+        """Return the number of updates that the active party at a place dominates in an epoch.
 
         Raises:
             ValueError: A place outside 0 .. active - 1.

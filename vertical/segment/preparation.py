@@ -125,7 +125,7 @@ def prepared_block(
     block.nonsmooth = make_nonsmooth(plan.penalty, plan.penalty_weight, groups)
     if state.weights is not None:
         if network is not None and len(state.weights) != len(block.weights):
-            raise ValueError("its weights are those of another network: take the model that it began with")
+            raise ValueError("its weights belong to another network: use the model of the start of the run")
         block.set_weights(state.weights)
     if plan.algorithm == SAGA and not plan.start:
         if state.table is not None:

@@ -16,20 +16,20 @@ PENALTIES = NO_PENALTY, L1_NORM, GROUP_LASSO = "none", "l1", "group-lasso"
 
 
 def make_block(features: Features, algorithm: str, objective: Objective, step: float) -> Block:
-    """Return the block of (n, d) features, dense or sparse as they are.
+    """Return a dense or sparse block of (n, d) features.
 
     Args:
         features: An array or a SciPy sparse matrix of any format. Contiguous float64 arrays, and float64 CSR with
-            sorted columns, none twice, are kept without a copy: do not change them afterwards.
-        algorithm: One of `ALGORITHMS`.
-        objective: Whose regulariser the updates apply.
+            sorted and unique columns, are not copied: do not change them afterwards.
+        algorithm: An element of `ALGORITHMS`.
+        objective: The objective whose regulariser the updates apply.
         step: gamma, > 0.
 
     Raises:
         ValueError: Features that are empty, not two-dimensional or not finite, an unknown algorithm, or a step that is
             not above 0 and finite.
     """
-    # Imported here, so that a process without a block does not wait for numba.
+    # imported here, so a process without a block does not wait for numba
     if isinstance(features, np.ndarray):
         from vertical.problem.blocks.dense import DenseBlock
 
@@ -40,19 +40,19 @@ def make_block(features: Features, algorithm: str, objective: Objective, step: f
 
 
 def make_nonsmooth(name: str, weight: float, groups: Int64[np.ndarray, "d"]) -> "Penalty | None":
-    """Return a penalty of d columns; None where it has nothing to act on.
+    """Return a penalty of d columns; None if it has no effect.
 
     Args:
-        name: One of `PENALTIES`.
-        weight: Its factor, >= 0.
-        groups: The number of each column's group; below 0, it is not penalised.
+        name: An element of `PENALTIES`.
+        weight: The penalty's factor, >= 0.
+        groups: The number of each column's group. Columns with a number below 0 are not penalised.
 
     Raises:
         ValueError: A weight below 0 or not finite.
     """
     if name == NO_PENALTY or not (groups >= 0).any():
         return None
-    import torch  # of no use to most parties, which then need not wait for it
+    import torch  # imported here, since most parties do not need it
 
     from problems.penalties import L1, GroupLasso
     from problems.penalties.parameters import on_parameters, runs

@@ -1,10 +1,10 @@
-"""A party's columns, their weights and the state of its algorithm, for dense and sparse columns alike.
+"""A party's columns, their weights and the state of its algorithm.
 
 The updates are those of VFB2 at one party (Zhang, Gu, Deng, Huang, "Secure Bilevel Asynchronous Vertical Federated
-Learning with Backward Updating", AAAI 2021, Algorithms 2 to 7), with batches of rows B in place of one row. A party
-holds columns X (n, d) and weights w (d,). The dominator of an update, an active party, turns the sum z (b,) of all
-parties' partial sums X_B w into theta (b,), the slopes of the losses there, and sends theta to all others, the
-collaborators. Dominator and collaborators then do the same update of their own block, w <- w - step direction:
+Learning with Backward Updating", AAAI 2021, Algorithms 2 to 7), with batches of rows B instead of single rows. A party
+has columns X (n, d) and weights w (d,). The dominator of an update, an active party, turns the sum z (b,) of all
+parties' partial sums X_B w into theta (b,), the slopes of the losses, and sends theta to all other parties, the
+collaborators. Dominator and collaborators then update their own blocks in the same way, w <- w - step direction:
 
 | algorithm | boxes | direction, plus weight g'(w) | remembered before the first update |
 |---|---|---|---|
@@ -12,10 +12,10 @@ collaborators. Dominator and collaborators then do the same update of their own 
 | VFB2-SVRG | 4 and 5 | X_B' (theta - theta0_B) / b + X' theta0 / n | theta0 (n,), the slopes at the epoch's start |
 | VFB2-SAGA | 6 and 7 | X_B' (theta - alpha_B) / b + X' alpha / n | alpha (n,), the newest slope of every row |
 
-The paper keeps gradients that include the regulariser. Here one slope is kept per row, and the regulariser is taken at
-the current weights (docs/vertical-theory.md compares the two). A nonsmooth penalty R of a block, which the paper lacks,
-is met by w <- prox_{step R}(w - step direction): proximal SGD (Duchi, Singer 2009), SVRG (Xiao, Zhang 2014) and SAGA
-(Defazio, Bach, Lacoste-Julien 2014).
+The paper keeps gradients that include the regulariser. This module keeps one slope per row, and takes the regulariser
+at the current weights (docs/vertical-theory.md compares the two). The paper has no nonsmooth penalty R of a block. With
+a penalty the update is w <- prox_{step R}(w - step direction): proximal SGD (Duchi, Singer 2009), SVRG (Xiao, Zhang
+2014) and SAGA (Defazio, Bach, Lacoste-Julien 2014).
 """
 
 import math
@@ -41,18 +41,18 @@ Features: TypeAlias = "Array | SparseRows"
 
 
 class Block(ABC):
-    """A party's columns of the training rows, with its weights, zero at first (those of a network are random).
+    """A party's columns of the training rows, and its weights. They are zero at first; a network's weights are random.
 
     Not safe for threads: one update or sum at a time.
 
     Attributes:
         rows: n.
         columns: d.
-        width: k, the numbers that a row has in partials and thetas; 1 but for `vertical.problem.blocks.network`.
-        algorithm: One of `ALGORITHMS`.
-        objective: Whose regulariser the updates apply.
+        width: The numbers k of a row in partials and thetas; 1 except in `vertical.problem.blocks.network`.
+        algorithm: An element of `ALGORITHMS`.
+        objective: The objective whose regulariser the updates apply.
         step: gamma.
-        nonsmooth: A penalty of the weights, whose proximal step follows each update; None: there is none.
+        nonsmooth: A penalty of the weights, whose proximal step follows each update. None: no penalty.
     """
 
     width = 1
@@ -86,10 +86,10 @@ class Block(ABC):
         return self._theta.copy() if self.algorithm == SAGA and self._theta is not None else None
 
     def set_weights(self, weights: Float64[np.ndarray, "d"]) -> None:
-        """Replace the weights by others; table and snapshot stay.
+        """Replace the weights. Table and snapshot do not change.
 
         Raises:
-            ValueError: Another shape, or a weight that is not finite.
+            ValueError: The shape is wrong, or a weight is not finite.
         """
         weights = np.asarray(weights, dtype=np.float64)
         if weights.shape != self._w.shape or not np.isfinite(weights).all():
@@ -98,10 +98,10 @@ class Block(ABC):
         self._w[:] = weights
 
     def set_step(self, step: float) -> None:
-        """Use another step from the next update on.
+        """Change the step, from the next update on.
 
         Raises:
-            ValueError: A step that is not above 0 and finite.
+            ValueError: The step is not above 0 and finite.
         """
         step = _checked_step(step)
         self._settle()
@@ -120,12 +120,12 @@ class Block(ABC):
         self._theta, self._mean = theta, transposed_product(self._features, theta) / self.rows
 
     def penalty(self) -> float:
-        """weight * sum_j g(w_j), and the nonsmooth penalty."""
+        """Return weight * sum_j g(w_j) plus the nonsmooth penalty."""
         self._settle()
         own = self.objective.penalty(self._w)
         if self.nonsmooth is None:
             return own
-        import torch  # of no use to most parties, which then need not wait for it
+        import torch  # imported here, since most parties do not need it
 
         return own + self.nonsmooth.value(torch.from_numpy(self._w))
 
@@ -143,7 +143,7 @@ class Block(ABC):
         """Return X[rows] w.
 
         Args:
-            rows: Whose partial sums; None for those of all rows.
+            rows: The rows of the partial sums. None: all rows.
 
         Raises:
             ValueError: A row outside 0 .. n - 1.
@@ -154,8 +154,8 @@ class Block(ABC):
         """Do the algorithm's update.
 
         Args:
-            rows: Of the batch, all different.
-            theta: The slopes there.
+            rows: The rows of the batch, all different.
+            theta: The slopes of these rows.
 
         Raises:
             ValueError: theta of another length than rows, empty or not finite, a row outside 0 .. n - 1, or SVRG or
@@ -166,10 +166,10 @@ class Block(ABC):
         """Return features @ weights.
 
         Args:
-            features: (n, d) of other rows, of the same columns.
+            features: The (n, d) features of other rows, with the same columns.
 
         Raises:
-            ValueError: Another number of columns.
+            ValueError: The number of columns is wrong.
         """
         self._settle()
         return product(self._accept(features), self._w)
@@ -181,7 +181,7 @@ class Block(ABC):
 
     @abstractmethod
     def _settle(self) -> None:
-        """Apply the updates that were postponed."""
+        """Apply the postponed updates."""
 
     def _slopes(self, theta: Float64[np.ndarray, "{length}"], length: int) -> Float64[np.ndarray, "{length}"]:
         theta = np.asarray(theta, dtype=np.float64)
@@ -202,7 +202,7 @@ def product(features: Features, weights: Float64[np.ndarray, "d"]) -> Float64[np
 
     Args:
         features: (n, d), dense or sparse.
-        weights: Of the columns.
+        weights: The weights of the columns.
     """
     return cast(Array, features @ weights)
 
@@ -212,13 +212,13 @@ def transposed_product(features: Features, values: Float64[np.ndarray, "n"]) -> 
 
     Args:
         features: (n, d), dense or sparse.
-        values: Of the rows.
+        values: The values of the rows.
     """
     return cast(Array, features.T @ values)
 
 
 def canonical(features: SparseRows) -> SparseRows:
-    """Return (n, d) features as float64 CSR with sorted columns, none twice; not copied if they are so already."""
+    """Return (n, d) features as float64 CSR with sorted and unique columns, without a copy if possible."""
     matrix: SparseRows = sparse.csr_array(features).astype(np.float64, copy=False)
     matrix.check_format(full_check=True)
     if not matrix.has_canonical_format:
@@ -234,7 +234,7 @@ def _checked_step(step: float) -> float:
 
 
 def _nature(values: Array) -> str:
-    """What is wrong with an array, in words."""
+    """Return a description of an invalid array."""
     if values.ndim != 1:
         return f"shape {values.shape}"
     bad = int((~np.isfinite(values)).sum())

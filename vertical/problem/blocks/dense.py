@@ -1,6 +1,6 @@
-"""Blocks whose columns are an array in memory, and their loops: partial sums and updates, each in one call.
+"""Blocks whose columns are an array in memory. Partial sums and updates are compiled loops.
 
-The loops are compiled for one signature as this module is imported, so that no update waits for a compiler. Rows and
+The loops are compiled for one signature when this module is imported, so no update waits for a compiler. Rows and
 slopes may be read-only, strided or unaligned, and are not copied. A call with invalid arguments returns False and
 changes nothing.
 """
@@ -34,7 +34,7 @@ class DenseBlock(Block):
         super().__init__(features, algorithm, objective, step)
         self._x = features
         self._weight, self._linear = float(objective.weight), objective.linear_decay
-        # Called once, without effect, so that no update pays for what a first call does.
+        # a call without effect, so no update pays for the setup of the first call
         self.partials(_NO_ROWS)
         self._update(_NO_ROWS, _NOTHING, _NOTHING, _NOTHING)
 
@@ -62,13 +62,13 @@ class DenseBlock(Block):
         return _apply(self._x, rows, theta, self._w, table, mean, self.step, self._weight, self._linear, keep)
 
     def _settle(self) -> None:
-        """Nothing is postponed."""
+        """Do nothing, since no update is postponed."""
 
 
 # `fastmath` lets the sum run in any order, so that it can be vectorised.
 @jit(_TRUTH(_MATRIX, _ROWS, _OWN, _OWN), fastmath={"reassoc", "contract"})
 def _partials(x: Array, rows: Rows, w: Array, out: Array) -> bool:
-    """Write X[rows] w to `out` (b,), for (n, d) x; False where a row is outside."""
+    """Write X[rows] w to `out` (b,), for (n, d) x. Return False if a row is out of range."""
     for place in range(len(rows)):
         if rows[place] < 0 or rows[place] >= len(x):
             return False
@@ -94,16 +94,16 @@ def _apply(
     linear: bool,
     keep: bool,
 ) -> bool:
-    """Do the update that `vertical.problem.blocks.base` describes to the weights w (d,), with features x (n, d).
+    """Apply the update of `vertical.problem.blocks.base` to the weights w (d,), with features x (n, d).
 
     Args:
-        rows: (b,) different rows, with slopes theta (b,).
-        table: (n,) theta0 or alpha, with its mean X' table / n (d,); both (0,) for SGD.
-        linear: Whether g'(w) = w; else it is w / (1 + w^2)^2.
+        rows: The (b,) different rows, with slopes theta (b,).
+        table: The (n,) theta0 or alpha, with its mean X' table / n (d,). Both are (0,) for SGD.
+        linear: Whether g'(w) = w. If not, it is w / (1 + w^2)^2.
         keep: Whether to write theta to the table, and its change to the mean, as in SAGA.
 
     Returns:
-        False without rows, where a row is outside, or where theta is of another length or not finite.
+        False if there are no rows, a row is out of range, or theta has another length or is not finite.
     """
     count, relative = len(rows), len(table) > 0
     if count == 0 or len(theta) != count:

@@ -15,18 +15,18 @@ from problems.models.vectors import flatten
 from vertical.problem.blocks.base import Features
 from vertical.problem.errors import NetworkError
 
-# rows whose activations are in memory at a time, where no gradient is asked for
+# maximum number of rows whose activations are in memory at once, if no gradient is needed
 _ROWS = 4096
-# torch has one generator for a process, in which several parties may be
+# torch has one generator per process, which several parties may share
 _generator = threading.Lock()
-_FACTORY = "a factory(columns, embedding) whose torch.nn.Module makes (b, columns) to (b, embedding)"
+_FACTORY = "a factory(columns, embedding) that returns a torch.nn.Module from (b, columns) to (b, embedding)"
 
 
 class Module:
-    """A module behind the interface of `vertical.problem.blocks.network.Network`.
+    """A module with the interface of `vertical.problem.blocks.network.Network`.
 
     Args:
-        module: From (b, d) to (b, k); its parameters become views of `weights`.
+        module: A module from (b, d) to (b, k). Its parameters become views of `weights`.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -53,17 +53,17 @@ def make_module(name: str, columns: int, width: int, seed: int) -> Module:
         name: ``package.module:factory``.
         columns: d.
         width: k.
-        seed: Torch's generator begins with it while the factory runs.
+        seed: The seed of torch's generator while the factory runs.
 
     Raises:
-        NetworkError: The factory cannot be imported or fails; or its module does not make (b, d) to (b, k), or makes it
-            of chance or of the batch, as dropout and batch norm do: partials and update would be of other functions; or
-            it has more state than the parameters that are trained, which alone are kept, or draws more than these; or
-            its function does not depend on the seed, and the first sums reveal columns to every party.
+        NetworkError: The factory cannot be imported or fails. Or its module does not map (b, d) to (b, k). Or the
+            module is random or depends on the batch, as with dropout and batch norm: partials and updates would then use
+            different functions. Or it has or draws more state than its trained parameters, which alone are kept. Or its
+            function does not depend on the seed, so the first sums would reveal columns to every party.
     """
     factory = import_named(name, _unfit)
     if isinstance(factory, BuiltinFunctionType) or (isclass(factory) and not issubclass(factory, nn.Module)):
-        raise _unfit(f"'{name}', which does not make a module")
+        raise _unfit(f"'{name}', which does not return a module")
 
     def build(seed: int) -> Any:
         # Not torch.manual_seed: it would also seed the accelerators' generators, which are not forked here.
@@ -88,22 +88,22 @@ def make_module(name: str, columns: int, width: int, seed: int) -> Module:
     first = found[0]
     if not all(torch.allclose(one, first[: len(one)], rtol=1e-9, atol=1e-9) for one in found[1:]):
         got = f"'{name}', whose module is random in training, or depends on the batch (dropout, batch norm)"
-        raise _unfit(got, hint="take a module without, such as one with layer norm")
+        raise _unfit(got, hint="use a deterministic module, for example with layer norm")
     trained = {id(one) for one in module.parameters() if one.requires_grad}
     rest = [key for key, one in module.state_dict(keep_vars=True).items() if id(one) not in trained]
     if rest or not trained:
         got = f"'{name}', whose module has {', '.join(rest) or 'no parameters'}"
-        raise _unfit(got, hint="take a module whose whole state is parameters that are trained")
+        raise _unfit(got, hint="use a module whose entire state is trained parameters")
     with torch.no_grad():
         known = _find_known(first, twin.double().eval()(rows), columns)
     if known:
         got = f"'{name}', whose module gives output {known[0]} of the columns without random weights"
-        raise _unfit(got, hint="draw the first weights of every output at random")
-    # In each segment the module is built again, and is given the weights it had. Whatever else it draws would be new.
+        raise _unfit(got, hint="draw the initial weights of every output at random")
+    # each segment builds the module again and restores its weights; any other random state would be lost
     twin.train().load_state_dict(module.state_dict())
     if not torch.allclose(twin(rows), first, rtol=1e-9, atol=1e-9):
         got = f"'{name}', whose module is another function of the same weights when it is built again"
-        raise _unfit(got, hint="take a module that draws nothing but its weights at random")
+        raise _unfit(got, hint="use a module whose only random state is its weights")
     return Module(module)
 
 
@@ -112,8 +112,8 @@ def _find_known(first: Float64[Tensor, "n k"], second: Float64[Tensor, "n k"], c
 
     Args:
         first: The outputs of the module.
-        second: The outputs of the module with first weights of another seed.
-        columns: The number of columns. Functions of one column may well differ by a factor only.
+        second: The outputs of the module with the initial weights of another seed.
+        columns: The number of columns. Functions of a single column may differ by a factor only.
     """
     known = []
     for place, (one, other) in enumerate(zip((first - first.mean(0)).T, (second - second.mean(0)).T, strict=True)):

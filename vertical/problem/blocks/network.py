@@ -1,12 +1,12 @@
-"""Blocks of split networks: party p embeds row x as f_p(x; w_p), k numbers, instead of the one number x w_p.
+"""Blocks of split networks: party p embeds row x as k numbers f_p(x; w_p), instead of the single number x w_p.
 
-The dominator of an update gets the sums o = sum_p f_p(x_p; w_p) (b, k) over all parties and sends back theta (b, k),
-the slopes of the losses in o. Each party then applies VFB2-SGD's update with its own Jacobian J_p of f_p in w_p:
+The dominator of an update gets the sums o = sum_p f_p(x_p; w_p) (b, k) over all parties and returns theta (b, k), the
+slopes of the losses in o. Each party then applies VFB2-SGD's update with its own Jacobian J_p of f_p in w_p:
 
     w_p <- w_p - step (J_p' theta / b + weight g'(w_p))
 
-For f_p(x) = x w_p and k = 1 that is the update of `vertical.problem.blocks.base`. J_p is taken at the weights that the
-update changes, so a network is computed again where theta arrives, and nothing is kept from the partials to the update.
+For f_p(x) = x w_p and k = 1 this is the update of `vertical.problem.blocks.base`. J_p is taken at the weights that the
+update changes, so the network is computed again when theta arrives, and nothing is kept between partials and update.
 """
 
 import math
@@ -25,7 +25,7 @@ from vertical.problem.objectives import Array, Objective
 LINEAR, MLP = "linear", "mlp"
 NETWORKS = (LINEAR, MLP)
 HIDDEN = 64
-"""Units of the one hidden layer of `MLP`."""
+"""The units of the hidden layer of `MLP`."""
 DOTTED_FORM = "package.module:factory"
 
 
@@ -33,7 +33,7 @@ class Network(Protocol):
     """A function f(x; w) from rows to k numbers each, differentiable in its weights.
 
     Attributes:
-        weights: (p,) w, which others change in place.
+        weights: The (p,) weights w, which the block changes in place.
     """
 
     weights: Array
@@ -42,16 +42,16 @@ class Network(Protocol):
         """Return f(x; w) of (b, d) rows, dense or sparse."""
 
     def pull(self, rows: Features, slopes: Float64[np.ndarray, "b k"]) -> Float64[np.ndarray, "p"]:
-        """Return J' slopes at w: sum_i sum_j slopes_ij df_j(x_i; w)/dw. The next call may overwrite it."""
+        """Return J' slopes at w: sum_i sum_j slopes_ij df_j(x_i; w)/dw. The next call may overwrite the array."""
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """Which network a party has.
+    """A party's network: its name and the seed of its initial weights.
 
     Attributes:
-        model: One of `NETWORKS`, or ``package.module:factory`` of a torch module.
-        seed: Of the first weights, >= 0. Who knows it and the network knows these weights.
+        model: An element of `NETWORKS`, or ``package.module:factory`` of a torch module.
+        seed: The seed of the initial weights, >= 0. It must be secret if the initial weights must be.
     """
 
     model: str
@@ -59,7 +59,7 @@ class Architecture:
 
 
 class NetworkBlock(Block):
-    """A block whose partials are a network's k numbers a row, flat: (b * k,), row by row. So are its thetas.
+    """A block whose partials are a network's k numbers per row, flat: (b * k,), row by row. Thetas have the same form.
 
     Attributes:
         width: k.
@@ -85,20 +85,20 @@ class NetworkBlock(Block):
         return self._network.embed(self._accept(features)).ravel()
 
     def _take(self, rows: Rows) -> Features:
-        if len(rows) and rows.view(np.uint64).max() >= self.rows:  # as such, numbers below 0 are large
+        if len(rows) and rows.view(np.uint64).max() >= self.rows:  # negative numbers are large as unsigned integers
             raise self._outside(rows)
         return self._features.take(rows, axis=0) if isinstance(self._features, np.ndarray) else self._features[rows]
 
     def _settle(self) -> None:
-        """Nothing is postponed."""
+        """Do nothing, since no update is postponed."""
 
 
 class Layers:
-    """Fully connected layers with ReLUs between them, in closed form; initialised as `torch.nn.Linear` is.
+    """Fully connected layers with ReLUs between them, in closed form. Initialised like `torch.nn.Linear`.
 
     Args:
         sizes: d, the units of each hidden layer, k.
-        seed: Of the first weights.
+        seed: The seed of the initial weights.
     """
 
     def __init__(self, sizes: tuple[int, ...], seed: int) -> None:
@@ -130,7 +130,7 @@ class Layers:
         return self._gradient
 
     def _inputs(self, rows: Features) -> list[Features]:
-        """What enters each layer: the rows, and the active units of each hidden layer."""
+        """Return the input of each layer: the rows, and the active units of each hidden layer."""
         inputs = [rows]
         for matrix, bias in self._layers[:-1]:
             hidden = cast(Array, inputs[-1].dot(matrix))
@@ -143,31 +143,31 @@ def make_network(architecture: Architecture, columns: int, width: int) -> Networ
     """Return a party's network.
 
     Args:
-        architecture: Of this party.
-        columns: d, of its rows.
-        width: k, of the embedding that all parties share.
+        architecture: The party's architecture.
+        columns: The number d of the party's columns.
+        width: The common length k of the embeddings.
 
     Raises:
-        NetworkError: An unknown name, or a factory that does not make a module from (b, d) to (b, k).
+        NetworkError: The name is unknown, or the factory does not return a module from (b, d) to (b, k).
     """
     name, seed = architecture.model, architecture.seed
     if name in NETWORKS:
         return Layers((columns, width) if name == LINEAR else (columns, HIDDEN, width), seed)
     check_name("vfb2.model", name)
-    # Imported here, so that a process without a module of its own does not wait for torch.
+    # imported here, so a process without its own module does not wait for torch
     from vertical.problem.blocks.modules import make_module
 
     return make_module(name, columns, width, seed)
 
 
 def check_name(key: str, name: str) -> None:
-    """Refuse what cannot name a network; nothing is imported.
+    """Check the name of a network, without importing it.
 
     Args:
-        key: Where the name is from.
+        key: The key that contains the name.
 
     Raises:
-        NetworkError: It is neither of `NETWORKS` nor of the form ``package.module:factory``.
+        NetworkError: The name is neither in `NETWORKS` nor of the form ``package.module:factory``.
     """
     if name not in NETWORKS and not is_dotted(name):
         allowed, hint = f"{', '.join(NETWORKS)}, or '{DOTTED_FORM}'", "see docs/vertical.md"

@@ -1,19 +1,19 @@
-"""A block of sparse columns: an update's cost grows with its rows' entries, not with the number of columns.
+"""A block of sparse columns. An update's cost grows with its rows' entries, not with the number of columns.
 
-An update changes every column: the regulariser, and the mean of SVRG and SAGA, act where the batch has no entry. A
-column without an entry moves by w <- w - step (mean + weight g'(w)), the *drift*, which depends on nothing but the
-column itself, so it is postponed until the column is needed (Schmidt, Le Roux, Bach, "Minimizing Finite Sums with the
+An update changes every column: the regulariser, and the mean of SVRG and SAGA, also act on columns without entries in
+the batch. Such a column moves by w <- w - step (mean + weight g'(w)), the *drift*. The drift depends only on the column
+itself, so it is postponed until the column is needed (Schmidt, Le Roux, Bach, "Minimizing Finite Sums with the
 Stochastic Average Gradient", 2017, section 4). With g'(w) = w and rho = 1 - step weight, k of them give
 w rho^k - step mean (1 - rho^k) / (1 - rho).
 
 Problem (14) has no such formula: few or long drifts are applied one by one, many short ones as the flow of a field, by
 Runge-Kutta steps. docs/vertical-theory.md ("Sparse columns") derives it.
 
-A nonsmooth penalty's proximal step needs every column, so with one nothing is postponed.
+A nonsmooth penalty's proximal step needs every column, so with a penalty nothing is postponed.
 
-Kernels take the fields of `Lazy` one by one, because numba takes arrays faster than tuples of them, and a CSR matrix
-(n, d) without a column twice in a row as its `indptr`, `indices` and `data`. A row outside the matrix makes them return
-False before anything is changed.
+Kernels take the fields of `Lazy` one by one, because numba handles arrays faster than tuples of arrays. They take a CSR
+matrix (n, d) with unique columns in each row as its `indptr`, `indices` and `data`. If a row is out of range, they
+return False before they change anything.
 """
 
 import math
@@ -38,15 +38,15 @@ _NO_MEAN = np.zeros(0)
 
 
 class Lazy(NamedTuple):
-    """Weights of a sparse block, with some updates postponed, and the terms of the drift.
+    """The weights of a sparse block, with some updates postponed, and the terms of the drift.
 
     Attributes:
         w: The weights, column j as it was after `settled[j]` updates.
-        settled: Updates that column j has seen.
-        mean: Constant of the drift of each column; (0,) for none.
+        settled: The number of updates that each column has seen.
+        mean: The constant of each column's drift. (0,): no constant.
         until: The number of updates to bring a column to.
         step: gamma.
-        weight: Of the regulariser.
+        weight: The regulariser's weight.
         linear: Whether g'(w) = w.
     """
 
@@ -106,7 +106,7 @@ class SparseBlock(Block):
         self._shrink()
 
     def _compile(self) -> None:
-        """Call all kernels once, without effect, so that no update waits for a compiler."""
+        """Call all kernels once, without effect, to compile them before the first update."""
         rows, nothing = np.zeros(1, dtype=np.int64), np.zeros(1)
         self.partials(rows)
         indptr, indices, data = self._matrix
@@ -127,7 +127,7 @@ class SparseBlock(Block):
 
 
 def _copy(rows: Int64[np.ndarray, "b"]) -> Int64[np.ndarray, "b"]:
-    """Return a copy, of the type that kernels are compiled for; read-only or strided arrays are of other types."""
+    """Return a copy of the type for which kernels are compiled. Read-only and strided arrays have other types."""
     return np.array(rows, dtype=np.int64)
 
 
@@ -138,7 +138,7 @@ def _log_keep(step: float, weight: float) -> float:
 
 @jit()
 def _field(w: float, push: float, rate: float) -> float:
-    """Return the field whose flow over time 1 is one drift."""
+    """Return the field whose flow over time 1 is a drift."""
     square = w * w
     inverse = 1.0 / (1.0 + square)
     inverses = inverse * inverse
