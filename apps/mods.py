@@ -6,7 +6,7 @@
 
     app = make_client_app(message_size_mod, LocalDpMod(clipping_norm=0.1, sensitivity=0.2, epsilon=0.9, delta=1e-5))
 
-docs/privacy.md says which mods make sense for which algorithm.
+docs/flower-mods.md lists the algorithms for which mods make sense.
 """
 
 from collections.abc import Callable

@@ -12,8 +12,8 @@ If A sends A.reblind(B.blind()) too, B can pair as well. Otherwise A sends B the
 (`Intersection.rows`), and B learns of no other common row. So one reporter can find the rows that three or more
 parties have in common (`common_rows`).
 
-Tags are sorted, so their order reveals nothing about the rows' order. docs/security.md says how H(id) is found, and
-what each party learns. A tag is the u coordinate of a point, 32 bytes.
+Tags are sorted, so their order reveals nothing about the rows' order. docs/vertical-leaks.md explains how H(id) is
+found, and what each party learns. A tag is the u coordinate of a point, 32 bytes.
 """
 
 import hashlib

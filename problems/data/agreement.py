@@ -315,7 +315,7 @@ def _check_fill(feature: Feature) -> None:
     """Raise DataError for a fill that is far away from all cells.
 
     A mean is 0 deviations from itself, and a median 1 at most. With a far fill the few rows that lack a cell would rule
-    the gradients. A server that sends deviations of its own too is not held off by it: docs/disclosure.md.
+    the gradients. A server that sends deviations of its own too is not held off by it: docs/security.md.
     """
     (place,) = shape(np.array([feature.fill]), feature.transform, feature.quantiles)
     if abs(place - feature.mean) > _FARTHEST_FILL * feature.deviation + 1e-6 * (1 + abs(feature.mean)):

@@ -104,7 +104,7 @@ class Feature:
             return values
         # No row is so many deviations away from the mean of all rows. Without the bound a value could overflow under a
         # scaling of the server's, and the error would say so. What gradients and counts under such a scaling tell of
-        # rows, the bound does not prevent: docs/disclosure.md.
+        # rows, the bound does not prevent: docs/security.md.
         with np.errstate(over="ignore"):
             scaled: np.ndarray = np.clip((values - self.mean) / self.deviation, -MOST_DEVIATIONS, MOST_DEVIATIONS)
         return scaled

@@ -197,7 +197,7 @@ def warn_of_looks(epochs: int, columns: Sequence[int], embedding: int) -> None:
     if looks >= min(others):
         words = (
             "%d epochs%s show party %d as many numbers of every row as the others have columns (%d): what these hold "
-            "can be worked out, see docs/security.md"
+            "can be worked out, see docs/vertical-leaks.md"
         )
         of = f" of embedding {embedding}" if embedding else ""
         log(WARNING, words, epochs, of, others.index(min(others)), min(others))
