@@ -6,7 +6,7 @@
 
     app = make_client_app(message_size_mod, LocalDpMod(clipping_norm=0.1, sensitivity=0.2, epsilon=0.9, delta=1e-5))
 
-docs/privacy.md lists the mods that make sense for each algorithm.
+docs/flower-mods.md lists the mods that make sense for each algorithm.
 """
 
 from collections.abc import Callable

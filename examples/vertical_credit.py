@@ -1,8 +1,8 @@
 """A credit score from columns that three companies hold: VFB2 against one table, and against the bank alone.
 
-The bank has the labels; the retailer and the phone company have columns of the same people. docs/security.md says what
-the three learn of each other, and why they are three and not two. Here one table's columns are dealt to the parties, so
-that all runs have the same rows; docs/tutorials/credit-vertical.md has a file for each party.
+The bank has the labels; the retailer and the phone company have columns of the same people. docs/vertical-leaks.md
+explains what the three learn of each other, and why they are three and not two. Here one table's columns are dealt to
+the parties, so all runs have the same rows; docs/tutorials/credit-vertical.md has a file for each party.
 
 Run it: python examples/vertical_credit.py (about 15 seconds).
 """

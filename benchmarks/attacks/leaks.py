@@ -1,7 +1,7 @@
 """What the parties of a vertical run can still learn about each other; an attack demonstrates each leak.
 
 The parties' blocks, masks, trees and intersections are the product's own; the attackers use only what the party that
-they play sees of a run. docs/security.md says what the numbers mean.
+they play sees of a run. docs/vertical-leaks.md explains the numbers.
 
 Several attacks use one fact. Training starts at weights 0, so the weights of a party are w = X' c with one c (n,) for
 all parties. Everybody who receives the thetas can compute c: an update multiplies it by 1 - gamma weight and subtracts

@@ -1,7 +1,7 @@
 """What two trees of a vertical run hide: Definition 4 of VFB2, and the property itself, by linear algebra.
 
 Definition 4 is not enough: it leaves out subtrees of one party, and compares the others one by one, though a party can
-combine several (docs/security.md). `check_pair` tests the property itself.
+combine several (docs/vertical-leaks.md). `check_pair` tests the property itself.
 """
 
 from __future__ import annotations

@@ -317,7 +317,7 @@ def _check_fill(feature: Feature) -> None:
     """Raise DataError for a fill that is far away from all cells.
 
     A mean is 0 deviations from itself, and a median at most 1. With a far fill, the few rows with a missing cell would
-    dominate the gradients. The check does not stop a server that also sends false deviations: docs/disclosure.md.
+    dominate the gradients. The check does not stop a server that also sends false deviations: docs/who-sees-what.md.
     """
     (place,) = shape(np.array([feature.fill]), feature.transform, feature.quantiles)
     if abs(place - feature.mean) > _FARTHEST_FILL * feature.deviation + 1e-6 * (1 + abs(feature.mean)):

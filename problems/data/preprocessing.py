@@ -104,7 +104,7 @@ class Feature:
             return values
         # No row is that many deviations away from the mean of all rows. Without the bound, a scaling chosen by the
         # server could make a value overflow, and the error would reveal it. Gradients and counts under such a scaling
-        # still reveal facts about rows: docs/disclosure.md.
+        # still reveal facts about rows: docs/who-sees-what.md.
         with np.errstate(over="ignore"):
             scaled: np.ndarray = np.clip((values - self.mean) / self.deviation, -MOST_DEVIATIONS, MOST_DEVIATIONS)
         return scaled

@@ -1,4 +1,4 @@
-"""No row, no label of a row and no name leaves a site; what does is what docs/disclosure.md lists."""
+"""No row, no label of a row and no name leaves a site; docs/who-sees-what.md lists the fields that do."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -26,7 +26,7 @@ from tests.docs.markdown import PROJECT, codes, rows, section
 SITES = 3
 ROWS = 64
 ILL, WELL = "label-of-the-ill", "label-of-the-well"
-PAGE = PROJECT / "docs" / "disclosure.md"
+PAGE = PROJECT / "docs" / "who-sees-what.md"
 COMMON = "weight,sex[f|m],age"
 
 
@@ -117,13 +117,25 @@ def disclosed(message: Message, hidden: set[bytes], labels: list[np.ndarray]) ->
     return found
 
 
+TABLE = rows(section(PAGE, "Every field that leaves a site"))
+
+
 def documented() -> dict[str, set[str]]:
-    """docs/disclosure.md's payload fields of each algorithm."""
-    told: dict[str, set[str]] = {name: set() for name in OF_ROWS}
-    for cells in rows(section(PAGE, "By algorithm")):
-        for name in codes(cells[0]):
-            told[name] |= set(codes(cells[1]))
-    return told
+    """docs/who-sees-what.md's payload fields of each algorithm."""
+    fields: dict[str, set[str]] = {name: set() for name in OF_ROWS}
+    for field, sent, *_ in TABLE:
+        if strategies := set(codes(sent)) & set(ALGORITHMS):
+            assert strategies == set(codes(sent)), f"an unknown strategy: {sent}"
+            for name in strategies:
+                fields[name] |= set(codes(field))
+    return fields
+
+
+def test_the_page_lists_the_fields_of_handshake_and_evaluation() -> None:
+    listed = {
+        name for field, sent, *_ in TABLE if sent.startswith(("handshake", "evaluation")) for name in codes(field)
+    }
+    assert {field for kind in (SiteReport, GroupCounts) for field in specs_of(kind)} <= listed
 
 
 # FedX1 shares FedX2's record, of which its linear f needs less.

@@ -1,4 +1,4 @@
-"""docs/security.md shows what `python -m benchmarks.attacks` prints, and names every demonstration."""
+"""docs/vertical-leaks.md shows what `python -m benchmarks.attacks` prints, and names every demonstration."""
 
 import re
 
@@ -7,7 +7,7 @@ import pytest
 from benchmarks.attacks.__main__ import DEMONSTRATIONS
 from tests.docs.markdown import PROJECT, blocks
 
-PAGE = PROJECT / "docs" / "security.md"
+PAGE = PROJECT / "docs" / "vertical-leaks.md"
 # what is drawn anew by the system's generator at each run, and so differs
 DRAWN = ("pairwise masks: largest correlation", "correlation, ring")
 VOTES = "labels right by a vote", "labels right in one run"  # of 4,000 labels: four deviations are 0.028

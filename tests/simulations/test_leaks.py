@@ -1,6 +1,6 @@
 """The attacks of `benchmarks.attacks` find what is there, and none reaches what is said to be hidden.
 
-What each demonstration measures is compared with docs/security.md, see ``tests/docs/test_security.py``.
+What each demonstration measures is compared with docs/vertical-leaks.md, see ``tests/docs/test_security.py``.
 """
 
 import json
