@@ -74,7 +74,7 @@ _AUTO_OF: dict[Scalar, dict[str, Scalar]] = {SPARSE_LOGISTIC: {"model": "linear-
 
 def list_hint(section: str) -> str:
     """A hint for an error: the command that explains a list of names."""
-    return f"`florilegium list {section}` explains them"
+    return f"see `florilegium list {section}`"
 
 
 def known_fields(tables: Mapping[str, type[Settings]] = _TABLES) -> dict[str, FieldInfo]:
@@ -351,11 +351,10 @@ def _unknown_key(key: str, keys: Mapping[str, str]) -> ConfigError:
     return ConfigError(
         key if key.isprintable() else repr(key),
         got="an unknown run-config key",
-        allowed=f"the {len(keys)} of docs/configuration.md" + did_you_mean(_BEFORE.get(key, key), keys),
-        hint=list_hint("keys"),
+        allowed=f"the {len(keys)} of docs/configuration.md",
+        hint=did_you_mean(_BEFORE.get(key, key), keys, list_hint("keys")),
     )
 
 
 def _choice(key: str, got: str, allowed: list[str], way_out: str) -> ConfigError:
-    names = ", ".join(allowed)
-    return ConfigError(key, got=repr(got), allowed=names + did_you_mean(got, allowed), hint=way_out)
+    return ConfigError(key, got=repr(got), allowed=", ".join(allowed), hint=did_you_mean(got, allowed, way_out))
