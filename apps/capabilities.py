@@ -15,7 +15,7 @@ from problems.objectives.pairwise import PAIRWISE_LOSSES, make_objective
 
 def list_hint(section: str) -> str:
     """Return a hint for an error: the command that explains a list of names."""
-    return f"`florilegium list {section}` explains them"
+    return f"see `florilegium list {section}`"
 
 
 def check_needs(strategy: str, algorithm: Algorithm, training: TrainingSettings) -> None:
@@ -166,5 +166,4 @@ def choose_loss(training: TrainingSettings, strategy: str, algorithm: Algorithm,
 
 def refuse_choice(key: str, got: str, allowed: list[str], hint: str) -> ConfigError:
     """Return the error for a value that is not among the allowed names."""
-    names = ", ".join(allowed)
-    return ConfigError(key, got=repr(got), allowed=names + did_you_mean(got, allowed), hint=hint)
+    return ConfigError(key, got=repr(got), allowed=", ".join(allowed), hint=did_you_mean(got, allowed, hint))

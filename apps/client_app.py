@@ -15,11 +15,13 @@ from apps.sites import resources
 from apps.sites.fingerprints import add_fingerprint
 from clients.base import Site
 from clients.held_out import score
+from payloads.flower_internals import drop_log_colors
 from payloads.handshake import REFUSAL
 from payloads.held_out import ScoreEdges
 from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, content
 
 app = ClientApp()
+drop_log_colors()
 
 
 @app.query()

@@ -223,6 +223,6 @@ def _unknown_key(key: str, keys: Mapping[str, str]) -> ConfigError:
     return ConfigError(
         key if key.isprintable() else repr(key),
         got="an unknown run-config key",
-        allowed=f"the {len(keys)} of docs/configuration.md" + did_you_mean(_BEFORE.get(key, key), keys),
-        hint=list_hint("keys"),
+        allowed=f"the {len(keys)} of docs/configuration.md",
+        hint=did_you_mean(_BEFORE.get(key, key), keys, list_hint("keys")),
     )

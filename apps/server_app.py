@@ -9,7 +9,7 @@ from flwr.serverapp import Grid, ServerApp
 from apps.config import ConfigError, parse_run_config
 from apps.run_directory.artifacts import RunDirectory
 from apps.training import FLOWER_SIMULATION, Training, engine_of
-from payloads.flower_internals import add_exit_handler
+from payloads.flower_internals import add_exit_handler, drop_log_colors
 from payloads.record import PayloadError
 from problems.data import DataError
 from problems.models import ModelError
@@ -19,6 +19,7 @@ from strategies.rounds.errors import StrategyError
 EXPECTED = (ConfigError, DataError, ModelError, PayloadError, StrategyError, ValueError, OSError)
 
 app = ServerApp()
+drop_log_colors()
 
 
 class RunFailedError(RuntimeError):

@@ -6,6 +6,8 @@ Flower's public names are the entries of ``__all__`` in ``flwr.app``, ``flwr.cli
 may change with any release: ``tests/payloads/test_flower_internals.py`` then fails first and names them.
 """
 
+import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
@@ -13,6 +15,7 @@ from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.exit import add_exit_handler as add_exit_handler
+from flwr.supercore.logger import update_console_handler
 from flwr.supercore.task_identity import TaskIdentity
 
 T = TypeVar("T")
@@ -42,6 +45,12 @@ def identity(task_id: int, run_id: int, node_id: int) -> Iterator[None]:
         yield
     finally:
         TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = before
+
+
+def drop_log_colors() -> None:
+    """Drop the colours of Flower's log if stderr is a file or a pipe, or if ``NO_COLOR`` is set."""
+    if os.environ.get("NO_COLOR") or not sys.stderr.isatty():
+        update_console_handler(colored=False)
 
 
 def own_identity() -> tuple[int, int, int]:

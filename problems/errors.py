@@ -5,7 +5,8 @@ Also the error for packages that a base installation lacks, which names the extr
 
 from __future__ import annotations
 
-import difflib
+import math
+import re
 from collections.abc import Iterable, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -85,31 +86,73 @@ class InputError(Exception):
 
     def __str__(self) -> str:
         errors = [self, *self.also]
-        texts = [f"{error.key}: got {error.got}, allowed: {error.allowed}" for error in errors]
-        # a hint that the next error repeats is printed once
-        following = [*(error.hint for error in self.also), ""]
-        ends = [
-            "" if error.hint == after else f"; {error.hint}" for error, after in zip(errors, following, strict=True)
+        # a hint that repeats the hint before it is printed once
+        before = ["", *(error.hint for error in errors)]
+        texts = [
+            (error.key if error.hint == hint else f"{error.key}: {error.hint}")
+            + f" (got {error.got}; allowed: {error.allowed})"
+            for error, hint in zip(errors, before, strict=False)
         ]
-        return "; ".join(text + end for text, end in zip(texts, ends, strict=True))
+        return "; ".join(texts)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Unpickling passes `args` only, which lack the keyword arguments.
         return partial(type(self), got=self.got, allowed=self.allowed, hint=self.hint, also=self.also), (self.key,)
 
 
-def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Return a question in brackets that has the name closest to a word.
+def did_you_mean(word: str, names: Iterable[str], hint: str) -> str:
+    """Return a hint that asks first for a name that a word is a misspelling of, if there is such a name.
+
+    A misspelling is close in each part between hyphens, dots and underscores. Parts are close if they have the same
+    first letter and digits, and differ by one letter or two swapped letters. Parts of up to three letters may only
+    swap. Parts of eight letters or more may differ twice. Hyphens alone may be missing. In ``table.key`` both sides
+    must be close. A key of two or more parts may lack others.
 
     Args:
-        word: what a user wrote.
-        names: what may be meant.
-
-    Returns:
-        Text that begins with a space, to be put behind a list of names; "" if no name is close.
+        word: The text of a user.
+        names: The names that the user may mean.
+        hint: The hint without a suggestion.
     """
-    close = difflib.get_close_matches(word, list(names), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    found = min(((_distance(word, name), name) for name in names), default=(math.inf, ""))
+    return f"did you mean {found[1]!r}? If not, {hint}" if found[0] < math.inf else hint
+
+
+def _distance(word: str, name: str) -> float:
+    """The number of edits from a word to a name, or infinity if the word is not a misspelling of the name."""
+    (table, _, key), (own, _, full) = word.lower().rpartition("."), name.lower().rpartition(".")
+    parts, wanted = re.split("[-_]", key), re.split("[-_]", full)
+    missing = len(wanted) - len(parts)
+    if missing > 0 and len(parts) > 1 and _is_within(parts, wanted):
+        return _edits(table, own) + 3 * missing
+    if missing:
+        return _edits(table, own) + (0 if "".join(parts) == "".join(wanted) else math.inf)
+    return _edits(table, own) + sum(map(_edits, parts, wanted))
+
+
+def _is_within(parts: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Whether all parts are among the wanted ones, in the same order."""
+    rest = iter(wanted)
+    return all(part in rest for part in parts)
+
+
+def _edits(word: str, name: str) -> float:
+    """The inserted, deleted, replaced and swapped letters between two parts of names, or infinity for other words."""
+    if word == name:
+        return 0
+    length = max(len(word), len(name))
+    swapped = sorted(word) == sorted(name)
+    if re.findall(r"\d", word) != re.findall(r"\d", name) or not (swapped or (length > 3 and word[:1] == name[:1])):
+        return math.inf
+    # rows of the distance of Damerau and Levenshtein, as lists by the number of letters of `name`
+    earlier, last = [0] * (len(name) + 1), list(range(len(name) + 1))
+    for i, letter in enumerate(word):
+        row = [i + 1]
+        for j, other in enumerate(name):
+            row.append(min(last[j + 1] + 1, row[j] + 1, last[j] + (letter != other)))
+            if i and j and letter == name[j - 1] and word[i - 1] == other:
+                row[-1] = min(row[-1], earlier[j - 1] + 1)
+        earlier, last = last, row
+    return last[-1] if last[-1] <= (2 if length >= 8 else 1) else math.inf
 
 
 def _one_line(value: str | float | Path) -> str:

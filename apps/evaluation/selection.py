@@ -115,8 +115,8 @@ def select(
     """
     if metric not in metrics:
         if server_round or not any(metric.startswith(f"{name}_") for name in metrics):
-            allowed = ", ".join(metrics) + did_you_mean(metric, metrics)
-            raise ConfigError("select-by", got=repr(metric), allowed=allowed, hint="see docs/run-directory.md")
+            hint = did_you_mean(metric, metrics, "see docs/run-directory.md")
+            raise ConfigError("select-by", got=repr(metric), allowed=", ".join(metrics), hint=hint)
         return best
     value = metrics[metric]
     if best is not None and better(metric)(best.value, value) == best.value:

@@ -120,10 +120,10 @@ def _unknown(where: str, key: str, value: Any) -> ConfigError:
     if key in NODE_KEYS:
         return _refuse(where, repr(value), "the node config alone", f"move {key} to the SuperNode's --node-config")
     if isinstance(value, Mapping):
-        allowed = ", ".join(f"[{table}]" for table in TABLES) + did_you_mean(key, TABLES)
-        return _refuse(where, "an unknown table", allowed)
-    allowed = f"the {len(KEYS)} of docs/site-settings.md{did_you_mean(kebab(key.lower()), KEYS)}"
-    return _refuse(where, "an unknown key", allowed)
+        allowed = ", ".join(f"[{table}]" for table in TABLES)
+        return _refuse(where, "an unknown table", allowed, did_you_mean(key, TABLES, CHANGE))
+    allowed = f"the {len(KEYS)} of docs/site-settings.md"
+    return _refuse(where, "an unknown key", allowed, did_you_mean(key, KEYS, CHANGE))
 
 
 def _refuse(where: str, got: str, allowed: str, hint: str = CHANGE) -> ConfigError:
@@ -140,7 +140,7 @@ def _check_names(items: tuple[tuple[str, Scalar], ...]) -> None:
 
 
 def _similar(key: str, value: Scalar) -> str:
-    """The known key that an unknown one resembles, "" if there is none."""
+    """The known key that an unknown one resembles, "" if there is none. Resembles more words than `did_you_mean`."""
     table, _, name = (plain := kebab(key.lower())).rpartition(".")
     for word in (plain, name) if table in TABLES else (plain,):
         if meant := difflib.get_close_matches(word, sorted(KNOWN), n=1, cutoff=_ALIKE):

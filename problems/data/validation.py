@@ -135,7 +135,7 @@ def _check_columns(spec: DataSpec) -> None:
         _inside(spec, "site-column", not spec.site_column or (tabular and spec.partition != OWN), tables)
     for key, names in (("missing", MISSING), ("scale", SCALES)):
         word = _value(spec, key)
-        _inside(spec, key, word in names, ", ".join(names) + did_you_mean(word, names))
+        _inside(spec, key, word in names, ", ".join(names), did_you_mean(word, names, f"see {PAGE}"))
     Dialect.of(spec).check()
     grouped = tabular or spec.dataset == "image-folder" or is_loader(spec.dataset)
     allowed = "'' with this dataset; groups go with tables, image-folder, loaders and Hugging Face"
@@ -196,8 +196,8 @@ def _check_own(spec: DataSpec) -> None:
 def _check_known(key: str, got: str, allowed: Iterable[str]) -> None:
     names = list(allowed)
     if got not in names:
-        way_out = f"`florilegium list {key}s` explains them"
-        raise DataError(key, got=repr(got), allowed=", ".join(names) + did_you_mean(got, names), hint=way_out)
+        hint = did_you_mean(got, names, f"see `florilegium list {key}s`")
+        raise DataError(key, got=repr(got), allowed=", ".join(names), hint=hint)
 
 
 def _inside(spec: DataSpec, key: str, holds: bool, allowed: str, hint: str = f"see {PAGE}") -> None:

@@ -28,7 +28,7 @@ DENSENET_SIDE = 32  # pixels; DenseNet halves the sides five times
 DOTTED_FORM = "package.module:factory"
 PAGE = "docs/configuration.md"
 # where the models are listed, and what a factory of a user's own must do
-_LISTED = "`florilegium list models` explains them"
+_LISTED = "see `florilegium list models`"
 _PAGE = f"see model in {PAGE}"
 _FACTORY = f"'{DOTTED_FORM}' with factory(input_shape) -> torch.nn.Module"
 

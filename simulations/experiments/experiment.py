@@ -20,7 +20,7 @@ from simulations import PAGE
 from simulations.experiments.files import Count, ProfileName, Sentences, check_free, read_settings
 from simulations.experiments.tuning import Tuning
 
-_LISTED = "`florilegium list experiments` explains them"
+_LISTED = "see `florilegium list experiments`"
 PACKAGED = Path(__file__).parent
 
 # seconds added to each update and message of a party, and the factor of the last party's updates
@@ -226,8 +226,8 @@ def find_experiment(name: str) -> Experiment:
         return read_experiment(Path(name))
     known = find_packaged()
     if name not in known:
-        allowed = f"{', '.join(known)}, or the path of a .toml file{did_you_mean(name, known)}"
-        raise ConfigError("experiment", got=repr(name), allowed=allowed, hint=_LISTED)
+        allowed = f"{', '.join(known)}, or the path of a .toml file"
+        raise ConfigError("experiment", got=repr(name), allowed=allowed, hint=did_you_mean(name, known, _LISTED))
     return read_experiment(known[name])
 
 

@@ -52,7 +52,9 @@ def _problems(error: ValidationError, model: type[Settings], way_out: str) -> It
         if detail["type"] == "missing":
             yield ConfigError(key, got=NOTHING, allowed="a value", hint=way_out)
         elif detail["type"] == "extra_forbidden":
-            yield ConfigError(key, got="an unknown key", allowed=_list_known(model, *detail["loc"]), hint=way_out)
+            known = _list_known(model, *detail["loc"])
+            hint = did_you_mean(str(detail["loc"][-1]), known, way_out)
+            yield ConfigError(key, got="an unknown key", allowed=", ".join(known), hint=hint)
         elif isinstance(found := detail.get("ctx", {}).get("error"), ConfigError):
             yield found.at(key) if key else found
         else:
@@ -60,13 +62,12 @@ def _problems(error: ValidationError, model: type[Settings], way_out: str) -> It
             yield ConfigError(key, got=repr(detail["input"]), allowed=allowed, hint=way_out)
 
 
-def _list_known(model: type[Settings], *location: int | str) -> str:
+def _list_known(model: type[Settings], *location: int | str) -> list[str]:
     """Return the keys allowed in place of an unknown one, which is the last part of ``location``."""
     for part in location[:-1]:
         inner = [_model_in(field.annotation) for field in model.model_fields.values() if field.alias == part]
         model = next(filter(None, inner), model)
-    fields = [str(field.alias) for field in model.model_fields.values()]
-    return f"{', '.join(fields)}{did_you_mean(str(location[-1]), fields)}"
+    return [str(field.alias) for field in model.model_fields.values()]
 
 
 def _model_in(annotation: Any) -> type[Settings] | None:

@@ -261,5 +261,5 @@ def check_metric(metric: str, config: Mapping[str, Scalar], asked: str = "--metr
         ConfigError: There is none; the message names them all.
     """
     if metric not in METRICS and ":" not in str(config.get("loss", "")):
-        allowed = f"{', '.join(METRICS)}{did_you_mean(metric, METRICS)}"
-        raise ConfigError(asked, got=repr(metric), allowed=allowed, hint="see docs/run-directory.md")
+        hint = did_you_mean(metric, METRICS, "see docs/run-directory.md")
+        raise ConfigError(asked, got=repr(metric), allowed=", ".join(METRICS), hint=hint)

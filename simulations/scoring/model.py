@@ -257,8 +257,8 @@ def _choose_file(path: Path, model: str) -> tuple[str, Path]:
         raise ConfigError(path, got="no model.safetensors", allowed="one", hint="take the whole run directory")
     name = model or (BEST if BEST in files else LAST)
     if name not in files:
-        allowed = f"{', '.join(files)}, which the run has left{did_you_mean(name, files)}"
-        raise ConfigError("--model", got=repr(name), allowed=allowed, hint=_PAGE)
+        allowed = f"{', '.join(files)}, which the run has left"
+        raise ConfigError("--model", got=repr(name), allowed=allowed, hint=did_you_mean(name, files, _PAGE))
     return name, files[name]
 
 

@@ -19,6 +19,7 @@ from payloads.wire import ARRAYS, PAYLOAD
 from privacy.budget import epsilon_of, noise_for
 from strategies.rounds.errors import SetupError
 from tests.battery.federation import federate, model_of, save_npz
+from tests.refusals import refuses
 
 HISTOGRAM: dict[str, Scalar] = {"fedx.pool": "histogram", "score": "sigmoid", "dtype": "float64"}
 CASES = [("fedx1", "psm"), ("fedx2", "kl-opauc"), ("fedx2", "auprc")]
@@ -119,7 +120,7 @@ def test_stacked_and_summed_it_finds_the_same_model(strategy: str, tmp_path: Pat
 
 def test_scores_without_bounds_are_refused() -> None:
     config = parse_run_config({"strategy": "fedx1", "fedx.pool": "histogram"})
-    with pytest.raises(SetupError, match="'histogram' with score='auto', allowed: a bounded score"):
+    with refuses(SetupError, "'histogram' with score='auto', allowed: a bounded score"):
         ALGORITHMS["fedx1"].strategy(config.training, config.family)
 
 
@@ -159,5 +160,5 @@ def test_the_counts_have_the_noise_of_the_budget(secure: bool, tmp_path: Path) -
 
 def test_a_budget_without_histograms_is_refused() -> None:
     config = parse_run_config({"strategy": "fedx1", "fedx.pool-epsilon": 1.0})
-    with pytest.raises(SetupError, match="got 1 with fedx.pool='predictions', allowed: 0 without histograms"):
+    with refuses(SetupError, "got 1 with fedx.pool='predictions', allowed: 0 without histograms"):
         ALGORITHMS["fedx1"].strategy(config.training, config.family)

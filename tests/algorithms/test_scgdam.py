@@ -24,6 +24,7 @@ from tests.algorithms.watched import CLOSE, EXACT, ROUNDS, SITES, Watched
 from tests.battery.federation import model_of
 from tests.docs.markdown import PROJECT, blocks
 from tests.reference import scgdam
+from tests.refusals import spell
 
 USER = "tests.algorithms.minimax_problems:"
 TANH = "tests.algorithms.test_scgdam:tanh_network"
@@ -278,5 +279,5 @@ def test_the_headline_is_whose_metrics_the_log_and_the_curves_show(
 def test_imbalance_that_leaves_clients_without_positives_names_them(clients: int, parts: list[str]) -> None:
     with pytest.raises(DataError) as refused:
         load(DataSpec(dataset="digits", imbalance=0.01), clients)
-    assert [part for part in parts if part not in str(refused.value)] == []
+    assert [part for part in parts if part not in spell(refused.value)] == []
     load(DataSpec(dataset="digits", imbalance=0.01), 13)

@@ -22,6 +22,7 @@ from apps.doctor.findings import WrongError
 from apps.doctor.installation import NO_INSTALLATION, packages
 from apps.doctor.network import reachable
 from problems.data import load
+from tests.refusals import refuses, states
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
 NODE = "partition-id=0 num-partitions=3"
@@ -79,7 +80,9 @@ def test_packages_that_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(WrongError) as wrong:
         packages()
-    assert str(wrong.value).startswith(f"numpy: got {np.__version__}, allowed: >=99; no-such-package: got nothing, ")
+    (missing,) = wrong.value.also
+    assert (wrong.value.key, wrong.value.got, wrong.value.allowed) == ("numpy", np.__version__, ">=99")
+    assert (missing.key, missing.got) == ("no-such-package", "nothing")
 
 
 def test_a_good_site(folder: Path, tmp_path: Path) -> None:
@@ -126,7 +129,7 @@ def test_sites_hear_what_is_wrong(node: str, run: str, name: str, words: str, mo
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     lines = told("site", "--node-config", node, "--run-config", run, code=1)
     (wrong,) = [line for line in lines if line.startswith(f"wrong  {name}: ")]
-    assert words in wrong
+    assert states(wrong, words)
 
 
 def test_keys(folder: Path, tmp_path: Path) -> None:
@@ -134,15 +137,15 @@ def test_keys(folder: Path, tmp_path: Path) -> None:
     key.write_bytes((folder / "keys" / "site-1").read_bytes())
     for mode in (0o644, 0o640):
         key.chmod(mode)
-        with pytest.raises(WrongError, match=rf"other users can read \(mode {mode:o}\), .*; run chmod 600"):
+        with refuses(WrongError, rf"other users can read \(mode {mode:o}\), .*; run chmod 600"):
             node_key(key)
-    with pytest.raises(WrongError, match="got no such key .*, allowed: a private key in OpenSSH's format"):
+    with refuses(WrongError, "got no such key .*, allowed: a private key in OpenSSH's format"):
         node_key(folder / "tls" / "server.key")
     subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "secret", "-f", tmp_path / "closed"], check=True)
-    with pytest.raises(WrongError, match="without a passphrase"):
+    with refuses(WrongError, "without a passphrase"):
         node_key(tmp_path / "closed")
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other"], check=True)
-    with pytest.raises(WrongError, match="allowed: a key on a NIST curve"):
+    with refuses(WrongError, "allowed: a key on a NIST curve"):
         node_key(tmp_path / "other")
 
 
@@ -182,14 +185,14 @@ def test_the_superlink_is_reached(folder: Path) -> None:
 
 def test_the_superlink_of_another_authority_is_not(folder: Path) -> None:
     told = "TLS that fails .*(self-signed|issuer)"
-    with listening(folder / "tls") as address, pytest.raises(WrongError, match=told):
+    with listening(folder / "tls") as address, refuses(WrongError, told):
         reachable(address, folder / "other" / "ca.crt")
 
 
 def test_a_certificate_for_another_name_is_not_the_superlink_s(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     resolve = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest: resolve("127.0.0.1", *rest))
-    with listening(folder / "other") as address, pytest.raises(WrongError, match="Hostname mismatch"):
+    with listening(folder / "other") as address, refuses(WrongError, "Hostname mismatch"):
         reachable(address.replace("127.0.0.1", "superlink.example.org"), folder / "other" / "ca.crt")
 
 
@@ -209,33 +212,33 @@ def test_a_good_superlink(folder: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert NO_INSTALLATION in wrong
     assert len(told("superlink", *files, *places, "--disable-runtime-dependency-installation")) == 5
     nowhere = told("superlink", "--port", "0", "--database", f"{tmp_path}/none/state.db", code=1)
-    assert any(f"database: folder: got {tmp_path}/none, allowed: an existing folder" in line for line in nowhere)
+    assert any(states(line, f"database: folder: got {tmp_path}/none, allowed: an existing folder") for line in nowhere)
 
 
 def test_certificates_that_do_not_belong_together(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tls, other = folder / "tls", folder / "other"
-    with pytest.raises(WrongError, match="was not issued by"):
+    with refuses(WrongError, "was not issued by"):
         certificate(tls / "server.pem", other / "ca.crt")
-    with pytest.raises(WrongError, match=r"server\.key: got another key than the key of"):
+    with refuses(WrongError, r"server\.key: got another key than the key of"):
         certificate(tls / "server.pem", tls / "ca.crt", other / "server.key")
     assert certificate(tls / "server.pem", tls / "ca.crt", tls / "server.key").endswith("is valid for 59 days")
     monkeypatch.setattr(credentials, "WARNING_DAYS", 61)
-    with pytest.raises(WrongError, match="is valid for 59 more days"):
+    with refuses(WrongError, "is valid for 59 more days"):
         certificate(tls / "server.pem", tls / "ca.crt")
 
 
 def test_files_and_ports_that_are_not_what_an_option_takes(folder: Path, tmp_path: Path) -> None:
     tls, closed = folder / "tls", tmp_path / "closed.key"
-    with pytest.raises(WrongError, match=r"server\.key: got another content .*, allowed: a certificate in PEM"):
+    with refuses(WrongError, r"server\.key: got another content .*, allowed: a certificate in PEM"):
         certificate(tls / "server.key", tls / "ca.crt")
     subprocess.run(
         ["openssl", "pkey", "-aes256", "-passout", "pass:secret", "-in", tls / "server.key", "-out", closed], check=True
     )
-    with pytest.raises(WrongError, match=r"closed\.key: got .*, allowed: a private key in PEM without a passphrase"):
+    with refuses(WrongError, r"closed\.key: got .*, allowed: a private key in PEM without a passphrase"):
         certificate(tls / "server.pem", tls / "ca.crt", closed)
-    with pytest.raises(FileNotFoundError, match=r"none\.crt"):
+    with refuses(FileNotFoundError, r"none\.crt"):
         reachable("127.0.0.1:1", tmp_path / "none.crt")
-    with pytest.raises(WrongError, match="allowed: host:port"):
+    with refuses(WrongError, "allowed: host:port"):
         reachable("127.0.0.1:65536", None)
 
 
@@ -257,10 +260,10 @@ def test_a_sites_own_file(tmp_path: Path) -> None:
     (tmp_path / "site.csv").write_text(ages.replace(",0", ",B").replace(",1", ",M"))
     malignant = f'{run_config} positive-label="malignant"'
     (line,) = [one for one in told("site", "--node-config", node, "--run-config", malignant, code=1) if "data:" in one]
-    assert line.startswith("wrong  data: labels: got 'B', 'M', none of them in positive-label, allowed: 'malignant'")
+    assert states(line, "wrong  data: labels: got 'B', 'M', none of them in positive-label, allowed: 'malignant'")
     (tmp_path / "site.csv").write_text(ages)
     lines = told("site", "--node-config", node, "--run-config", f'{run_config} feature-columns="weight"', code=1)
-    assert any("wrong  data: partition 0: " in line and "got no column 'weight'" in line for line in lines)
+    assert any("wrong  data: partition 0: " in line and states(line, "got no column 'weight'") for line in lines)
 
 
 def test_a_party_s_own_file_and_what_its_owner_forbids(tmp_path: Path) -> None:
@@ -273,7 +276,7 @@ def test_a_party_s_own_file_and_what_its_owner_forbids(tmp_path: Path) -> None:
         ("fewest-columns=1", "fewest-columns: got a run in which fewer of its columns vary"),
     ):
         lines = told("site", "--node-config", node, "--run-config", run_config, code=1)
-        assert any(line.startswith(f"wrong  data: {words}") for line in lines)
+        assert any(states(line, f"wrong  data: {words}") for line in lines)
         node = f"{node} {key}"
     lines = told("site", "--node-config", node, "--run-config", run_config, code=1)
     (line,) = [line for line in lines if "data:" in line]
@@ -287,8 +290,8 @@ def test_a_party_s_own_file_and_what_its_owner_forbids(tmp_path: Path) -> None:
         (f'"{tmp_path}/party.csv/log"', "audit-log: file: got /"),
     ):
         lines = told("site", "--node-config", f"{node} audit-log={log}", "--run-config", run_config, code=1)
-        assert any(line.startswith(f"wrong  {words}") for line in lines)
+        assert any(states(line, f"wrong  {words}") for line in lines)
     lines = told("site", "--node-config", f'{node} listen="0.0.0.0:7000"', "--run-config", run_config, code=1)
-    assert any("wrong  data: node config: got listen with advertise='none'" in line for line in lines)
+    assert any(states(line, "wrong  data: node config: got listen with advertise='none'") for line in lines)
     lines = told("site", "--node-config", f"{node} fewest-parties=4", "--run-config", run_config, code=1)
-    assert any("wrong  data: party 0: fewest-parties: got a run of 3 parties" in line for line in lines)
+    assert any(states(line, "wrong  data: party 0: fewest-parties: got a run of 3 parties") for line in lines)

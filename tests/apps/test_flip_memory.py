@@ -15,6 +15,7 @@ from apps.parties.flip_memory import FlipMemory
 from apps.parties.table import PartyTable
 from problems.data import DataSpec
 from tests.apps.vertical_runs import CSV, EVERYBODY, own_files, play, states_of
+from tests.refusals import refuses
 from vertical.policy import PolicyError
 from vertical.problem.objectives import make_objective
 from vertical.segment.dominator import draw_flips
@@ -82,7 +83,7 @@ def test_flips_of_another_reporter_are_kept_beside_ones_own(tmp_path: Path) -> N
 def test_what_is_damaged_is_not_drawn_again(name: str, told: str, tmp_path: Path) -> None:
     FlipMemory(tmp_path).recall(MARKS[:5], 1.0)
     (tmp_path / name).write_bytes(b"cut")
-    with pytest.raises(ConfigError, match=f"state-dir: got unusable label flips: .*{told}.*; restore a copy"):
+    with refuses(ConfigError, f"state-dir: got unusable label flips: .*{told}.*; restore a copy"):
         FlipMemory(tmp_path).recall(MARKS[:5], 1.0)
 
 
@@ -131,7 +132,9 @@ def test_a_party_flips_the_same_labels_in_every_run(tmp_path: Path, caplog: pyte
     assert "drawn anew" not in caplog.text
     with caplog.at_level(logging.WARNING, logger="flwr"):
         other = held_flips(play(tmp_path / "bare", config, nodes)[1])[0]
-    assert caplog.text.count("party 0: the flips of its labels are drawn again, since its node config has no state") == 1
+    assert (
+        caplog.text.count("party 0: the flips of its labels are drawn again, since its node config has no state") == 1
+    )
     assert not np.array_equal(other, first)
 
 
@@ -146,7 +149,7 @@ def test_another_id_column_does_not_draw_the_flips_again(party: int, tmp_path: P
     nodes[party] |= {"state-dir": str(tmp_path / "state")}
     config: dict[str, Scalar] = {**CSV, "vfb2.active-parties": 2, "vfb2.label-epsilon": 1.0, "num-server-rounds": 1}
     first = held_flips(play(tmp_path / "one", {**config, "drop-columns": "number"}, nodes)[1])[party]
-    with pytest.raises(RuntimeError, match=f"party {party}: vfb2.id-column: got 'number'.*allowed: 'id'"):
+    with refuses(RuntimeError, f"party {party}: vfb2.id-column: got 'number'.*allowed: 'id'"):
         play(tmp_path / "two", {**config, "vfb2.id-column": "number", "drop-columns": "id"}, nodes)
     if not party:
         again = held_flips(play(tmp_path / "three", {**config, "drop-columns": "number", "seed": 0}, nodes)[1])[0]
@@ -158,8 +161,8 @@ def test_flips_keep_how_each_party_reads_ids(tmp_path: Path) -> None:
     own = FlipMemory(tmp_path, 0, reading).recall(MARKS[:10], 1.0)[0]
     FlipMemory(tmp_path, 1, {**reading, "encoding": "latin-1"}).keep(MARKS[:10], 1.0, own)
     for memory in (FlipMemory(tmp_path, 0, {**reading, "encoding": "latin-1"}), FlipMemory(tmp_path, 1, reading)):
-        with pytest.raises(PolicyError, match="encoding: got .*would be flipped again"):
+        with refuses(PolicyError, "encoding: got .*would be flipped again"):
             memory.recall(MARKS[:10], 1.0)
     (tmp_path / "label-flips-ids.json").write_text("[")
-    with pytest.raises(ConfigError, match="state-dir: got unusable label flips"):
+    with refuses(ConfigError, "state-dir: got unusable label flips"):
         FlipMemory(tmp_path, 0, reading).check()

@@ -15,6 +15,7 @@ from problems.models import build_model
 from simulations.engines.checking import check_run
 from simulations.references.centralized import train_centralized
 from tests.battery.federation import Run, federate, flat_config
+from tests.refusals import refuses
 
 NORMED = "tests.apps.own_models:Normed"
 # strategies and their metrics that a model alone decides, whatever the loss
@@ -61,7 +62,7 @@ def test_the_centralized_reference_and_check_start_there_too(tmp_path: Path) -> 
     config = parse_run_config(flat)
     history, _ = train_centralized(config, federated_data(config.data, 2))
     assert history[0]["auc"] == one.lines[-1]["auc"]
-    with pytest.raises(ConfigError, match="init-from: got .*, which lacks"):
+    with refuses(ConfigError, "init-from: got .*, which lacks"):
         check_run(2, {**KEYS, "strategy": "local-sgd", "init-from": start, "model": "mlp"})
 
 
@@ -72,7 +73,7 @@ def test_a_resumed_run_needs_the_key_and_not_the_file(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"strategy": "local-sgd", "init_from": str(path), "checkpoint_every": 1}
     run(tmp_path / "other", **keys, num_server_rounds=1)
     path.unlink()
-    with pytest.raises(RunFailedError, match="resume: init-from: got '', allowed: '.*start.safetensors'"):
+    with refuses(RunFailedError, "resume: init-from: got '', allowed: '.*start.safetensors'"):
         run(tmp_path / "other", **{**keys, "init_from": ""}, resume=True)
     resumed = run(tmp_path / "other", **keys, resume=True)
     path.write_bytes(one.model_bytes)
@@ -98,7 +99,7 @@ WEIGHTS = {"output.weight": torch.zeros(1, 30), "output.bias": torch.zeros(1)}
 def test_what_differs_is_named(tmp_path: Path, named: dict[str, torch.Tensor], message: str) -> None:
     path = tmp_path / "start.safetensors"
     save_file(named, path)
-    with pytest.raises(RunFailedError, match=f"init-from: got {path}, {message}"):
+    with refuses(RunFailedError, f"init-from: got {path}, {message}"):
         run(tmp_path / "run", strategy="local-sgd", init_from=str(path))
 
 
@@ -106,11 +107,14 @@ def test_what_differs_is_named(tmp_path: Path, named: dict[str, torch.Tensor], m
     ("keys", "message"),
     [
         ({"init_from": "model.safetensors"}, "init-from: got 'model.safetensors', which is relative"),
-        ({"init_from": "/nowhere/m.safetensors"}, r"init-from: got /nowhere/m.safetensors \(.*, allowed: a complete safetensors file"),
+        (
+            {"init_from": "/nowhere/m.safetensors"},
+            r"init-from: got /nowhere/m.safetensors \(.*, allowed: a complete safetensors file",
+        ),
         ({"init_from": __file__}, r"init-from: got .*test_init_from.py \(.*, allowed: a complete safetensors file"),
         ({"init_from": "/m", "strategy": "vfb2-sgd"}, "init-from: got '/m', allowed: '', since .* no model travels"),
     ],
 )
 def test_what_is_no_such_file_is_one_error(tmp_path: Path, keys: dict[str, Any], message: str) -> None:
-    with pytest.raises(RunFailedError, match=message):
+    with refuses(RunFailedError, message):
         run(tmp_path / "run", **{"strategy": "local-sgd", **keys})

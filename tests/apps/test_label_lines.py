@@ -15,6 +15,7 @@ from problems.data import DataError, DataSpec, SampleFormat, load
 from problems.data.spellings import check_spellings
 from simulations.engines.checking import check_run
 from tests.battery.federation import federate
+from tests.refusals import refuses, spell
 
 COUNTS = np.array([[3, 1], [5, 2]])
 CHOSEN = "the last in alphabetical order, since positive-label is empty"
@@ -85,7 +86,7 @@ def test_two_spellings_of_a_label_are_refused(pair: tuple[str, str]) -> None:
     labels = np.array(["other", pair[0], pair[1], pair[1]], dtype=object)
     with pytest.raises(DataError) as caught:
         check_spellings(labels)
-    assert "differ only in case, spaces or number format: row 2 (1 rows) and row 3 (2 rows)" in str(caught.value)
+    assert "differ only in case, spaces or number format: row 2 (1 rows) and row 3 (2 rows)" in spell(caught.value)
 
 
 @pytest.mark.parametrize("labels", [["Yes", "no"], [1, 0], [1.0, 0.5], [True, False], ["1", "-1"], ["a b", "ab"]])
@@ -96,5 +97,5 @@ def test_different_labels_are_accepted(labels: list[Any]) -> None:
 
 def test_a_table_with_two_spellings_is_refused(tmp_path: Path) -> None:
     table(tmp_path, "Yes", "yes")
-    with pytest.raises(DataError, match=r"labels that differ only in case.*row 1 \(20 rows\) and row 21 \(30 rows\)"):
+    with refuses(DataError, r"labels that differ only in case.*row 1 \(20 rows\) and row 21 \(30 rows\)"):
         load(DataSpec("csv", data_dir=str(tmp_path / "a.csv"), positive_label="yes"), 2)

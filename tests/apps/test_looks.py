@@ -12,6 +12,7 @@ from apps.parties.looks import LookLedger, looks_of, planned_looks
 from tests.apps.vertical_runs import CSV, own_files, play
 from tests.battery.federation import flat_config
 from tests.clients.party_problems import make_case
+from tests.refusals import refuses
 from vertical.policy import PolicyError
 
 IDS = [f"row-{number:03}" for number in range(60)]
@@ -32,7 +33,7 @@ def test_short_runs_that_together_show_a_party_are_refused(tmp_path: Path, caplo
         warned = [line for line in caplog.messages if line.startswith("party 2: its peers could have computed")]
         assert len(warned) == run
     assert "4 numbers of every row over all runs, and it has 3 columns" in warned[0]
-    with pytest.raises(RuntimeError, match="party 2: most-looks: got 2 further looks at every row after 4"):
+    with refuses(RuntimeError, "party 2: most-looks: got 2 further looks at every row after 4"):
         play(tmp_path / "run-2", SHORT, nodes)
 
 
@@ -43,14 +44,14 @@ def test_another_row_or_id_column_does_not_start_a_new_count(tmp_path: Path) -> 
         frame = pd.read_csv(str(node["data-path"])).sort_values("id").iloc[1:]
         frame.insert(0, "number", np.arange(len(frame)))
         frame.to_csv(str(node["data-path"]), index=False)
-    with pytest.raises(RuntimeError, match="party 2: most-looks: got 2 further looks"):
+    with refuses(RuntimeError, "party 2: most-looks: got 2 further looks"):
         play(tmp_path / "second", {**SHORT, "vfb2.id-column": "number", "drop-columns": "id"}, nodes)
 
 
 def test_a_limit_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
     nodes = counted(tmp_path)
     for node, told in (({"most-looks": 5}, "no state-dir"), ({"most-looks": -1}, "got -1, allowed: an integer >= 0")):
-        with pytest.raises((RuntimeError, ConfigError), match=f"most-looks.*{told}"):
+        with refuses((RuntimeError, ConfigError), f"most-looks.*{told}"):
             play(tmp_path / told[:3], SHORT, [*nodes[:2], {"data-path": nodes[2]["data-path"], **node}])
 
 
@@ -58,7 +59,7 @@ def test_a_segment_is_refused_even_if_the_server_leaves_out_the_handshake(tmp_pa
     plan = replace(make_case().plan, segment=1)
     for run in range(2):  # of another number, or a resumed one
         LookLedger(tmp_path, 0, run, 7).spend(plan, 10, None)
-    with pytest.raises(PolicyError, match="^most-looks: got 3 further looks at every row after 6"):
+    with refuses(PolicyError, "^most-looks: got 3 further looks at every row after 6"):
         LookLedger(tmp_path, 0, 0, 7).spend(plan, 10, None)
     assert LookLedger(tmp_path, 1, 0, 7).spend(plan, 10, None) == 3  # another party in the folder
 

@@ -15,6 +15,7 @@ from payloads.wire import PHASE, ROUND
 from simulations.engines.grid import FIRST_NODE_ID
 from tests.apps.vertical_runs import CSV, EVERYBODY, KEYS, client_of, identified, own_files, play, segment_of
 from tests.battery.federation import Wiretap, flat_config, serve
+from tests.refusals import refuses
 from vertical.parties import Party
 from vertical.policy import Policy, PolicyError
 from vertical.records import ALIGNMENT, DATA_SUMMARY, INTERSECTION
@@ -53,7 +54,7 @@ def test_the_handshake_refuses_by_the_run_config(
 ) -> None:
     nodes, _ = own_files(tmp_path, [EVERYBODY] * 3)
     nodes[1] |= policy
-    with pytest.raises(RuntimeError, match=told):
+    with refuses(RuntimeError, told):
         play(tmp_path / "run", {**CSV, **config}, nodes)
     assert opened == []
 
@@ -76,7 +77,7 @@ def test_a_stranger_is_refused_and_members_are_not(tmp_path: Path, opened: list[
     flat = flat_config(tmp_path / "refused", {**KEYS, **CSV})
     grid = Wiretap(client_app, 3, flat, members)
     shown = fingerprint(Identity.from_files(str(members[2]["peer-cert"]), str(members[2]["peer-key"])).certificate)
-    with pytest.raises(RuntimeError, match=f"^party 1: pinned-peers: got party 2 under no pin, .* SHA-256 {shown}"):
+    with refuses(RuntimeError, f"^party 1: pinned-peers: got party 2 under no pin, .* SHA-256 {shown}"):
         serve(grid, server_app, flat)
     grid.close()
     assert sorted(opened) == ["party-0.csv", "party-2.csv"]
@@ -109,7 +110,7 @@ def test_no_message_gets_past_the_pins(phase: str, tmp_path: Path) -> None:
     policy = Policy(pins={fingerprint(friend.certificate): "friend"}, allow_intersection=False)
     client = client_of(tmp_path, Party(0, 2, never, identity=me, policy=policy))
     client.inbox = segment_of([me.certificate, stranger.certificate])
-    with pytest.raises(PolicyError, match="party 0: pinned-peers: got party 1 under no pin"):
+    with refuses(PolicyError, "party 0: pinned-peers: got party 1 under no pin"):
         client.fit([np.zeros(0)], {ROUND: 1, **({PHASE: phase} if phase else {})})
 
 
@@ -117,5 +118,5 @@ def test_no_message_starts_an_intersection_that_the_owner_forbids(tmp_path: Path
     me, friend = Identity.create("me"), Identity.create("friend")
     client = client_of(tmp_path, Party(0, 2, never, identity=me, policy=Policy(allow_intersection=False)))
     client.inbox = segment_of([me.certificate, friend.certificate])
-    with pytest.raises(PolicyError, match="party 0: allow-intersection"):
+    with refuses(PolicyError, "party 0: allow-intersection"):
         client.fit([np.zeros(0)], {ROUND: 0, PHASE: INTERSECTION})

@@ -13,6 +13,7 @@ from apps.doctor import proxies
 from apps.doctor.findings import WrongError
 from apps.doctor.network import reachable
 from apps.doctor.proxies import loopback, proxy_variables
+from tests.refusals import refuses
 
 VARIABLES = ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"]
 
@@ -53,7 +54,7 @@ def test_a_dead_proxy_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> No
         assert "listens" in reachable(address, None)
         for proxy in ("127.0.0.1:9", f"127.0.0.1:{silent.getsockname()[1]}", other, "socks5://127.0.0.1:9"):
             monkeypatch.setenv(name, proxy if "://" in proxy else f"http://{proxy}")
-            with pytest.raises(WrongError, match=f"with the variables {name}, .*export no_proxy=localhost,127.0.0.1 "):
+            with refuses(WrongError, f"with the variables {name}, .*export no_proxy=localhost,127.0.0.1 "):
                 reachable(address, None)
         monkeypatch.setenv("no_proxy", "example.org, localhost")
         monkeypatch.setenv(name, "http://127.0.0.1:9")
@@ -68,7 +69,7 @@ def test_variables_for_another_protocol_change_nothing(monkeypatch: pytest.Monke
     with serving() as address:
         assert "listens" in reachable(address, None)
     assert "leave out 127.0.0.1" in loopback("http")
-    with pytest.raises(WrongError, match="export no_proxy=127.0.0.1,localhost "):
+    with refuses(WrongError, "export no_proxy=127.0.0.1,localhost "):
         loopback("https")
 
 
@@ -91,5 +92,5 @@ def test_the_machine_s_own_processes_reach_each_other(
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", no_proxy)
-    with contextlib.nullcontext() if good else pytest.raises(WrongError, match="no_proxy=host,127.0.0.1,localhost"):
+    with contextlib.nullcontext() if good else refuses(WrongError, "no_proxy=host,127.0.0.1,localhost"):
         loopback("http", "host")

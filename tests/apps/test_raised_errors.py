@@ -77,7 +77,7 @@ def text(node: ast.expr, module: ModuleType, tree: ast.Module) -> str:
         case ast.Name() if isinstance(value := getattr(module, node.id, None), str):
             return value
         case ast.Call(func=ast.Name(id="list_hint"), args=[ast.Constant(value=section)]):
-            return f"`florilegium list {section}`"
+            return f"see `florilegium list {section}`"
     return VALUE
 
 

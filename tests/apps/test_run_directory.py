@@ -17,6 +17,7 @@ from apps.sites.resources import federated_data
 from problems.metrics import binary_metrics
 from problems.models import build_model
 from tests.battery.federation import SMALL, Run, federate, flat_config
+from tests.refusals import refuses
 
 METRICS = {"auc", "pauc_fpr30", "pauc_fpr30_raw", "pauc_fpr50", "pauc_fpr50_raw", "average_precision"}
 METRICS |= {"accuracy", "loss"}
@@ -109,7 +110,7 @@ def test_runs_of_one_config_are_numbered(tmp_path: Path) -> None:
     (tmp_path / f"{name}-old" / "metrics.jsonl").touch()
     names = [str(opened(tmp_path)) for _ in range(12)]
     assert names == [name, *(f"{name}-{number}" for number in range(2, 13))]
-    with pytest.raises(ConfigError, match=r"fedx2-digits-seed0-12/checkpoints: got no checkpoint, allowed: one"):
+    with refuses(ConfigError, r"fedx2-digits-seed0-12/checkpoints: got no checkpoint, allowed: one"):
         opened(tmp_path, resume=True)
     assert str(opened(tmp_path, seed=1)) == "fedx2-digits-seed1"
     assert str(opened(tmp_path, dataset="hf:/srv/my data")) == "fedx2-hf-srv-my-data-seed0"
@@ -117,14 +118,14 @@ def test_runs_of_one_config_are_numbered(tmp_path: Path) -> None:
 
 def test_a_name_of_ones_own_is_never_numbered(tmp_path: Path) -> None:
     assert str(opened(tmp_path, run_name="mine")) == "mine"
-    with pytest.raises(ConfigError, match=r"mine, which already holds a run, .*; choose another run-name"):
+    with refuses(ConfigError, r"mine, which already holds a run, .*; choose another run-name"):
         opened(tmp_path, run_name="mine")
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"output-dir: got .*file/x, which cannot be created"):
+    with refuses(ConfigError, r"output-dir: got .*file/x, which cannot be created"):
         opened(tmp_path / "file", run_name="x")
 
 
@@ -144,8 +145,9 @@ def test_resume_with_a_changed_key_names_it(copy: Path, key: str, value: Scalar)
     with pytest.raises(ConfigError) as refused:
         RunDirectory.open(config_of(copy, resume=True, **{key: value}))
     was = (before[table] if table else before)[name]
-    assert str(refused.value).startswith(f"resume: {key}: got {value!r}, allowed: {was!r}, with which ")
-    assert str(refused.value).endswith("was started; set it so, or begin a new run")
+    assert (refused.value.key, refused.value.got) == (f"resume: {key}", repr(value))
+    assert re.fullmatch(f"{was!r}, with which .* was started", refused.value.allowed)
+    assert refused.value.hint == "set it so, or begin a new run"
     assert tomllib.loads((copy / "config.toml").read_text("utf-8")) == before
 
 
@@ -165,12 +167,12 @@ def test_resume_lets_these_change(copy: Path, key: str, value: Scalar) -> None:
 def test_what_depends_on_the_number_of_rounds_keeps_it(more: dict[str, Scalar], tmp_path: Path) -> None:
     keys: dict[str, Scalar] = {"checkpoint-every": 1, "num-server-rounds": 1, **more}
     federate(tmp_path / "run", keys)
-    with pytest.raises(RuntimeError, match="resume: num-server-rounds: got 9, allowed: 1, with which"):
+    with refuses(RuntimeError, "resume: num-server-rounds: got 9, allowed: 1, with which"):
         federate(tmp_path / "run", {**keys, "resume": True, "num-server-rounds": 9})
 
 
 def test_fewer_rounds_than_were_made_are_refused_and_more_are_made(copy: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"num-server-rounds: got 4, allowed: 5 or more, since the run in "):
+    with refuses(RuntimeError, r"num-server-rounds: got 4, allowed: 5 or more, since the run in "):
         federate(copy, {**WHOLE, "resume": True, "num-server-rounds": 4}, clients=3)
     federate(copy, {**WHOLE, "resume": True, "num-server-rounds": 6}, clients=3)
     assert [line["round"] for line in Run(copy).lines] == list(range(7))

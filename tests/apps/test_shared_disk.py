@@ -15,6 +15,7 @@ from payloads.wire import CONFIG, LOCAL
 from simulations.engines.flower_internals import own_records
 from simulations.engines.grid import task_identity
 from tests.battery.federation import federate
+from tests.refusals import refuses
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_a_path_in_a_message_is_refused(kind: str, tmp_path: Path, deployed: pyt
     said = r"message with paths \(state-dir\), allowed: none outside of a simulation"
     with task_identity():
         if kind == "train":
-            with pytest.raises(ValueError, match=said):
+            with refuses(ValueError, said):
                 client_app(message, context)
         else:
             assert "message with paths (state-dir)" in client_app(message, context).content[CONFIG][REFUSAL]  # type: ignore[index,call-overload]
@@ -48,8 +49,8 @@ def test_a_path_in_a_message_is_refused(kind: str, tmp_path: Path, deployed: pyt
 
 def test_a_run_config_names_no_folder_of_a_site(tmp_path: Path, deployed: pytest.MonkeyPatch) -> None:
     (tmp_path / "run-token").write_text("a" * 32)
-    with pytest.raises(ConfigError, match="vfb2.score-run: got '.*', allowed: the 32 hexadecimal digits"):
+    with refuses(ConfigError, "vfb2.score-run: got '.*', allowed: the 32 hexadecimal digits"):
         read_block({}, str(tmp_path), "logistic", (0, 2))
     deployed.setattr(shared_disk, "_engines", [True])
-    with pytest.raises(ConfigError, match="which does not exist, allowed: its block of the run"):
+    with refuses(ConfigError, "which does not exist, allowed: its block of the run"):
         read_block({}, str(tmp_path), "logistic", (0, 2))

@@ -17,6 +17,7 @@ from apps.server_app import RunFailedError
 from simulations.engines.checking import check_run
 from simulations.engines.launch import run_centralized
 from tests.battery.federation import Run, federate, flat_config
+from tests.refusals import refuses
 
 mlflow = pytest.importorskip("mlflow")
 KEYS = {"num-server-rounds": 3, "checkpoint-every": 1, "strategy": "local-sgd"}
@@ -197,5 +198,5 @@ def test_without_mlflow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("uri", ["runs", "file:relative", "http://me:secret@host", "https://", "sqlite:///a.db"])
 def test_other_addresses_are_refused(uri: str) -> None:
-    with pytest.raises(ConfigError, match="tracking-uri: got .*, allowed: file:///folder, or http"):
+    with refuses(ConfigError, "tracking-uri: got .*, allowed: file:///folder, or http"):
         parse_run_config({"tracking-uri": uri})

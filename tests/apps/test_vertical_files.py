@@ -15,6 +15,7 @@ from problems.data.disturb import split_rows
 from tests.apps.vertical_runs import CSV, EVERYBODY, own_files, play, states_of
 from tests.battery.federation import Run
 from tests.reference.vertical import train
+from tests.refusals import refuses
 from vertical.problem.analysis import value
 from vertical.problem.objectives import make_objective
 
@@ -83,7 +84,7 @@ def test_too_many_ids_are_refused_before_the_search(tmp_path: Path, monkeypatch:
     nodes, _ = own_files(tmp_path, [EVERYBODY[:40], EVERYBODY, EVERYBODY[:50]])
     monkeypatch.setattr("vertical.introductions.MOST_IDS", 50)
     monkeypatch.setattr("vertical.taking_part.find_rows", None)
-    with pytest.raises(RuntimeError, match=r"party 1: vfb2.alignment: got 'intersection' of 60 ids, allowed: 50 at"):
+    with refuses(RuntimeError, r"party 1: vfb2.alignment: got 'intersection' of 60 ids, allowed: 50 at"):
         play(tmp_path / "run", {**CSV, "vfb2.alignment": "intersection"}, nodes)
 
 
@@ -93,11 +94,11 @@ def test_a_run_goes_on_with_the_rows_it_began_with_only(tmp_path: Path) -> None:
     for node in nodes:
         frame = pd.read_csv(str(node["data-path"]))
         frame[frame["id"] != EVERYBODY[7]].to_csv(str(node["data-path"]), index=False)
-    with pytest.raises(RuntimeError, match="resume: party 0: got other rows, values, labels or order of rows"):
+    with refuses(RuntimeError, "resume: party 0: got other rows, values, labels or order of rows"):
         play(run.path, {**CSV, "checkpoint-every": 3, "num-server-rounds": 4, "resume": True}, nodes)
     for state in (run.path / "client-state").rglob("round-*.safetensors"):
         state.unlink()  # the server compares the numbers of rows, also without the parties' memories
-    with pytest.raises(RuntimeError, match=r"got \(47, 12\) training and test rows .*, allowed: \(48, 12\)"):
+    with refuses(RuntimeError, r"got \(47, 12\) training and test rows .*, allowed: \(48, 12\)"):
         play(run.path, {**CSV, "checkpoint-every": 3, "num-server-rounds": 4, "resume": True}, nodes)
 
 
@@ -108,7 +109,7 @@ def test_a_changed_cell_at_a_party_ends_a_resume(tmp_path: Path) -> None:
     frame = pd.read_csv(path)
     frame.loc[7, "x3"] += 1
     frame.to_csv(path, index=False)
-    with pytest.raises(RuntimeError, match="resume: party 1: got other rows, values, labels or order of rows"):
+    with refuses(RuntimeError, "resume: party 1: got other rows, values, labels or order of rows"):
         play(run.path, {**CSV, "checkpoint-every": 3, "num-server-rounds": 4, "resume": True}, nodes)
 
 

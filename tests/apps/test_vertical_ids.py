@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from apps.config import Scalar
 from payloads.id_forms import compare_forms, measure_ids
 from tests.apps.vertical_runs import CSV, own_files, play
+from tests.refusals import refuses
 from vertical.records import DataSummary
 
 IDS = [f"{number:03}" for number in range(40, 160)]
@@ -78,5 +79,5 @@ def test_impossible_lengths_are_refused() -> None:
     lengths, marks = np.array([3, 2]), measure_ids(["7"])[1]
     empty = {name: np.zeros(size, dtype) for name, size, dtype in (("rows", 2, int), ("columns", 1, int))}
     wrong = DataSummary(**empty, labels=np.array([True]), id_lengths=lengths, id_marks=marks)
-    with pytest.raises(ValueError, match="id_lengths: got 3 and 2"):
+    with refuses(ValueError, "id_lengths: got 3 and 2"):
         VFB2SGD().check_report(0, wrong, "data-summary")

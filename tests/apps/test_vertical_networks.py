@@ -19,6 +19,7 @@ from problems.data import DataSpec
 from simulations.engines.launch import run_nonfederated
 from tests.apps.vertical_runs import CSV, EVERYBODY, client_of, own_files, play
 from tests.battery.federation import Run, flat_config
+from tests.refusals import refuses
 from vertical.parties import Party, find_network
 from vertical.problem.blocks.network import Architecture, make_network
 from vertical.problem.data import load_vertical
@@ -112,9 +113,7 @@ def test_parties_with_networks_of_their_own_learn_and_score(tmp_path: Path) -> N
     (file,) = scored.path.rglob("scores.csv")
     both = predicted(blocks, [np.concatenate(parts) for parts in held])
     np.testing.assert_allclose(pd.read_csv(file)["score"], both, rtol=0, atol=1e-9)
-    with pytest.raises(
-        RuntimeError, match=r"vfb2.score-for: got 'all', allowed: 'label-holders': only party 0 has the"
-    ):
+    with refuses(RuntimeError, r"vfb2.score-for: got 'all', allowed: 'label-holders': only party 0 has the"):
         play(tmp_path / "all", {"vfb2.score-run": str(run.path), "vfb2.score-for": "all"}, [{}] * 3)
 
 
@@ -148,7 +147,7 @@ def test_several_classes_by_softmax(tmp_path: Path) -> None:
     assert [("low", "middle", "top")[place] for place in chances.argmax(axis=1)] == first["class"].tolist()
     np.testing.assert_allclose(other[[f"probability-{place}" for place in range(3)]], chances, rtol=0, atol=1e-9)
     assert set(other["class"]) <= {"0", "1", "2"}
-    with pytest.raises(RuntimeError, match=r"party 0: vfb2\.embedding: got 4, allowed: 3, the number of classes; set"):
+    with refuses(RuntimeError, r"party 0: vfb2\.embedding: got 4, allowed: 3, the number of classes; set"):
         play(tmp_path / "more", {**softmax, "vfb2.embedding": 4}, nodes)
 
 
@@ -236,7 +235,7 @@ def test_first_weights_of_a_party_with_its_own_rows_are_its_secret(tmp_path: Pat
     ],
 )
 def test_what_networks_have_no_place_in_is_refused(config: dict[str, Scalar], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+    with refuses(ConfigError, told):
         parse_run_config({"strategy": "vfb2-sgd", "dataset": "breast-cancer", **KEYS, **config})
 
 
@@ -257,7 +256,7 @@ def test_what_networks_have_no_place_in_is_refused(config: dict[str, Scalar], to
     ],
 )
 def test_a_network_that_does_not_fit_is_refused_before_any_segment(name: str, told: str, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=told):
+    with refuses(RuntimeError, told):
         play(tmp_path / "run", KEYS, [{}, {}, {"model": name}])
 
 
@@ -268,7 +267,7 @@ def test_the_linear_reference_is_not_one_of_networks(tmp_path: Path) -> None:
         "vfb2.embedding": 1,
         "vfb2.assemble": False,
     }
-    with pytest.raises(ConfigError, match=r"vfb2\.embedding: got 1, allowed: 0"):
+    with refuses(ConfigError, r"vfb2\.embedding: got 1, allowed: 0"):
         run_nonfederated(flat_config(tmp_path, config))
     assert "vfb2.check-step='refuse'" in parse_run_config({**config, "vfb2.check-step": "refuse"}).warning
 

@@ -20,6 +20,7 @@ from payloads.wire import ROUND
 from tests.apps.vertical_runs import PARTIES, client_of, play, segment_of
 from tests.battery.federation import payloads_of
 from tests.battery.ports import free_ports
+from tests.refusals import refuses
 from vertical.parties import Party
 from vertical.records import CREDENTIALS, Credentials, DataSummary, Segment
 from vertical.segment.plan import Holding, SegmentOutcome
@@ -155,14 +156,14 @@ def test_the_last_party_to_leave_a_folder_removes_it(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_party_cannot_use(config: dict[str, Scalar], node: dict[str, Scalar], told: str, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=told):
+    with refuses(RuntimeError, told):
         play(tmp_path / "run", config, [{}, node, {}])
 
 
 def test_parties_of_several_hosts_use_their_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counter = iter(range(100))
     monkeypatch.setattr("vertical.introductions.host_mark", lambda: bytes([next(counter)]) * 32)
-    with pytest.raises(RuntimeError, match="party 0, 1, 2: got no address, .* on 3 hosts"):
+    with refuses(RuntimeError, "party 0, 1, 2: got no address, .* on 3 hosts"):
         play(tmp_path / "without", {}, [{}] * 3)
     ports = free_ports(4)
     nodes: list[dict[str, Scalar]] = [{"advertise": f"127.0.0.1:{port}"} for port in ports[:3]]
@@ -179,7 +180,7 @@ def test_parties_that_nobody_can_reach_train_the_same_model(tmp_path: Path) -> N
     seen, unseen = (load_file(tmp_path / name / "model.safetensors") for name in ("seen", "hidden"))
     for name, weights in seen.items():
         np.testing.assert_array_equal(unseen[name], weights)
-    with pytest.raises(RuntimeError, match="advertise: got 'none' at every party, 0, 1, 2"):
+    with refuses(RuntimeError, "advertise: got 'none' at every party, 0, 1, 2"):
         play(tmp_path / "none", keys, [hidden] * 3)
 
 

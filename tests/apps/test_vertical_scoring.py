@@ -25,6 +25,7 @@ from problems.data.disturb import split_rows
 from tests.apps.vertical_runs import CSV, EVERYBODY, KEYS, client_of, identified, own_files, play, segment_of
 from tests.battery.federation import Run, Wiretap, flat_config
 from tests.clients.test_party_secrecy import MASKINGS
+from tests.refusals import refuses
 from vertical.parties import KeptBlock, Party
 from vertical.policy import PolicyError
 from vertical.problem.data import load_vertical
@@ -208,7 +209,7 @@ def test_a_file_that_is_not_as_in_training_is_refused(change: Any, told: str, tr
     _, token, kept, _ = trained
     nodes, _ = new_rows(tmp_path, kept)
     change(pd.read_csv(tmp_path / "party-1.csv")).to_csv(tmp_path / "party-1.csv", index=False)
-    with pytest.raises(RuntimeError, match=told):
+    with refuses(RuntimeError, told):
         play(tmp_path / "run", {**CSV, **INTERSECTION, "vfb2.score-run": token}, nodes)
 
 
@@ -250,7 +251,7 @@ def test_a_block_that_is_not_the_party_s_and_a_policy_refuse(
         nodes = [{**node, "block": path_of(kept, party, token)} for party, node in enumerate(nodes)]
     made = {"EMPTY": str(tmp_path / "empty"), "BLOCK 0": path_of(kept, 0, token), "BLOCK 1": path_of(kept, 1, token)}
     nodes[1] |= {key: made.get(str(value), value) for key, value in change.items()}
-    with pytest.raises(RuntimeError, match=told):
+    with refuses(RuntimeError, told):
         play(tmp_path / "run", {**CSV, **INTERSECTION, "vfb2.score-run": token, **config}, nodes)
 
 
@@ -301,10 +302,10 @@ def test_a_party_sums_for_those_it_knows_to_be_recipients_only(
         assert (plans[0].score, plans[0].epochs, plans[0].first_epoch) == (True, 0, 3)
         assert client.scores[0] == ["1", "2"]
     else:
-        with pytest.raises(PolicyError, match=r"party 0: vfb2.score-for: got parties \[0\] as recipients of scores"):
+        with refuses(PolicyError, r"party 0: vfb2.score-for: got parties \[0\] as recipients of scores"):
             client.fit(*message)
         assert not plans
-    with pytest.raises(ValueError, match="unknown phase 'alignment'"):
+    with refuses(ValueError, "unknown phase 'alignment'"):
         client.fit([np.zeros(0)], {ROUND: 0, PHASE: ALIGNMENT})
 
 
@@ -326,13 +327,11 @@ def test_a_simulation_leaves_blocks_that_score_its_data_set(tmp_path: Path) -> N
         assert roc_auc_score(malignant[table["id"]], table["score"]) > 0.9
     other, _ = play(tmp_path / "other", {}, [{}, {"share-block": False}, {}, {}])
     assert len(list(other.path.rglob("block.safetensors"))) == 3
-    with pytest.raises(RuntimeError, match=r"^party 1: block: got .*client-1/block.safetensors', which does not exist"):
+    with refuses(RuntimeError, r"^party 1: block: got .*client-1/block.safetensors', which does not exist"):
         play(tmp_path / "again", {"vfb2.score-run": str(other.path)})
-    with pytest.raises(RuntimeError, match="^party 0: seed: got 3, allowed: 0, as in training"):
+    with refuses(RuntimeError, "^party 0: seed: got 3, allowed: 0, as in training"):
         play(tmp_path / "wrong", {"vfb2.score-run": str(run.path), "seed": 3})
-    with pytest.raises(
-        RuntimeError, match=r"^party 0: vfb2.score-run: got '/nowhere', allowed: the 32 hexadecimal digits"
-    ):
+    with refuses(RuntimeError, r"^party 0: vfb2.score-run: got '/nowhere', allowed: the 32 hexadecimal digits"):
         play(tmp_path / "none", {"vfb2.score-run": "/nowhere"})
 
 
@@ -366,9 +365,9 @@ def test_scores_replace_neither_inputs_nor_other_files(tmp_path: Path, text: str
         check_scores_path(node, "id", [new])
         check_scores_path({}, "id", [new])
     else:
-        with pytest.raises(ConfigError, match="which is not a table of scores"):
+        with refuses(ConfigError, "which is not a table of scores"):
             check_scores_path(node, "id", [])
-    with pytest.raises(ConfigError, match="which is a file that this party reads"):
+    with refuses(ConfigError, "which is a file that this party reads"):
         check_scores_path(node, "id", [target])
-    with pytest.raises(ConfigError, match="which is a file that this party reads"):
+    with refuses(ConfigError, "which is a file that this party reads"):
         check_scores_path({**node, "scores-path": f"{tmp_path}/./new.csv"}, "id", [])

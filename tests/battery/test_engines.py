@@ -9,6 +9,7 @@ import pytest
 from simulations.__main__ import main
 from tests.battery.engines import Engine
 from tests.battery.federation import SAMPLING, federate, log_to_stderr, save_npz
+from tests.refusals import states
 
 MOVING = ("engine", "wall_seconds", "config")
 
@@ -61,5 +62,5 @@ def test_a_run_that_cannot_start_says_why_in_its_last_line(
         main()
     assert stopped.value.code not in (0, None)
     last = capfd.readouterr().err.strip().splitlines()[-1]
-    assert f"data-dir: got '{data}', which does not exist" in last
+    assert states(last, f"data-dir: got '{data}', which does not exist")
     assert not (tmp_path / "run" / "result.json").exists()

@@ -16,6 +16,7 @@ from methods.coda import CLASS_SCORES
 from payloads.wire import CONFIG, PHASE
 from simulations.engines.grid import task_identity
 from tests.battery.federation import SMALL, federate, save_npz
+from tests.refusals import refuses
 
 PRIVATE = [name for name, row in ALGORITHMS.items() if taken_of(row)]
 BUDGET = {"dataset": "breast-cancer", "privacy.epsilon": 2.0, "privacy.delta": 1e-4}
@@ -26,13 +27,13 @@ def test_the_methods_whose_loss_is_a_sum_over_samples_can_have_a_budget() -> Non
     fedsgda = {f"fedsgda-{estimator}" for estimator in ("mb", "storm", "spider", "svrg")}
     assert set(PRIVATE) == sgd | fedsgda | {"coda", "codasca", "local-sgdam"}
     for name in ALGORITHMS.keys() - set(PRIVATE):
-        with pytest.raises(ConfigError, match=r"privacy.epsilon: got 1 with strategy .*local-sgd, "):
+        with refuses(ConfigError, r"privacy.epsilon: got 1 with strategy .*local-sgd, "):
             parse_run_config({"strategy": name, "privacy.epsilon": 1.0})
     stages = {"strategy": "coda", "coda.stage-rounds": 2, "privacy.epsilon": 1.0}
-    with pytest.raises(ConfigError, match="coda.restart-dual"):
+    with refuses(ConfigError, "coda.restart-dual"):
         parse_run_config(stages)
     parse_run_config({**stages, "coda.restart-dual": False})
-    with pytest.raises(ConfigError, match="loss 'synthetic-pl'"):
+    with refuses(ConfigError, "loss 'synthetic-pl'"):
         parse_run_config({"strategy": "coda", "dataset": "synthetic-pl", "privacy.epsilon": 1.0})
 
 
@@ -67,7 +68,7 @@ def test_a_site_that_has_spent_its_budget_answers_no_more(tmp_path: Path) -> Non
     _, grid = federate(tmp_path / "run", config)
     asked = grid.exchanges[-1]
     context = grid._contexts[asked.message.metadata.dst_node_id]
-    with task_identity(), pytest.raises(ValueError, match=r"privacy.epsilon: got a request for more than 6 batches"):
+    with task_identity(), refuses(ValueError, r"privacy.epsilon: got a request for more than 6 batches"):
         client_app(asked.message, context)
 
 
@@ -80,7 +81,7 @@ def test_a_site_releases_no_more_histograms_than_the_noise_is_for(more: dict[str
     context = grid._contexts[asked.message.metadata.dst_node_id]
     context.run_config |= more
     said = "1 over 51 histograms, allowed: the budget that" if more else "a request for more than 4 histograms"
-    with task_identity(), pytest.raises(ValueError, match=f"fedx.pool-epsilon: got {said}"):
+    with task_identity(), refuses(ValueError, f"fedx.pool-epsilon: got {said}"):
         client_app(asked.message, context)
 
 
@@ -89,12 +90,12 @@ def test_a_site_tells_nothing_beside_its_gradients(tmp_path: Path) -> None:
     _, grid = federate(tmp_path / "run", {"strategy": "coda", **BUDGET})
     asked = grid.exchanges[-1].message
     asked.content.config_records[CONFIG][PHASE] = CLASS_SCORES
-    with task_identity(), pytest.raises(ValueError, match="privacy.epsilon: got the phase 'class-scores'"):
+    with task_identity(), refuses(ValueError, "privacy.epsilon: got the phase 'class-scores'"):
         client_app(asked, grid._contexts[asked.metadata.dst_node_id])
 
 
 def test_a_delta_that_lets_a_site_tell_a_sample_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunFailedError, match="privacy.delta: got 0.1, allowed: at most 1 / "):
+    with refuses(RunFailedError, "privacy.delta: got 0.1, allowed: at most 1 / "):
         federate(tmp_path / "run", {"strategy": "local-sgd", **BUDGET, "privacy.delta": 0.1})
 
 
@@ -102,7 +103,7 @@ def test_a_delta_above_the_owner_s_is_refused(tmp_path: Path) -> None:
     """A server could choose the delta with which a site may publish a row of a hundred."""
     config = {"strategy": "local-sgd", **BUDGET, "privacy.delta": 1e-3}
     nodes: list[dict[str, Scalar]] = [{}, {}, {"largest-delta": 1e-4}]
-    with pytest.raises(RunFailedError, match="largest-delta: got a run with privacy.delta=0.001, allowed: at most 0.0"):
+    with refuses(RunFailedError, "largest-delta: got a run with privacy.delta=0.001, allowed: at most 0.0"):
         federate(tmp_path / "run", config, nodes=nodes)
     federate(tmp_path / "less", {**config, "privacy.delta": 1e-4, "num-server-rounds": 1}, nodes=nodes)
 
@@ -118,14 +119,14 @@ def test_a_delta_above_the_owner_s_is_refused(tmp_path: Path) -> None:
 def test_the_delta_of_histograms_is_bounded_too(delta: float, owner: float, said: str, tmp_path: Path) -> None:
     config = {"strategy": "fedx1", "dataset": "breast-cancer", "score": "sigmoid", "fedx.pool": "histogram"}
     nodes: list[dict[str, Scalar]] = [{"largest-delta": owner} if owner else {}] * 3
-    with pytest.raises(RunFailedError, match=said):
+    with refuses(RunFailedError, said):
         federate(tmp_path / "run", {**config, "fedx.pool-epsilon": 1.0, "fedx.pool-delta": delta}, nodes=nodes)
 
 
 def test_a_network_that_mixes_samples_is_named(tmp_path: Path) -> None:
     images = save_npz(tmp_path / "images.npz", np.zeros((30, 1, 8, 8)), np.arange(30) % 2)
     config = {"strategy": "local-sgd", "model": "table3-cnn", "privacy.epsilon": 1.0, **images}
-    with pytest.raises(RunFailedError, match="model: got Table3CNN, whose scores in training are random or depend"):
+    with refuses(RunFailedError, "model: got Table3CNN, whose scores in training are random or depend"):
         federate(tmp_path / "run", config)
 
 
@@ -140,6 +141,6 @@ def test_a_network_that_mixes_samples_is_named(tmp_path: Path) -> None:
 )
 def test_an_owner_may_demand_a_budget(largest: object, epsilon: float, said: str) -> None:
     config = parse_run_config({"strategy": "local-sgd", "privacy.epsilon": epsilon})
-    with pytest.raises(ConfigError, match=f"largest-epsilon: {said}"):
+    with refuses(ConfigError, f"largest-epsilon: {said}"):
         check_epsilon({"largest-epsilon": largest}, config)  # type: ignore[dict-item]
     check_epsilon({"largest-epsilon": 3}, parse_run_config({"strategy": "local-sgd", "privacy.epsilon": 3.0}))

@@ -7,6 +7,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from tests.clients.test_identity import Authority
+from tests.refusals import refuses
 from vertical.policy import Policy, PolicyError, parse_maskings, parse_pins
 from vertical.transport.identity import Identity, fingerprint
 
@@ -21,13 +22,17 @@ RUN: dict[str, Any] = {"label_epsilon": 0.0, "masking": "pairwise", "intersectio
         ({"fewest_parties": 4}, {}, "fewest-parties: got a run of 3 parties, allowed: 4 or more; take more"),
         ({"largest_label_epsilon": 1.0}, {"label_epsilon": 1.5}, "label-epsilon=1.5, allowed: above 0 and at most 1;"),
         ({"largest_label_epsilon": 1.0}, {}, "largest-label-epsilon: got a run with vfb2.label-epsilon=0, allowed"),
-        ({"allow_intersection": False}, {"intersection": True}, "allow-intersection: got a run that searches for common ids"),
+        (
+            {"allow_intersection": False},
+            {"intersection": True},
+            "allow-intersection: got a run that searches for common ids",
+        ),
         ({"allowed_maskings": ("two-trees",)}, {}, "vfb2.masking='pairwise', allowed: two-trees; set vfb2.masking"),
     ],
 )
 def test_a_run_below_the_policy_is_refused(policy: dict[str, Any], run: dict[str, Any], told: str) -> None:
     Policy().check_run(3, **{**RUN, **run})
-    with pytest.raises(PolicyError, match=told):
+    with refuses(PolicyError, told):
         Policy(**policy).check_run(3, **{**RUN, **run})
 
 
@@ -49,12 +54,12 @@ def test_every_peer_is_under_a_pin_of_its_own(certificates: list[bytes], me: int
     Policy().check_peers(certificates, me, ME)
     policy = Policy(pins=PINS, authorities=(CAROL,))
     assert policy.check_peers([BOB, CAROL, ME], 2, ME) == ["bob", "carol", ""]
-    with pytest.raises(PolicyError, match=told):
+    with refuses(PolicyError, told):
         policy.check_peers(certificates, me, ME)
 
 
 def test_one_certificate_is_one_party() -> None:
-    with pytest.raises(PolicyError, match="fewest-parties: got a run of 2 parties, allowed: 3 or more"):
+    with refuses(PolicyError, "fewest-parties: got a run of 2 parties, allowed: 3 or more"):
         Policy(3).check_peers([ME, BOB, BOB], 0, ME)
 
 
@@ -66,11 +71,11 @@ def test_an_authority_that_is_pinned_vouches_for_one_party(tmp_path: Path) -> No
     policy = Policy(pins={**PINS, fingerprint(middle): "bank"}, authorities=(root, middle))
     assert policy.check_peers([ME, one, BOB], 0, ME) == ["", "bank", "bob"]
     for me, parties in enumerate(([one, two, BOB], [two, one, BOB], [BOB, one, two])):
-        with pytest.raises(PolicyError, match=r"parties \d and \d under the pin 'bank'"):
+        with refuses(PolicyError, r"parties \d and \d under the pin 'bank'"):
             policy.check_peers(parties, me, parties[me])
     # not for what another authority has signed, nor where the owner does not have it
     for pins, authorities in (({fingerprint(root): "root"}, (root,)), ({fingerprint(middle): "bank"}, (root,))):
-        with pytest.raises(PolicyError, match="party 1 under no pin"):
+        with refuses(PolicyError, "party 1 under no pin"):
             Policy(pins=pins, authorities=authorities).check_peers([ME, one], 0, ME)
 
 
@@ -88,8 +93,8 @@ def test_pins_are_read_as_tools_write_them() -> None:
         (f"bob={digest} carol={colons}", f"got the SHA-256 '{digest}' twice"),
         (" ", "got nothing, allowed: at least one pin"),
     ):
-        with pytest.raises(PolicyError, match=told):
+        with refuses(PolicyError, told):
             parse_pins(text)
     for text, told in (("none", "got 'none', allowed: pairwise, two-trees"), (",", "got nothing, allowed")):
-        with pytest.raises(PolicyError, match=told):
+        with refuses(PolicyError, told):
             parse_maskings(text)

@@ -13,6 +13,7 @@ from PIL import Image
 
 from problems.data import DataError, DataSpec, load
 from problems.data.formats import hub
+from tests.refusals import refuses, spell
 
 
 @pytest.mark.parametrize(
@@ -27,10 +28,10 @@ from problems.data.formats import hub
     ],
 )
 def test_one_error_for_a_set_that_is_not_there(tmp_path: Path, name: str, file: str, page: str) -> None:
-    with pytest.raises(DataError, match=f"^data set '{name}': got no such files in data-dir '{tmp_path}'") as caught:
+    with refuses(DataError, f"^data set '{name}': got no such files in data-dir '{tmp_path}'") as caught:
         load(DataSpec(dataset=name, data_dir=str(tmp_path)), 2)
-    assert file in str(caught.value)
-    assert page in str(caught.value)
+    assert file in spell(caught.value)
+    assert page in spell(caught.value)
 
 
 def test_without_a_folder_and_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,12 +43,12 @@ def test_without_a_folder_and_a_network(monkeypatch: pytest.MonkeyPatch) -> None
     assert not hub._reachable("http://127.0.0.1:9")
     monkeypatch.setattr(hub, "_reachable", lambda address: False)
     monkeypatch.setattr(datasets, "load_dataset", no_copy)
-    with pytest.raises(DataError, match="data set 'stl10': got no data-dir") as caught:
+    with refuses(DataError, "data set 'stl10': got no data-dir") as caught:
         load(DataSpec(dataset="stl10"), 2)
-    message = str(caught.value)
+    message = spell(caught.value)
     assert "no network and no local copy (ConnectionError: Couldn't reach tanganke/stl10)" in message
     assert "stl10_binary.tar.gz" in message
-    with pytest.raises(DataError, match=r"got no network and no local copy .*Couldn't reach a/b\), .*save_to_disk"):
+    with refuses(DataError, r"got no network and no local copy .*Couldn't reach a/b\), .*save_to_disk"):
         load(DataSpec(dataset="hf:a/b:c"), 2)
 
 
@@ -125,7 +126,7 @@ def test_one_column_of_images_or_arrays_that_was_saved(tmp_path: Path) -> None:
 def test_what_cannot_be_had_of_hugging_face(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     _, split = pictures(4, vector=[1, 2])
     split.save_to_disk(tmp_path)
-    with pytest.raises(DataError, match=message):
+    with refuses(DataError, message):
         load(replace(DataSpec(f"hf:{tmp_path}", positive_label="1"), **changes), 1)
 
 

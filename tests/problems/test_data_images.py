@@ -13,6 +13,7 @@ from PIL import Image
 from problems.data import DataError, DataSpec, load
 from problems.data.formats.cifar import _ArraysOnly
 from problems.data.formats.images import read_idx
+from tests.refusals import refuses
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
@@ -43,13 +44,13 @@ def test_idx_damage_is_named(tmp_path: Path) -> None:
     path = tmp_path / "images"
     write_idx(path, pixels(3, 4, 4))
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(DataError, match="damaged file of 43 bytes, allowed: the 48 bytes"):
+    with refuses(DataError, "damaged file of 43 bytes, allowed: the 48 bytes"):
         read_idx(path)
     path.write_bytes(b"\x00\x00\x0d\x01abc")
-    with pytest.raises(DataError, match="a file that starts with 00 00 0d 01, allowed: an IDX file"):
+    with refuses(DataError, "a file that starts with 00 00 0d 01, allowed: an IDX file"):
         read_idx(path)
     (tmp_path / "images.gz").write_bytes(b"no gzip")
-    with pytest.raises(DataError, match="cannot be read"):
+    with refuses(DataError, "cannot be read"):
         read_idx(tmp_path / "images.gz")
 
 
@@ -88,7 +89,7 @@ def test_cifar(tmp_path: Path, form: str, name: str, names: list[str], key: byte
     np.testing.assert_allclose(data.test.features, batches[-1].reshape(-1, 3, 32, 32) / np.float32(255))
     last = next((tmp_path / "unpacked").glob("test*"))
     last.unlink()
-    with pytest.raises(DataError, match=f"lacks {last.name}, .*; unpack the archive again"):
+    with refuses(DataError, f"lacks {last.name}, .*; unpack the archive again"):
         load(spec, 2)
 
 
@@ -99,7 +100,7 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path: Path) -> None:
 
     for name in ("train", "test"):
         (tmp_path / name).write_bytes(pickle.dumps({b"data": Harm()}, protocol=2))
-    with pytest.raises(DataError, match="mkdir has no place in a CIFAR batch"):
+    with refuses(DataError, "mkdir has no place in a CIFAR batch"):
         load(DataSpec(dataset="cifar100", data_dir=str(tmp_path)), 2)
     assert not (tmp_path / "harmed").exists()
     assert all(callable(allowed) for allowed in _ArraysOnly._allowed.values())
@@ -115,7 +116,7 @@ def test_stl10_binary_is_stored_column_by_column(tmp_path: Path) -> None:
     np.testing.assert_allclose(data.train.features, images / np.float32(255))
     np.testing.assert_array_equal(data.train.labels, np.arange(20) % 10 < 5)
     (tmp_path / "train_y.bin").write_bytes(b"\x01\x02")
-    with pytest.raises(DataError, match=r"train_X.bin: got 20 images, and 2 labels in train_y.bin"):
+    with refuses(DataError, r"train_X.bin: got 20 images, and 2 labels in train_y.bin"):
         load(spec, 2)
 
 
@@ -147,16 +148,16 @@ def test_image_folders(tmp_path: Path, mode: str, channels: int, own_test: bool)
 
 def test_image_folder_errors(tmp_path: Path) -> None:
     spec = DataSpec(dataset="image-folder", data_dir=str(tmp_path))
-    with pytest.raises(DataError, match="got no images"):
+    with refuses(DataError, "got no images"):
         load(spec, 2)
     write_folders(tmp_path / "train", ["a", "b"])
     write_folders(tmp_path / "test", ["c"])
-    with pytest.raises(DataError, match=r"test classes without training images: c"):
+    with refuses(DataError, r"test classes without training images: c"):
         load(spec, 2)
     Image.new("RGB", (9, 9)).save(tmp_path / "train" / "a" / "big.png")
     (tmp_path / "test" / "c").rename(tmp_path / "test" / "a")
-    with pytest.raises(DataError, match=r"got .* of \(6, 6\), and .*big.png of \(9, 9\), allowed: one size"):
+    with refuses(DataError, r"got .* of \(6, 6\), and .*big.png of \(9, 9\), allowed: one size"):
         load(spec, 2)
     (tmp_path / "train" / "a" / "big.png").write_text("no image")
-    with pytest.raises(DataError, match=r"train/a: got .*big\.png, which cannot be read as an image"):
+    with refuses(DataError, r"train/a: got .*big\.png, which cannot be read as an image"):
         load(spec, 2)

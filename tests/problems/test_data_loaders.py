@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from problems.data import DataError, DataSpec, load, read_own
+from tests.refusals import refuses, spell
 
 LOADERS = """
 import numpy as np, pandas as pd, torch
@@ -119,9 +120,9 @@ def test_a_site_loads_its_own_path(here: str, tmp_path: Path) -> None:
     assert (len(rows.train_rows), len(rows.test_rows), rows.preprocessing) == (16, 4, None)
     np.testing.assert_array_equal(rows.features[:, 0], np.arange(20))
     np.testing.assert_array_equal(rows.labels, np.arange(20) % 2)
-    with pytest.raises(DataError, match=r"'data_test_loaders:fails', which failed \(RuntimeError\)") as caught:
+    with refuses(DataError, r"'data_test_loaders:fails', which failed \(RuntimeError\)") as caught:
         read_own(str(path), replace(spec, dataset=f"{here}:fails"), 1)
-    assert "site.csv" not in str(caught.value)  # what the site's own function says stays at the site
+    assert "site.csv" not in spell(caught.value)  # what the site's own function says stays at the site
 
 
 @pytest.mark.parametrize(
@@ -142,14 +143,14 @@ def test_a_site_loads_its_own_path(here: str, tmp_path: Path) -> None:
     ],
 )
 def test_a_loader_that_gives_no_data_is_named(here: str, name: str, message: str) -> None:
-    with pytest.raises(DataError, match=message) as caught:
+    with refuses(DataError, message) as caught:
         load(DataSpec(f"{here}:{name}"), 1)
-    assert f"data_test_loaders:{name}" in str(caught.value) or name == "missing"
-    assert "docs/data.md" in str(caught.value)
+    assert f"data_test_loaders:{name}" in spell(caught.value) or name == "missing"
+    assert "docs/data.md" in spell(caught.value)
 
 
 def test_a_module_that_is_not_there_is_named() -> None:
-    with pytest.raises(DataError, match="dataset: got 'no_such:x': cannot import 'no_such'"):
+    with refuses(DataError, "dataset: got 'no_such:x': cannot import 'no_such'"):
         load(DataSpec("no_such:x"), 1)
 
 
@@ -160,6 +161,6 @@ def test_items_that_change_between_reads_are_reported(here: str, caplog: pytest.
     caplog.clear()
     load(DataSpec(f"{here}:rows"), 2)
     load(DataSpec(f"{here}:pictures"), 2)
-    with pytest.raises(DataError, match="not finite"):  # missing numbers are the same both times
+    with refuses(DataError, "not finite"):  # missing numbers are the same both times
         load(DataSpec(f"{here}:gaps"), 2)
     assert not caplog.records

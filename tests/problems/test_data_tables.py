@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from problems.data import DataError, DataSpec, load
+from tests.refusals import refuses, spell, states
 
 
 def frame(count: int = 40) -> pd.DataFrame:
@@ -57,10 +58,10 @@ def test_a_tables_own_test_file_takes_the_training_statistics(tmp_path: Path) ->
     np.testing.assert_array_equal(data.test.features, [[4, 1, 0], [0, 0, 0]])
     np.testing.assert_array_equal(data.train.labels, [0, 0, 1, 1])
     test.rename(columns={"x": "z"}).to_csv(tmp_path / "test.csv", index=False)
-    with pytest.raises(DataError, match="test.csv: got other columns than .*train.csv: x, z"):
+    with refuses(DataError, "test.csv: got other columns than .*train.csv: x, z"):
         load(spec, 1)
     test.drop(columns="y").to_csv(tmp_path / "test.csv", index=False)
-    with pytest.raises(DataError, match="label-column: got 'y', .*choose a column of .*train.csv and .*test.csv"):
+    with refuses(DataError, "label-column: got 'y', .*choose a column of .*train.csv and .*test.csv"):
         load(replace(spec, feature_columns="x,t"), 1)
 
 
@@ -76,13 +77,13 @@ def test_the_sites_that_a_column_names_are_natural_ones(tmp_path: Path, keys: di
         rows = data.client(client).features[:, 0].astype(int)
         assert (wards[rows] == ward).all()
         assert len(rows) > 0.4 * (wards == ward).sum()
-    with pytest.raises(DataError, match="number of clients: got 2, allowed: 3, since the data set has 3 sites"):
+    with refuses(DataError, "number of clients: got 2, allowed: 3, since the data set has 3 sites"):
         load(spec, 2)
     write_table(table.assign(ward=table["ward"].where(table["age"] > 2)), tmp_path / "t.csv")
-    with pytest.raises(DataError, match="column 'ward': got 2 of 60 missing"):
+    with refuses(DataError, "column 'ward': got 2 of 60 missing"):
         load(spec, 3)
     write_table(table.assign(ward=["a"] * 59 + ["b"]), tmp_path / "t.csv")
-    with pytest.raises(DataError, match="'natural' over 2 clients, which leaves client 1 without a sample"):
+    with refuses(DataError, "'natural' over 2 clients, which leaves client 1 without a sample"):
         load(DataSpec("csv", path, partition="natural", site_column="ward"), 2)  # b's one row is a test row
 
 
@@ -105,7 +106,7 @@ def test_slices_in_the_files_order_are_so_with_validation_rows_of_each_site(tmp_
 )
 def test_a_site_column_that_cannot_be(tmp_path: Path, keys: dict[str, str], message: str) -> None:
     spec = DataSpec("csv", write_table(frame(), tmp_path / "t.csv"))
-    with pytest.raises(DataError, match=message):
+    with refuses(DataError, message):
         load(replace(spec, **keys), 2)  # type: ignore[arg-type]
 
 
@@ -128,7 +129,7 @@ def test_a_site_column_that_cannot_be(tmp_path: Path, keys: dict[str, str], mess
 )
 def test_table_errors(tmp_path: Path, change: dict[str, object], message: str) -> None:
     path = write_table(frame().assign(**change), tmp_path / "t.csv")
-    with pytest.raises(DataError, match=message):
+    with refuses(DataError, message):
         load(DataSpec(dataset="csv", data_dir=path), 2)
 
 
@@ -163,8 +164,8 @@ def test_columns_that_are_no_categories(values: object, told: str, tmp_path: Pat
         path = write_table(frame().assign(strange=values), tmp_path / name)
         with pytest.raises(DataError) as caught:
             load(DataSpec(dataset=name[2:], data_dir=path), 2)
-        assert f"column 'strange': got {told}" in str(caught.value)
-        assert not {"case", "noon", "soon"} & set(str(caught.value).replace("'", " ").split())
+        assert f"column 'strange': got {told}" in spell(caught.value)
+        assert not {"case", "noon", "soon"} & set(spell(caught.value).replace("'", " ").split())
 
 
 def test_all_columns_that_are_no_features_are_named_at_once(tmp_path: Path) -> None:
@@ -178,7 +179,7 @@ def test_all_columns_that_are_no_features_are_named_at_once(tmp_path: Path) -> N
     spec = DataSpec(dataset="csv", data_dir=str(tmp_path / "t.csv"))
     with pytest.raises(DataError) as caught:
         load(spec, 2)
-    text = str(caught.value)
+    text = spell(caught.value)
     for column, got in {
         "label": "1 of 200 labels missing",
         "Unnamed: 9": "no name in the file",
@@ -188,7 +189,7 @@ def test_all_columns_that_are_no_features_are_named_at_once(tmp_path: Path) -> N
         "mrn": "what looks like an id",
         "ward": "text of 33 different values, allowed: 32 at most",
     }.items():
-        assert f"column {column!r}: got {got}" in text
+        assert states(text, f"column {column!r}: got {got}")
     assert text.count("name the column in drop-columns, or name others") == text.count("see docs/data.md") == 1
     assert "with * for all others, as in ward[w0|w1|*]" in text
     assert not {"'age'", "'Unnamed: 0'"} & set(text.replace(":", " :").split())
@@ -208,7 +209,7 @@ def test_what_may_stand_for_missing_values_is_warned_of(tmp_path: Path, caplog: 
 
 def test_a_name_that_occurs_twice(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("age,job,age,label\n" + "1,a,2,0\n3,b,4,1\n" * 20)
-    with pytest.raises(DataError, match=r"t\.csv: got column 'age' more than once, allowed: once; rename the others"):
+    with refuses(DataError, r"t\.csv: got column 'age' more than once, allowed: once; rename the others"):
         load(DataSpec(dataset="csv", data_dir=str(tmp_path)), 2)
 
 
@@ -228,25 +229,25 @@ def test_labels_compare_as_text(tmp_path: Path) -> None:
 
 
 def test_folders_with_too_few_or_too_many_files(tmp_path: Path) -> None:
-    def refuses(dataset: str, name: str, message: str) -> None:
-        with pytest.raises(DataError, match=message):
+    def refuses_file(dataset: str, name: str, message: str) -> None:
+        with refuses(DataError, message):
             load(DataSpec(dataset=dataset, data_dir=str(tmp_path / name)), 2)
 
-    refuses("csv", "", r"got no file in data-dir .*, allowed: one file \(.csv, .csv.gz, .csv.zip")
+    refuses_file("csv", "", r"got no file in data-dir .*, allowed: one file \(.csv, .csv.gz, .csv.zip")
     for name in ("a.csv", "b.csv"):
         write_table(frame(), tmp_path / name)
-    refuses("csv", "", r"got a.csv, b.csv in data-dir .*, allowed: one file")
-    refuses("csv", "nowhere", "data-dir: got .*nowhere', which does not exist")
+    refuses_file("csv", "", r"got a.csv, b.csv in data-dir .*, allowed: one file")
+    refuses_file("csv", "nowhere", "data-dir: got .*nowhere', which does not exist")
     (tmp_path / "empty.csv").write_text("")
-    refuses("csv", "empty.csv", r"empty.csv: got an empty file, allowed: a file with a table")
+    refuses_file("csv", "empty.csv", r"empty.csv: got an empty file, allowed: a file with a table")
     (tmp_path / "t.parquet").write_text("no parquet")
-    refuses("parquet", "t.parquet", r"t.parquet: got a file that cannot be read as a table")
+    refuses_file("parquet", "t.parquet", r"t.parquet: got a file that cannot be read as a table")
 
 
 def test_rows_of_more_cells_than_names(tmp_path: Path) -> None:
     """Pandas would take the first cells for an index, and every column for its neighbour."""
     (tmp_path / "t.csv").write_text("age,bmi,label\n" + "".join(f"{20 + i},{i},{i % 2},\n" for i in range(20)))
-    with pytest.raises(DataError, match="got 4 cells in line 2, allowed: 3 cells in each line"):
+    with refuses(DataError, "got 4 cells in line 2, allowed: 3 cells in each line"):
         load(DataSpec("csv", str(tmp_path / "t.csv")), 2)
 
 
@@ -254,7 +255,7 @@ def test_parquet_has_decimal_numbers_and_lists(tmp_path: Path) -> None:
     prices = [None if n == 3 else Decimal(n) / 4 for n in range(40)]
     path = write_table(frame().assign(price=prices, seen=[[n, 1] for n in range(40)]), tmp_path / "t.parquet")
     spec = DataSpec("parquet", path, missing="mean", scale="none")
-    with pytest.raises(DataError, match="column 'seen': got cells that are lists or the like, allowed: one value a ce"):
+    with refuses(DataError, "column 'seen': got cells that are lists or the like, allowed: one value a ce"):
         load(spec, 1)
     data = load(replace(spec, drop_columns="seen", feature_columns="price"), 1)
     known = np.concatenate([data.train.features, data.test.features])[:, 0]
@@ -284,12 +285,12 @@ def test_what_means_missing_is_not_looked_for_in_labels_and_sites(tmp_path: Path
 def test_a_label_that_means_missing_is_no_class(marker: str, tmp_path: Path) -> None:
     table = frame().assign(label=["yes", "no", "no", marker] * 10)
     spec = DataSpec("csv", write_table(table, tmp_path / "t.csv"), missing="mean", missing_values="?,-9")
-    with pytest.raises(DataError, match="column 'label': got 10 of 40 labels missing"):
+    with refuses(DataError, "column 'label': got 10 of 40 labels missing"):
         load(replace(spec, positive_label="yes"), 2)
 
 
 def test_an_id_that_begins_anew_in_the_test_file(tmp_path: Path) -> None:
     for name, rows in (("train.csv", 40), ("test.csv", 20)):
         write_table(frame(rows).assign(number=np.arange(rows)), tmp_path / name)
-    with pytest.raises(DataError, match="column 'number': got what looks like an id"):
+    with refuses(DataError, "column 'number': got what looks like an id"):
         load(DataSpec("csv", str(tmp_path)), 2)

@@ -1,4 +1,4 @@
-"""What an error of bad input is: four fields, and a text of one line that all of them make."""
+"""Errors of bad input: four fields, the printed line that all of them make, and suggestions for misspelt names."""
 
 import copy
 import pickle
@@ -9,7 +9,7 @@ import pytest
 from apps.config import ConfigError
 from apps.doctor.findings import WrongError
 from problems.data import DataError
-from problems.errors import NOTHING, InputError
+from problems.errors import NOTHING, InputError, did_you_mean
 from problems.minimax import ProblemError
 from problems.models import ModelError
 from strategies.rounds.errors import SetupError
@@ -25,12 +25,12 @@ def test_the_text_is_made_of_the_fields() -> None:
     error = ConfigError(
         "fraction-train", got=0.5, allowed="1.0, since strategy 'coda' needs every client", hint="leave it out"
     )
-    said = "fraction-train: got 0.5, allowed: 1.0, since strategy 'coda' needs every client; leave it out"
+    said = "fraction-train: leave it out (got 0.5; allowed: 1.0, since strategy 'coda' needs every client)"
     assert str(error) == said
-    assert str(ConfigError("data-dir", got=NOTHING, allowed="a folder", hint="set it")).startswith(
-        "data-dir: got nothing, allowed: a folder"
+    assert str(ConfigError("data-dir", got=NOTHING, allowed="a folder", hint="set data-dir")).endswith(
+        "(got nothing; allowed: a folder)"
     )
-    assert str(DataError(Path("a.csv"), got="no row", allowed="one", hint="bring some")).startswith("a.csv: got no row")
+    assert str(DataError(Path("a.csv"), got="no row", allowed="rows", hint="add a row")).startswith("a.csv: add a row")
 
 
 def test_it_is_one_line_whatever_it_got() -> None:
@@ -52,7 +52,7 @@ def test_a_place_before_its_key_keeps_all_else() -> None:
     assert error.key == "tau"
     other = DataError.of(error, "site", hint="see docs/data.md")
     assert type(other) is DataError
-    assert str(other) == "site: tau: got 0, allowed: 1 or more; see docs/data.md"
+    assert str(other) == "site: tau: see docs/data.md (got 0; allowed: 1 or more)"
     assert str(DataError.of(error)) == str(error)
 
 
@@ -60,7 +60,7 @@ def test_several_are_told_in_one_line() -> None:
     one, two, three = an_error("a"), an_error("b", 2), an_error("c", 3, "see docs/data.md")
     assert str(ConfigError.join([one])) == str(one)
     both = ConfigError.join([one, two])
-    assert str(both) == "a: got 0, allowed: 1 or more; b: got 2, allowed: 1 or more; leave it out"
+    assert str(both) == "a: leave it out (got 0; allowed: 1 or more); b (got 2; allowed: 1 or more)"
     every = ConfigError.join([one, two, three])
     assert str(every) == f"{both}; {three}"
     assert every.at("x").also == (two, three)
@@ -75,3 +75,63 @@ def test_it_crosses_processes_with_its_fields(kind: type[InputError]) -> None:
         assert str(again) == str(error)
         assert [getattr(again, name) for name in FIELDS] == ["key", "1", "2", "h"]
         assert str(again.also[0]) == str(an_error())
+
+
+STRATEGIES = (
+    "coda",
+    "codasca",
+    "fedda",
+    "fast-fedda",
+    "fedprox",
+    "fedsgda-mb",
+    "fedx1",
+    "fedx2",
+    "local-sgd",
+    "scaffold",
+)
+KEYS = ("batch-size", "data-dir", "learning-rate", "num-server-rounds", "vfb2.epochs", "fedx.gamma", "privacy.epsilon")
+CHOICES = ("iid", "natural", "dirichlet", "balanced", "secure", "min-rows", "cpu", "l1", "auc", "adam")
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("feda", "fedda"),
+        ("fedprx", "fedprox"),
+        ("FedProx", "fedprox"),
+        ("scafflod", "scaffold"),
+        ("local_sdg", "local-sgd"),
+        ("fastfedda", "fast-fedda"),
+        ("batchsize", "batch-size"),
+        ("learnng-rates", "learning-rate"),
+        ("num-rounds", "num-server-rounds"),
+        ("fedx.gama", "fedx.gamma"),
+        ("privcy.epslion", "privacy.epsilon"),
+        ("dirichelet", "dirichlet"),
+        ("iidd", "iid"),
+        ("acu", "auc"),
+    ],
+)
+def test_a_misspelt_name_is_suggested(word: str, name: str) -> None:
+    assert did_you_mean(word, (*STRATEGIES, *KEYS, *CHOICES), "see it") == f"did you mean {name!r}? If not, see it"
+
+
+@pytest.mark.parametrize(
+    "word",
+    # other methods, keys of other tables, other numbers, opposites, and words that are only alike
+    [
+        *("fedadam", "fedavg", "fedsgd", "fedsgda", "fedyogi", "fednova", "fedx", "fedx3", "sgd"),
+        *("epochs", "gamma", "epsilon", "sgdam.gamma", "rounds", "local-epochs", "data-path", "test-size"),
+        *("non-iid", "noniid", "niid", "unnatural", "unbalanced", "insecure", "max-rows", "gpu", "l2", "ada", ""),
+    ],
+)
+def test_another_word_is_not_taken_for_a_misspelt_name(word: str) -> None:
+    assert did_you_mean(word, (*STRATEGIES, *KEYS, *CHOICES), "see it") == "see it"
+
+
+def test_the_suggestion_comes_before_the_names() -> None:
+    names = ", ".join(STRATEGIES)
+    error = ConfigError(
+        "strategy", got="'feda'", allowed=names, hint=did_you_mean("feda", STRATEGIES, "see docs/fedx.md")
+    )
+    assert str(error).startswith("strategy: did you mean 'fedda'? If not, see docs/fedx.md (got 'feda'; allowed: coda")

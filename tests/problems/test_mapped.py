@@ -19,6 +19,7 @@ from problems.data.mapped import allocate, concatenate, largest_in_memory
 from problems.data.samples import Samples, as_float32, check_finite, take_float32
 from problems.site import Site
 from tests.battery.federation import federate
+from tests.refusals import refuses
 
 LOADERS = """
 import numpy as np, torch
@@ -130,7 +131,7 @@ def test_a_number_that_is_not_finite_is_found_in_any_slice(mapping: Callable[[],
     mapping()
     check_finite(features)
     features[[6, 9], 2] = 1e39, np.nan
-    with pytest.raises(DataError, match="2 of 11 samples that are not finite in float32, the first is row 7"):
+    with refuses(DataError, "2 of 11 samples that are not finite in float32, the first is row 7"):
         check_finite(features)
 
 
@@ -146,19 +147,19 @@ def test_hugging_face_columns_are_mapped(mapping: Callable[[], None], tmp_path: 
     assert after.train.features.tobytes() == before.train.features.tobytes()
     bad = datasets.Dataset.from_dict({**columns, "x": [*columns["x"][:299], [7]]})
     bad.save_to_disk(tmp_path / "bad")
-    with pytest.raises(DataError, match=r"column 'x': got rows of \(2,\) and \(1,\), allowed: one size"):
+    with refuses(DataError, r"column 'x': got rows of \(2,\) and \(1,\), allowed: one size"):
         load(replace(spec, dataset=f"hf:{tmp_path}/bad"), 2)
     missing = bad.select(range(2)).map(
         lambda row: {"x": [1, None]},
         features=datasets.Features({"x": datasets.List(datasets.Value("uint8")), "label": datasets.Value("int64")}),
     )
     missing.save_to_disk(tmp_path / "missing")
-    with pytest.raises(DataError, match="column 'x': got one with missing numbers or rows"):
+    with refuses(DataError, "column 'x': got one with missing numbers or rows"):
         load(replace(spec, dataset=f"hf:{tmp_path}/missing"), 2)
 
 
 def test_a_disk_that_is_too_small_is_named() -> None:
-    with pytest.raises(DataError, match=r"^TMPDIR: got /.*no room for a file of 1125899\.9 GB.*a folder on a disk"):
+    with refuses(DataError, r"^TMPDIR: got /.*no room for a file of 1125899\.9 GB.*a folder on a disk"):
         allocate((2**50,), np.uint8)
 
 

@@ -17,6 +17,7 @@ from problems.models.networks import Linear, SaddleNetwork
 from problems.models.resnet import BasicBlock
 from problems.objectives.composite import linear_features
 from problems.site import Site
+from tests.refusals import refuses, spell, states
 
 FLAT_MODELS = [
     ("linear", (5,)),
@@ -137,7 +138,7 @@ def test_every_side_from_the_least_is_taken(name: str, least: int) -> None:
     for side in (least, least + 1, least + 7):
         build_model(name, (2, side, least), seed=0)
         build_model(name, (2, least, side), seed=0)
-    with pytest.raises(ModelError, match=f"at least {least}"):
+    with refuses(ModelError, f"at least {least}"):
         build_model(name, (2, least, least - 1), seed=0)
 
 
@@ -155,10 +156,10 @@ def test_seed_decides_the_weights_and_nothing_else_does(name: str, shape: tuple[
 @pytest.mark.parametrize("name", ["table3-cnn", "tutorial-cnn", "resnet20", "resnet18", "densenet121"])
 @pytest.mark.parametrize("shape", [(30,), (28, 28), (3, 32, 7)])
 def test_image_models_refuse_other_shapes(name: str, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ModelError, match=re.escape("(channels, height, width)")) as caught:
+    with refuses(ModelError, re.escape("(channels, height, width)")) as caught:
         build_model(name, shape, seed=0)
-    assert name in str(caught.value)
-    assert str(shape) in str(caught.value)
+    assert name in spell(caught.value)
+    assert str(shape) in spell(caught.value)
 
 
 def test_a_user_s_column_of_scores_is_flattened_and_its_names_stay(factories: str) -> None:
@@ -200,9 +201,9 @@ def test_a_name_that_leads_to_no_model_is_named(factories: str, name: str, words
     name = name.format(here=factories)
     with pytest.raises(ModelError) as caught:
         build_model(name, (4,), seed=0)
-    message = str(caught.value)
+    message = spell(caught.value)
     assert "\n" not in message
-    assert [word for word in [name, *words] if word not in message] == []
+    assert [word for word in [name, *words] if not states(message, word)] == []
 
 
 # Residual blocks
@@ -444,13 +445,13 @@ def test_tied_parameters_count_once_and_frozen_ones_have_no_gradient() -> None:
 
 
 def test_flat_model_refuses_what_it_cannot_carry() -> None:
-    with pytest.raises(ModelError, match="momentum=None"):
+    with refuses(ModelError, "momentum=None"):
         FlatModel(nn.Sequential(nn.BatchNorm1d(3, momentum=None), nn.Linear(3, 1), nn.Flatten(0)))
-    with pytest.raises(ModelError, match="Flatten, which has no parameters"):
+    with refuses(ModelError, "Flatten, which has no parameters"):
         FlatModel(nn.Flatten(0))
-    with pytest.raises(ValueError, match=r"torch\.float32 or torch\.float64, got torch\.float16"):
+    with refuses(ValueError, r"torch\.float32 or torch\.float64, got torch\.float16"):
         FlatModel(nn.Linear(3, 1), dtype=torch.float16)
     integers = nn.Linear(3, 1)
     integers.index = nn.Parameter(torch.zeros(2, dtype=torch.int64), requires_grad=False)
-    with pytest.raises(ModelError, match=r"got parameter 'index' of torch\.int64, allowed: floating point"):
+    with refuses(ModelError, r"got parameter 'index' of torch\.int64, allowed: floating point"):
         FlatModel(integers)

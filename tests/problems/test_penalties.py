@@ -30,6 +30,7 @@ from problems.penalties import (
     make_penalty,
     select_coordinates,
 )
+from tests.refusals import refuses
 
 DIM = 12
 GROUPS = [7, 0, 0, 7, -3, 7, 0, 5, 5, 7, -3, 5]
@@ -333,5 +334,5 @@ def test_the_nuclear_norm_acts_on_each_matrix() -> None:
     ],
 )
 def test_bad_arguments(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with refuses(ValueError, message):
         make()

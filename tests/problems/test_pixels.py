@@ -14,6 +14,7 @@ from PIL import Image
 from problems.data import DataError, DataSpec, SampleFormat, load, read_own
 from problems.data.formats.new_rows import read_array_rows
 from problems.data.formats.pixels import pixels_of, read_images
+from tests.refusals import refuses
 
 RNG = np.random.default_rng(0)
 GREY = RNG.integers(0, 256, (6, 8)).astype(np.uint8)
@@ -53,7 +54,7 @@ def test_floats_in_the_unit_interval_stay_and_others_are_refused(tmp_path: Path)
     unit[1, 1] = np.nan
     for values in (unit, DEEP.astype(np.float32), -DEEP.astype(np.float32)):
         Image.fromarray(values).save(tmp_path / "a.tif")
-        with pytest.raises(DataError, match=r"a\.tif with numbers from .* allowed: floating-point numbers from 0 to 1"):
+        with refuses(DataError, r"a\.tif with numbers from .* allowed: floating-point numbers from 0 to 1"):
             read_images([tmp_path / "a.tif"])
 
 
@@ -79,27 +80,25 @@ REFUSED = {
 def test_other_files_are_refused_by_name(tmp_path: Path, name: str) -> None:
     write, told = REFUSED[name]
     write(tmp_path / name)
-    with pytest.raises(DataError, match=f"{name}, .*{told}"):
+    with refuses(DataError, f"{name}, .*{told}"):
         read_images([tmp_path / name])
 
 
 def test_depths_do_not_mix_and_new_images_have_the_depth_of_the_training(tmp_path: Path) -> None:
     for name, array in {"8.png": GREY, "16.png": DEEP, "float.tif": (GREY / 255).astype(np.float32)}.items():
         Image.fromarray(array).save(tmp_path / name)
-    with pytest.raises(
-        DataError, match=r"16-bit images \(16\.png\) and 8-bit images \(8\.png\), allowed: images of one"
-    ):
+    with refuses(DataError, r"16-bit images \(16\.png\) and 8-bit images \(8\.png\), allowed: images of one"):
         read_images([tmp_path / "16.png", tmp_path / "8.png"])
     read = read_array_rows(tmp_path / "16.png", (1, 6, 8), DataSpec("image-folder"), 65535.0)
     np.testing.assert_array_equal(np.asarray(read.features)[0, 0], DEEP / np.float32(65535))
     for name, pixel_max in (("8.png", 4095.0), ("16.png", None), ("float.tif", 4095.0), ("16.png", 1.0)):
-        with pytest.raises(DataError, match="images, as in training"):
+        with refuses(DataError, "images, as in training"):
             read_array_rows(tmp_path / name, (1, 6, 8), DataSpec("image-folder"), pixel_max)
-    with pytest.raises(DataError, match=r"16\.png with numbers from .* to 4095, allowed: grey levels from 0 to 1023"):
+    with refuses(DataError, r"16\.png with numbers from .* to 4095, allowed: grey levels from 0 to 1023"):
         read_images([tmp_path / "16.png"], like=1023.0)
-    with pytest.raises(DataError, match="pixel-bits: got 12, with 8-bit images"):
+    with refuses(DataError, "pixel-bits: got 12, with 8-bit images"):
         read_images([tmp_path / "8.png"], bits=12)
-    with pytest.raises(DataError, match="got a 16-bit image"):
+    with refuses(DataError, "got a 16-bit image"):
         pixels_of(Image.fromarray(DEEP))
 
 
@@ -110,7 +109,7 @@ def test_arrays_of_deep_pixels_are_scaled_as_the_files_were() -> None:
     np.testing.assert_array_equal(form.scale(integers), integers / np.float32(4095))
     np.testing.assert_array_equal(form.scale(integers / 4095), form.scale(integers))
     for wrong in (integers.astype(np.uint8), integers + 1, integers.astype(float)):
-        with pytest.raises(DataError, match="pixels: got"):
+        with refuses(DataError, "pixels: got"):
             form.scale(wrong)
 
 
@@ -193,7 +192,7 @@ def test_a_class_folder_without_an_image_is_an_error(tmp_path: Path, home: str) 
         write_classes(tmp_path / home, GREY)
     (tmp_path / home / "other").mkdir()
     (tmp_path / home / "other" / "1.gif").touch()
-    with pytest.raises(DataError, match=r"other: got no image, but files 1 \.gif, allowed: files .png, "):
+    with refuses(DataError, r"other: got no image, but files 1 \.gif, allowed: files .png, "):
         load(DataSpec("image-folder", str(tmp_path), positive_label=spec.positive_label), 2)
 
 
@@ -201,7 +200,7 @@ def test_a_test_folder_without_class_folders_is_an_error(tmp_path: Path) -> None
     write_classes(tmp_path / "train", GREY)
     (tmp_path / "test").mkdir()
     Image.fromarray(GREY).save(tmp_path / "test" / "1.png")
-    with pytest.raises(DataError, match=re.escape("test: got no class folder, but files 1 .png")):
+    with refuses(DataError, re.escape("test: got no class folder, but files 1 .png")):
         load(DataSpec("image-folder", str(tmp_path)), 2)
 
 
@@ -211,9 +210,9 @@ def test_sites_report_the_depth_of_their_images(tmp_path: Path) -> None:
         write_classes(tmp_path / name, array)
         own = read_own(str(tmp_path / name), spec if pixel_max else DataSpec(**{**vars(spec), "pixel_bits": 0}), 0)
         assert own.pixel_max == pixel_max
-    with pytest.raises(DataError, match="pixel-bits: got 14, with 8-bit images"):
+    with refuses(DataError, "pixel-bits: got 14, with 8-bit images"):
         read_own(str(tmp_path / "b"), spec, 0)
-    with pytest.raises(DataError, match="pixel-bits: got 7, allowed: 0 or 8 to 16"):
+    with refuses(DataError, "pixel-bits: got 7, allowed: 0 or 8 to 16"):
         load(DataSpec("image-folder", str(tmp_path / "a"), pixel_bits=7), 2)
-    with pytest.raises(DataError, match="pixel-bits: got 12, allowed: 0 with dataset 'digits'"):
+    with refuses(DataError, "pixel-bits: got 12, allowed: 0 with dataset 'digits'"):
         load(DataSpec(pixel_bits=12), 2)

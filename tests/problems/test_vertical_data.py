@@ -13,6 +13,7 @@ from sklearn.datasets import dump_svmlight_file
 
 from problems.data import DataError, DataSpec, load
 from tests.programs import REAL, needs_real
+from tests.refusals import refuses
 from vertical.problem.blocks.base import Features
 from vertical.problem.data import VerticalData, load_vertical
 
@@ -157,7 +158,7 @@ def test_what_cannot_be_loaded_is_said(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     arguments: dict[str, object] = {"parties": 3, **changes}
-    with pytest.raises(DataError, match=message):
+    with refuses(DataError, message):
         load_vertical(DataSpec(**{"dataset": "breast-cancer", **spec}), **arguments)
 
 
@@ -165,16 +166,16 @@ def test_features_that_are_not_finite_are_located(tmp_path: Path) -> None:
     x = np.ones((20, 3))
     x[4, 2] = x[7, 2] = np.nan
     np.savez(tmp_path / "rows.npz", X=x, y=np.arange(20) % 2)
-    with pytest.raises(
-        DataError, match="features: got 2 values that are not finite, in 1 of 3 columns, the first in row 5, column 3"
+    with refuses(
+        DataError, "features: got 2 values that are not finite, in 1 of 3 columns, the first in row 5, column 3"
     ):
         load_vertical(DataSpec(dataset="npz", data_dir=str(tmp_path)), 2)
     lines = [f"{index % 2} 1:1 3:{'inf' if index == 5 else 2}" for index in range(20)]
     (tmp_path / "rows.svm").write_text("\n".join(lines))
-    with pytest.raises(
-        DataError, match="features: got 1 values that are not finite, in 1 of 3 columns, the first in row 6, column 3"
+    with refuses(
+        DataError, "features: got 1 values that are not finite, in 1 of 3 columns, the first in row 6, column 3"
     ):
         load_vertical(DataSpec(dataset="svmlight", data_dir=str(tmp_path)), 1)
     (tmp_path / "rows.svm").write_text("1 one:2\n")
-    with pytest.raises(DataError, match="cannot be read as svmlight"):
+    with refuses(DataError, "cannot be read as svmlight"):
         load_vertical(DataSpec(dataset="svmlight", data_dir=str(tmp_path)), 1)

@@ -23,6 +23,7 @@ from simulations.results.records import read_run
 from simulations.scoring.model import load
 from simulations.scoring.rows import evaluate_file
 from tests.programs import Line
+from tests.refusals import states
 
 SMALL: dict[str, Scalar] = {
     "strategy": "local-sgd",
@@ -267,5 +268,5 @@ def test_the_verdict_of_a_model_without_scores_counts_values() -> None:
 def test_what_has_no_baselines_is_refused_first(tmp_path: Path, command: Line, config: str, says: str) -> None:
     code, _, console = command("run", "--clients", "3", "-c", config, "--baselines", "--out", tmp_path / "run")
     assert code == 1
-    assert says in console
+    assert states(console, says)
     assert not (tmp_path / "run").exists()

@@ -24,6 +24,7 @@ from simulations.experiments.tuning import Tuning
 from simulations.results.output import print_json
 from tests.docs.markdown import PROJECT, blocks, codes, prose, rows, section
 from tests.programs import Line, ran
+from tests.refusals import printed, states
 from tests.simulations.fabricated import refusal
 
 TINY = 'strategy="local-sgd" model="linear" num-server-rounds=2 local-steps=1 checkpoint-every=0 pictures=false'
@@ -69,7 +70,7 @@ def test_check_says_what_a_run_would_be(
     ended, out, err = command("check", "--clients", 3, "-c", config)
     assert ended == code
     for words in told:
-        assert words in (err if code else out)
+        assert states(err if code else out, words)
     assert not list(tmp_path.iterdir())
 
 
@@ -87,7 +88,7 @@ def test_check_says_what_a_run_would_be(
 )
 @pytest.mark.parametrize("subcommand", ["run", "centralized"])
 def test_a_wrong_config(command: Line, tmp_path: Path, subcommand: str, text: str, told: str) -> None:
-    assert told in refusal(command, subcommand, "--out", tmp_path / "run", "-c", text)
+    assert states(refusal(command, subcommand, "--out", tmp_path / "run", "-c", text), told)
     assert not (tmp_path / "run").exists()
 
 
@@ -217,4 +218,5 @@ OWN = 'dataset="csv" partition="own" strategy="local-sgd" model="linear" num-ser
     ],
 )
 def test_node_configs_that_cannot_be(command: Line, options: list[Any], told: str, tmp_path: Path) -> None:
-    assert re.search(told, refusal(command, "run", "--out", tmp_path / "run", *options, "-c", OWN, "--quiet"))
+    found = refusal(command, "run", "--out", tmp_path / "run", *options, "-c", OWN, "--quiet")
+    assert re.search(printed(told), found)

@@ -13,6 +13,7 @@ from simulations.results.figure import Curve, in_common
 from simulations.results.records import BOOKKEEPING, read_run
 from tests.battery.federation import federate
 from tests.programs import Line
+from tests.refusals import states
 from tests.simulations.fabricated import RANKING, fake, refusal
 
 PNG = b"\x89PNG\r\n"
@@ -78,7 +79,7 @@ def test_wrong_input_is_one_line(command: Line, tmp_path: Path) -> None:
         ([unmeasured, "--metric", "auc"], "got 'auc', allowed: those of these runs: none, there is no evaluated round"),
         ([run, "--out", tmp_path / "file" / "below"], str(tmp_path / "file")),
     ):
-        assert told in refusal(command, "compare", *arguments)
+        assert states(refusal(command, "compare", *arguments), told)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_wrong_input_is_one_line(command: Line, tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_one_line(command: Line, tmp_path: Path, name: str, content: bytes) -> None:
     path = fake(tmp_path / "a")
     (path / name).write_bytes(content)
-    assert refusal(command, "compare", path).startswith(f"error: {path}: got what cannot be read as a run (")
+    assert states(refusal(command, "compare", path), f"error: {path}: got what cannot be read as a run (")
 
 
 def test_csv_and_picture(command: Line, tmp_path: Path) -> None:
@@ -159,7 +160,7 @@ def test_a_curve_is_called_by_what_departs_from_its_strategy_or_as_one_says(comm
     assert {"loss", "coda.stage-decay", "fedx.tau"} < {*comparison.differing}
     assert [*Comparison.of(paths, ["one", "other"]).curves("auc")] == ["one", "other"]
     told = f"--name: got 1: one, allowed: 2 different ones, for: {first.replace('  ', ' ')}; "
-    assert told in refusal(command, "compare", *paths, "--name", "one")
+    assert states(refusal(command, "compare", *paths, "--name", "one"), told)
 
 
 def test_a_picture_says_which_rows_it_shows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from simulations.experiments.expansion import Expansion
 from simulations.experiments.reports.figures import Curve, _figure, panels
 from simulations.experiments.reports.tables import results, rows, tail
 from simulations.experiments.reproduce import Reproduction
+from tests.refusals import refuses
 from tests.simulations.fabricated import Aucs, expanded, recorded
 
 SEEDS = 0.2 / 2**0.5  # the standard deviation of two seeds that are 0.2 apart
@@ -86,7 +87,7 @@ def test_numbers_of_clients_are_points_of_one_curve(tmp_path: Path) -> None:
     assert _figure(expansion, [found]).axes[0].get_xlabel() == "number of clients"
     named = expanded(tmp_path, x_axis('"clients"\nx-label = "parties"'), *changes[1:])
     assert _figure(named, [found]).axes[0].get_xlabel() == "parties"
-    with pytest.raises(ConfigError, match="would both be curve 'FedX'"):
+    with refuses(ConfigError, "would both be curve 'FedX'"):
         expanded(tmp_path, *changes[:2])
 
 

@@ -29,6 +29,7 @@ from simulations.sweeps.standings import Outcome
 from simulations.sweeps.sweep import open_sweep
 from tests.battery.federation import Exchange, Run, federate, model_of
 from tests.programs import Line
+from tests.refusals import refuses
 from tests.simulations.fabricated import Runs, adding, fake, write
 
 LOCAL = {"strategy": "local-sgd", "dataset": "breast-cancer"}
@@ -120,7 +121,7 @@ def test_the_fewest_good_replies_are_a_count_or_a_share(given: float, asked: int
 
 @pytest.mark.parametrize("wrong", [0, -1, 0.0, 1.5, True])
 def test_what_is_neither_a_count_nor_a_share_is_refused(wrong: Any) -> None:
-    with pytest.raises(ConfigError, match="min-train-nodes: got .*allowed: .*integer >= 1, or a share in"):
+    with refuses(ConfigError, "min-train-nodes: got .*allowed: .*integer >= 1, or a share in"):
         parse_run_config({"min-train-nodes": wrong})
 
 
@@ -145,7 +146,7 @@ def test_good_replies_whose_sum_overflows_end_the_run(strategy: str, of: str, tm
 
     config: dict[str, Scalar] = {"strategy": strategy, "dtype": "float64", "num-server-rounds": 4}
     config |= {"checkpoint-every": 4, "evaluate-every": 4}
-    with pytest.raises(RunFailedError, match=rf"round 3: got \d+ of \d+ values of the server's {of}.*learning-rate"):
+    with refuses(RunFailedError, rf"round 3: got \d+ of \d+ values of the server's {of}.*learning-rate"):
         federate(tmp_path / "run", config, tamper=tamper)
     assert len(Run(tmp_path / "run").lines) == 3
     whole, _ = federate(tmp_path / "whole", config)
@@ -204,7 +205,7 @@ def test_a_full_disk_is_named_by_its_path(monkeypatch: pytest.MonkeyPatch, tmp_p
         monkeypatch.setattr(os, "fsync", full)
 
     full_at = r"run/(checkpoints|columns\.json|model\.safetensors): got No space left"
-    with heard_by(fill), pytest.raises(RunFailedError, match=full_at):
+    with heard_by(fill), refuses(RunFailedError, full_at):
         federate(tmp_path / "run", {**LOCAL, "num-server-rounds": 1})
     assert not (tmp_path / "run" / "result.json").exists()
 

@@ -7,6 +7,7 @@ from flwr.app import Error, Message
 
 from tests.battery.federation import Exchange, federate
 from tests.programs import Line
+from tests.refusals import states
 from tests.simulations.fabricated import fake, refusal
 from tests.simulations.pages import Page
 
@@ -83,4 +84,4 @@ def test_wrong_input(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     fake(tmp_path / "a", auc=(), clients=None)
-    assert told in refusal(command, "report", *words)
+    assert states(refusal(command, "report", *words), told)

@@ -23,6 +23,7 @@ from simulations.sweeps.standings import Outcome, Trials
 from simulations.sweeps.sweep import open_sweep
 from tests.battery.federation import Run, federate, patients
 from tests.programs import PROJECT, Line
+from tests.refusals import refuses, states
 from tests.simulations.fabricated import fake, refusal, replace_tuning
 
 SMALL = {"model": "linear", "num-server-rounds": 3, "local-steps": 2, "checkpoint-every": 0}
@@ -130,7 +131,7 @@ GRID = ["--grid", "learning-rate=0.1,1"]
 )
 def test_wrong_input_is_one_line(command: Line, tmp_path: Path, options: list[str], parts: list[str]) -> None:
     err = refusal(command, "sweep", "--out", tmp_path / "s", "-c", TEXT, *options)
-    assert [part for part in parts if part not in err] == []
+    assert [part for part in parts if not states(err, part)] == []
     assert not (tmp_path / "s").exists()
 
 
@@ -221,7 +222,7 @@ def test_resume_keeps_what_ended_with_this_config(tmp_path: Path) -> None:
 )
 def test_resume_refuses_a_trial_of_another_config(tmp_path: Path, change: dict[str, Any], key: str) -> None:
     path = finish(begin(tmp_path), begin(tmp_path, resume=True).waiting[0])
-    with pytest.raises(ConfigError, match=f"{path.name} that has finished with another {key}, allowed: the same"):
+    with refuses(ConfigError, f"{path.name} that has finished with another {key}, allowed: the same"):
         begin(tmp_path, resume=True, **change)
     assert path.exists()
 

@@ -16,13 +16,14 @@ from apps.run_directory.artifacts import RunDirectory
 from simulations.results.target import is_card, is_onnx, is_page, is_scores, write_output
 from simulations.scoring.rows import write_scores
 from tests.battery.federation import SMALL
+from tests.refusals import refuses
 
 SCORES = pd.DataFrame({"id": ["a,b", "c"], "score": [0.0, 2.0], "probability": [0.5, 1 / (1 + np.exp(-2.0))]})
 
 
 def refused(target: Path, told: str, act: Callable[[], Any]) -> None:
     before = target.read_bytes()
-    with pytest.raises(ConfigError, match=told):
+    with refuses(ConfigError, told):
         act()
     assert target.read_bytes() == before
 
@@ -63,7 +64,7 @@ def test_other_files_are_not_replaced(tmp_path: Path, text: str) -> None:
 
 
 def test_devices_and_pages_of_others_are_not_replaced(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="which is not a regular file"):
+    with refuses(ConfigError, "which is not a regular file"):
         write_scores(SCORES, Path("/dev/null"), tmp_path / "new.csv")
     target = tmp_path / "README.md"
     target.write_text("# mine")
@@ -107,7 +108,7 @@ def test_runs_without_a_name_that_begin_at_once_are_numbered(tmp_path: Path) -> 
     config = parse_run_config({**SMALL, "output-dir": str(tmp_path), "run-name": ""})
     one, two = RunDirectory.open(config), RunDirectory.open(config)
     assert two.path.name == f"{one.path.name}-2"
-    with pytest.raises(ConfigError, match="no checkpoint|another run is writing"):
+    with refuses(ConfigError, "no checkpoint|another run is writing"):
         RunDirectory.open(
             parse_run_config({**SMALL, "output-dir": str(tmp_path), "run-name": one.path.name, "resume": True})
         )

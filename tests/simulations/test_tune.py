@@ -13,6 +13,7 @@ from simulations.experiments.expansion import expand
 from simulations.experiments.experiment import PACKAGED, find_experiment, read_experiment
 from simulations.experiments.tuned_values import find_tuned, read_tuned, shipped_path
 from tests.programs import Line
+from tests.refusals import refuses
 from tests.simulations.fabricated import Runs, adding, table, write
 
 TUNE = """
@@ -247,7 +248,7 @@ def test_a_value_that_fails_is_not_chosen(command: Line, runs: Runs, tmp_path: P
     ],
 )
 def test_a_wrong_grid(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with refuses(ConfigError, message):
         Choosing(expand(read_experiment(write(tmp_path, adding(text))), "quick"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -267,7 +268,7 @@ def test_a_wrong_tuned_toml(command: Line, runs: Runs, tmp_path: Path, before: s
     assert command("reproduce", path, "--tune", "--out", out)[0] == 0
     text = (out / "tuned.toml").read_text()
     (out / "tuned.toml").write_text(text.replace(before, after, 1))
-    with pytest.raises(ConfigError, match=message):
+    with refuses(ConfigError, message):
         expand(read_experiment(path), "quick", tuned=find_tuned(str(path), "small", "quick", out))
 
 

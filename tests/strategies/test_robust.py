@@ -19,6 +19,7 @@ from payloads.wire import ARRAYS, model_arrays, model_record
 from strategies.rounds.replies import Reply
 from strategies.rounds.robust import make_robust
 from tests.battery.federation import Exchange, federate
+from tests.refusals import refuses
 
 ROBUST = AGGREGATIONS[1:]
 HORIZONTAL = [name for name, row in ALGORITHMS.items() if row.strategy.shares_model]
@@ -97,7 +98,7 @@ def test_every_horizontal_strategy_takes_the_key(strategy: str, tmp_path: Path) 
 def test_secure_sums_allow_a_fixed_bound_alone(tmp_path: Path) -> None:
     summed: dict[str, Scalar] = {"strategy": "local-sgd", "dataset": "breast-cancer", "privacy.secure-sum": True}
     for aggregation in ROBUST:
-        with pytest.raises(ConfigError, match=f"aggregation: got '{aggregation}' with privacy.secure-sum=true"):
+        with refuses(ConfigError, f"aggregation: got '{aggregation}' with privacy.secure-sum=true"):
             parse_run_config({**summed, "aggregation": aggregation})
     bound: dict[str, Scalar] = {"aggregation": "norm-bound", "norm-bound": 0.01, "dtype": "float64"}
     masked, _ = federate(tmp_path / "masked", {**summed, **bound}, clients=4)
@@ -107,5 +108,5 @@ def test_secure_sums_allow_a_fixed_bound_alone(tmp_path: Path) -> None:
 
 
 def test_two_clients_are_too_few(tmp_path: Path) -> None:
-    with pytest.raises(RunFailedError, match="aggregation: got 'median' over 2 clients a round, allowed: 3 clients"):
+    with refuses(RunFailedError, "aggregation: got 'median' over 2 clients a round, allowed: 3 clients"):
         federate(tmp_path / "run", {"strategy": "local-sgd", "aggregation": "median"}, clients=2)

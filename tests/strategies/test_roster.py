@@ -21,6 +21,7 @@ from strategies.local_sgd import LocalSGDM, LocalSGDMRatio
 from strategies.minimax import FedSGDAMB
 from strategies.rounds.errors import StrategyError, reason_of
 from strategies.rounds.handshake import Roster, call_the_roll
+from tests.refusals import refuses
 
 
 def report(partition: int, partitions: int) -> SiteReport:
@@ -87,23 +88,23 @@ def test_late_nodes_are_waited_for_and_asked_once() -> None:
 
 def test_missing_partitions_are_named() -> None:
     app = answering(lambda partition, _: report([0, 3][partition], 5))
-    with pytest.raises(
-        StrategyError, match=r"got 2 of 5 sites within 0\.05 s, allowed: all sites; missing partitions: 1, 2, 4;"
-    ):
+    with refuses(StrategyError, r"got 2 of 5 sites within 0\.05 s, allowed: all sites; missing partitions: 1, 2, 4;"):
         call_the_roll(Nodes([7, 8], app), timeout=0.05)
-    with pytest.raises(StrategyError, match=r"handshake: got 0 of 1 sites within"):
+    with refuses(StrategyError, r"handshake: got 0 of 1 sites within"):
         call_the_roll(Nodes([]), timeout=0.05)
 
 
-def refuses(app: ClientApp, told: str) -> None:
+def refuses_roll(app: ClientApp, told: str) -> None:
     with pytest.raises(StrategyError, match=told):
         call_the_roll(Nodes([5, 6], app), timeout=0.05)
 
 
 def test_a_partition_that_cannot_be_is_refused() -> None:
-    refuses(answering(lambda partition, _: report(1, 2)), "partition 1: got two sites that claim it, allowed: one;")
+    refuses_roll(
+        answering(lambda partition, _: report(1, 2)), "partition 1: got two sites that claim it, allowed: one;"
+    )
     for wrong in (7, -1, 2):
-        refuses(answering(lambda p, n, wrong=wrong: report(p if p else wrong, n)), rf"handshake: .*{wrong}")
+        refuses_roll(answering(lambda p, n, wrong=wrong: report(p if p else wrong, n)), rf"handshake: .*{wrong}")
 
 
 def broken(partition: int, partitions: int) -> SiteReport:
@@ -113,13 +114,13 @@ def broken(partition: int, partitions: int) -> SiteReport:
 
 
 def test_a_site_that_fails_ends_the_handshake_with_its_reason() -> None:
-    refuses(answering(broken), r"handshake: a site failed, partition 1: node 6: its data is gone")
-    refuses(answering(lambda p, n: None), "without a report; is its ClientApp ours")
-    refuses(answering(lambda p, n: ConfigRecord()), r"malformed: SiteReport\.identity: missing")
+    refuses_roll(answering(broken), r"handshake: a site failed, partition 1: node 6: its data is gone")
+    refuses_roll(answering(lambda p, n: None), "without a report; is its ClientApp ours")
+    refuses_roll(answering(lambda p, n: ConfigRecord()), r"malformed: SiteReport\.identity: missing")
     uncounted = answering(lambda p, n: SiteReport(identity=np.array([p, n])))
-    refuses(uncounted, r"malformed: SiteReport\.class_counts: missing")
+    refuses_roll(uncounted, r"malformed: SiteReport\.class_counts: missing")
     assert call_the_roll(Nodes([5, 6], uncounted), timeout=5, counted=False).class_counts.tolist() == [[0, 0]] * 2
-    refuses(answering(report, lambda p: {REFUSAL: "no data here"} if p == 1 else {}), "^no data here$")
+    refuses_roll(answering(report, lambda p: {REFUSAL: "no data here"} if p == 1 else {}), "^no data here$")
 
 
 @pytest.mark.parametrize("counts", [(-1, 5), (2**62, 2**62), (3, 2**40 + 1)])
@@ -129,8 +130,8 @@ def test_a_site_with_an_impossible_number_of_rows_is_named(counts: tuple[int, in
             identity=np.array([partition, partitions]), class_counts=np.array(counts if partition else (4, 5))
         )
 
-    refuses(answering(lie), rf"malformed: partition 1: SiteReport.class_counts: got \[{counts[0]}, {counts[1]}\]")
-    refuses(answering(lambda p, n: report(p, 2**62)), f"SiteReport.identity: got partition 0 of {2**62}")
+    refuses_roll(answering(lie), rf"malformed: partition 1: SiteReport.class_counts: got \[{counts[0]}, {counts[1]}\]")
+    refuses_roll(answering(lambda p, n: report(p, 2**62)), f"SiteReport.identity: got partition 0 of {2**62}")
 
 
 def test_sites_of_different_versions_are_named(caplog: pytest.LogCaptureFixture) -> None:
@@ -155,7 +156,7 @@ def test_what_compares_two_classes_needs_both_somewhere(
 ) -> None:
     reports = tuple(SiteReport(identity=np.array([i, 2]), class_counts=np.array(counts)) for i in range(2))
     training = TrainingSettings(batch_size=2)
-    with pytest.raises(StrategyError, match=told.format(2 * counts[1], 2 * counts[0])):
+    with refuses(StrategyError, told.format(2 * counts[1], 2 * counts[0])):
         kind(training).meet(Roster((1, 2), reports))
     LocalSGDM(training).meet(Roster((1, 2), reports))
 
@@ -174,7 +175,7 @@ def test_a_sample_is_sorted_distinct_and_of_the_right_size(
     roster, wanted = roster_of(count), max(minimum, round(fraction * count))
     training = TrainingSettings(fraction_train=fraction, min_train_nodes=minimum, seed=seed)
     if wanted > count:
-        with pytest.raises(StrategyError, match=f"got {wanted} for round {server_round}, allowed: at most {count},"):
+        with refuses(StrategyError, f"got {wanted} for round {server_round}, allowed: at most {count},"):
             roster.sample(training, server_round)
         return
     places = roster.sample(training, server_round)

@@ -26,6 +26,7 @@ from strategies.vertical.meeting import (
 from strategies.vertical.strategy import find_blamed, find_culprits
 from strategies.vertical.together import check_capacity, check_simulation, meet_on
 from strategies.vfb2 import VFB2SGD
+from tests.refusals import refuses
 from vertical.injection import Injection, inject, injection_of, make_injections
 from vertical.records import (
     COUNTERS,
@@ -139,7 +140,7 @@ def test_metrics_keep_their_names_on_the_way() -> None:
     ],
 )
 def test_parties_that_cannot_meet_are_refused(parties: int, settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(StrategyError, match=told):
+    with refuses(StrategyError, told):
         VFB2SGD(None, VFB2Settings(**settings)).meet(roster_of(parties))
 
 
@@ -156,7 +157,7 @@ def test_flower_s_simulation_has_room_for_so_many() -> None:
             "parties: got 4, .*allowed: 3, the maximum that Ray runs.*num-supernodes=4 .*init-args-num-cpus=4",
         ),
     ):
-        with pytest.raises(StrategyError, match=told):
+        with refuses(StrategyError, told):
             check_simulation(parties, cores, actors)
 
 
@@ -216,11 +217,11 @@ def test_where_parties_listen() -> None:
     near, far = credentials(advertised=text("a:1")), credentials(host=1, advertised=text("b:2"))
     assert addresses_of([credentials(), credentials()], "auto", 7) == ["unix:/7-0", "unix:/7-1"]
     assert addresses_of([near, far], "auto", 7) == ["tcp:a:1", "tcp:b:2"]
-    with pytest.raises(StrategyError, match="party 1: got no address, .* on 2 hosts.*advertise"):
+    with refuses(StrategyError, "party 1: got no address, .* on 2 hosts.*advertise"):
         addresses_of([near, credentials(host=1, port=np.array([9]))], "auto", 7)
-    with pytest.raises(StrategyError, match="got 'unix' for 2 parties on 2 hosts"):
+    with refuses(StrategyError, "got 'unix' for 2 parties on 2 hosts"):
         addresses_of([near, far], "unix", 7)
-    with pytest.raises(StrategyError, match="^party 0, 2: got the same address as another party, .*own advertise"):
+    with refuses(StrategyError, "^party 0, 2: got the same address as another party, .*own advertise"):
         addresses_of([near, far, near], "auto", 7)
     # on one host the loopback will do
     parties = [credentials(port=np.array([8])), credentials(port=np.array([9]), advertised=text("b:2"))]
@@ -229,7 +230,7 @@ def test_where_parties_listen() -> None:
     hidden = credentials(host=2, advertised=text("none"))
     assert addresses_of([hidden, near, hidden], "auto", 7) == ["none:0", "tcp:a:1", "none:2"]
     assert addresses_of([hidden, hidden], "auto", 7) == ["unix:/7-0", "unix:/7-1"]
-    with pytest.raises(StrategyError, match="advertise: got 'none' at every party, 0, 1, allowed: host:port at one"):
+    with refuses(StrategyError, "advertise: got 'none' at every party, 0, 1, allowed: host:port at one"):
         addresses_of([hidden, hidden], "tcp", 7)
 
 
@@ -254,7 +255,7 @@ def held(lengths: str, rows: tuple[int, ...]) -> list[Any]:
     ],
 )
 def test_parties_whose_rows_differ_are_named(lengths: str, rows: tuple[int, ...], agreeing: str, named: str) -> None:
-    with pytest.raises(StrategyError, match=re.escape(f"{named} than {agreeing} parties, which agree")):
+    with refuses(StrategyError, re.escape(f"{named} than {agreeing} parties, which agree")):
         check_rows(held(lengths, rows), forms=True)
     assert check_rows(held("222", (9, 9, 9)), forms=True) == check_rows(held("234", (9, 9, 9))) == (8, 1)
 
@@ -283,7 +284,7 @@ def test_active_parties_are_the_first_with_labels(
 ) -> None:
     summaries = [summary(labels=np.array([bool(label)])) for label in labels]
     if isinstance(active, str):
-        with pytest.raises(StrategyError, match=re.escape(active)):
+        with refuses(StrategyError, re.escape(active)):
             choose_active(summaries, VFB2Settings(**settings))
     else:
         assert choose_active(summaries, VFB2Settings(**settings)) == active
@@ -299,7 +300,7 @@ def test_a_step_too_large_is_refused_with_the_largest(step: float, fits: bool) -
     if fits:
         check_step(step * largest, 4.0, 1, settings)
     else:
-        with pytest.raises(StrategyError, match="learning-rate: got 0.25025, allowed: below 0.25, the stable steps"):
+        with refuses(StrategyError, "learning-rate: got 0.25025, allowed: below 0.25, the stable steps"):
             check_step(step * largest, 4.0, 1, settings)
 
 

@@ -12,6 +12,7 @@ from torch import nn
 from apps.config import Scalar
 from apps.parties.blocks import read_block
 from tests.apps.vertical_runs import CSV, own_files, play
+from tests.refusals import refuses
 from vertical.policy import Policy, PolicyError
 
 Nodes = list[dict[str, Scalar]]
@@ -29,7 +30,7 @@ def nodes(tmp_path: Path) -> Nodes:
 
 
 def refused(path: Path, config: dict[str, Any], nodes: Nodes, told: str) -> None:
-    with pytest.raises(RuntimeError, match=told):
+    with refuses(RuntimeError, told):
         play(path / "refused", {**CSV, **config}, nodes)
 
 
@@ -183,7 +184,7 @@ def test_test_rows_of_several_dominators_are_not_few() -> None:
     policy = Policy(fewest_rows=100)
     policy.check_rows(100, 20)
     policy.check_rows(100, 0, 2)
-    with pytest.raises(PolicyError, match="fewest-rows: got a run of 20 test rows for 2 active parties"):
+    with refuses(PolicyError, "fewest-rows: got a run of 20 test rows for 2 active parties"):
         policy.check_rows(100, 20, 2)
 
 
