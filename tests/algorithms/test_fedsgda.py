@@ -414,7 +414,7 @@ def test_a_batch_larger_than_all_sites(tmp_path: Path) -> None:
     message = failure(tmp_path / "run", "mb", {**PL, "batch-size": 301})
     assert states(
         message,
-        "batch-size: got 301, allowed: at most 300, since all 3 sites together have 300 samples; lower batch-size",
+        "batch-size: got 301, allowed: at most 300, since all 3 sites together have 300 samples",
     )
 
 

@@ -7,7 +7,7 @@
 | T_1, T_2 | ``first``, which adds up value + mask, and ``second``, the masks |
 | xi_1 - xi_2 (output) | what the dominator, the root of both, computes |
 
-In place of the paper's Definition 4, which is not enough (docs/vertical-leaks.md), `make_pair` gives children in both trees
+The paper's Definition 4 is not enough (docs/vertical-leaks.md): `make_pair` gives children in both trees
 to the dominator alone. `benchmarks.attacks.trees` tests what any two trees hide.
 """
 

@@ -57,7 +57,7 @@ class VerticalData:
         if not 0 <= party < len(self.columns):
             got, allowed = party, f"0 to {len(self.columns) - 1}, since there are {len(self.columns)}"
             raise DataError("party", got=got, allowed=allowed, hint="choose an existing party")
-            columns = self.columns[party]
+        columns = self.columns[party]
         return _columns_of(self.train_features, columns), _columns_of(self.test_features, columns)
 
 
