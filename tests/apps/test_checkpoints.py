@@ -193,7 +193,7 @@ def test_the_refusal_says_how_to_go_on(copy: Path) -> None:
         (b"not a checkpoint", "header too large"),
         (b"PK\x03\x04" + bytes(60), "invalid header"),
         (save({"x": np.zeros(2)}), "format 'none' of version 'none', expected 'florilegium-checkpoint' of version '2'"),
-        (save({"x": np.zeros(2)}, {"format": "florilegium-checkpoint", "version": "2"}), "not what was written"),
+        (save({"x": np.zeros(2)}, {"format": "florilegium-checkpoint", "version": "2"}), "after it was written"),
     ],
 )
 def test_a_foreign_file_is_refused(content: bytes, told: str, copy: Path) -> None:

@@ -115,7 +115,7 @@ def test_parties_reach_each_other_by_tcp(tmp_path: Path) -> None:
         ({"dtype": "float32"}, "dtype: got 'float32', allowed: float64, since strategy 'vfb2-sgd'"),
         ({"partition": "dirichlet"}, "partition: got 'dirichlet', allowed: iid or consecutive"),
         ({"client-shift": 1.0}, "client-shift: got 1.0, allowed: 0"),
-        ({"dataset": "synthetic-sparse-logistic"}, "dataset: got 'synthetic-sparse-logistic', whose clients draw their own rows"),
+        ({"dataset": "synthetic-sparse-logistic"}, "got 'synthetic-sparse-logistic', whose clients draw"),
         ({"loss": "cross-entropy"}, "strategy 'vfb2-sgd', allowed: auto, vertical"),
         ({"fraction-train": 0.5}, "since strategy 'vfb2-sgd' trains a block of columns at every client"),
         ({"vfb2.problem": "ridge", "vfb2.label-epsilon": 1.0}, "vfb2.label-epsilon: got 1.0, allowed: 0"),
