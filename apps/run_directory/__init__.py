@@ -1,1 +1,1 @@
-"""What a run leaves on the server's disk."""
+"""The directory of a run on the server's disk: its files, logs and pictures."""

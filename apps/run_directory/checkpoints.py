@@ -1,4 +1,4 @@
-"""Checkpoints, from which a resumed run continues: one sealed file each."""
+"""Checkpoints, from which a resumed run continues. Each checkpoint is a sealed file."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from strategies.base import PayloadStrategy
 from strategies.rounds.replies import SiteStates
 
 CHECKPOINT_FORMAT, CHECKPOINT_VERSION = "florilegium-checkpoint", "2"
-# the part with the selected model's arrays; that of a view has its suffix
+# the part with the selected model's arrays; the part of a view has the view's suffix
 _SELECTED = "selected"
 
 
@@ -26,12 +26,13 @@ class Checkpoint:
     """A run after a round.
 
     Attributes:
-        model: the model.
-        state: the strategy's.
-        sites: the rounds of the clients' memories, a `SiteStates`.
-        best: the best value of each metric.
-        choice: what the run has chosen on validation rows.
-        data: Fingerprints of the run's data; None in a checkpoint of an older release, or for vertical runs.
+        server_round: The round.
+        model: The model.
+        state: The strategy's state.
+        sites: The rounds of the clients' memories, a `SiteStates`.
+        best: The best value of each metric.
+        choice: The run's choices on validation rows.
+        data: Fingerprints of the run's data. None in a checkpoint of an older release, or for vertical runs.
     """
 
     server_round: int
@@ -84,8 +85,9 @@ def write_checkpoint(path: Path, run: str, checkpoint: Checkpoint) -> None:
     """Write the checkpoint of a run.
 
     Args:
-        path: its name gives the round, ``round-000010.safetensors``, as `read_checkpoint` demands.
-        run: the run's token.
+        path: The file. Its name contains the round, ``round-000010.safetensors``, as `read_checkpoint` requires.
+        run: The run's token.
+        checkpoint: The checkpoint.
     """
     parts = {"model": _name(checkpoint.model), "strategy": checkpoint.state, "sites": checkpoint.sites}
     metadata = {"run": run, "round": str(checkpoint.server_round), "best": json.dumps(checkpoint.best)}
@@ -102,16 +104,16 @@ def write_checkpoint(path: Path, run: str, checkpoint: Checkpoint) -> None:
 
 
 def read_checkpoint(path: Path, run: str) -> Checkpoint:
-    """The checkpoint in a file.
+    """Return the checkpoint in a file.
 
     Raises:
-        PayloadError: it is truncated, damaged, of another version or run, or no checkpoint at all.
+        PayloadError: The file is truncated, damaged, of another version or run, or not a checkpoint.
     """
     arrays, metadata = read_sealed(path, CHECKPOINT_FORMAT, CHECKPOINT_VERSION)
     if metadata.get("run") != run:
         raise PayloadError(f"{path}: of another run: {metadata.get('run')!r}, expected {run!r}")
     if path.stem != f"round-{metadata.get('round', ''):0>6}":
-        raise PayloadError(f"{path}: of round {metadata.get('round')!r}, which its name does not say")
+        raise PayloadError(f"{path}: of round {metadata.get('round')!r}, which differs from its name")
     parts: dict[str, dict[str, NDArray[Any]]] = {"model": {}, "strategy": {}, "sites": {}}
     known = (*parts, *([_SELECTED] if _SELECTED in metadata else []))
     for name, value in arrays.items():

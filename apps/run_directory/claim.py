@@ -1,4 +1,4 @@
-"""A run's claim to its directory: no two processes write to one, and no run replaces files of another origin."""
+"""A run's claim to its directory: no two processes write to it, and no run replaces files of another origin."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BUSY = (errno.EAGAIN, errno.EACCES)
 
 
 class DirectoryClaim:
-    """A lock on the token file of a run directory, which the system drops when the process ends, in whatever way.
+    """A lock on the token file of a run directory. The system drops it when the process ends, in any way.
 
     Args:
         path: The run directory, which exists.
@@ -36,10 +36,10 @@ class DirectoryClaim:
                 got, allowed = f"{path}, to which another run is writing now", "a directory without a run under way"
                 hint = "choose another run-name (or --out), or wait for the end of that run"
                 raise ConfigError("run-name", got=got, allowed=allowed, hint=hint) from None
-            # a file system without locks: two runs that start at the same moment go undetected
+            # the file system has no locks, so two runs that start at the same moment are not detected
 
     def write_token(self) -> None:
-        """Write a token, if there is none yet."""
+        """Write a token, unless the file has one."""
         if not is_token(os.pread(self._file, 64, 0).decode(errors="replace")):
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, uuid.uuid4().hex.encode(), 0)
@@ -56,13 +56,13 @@ class DirectoryClaim:
 
 
 def check_origin(path: Path) -> None:
-    """Check that a new run would replace no file that no run has written.
+    """Check that a new run would not replace files of another origin.
 
     Args:
         path: The directory for the run, which may be missing.
 
     Raises:
-        ConfigError: There is such a file; a run's directory has a token too.
+        ConfigError: The directory has files with a run's names, but not the token of a run.
     """
     if (path / TOKEN).exists():
         return

@@ -1,6 +1,6 @@
 """The pictures of a run by round: its ranking metrics and its loss, and the figures of its sites.
 
-They do without pyplot, whose state belongs to the main thread.
+They do not use pyplot, whose state belongs to the main thread.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ RANKING = {
     "pauc_fpr30": "partial AUC, FPR up to 0.3",
     "average_precision": "average precision",
 }
-# sites up to which each has a curve of its own
+# the largest number of sites with separate curves
 _MOST_SITES = 12
 
 
 def rows_in_words(config: Mapping[str, Any]) -> str:
-    """Say on which rows a run evaluates its models.
+    """Return words for the rows on which a run evaluates its models.
 
     Args:
-        config: the keys of its config.toml.
+        config: The keys of its config.toml.
     """
     if config.get("validation-fraction"):
         return "validation rows"
@@ -49,13 +49,15 @@ def draw_curves(
     view: str = "",
     selected: int | None = None,
 ) -> None:
-    """Draw metrics by round as one PNG.
+    """Draw metrics by round as a PNG file.
 
     Args:
-        lines: those of metrics.jsonl.
-        rows: what the metrics were measured on, see `rows_in_words`.
-        view: whose metrics to draw; "" is the model itself.
-        selected: the round whose model was selected, to be marked; None: none was.
+        lines: The lines of metrics.jsonl.
+        path: The file.
+        title: The title.
+        rows: Words for the evaluated rows, see `rows_in_words`.
+        view: The view whose metrics are drawn. "" is the model itself.
+        selected: The round of the selected model, which is marked. None: no selected model.
     """
     figure, left, right = _panels((3, 2))
     for metric, label in RANKING.items():
@@ -76,17 +78,21 @@ def draw_curves(
 
 
 def has_sites(lines: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether `draw_sites` has something to draw."""
+    """Return whether the lines have figures for `draw_sites`."""
     return any(line[ROUND_FIGURES]["sites"] for line in lines if ROUND_FIGURES in line)
 
 
 def draw_sites(
     lines: Sequence[Mapping[str, Any]], path: Path, title: str, rows: str, selected: int | None = None
 ) -> None:
-    """Draw each site's AUC and Brier score by round as one PNG; of many sites those of the worst and the best.
+    """Draw each site's AUC and Brier score by round as a PNG file; of many sites only the worst and the best.
 
     Args:
-        lines: as in `draw_curves`, as the next ones.
+        lines: As for `draw_curves`.
+        path: As for `draw_curves`.
+        title: As for `draw_curves`.
+        rows: As for `draw_curves`.
+        selected: As for `draw_curves`.
     """
     from matplotlib import colormaps
 
@@ -117,7 +123,7 @@ def draw_sites(
 
 
 def _choose(curves: Mapping[int, Mapping[int, float]]) -> list[int]:
-    """The sites that are drawn: all or, of many, the lowest and the highest in the last round that has them."""
+    """Return the sites to draw: all sites or, of many, the lowest and the highest in the last round with figures."""
     if len(curves) <= _MOST_SITES:
         return sorted(curves)
     last = max(max(curve) for curve in curves.values())
@@ -136,7 +142,7 @@ def _panels(ratios: tuple[int, int]) -> tuple[Figure, Axes, Axes]:
 
 
 def _mark(selected: int | None, *panels: Axes) -> None:
-    """Mark the selected round, if there is one, and whole rounds."""
+    """Mark the selected round, if any, and label only whole rounds."""
     from matplotlib.ticker import MaxNLocator
 
     for axes in panels:

@@ -1,6 +1,6 @@
 """The pictures of a finished run: its curves and, with ``site-metrics``, ROC curves and reliability diagrams.
 
-They do without pyplot, whose state belongs to the main thread.
+They do not use pyplot, whose state belongs to the main thread.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from problems.tallies import Tally
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# sites that a legend names
+# the largest number of sites in a legend
 _NAMED = 8
 
 
 def draw_run(
     folder: Path, lines: list[dict[str, Any]], result: Mapping[str, Any], view: str, tally: Tally | None
 ) -> None:
-    """Draw what there is to draw of a run.
+    """Draw all pictures of a run.
 
     Args:
-        folder: the run directory.
-        lines: those of metrics.jsonl.
-        result: what result.json will hold.
-        view: whose curves to draw; "" is the model itself.
-        tally: the scores that its figures are of, if it has any.
+        folder: The run directory.
+        lines: The lines of metrics.jsonl.
+        result: The content of result.json.
+        view: The view whose curves are drawn. "" is the model itself.
+        tally: The counted scores of the figures in the result, if it has figures.
 
     Raises:
-        DiskFullError: there is no room.
+        DiskFullError: The disk is full.
     """
     title = f"{result['strategy']} on {result['dataset']}"
     config = tomllib.loads((folder / "config.toml").read_text("utf-8"))
@@ -76,7 +76,7 @@ def _draw(
 
 
 def _lines(result: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:
-    """The figures of each site and of all, with how their lines are drawn: the sites' thin, all's thick."""
+    """Yield the figures of each site and of all sites, with a style: thin lines for a site, a thick line for all."""
     for number, site in enumerate(result["sites"]):
         label = f"partition {site['partition']}" if number < _NAMED else None
         yield site, {"linewidth": 0.8, "alpha": 0.7, "label": label}

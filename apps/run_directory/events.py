@@ -13,7 +13,7 @@ TENSORBOARD = "tensorboard"  # in the extra "reports"
 
 
 def numbers_of(line: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a line of metrics.jsonl but its round, by name; a site's figure as ``sites/2/auc``."""
+    """Return the numbers of a line of metrics.jsonl by name, except its round. A site's figure is ``sites/2/auc``."""
     figures = line.get(ROUND_FIGURES, {"sites": []})["sites"]
     of_sites = {f"sites/{site['partition']}/{name}": site[name] for site in figures for name in FIGURES}
     numbers = {name: value for name, value in line.items() if name != "round"} | of_sites
@@ -21,10 +21,10 @@ def numbers_of(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 class Events:
-    """Writes events, if TensorBoard is installed; a file is made with the first.
+    """A writer of events, if TensorBoard is installed. The first event creates a file.
 
     Args:
-        folder: of the events.
+        folder: The folder of the events.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -32,10 +32,10 @@ class Events:
         self._writer: Any = None
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Write a round's numbers as one event; ``SummaryWriter.add_scalar`` would take longer, with one for each."""
+        """Write a round's numbers as a single event. ``SummaryWriter.add_scalar`` is slower, with an event for each."""
         if not importable(TENSORBOARD):
             return
-        # imported when first needed, since it takes a second
+        # imported here, since the import takes a second
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -46,10 +46,10 @@ class Events:
         self._writer.add_event(Event(wall_time=time.time(), step=line["round"], summary=Summary(value=values)))
 
     def close(self) -> None:
-        """Write what is left.
+        """Write the remaining events.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: The events cannot be written.
         """
         if self._writer is not None:
             self._writer.close()

@@ -1,4 +1,4 @@
-"""What a run has measured and sent so far: a line for each round, its log, the best metrics and the bytes."""
+"""The history of a run: a line for each round, the log, the best metrics and the bytes sent."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from problems.data import UNLABELLED
 from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import RoundReport
 
-# called with each line of metrics.jsonl once it is written; an exception from it ends the run
+# called with each line of metrics.jsonl after it is written; an exception from it ends the run
 ROUND_LISTENER: ContextVar[Callable[[dict[str, Any]], None] | None] = ContextVar("ROUND_LISTENER", default=None)
 
 
@@ -26,15 +26,15 @@ class History:
     """The rounds of a run.
 
     Args:
-        directory: where its lines are written.
-        rounds: how many rounds it is to have.
-        view: whose metrics the log shows; "" is the model itself.
-        steps: the keys of step sizes, in words.
+        directory: The run directory, to which the lines are written.
+        rounds: The number of rounds.
+        view: The view whose metrics the log shows. "" is the model itself.
+        steps: The keys of step sizes, in words.
 
     Attributes:
-        best: the best value of each metric by itself.
-        metrics: those of the last evaluated round.
-        bytes_up, bytes_down: of all rounds, resumed or not.
+        best: The best value of each metric.
+        metrics: The metrics of the last evaluated round.
+        bytes_up, bytes_down: The bytes of all rounds, including rounds before the run was resumed.
         warnings: The warnings about the model, with their rounds.
     """
 
@@ -50,7 +50,7 @@ class History:
         self.warnings: list[str] = []
 
     def warn(self, server_round: int, text: str) -> None:
-        """Log a warning about the model, which result.json repeats.
+        """Log a warning about the model, and add it to result.json.
 
         Args:
             server_round: The round of the model.
@@ -60,10 +60,10 @@ class History:
         self.warnings.append(f"round {server_round}: {text}")
 
     def read(self, best: Mapping[str, float]) -> None:
-        """Take over the lines of a run that is resumed.
+        """Read the lines of a resumed run.
 
         Args:
-            best: the best metrics in its checkpoint.
+            best: The best metrics in its checkpoint.
         """
         self.best = dict(best)
         for line in self.directory.lines():
@@ -74,13 +74,14 @@ class History:
     def write(
         self, server_round: int, report: RoundReport, metrics: Mapping[str, float], begun: float, exchange: float
     ) -> None:
-        """Add a round's line to metrics.jsonl and, if there is something to tell, to the log.
+        """Add a round's line to metrics.jsonl and, if the round is notable, to the log.
 
         Args:
-            report: of the round.
-            metrics: by name; empty if the round was not evaluated.
-            begun: the reading of ``time.perf_counter`` at the round's beginning.
-            exchange: seconds of it in which the server waited for clients.
+            server_round: The round.
+            report: The round's report.
+            metrics: The metrics by name. Empty if the round was not evaluated.
+            begun: The reading of ``time.perf_counter`` at the round's beginning.
+            exchange: The seconds during which the server waited for clients.
         """
         seconds = time.perf_counter() - begun
         self.bytes_up += report.bytes_up
@@ -102,7 +103,7 @@ class History:
             "server_seconds": seconds - exchange,
             **report.extras,
         }
-        # writing an event takes longer than the line, and a round without metrics has little to draw
+        # writing an event takes longer than writing the line, and a round without metrics has little to draw
         notable = bool(metrics or report.dropped or report.state_lost)
         self.directory.append(line, event=notable)
         if notable:
@@ -123,14 +124,15 @@ class History:
     def result(
         self, config: RunConfig, engine: str, roster: Roster, made: int, found: Mapping[str, Any], report: RoundReport
     ) -> dict[str, Any]:
-        """Return what result.json holds.
+        """Return the content of result.json.
 
         Args:
-            engine: what carried the messages.
-            roster: the sites that joined.
-            made: the last round.
-            found: what else there is to say of the models that the run leaves.
-            report: of the exchanges after the last round.
+            config: The run config.
+            engine: The name of the engine that carried the messages.
+            roster: The sites that joined.
+            made: The last round.
+            found: Further entries about the final models.
+            report: The report of the exchanges after the last round.
         """
         warnings = [*self.watch.lasting, *self.warnings]
         after = {"dropped": {str(site): why for site, why in report.dropped.items()}}
@@ -155,7 +157,7 @@ class History:
         }
 
     def tell_result(self, result: Mapping[str, Any], config: RunConfig) -> None:
-        """Log the figures of sites, and as the last line the metrics and which sites were missing."""
+        """Log the figures of sites and, in the last line, the metrics and the missing sites."""
         for text in describe_in_words(result, config):
             log(INFO, "%s", text)
         missing = in_words(result["dropped"], result["rounds"])
@@ -172,7 +174,7 @@ class History:
 
 
 def _training_rows(config: RunConfig, roster: Roster) -> list[dict[str, int]] | None:
-    """What each site said before round 1 of the rows it trains on; None where sites hold columns, or rows no labels."""
+    """Return each site's number of training rows before round 1; None if sites have columns, or rows without labels."""
     if not config.algorithm.strategy.counts_samples or config.data.dataset in UNLABELLED:
         return None
     return [

@@ -7,36 +7,36 @@ from typing import Any
 from apps.evaluation.metric_names import add_suffix
 from strategies.rounds.errors import way_out
 
-# consecutive rounds, or evaluations, before a warning
+# the number of consecutive rounds or evaluations that lead to a warning
 RUNNING = 3
 # AUC and standardised partial AUCs of scores without information
 CHANCE = 0.5
-# an AUC that no real question has after so few rounds
+# an AUC that no real question reaches within so few rounds
 ANSWERED, FIRST_ROUNDS = 0.999, 3
-# limits of a sentence: sites that it names, and characters of a site's reason
+# limits of a sentence: the sites that it names, and the characters of a site's reason
 _NAMED, _LONGEST = 8, 160
 _BELOW = (
-    f"auc has been below one half in {RUNNING} evaluations running: look whether positive-label is the label that is "
-    "meant, at all sites; else lower "
+    f"auc has been below one half in {RUNNING} evaluations in a row: check that positive-label is the intended label "
+    "at all sites; else lower "
 )
 _ANSWERED = (
-    f"auc is above {ANSWERED} after so few rounds: look whether a column contains the answer, or whether training rows "
-    "occur among the test rows"
+    f"auc is above {ANSWERED} after so few rounds: check whether a column contains the answer, or whether training "
+    "rows occur among the test rows"
 )
 _CONSTANT = (
-    "the model gives every row the same score (auc is one half): it has learnt nothing, or steps that were too large "
-    "have ended it; look whether the features vary, and lower "
+    "the model gives every row the same score (auc is one half): it has learnt nothing, or too large steps have spoilt "
+    "it; check whether the features vary, and lower "
 )
 _EXPLODED = "loss {now:.3g} on the evaluated rows, after {first:.3g} at first: the run diverges; lower "
 EXPLODING = 1000.0
-"""A loss so many times as large as the first one, or as 1, is a warning."""
+"""The factor of the loss, relative to the first loss or to 1, that leads to a warning."""
 LASTING = ("constant", "exploded")
-"""Warnings that result.json repeats."""
+"""The kinds of warnings that are also in result.json."""
 WITH_MISSING = "finished, with sites missing"
 
 
 def dropped_sites(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Count in how many rounds each site was dropped, from the lines of metrics.jsonl.
+    """Count the rounds in which each site was dropped, from the lines of metrics.jsonl.
 
     Returns:
         Partition id (as text) of each dropped site -> its number of ``rounds`` and the last ``reason``.
@@ -49,11 +49,11 @@ def dropped_sites(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any
 
 
 def in_words(dropped: Mapping[str, Mapping[str, Any]], rounds: int) -> str:
-    """Say which sites were dropped, how often, and why.
+    """Return the dropped sites in words, with the number of rounds and the reason.
 
     Args:
-        dropped: from `dropped_sites`.
-        rounds: how many the run has.
+        dropped: The dropped sites, from `dropped_sites`.
+        rounds: The number of rounds of the run.
     """
     named = [
         f"partition {site} in {one['rounds']} of {rounds} rounds ({_cut(one['reason'])})"
@@ -67,11 +67,11 @@ def _cut(reason: str) -> str:
 
 
 class Watch:
-    """Reads a run's rounds one by one and gives the warnings for its user, each only once.
+    """A watch over a run's rounds, which returns warnings for the user, each only once.
 
     Args:
-        view: the view whose AUC the run shows; "" is the model itself.
-        steps: the keys of step sizes, in words.
+        view: The view whose AUC the run shows. "" is the model itself.
+        steps: The keys of step sizes, in words.
 
     Attributes:
         lasting: The warnings of `LASTING` kinds so far, with their rounds.
@@ -80,19 +80,19 @@ class Watch:
     def __init__(self, view: str, steps: str) -> None:
         self._view = view
         self._steps = steps
-        # site -> consecutive drops in rounds that asked it; and consecutive evaluations with an AUC below 1/2
+        # site -> consecutive drops in rounds that asked it
         self._dropped: dict[str, int] = {}
-        self._below = 0
-        self._first: float | None = None  # loss
+        self._below = 0  # consecutive evaluations with an AUC below 1/2
+        self._first: float | None = None  # the first loss
         self._said: set[str] = set()
         self.lasting: list[str] = []
 
     def take(self, line: Mapping[str, Any], answered: Iterable[int]) -> list[str]:
-        """The warnings that are due after a round.
+        """Return the new warnings after a round.
 
         Args:
-            line: the round's, as metrics.jsonl has it.
-            answered: the partition ids whose replies were used. A site neither among them nor dropped was not asked.
+            line: The round's line of metrics.jsonl.
+            answered: The partition ids whose replies were used. Other sites were not asked, unless they were dropped.
         """
         found = [*self._sites(line["dropped"], set(map(str, answered))), *self._scores(line)]
         new = [text for what, text in found if what not in self._said]
@@ -107,7 +107,7 @@ class Watch:
         for site, reason in dropped.items():
             if self._dropped[site] >= RUNNING:
                 advice = way_out(reason, self._steps)
-                yield site, f"partition {site} was dropped {RUNNING} rounds running ({_cut(reason)}): {advice}"
+                yield site, f"partition {site} was dropped in {RUNNING} rounds in a row ({_cut(reason)}): {advice}"
 
     def _scores(self, line: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if (loss := line.get(add_suffix("loss", self._view))) is not None:
@@ -122,7 +122,7 @@ class Watch:
         self._below = self._below + 1 if auc < CHANCE else 0
         if self._below >= RUNNING:
             yield "below", _BELOW + self._steps
-        # Equal scores are ties, so their ROC curve is the diagonal, and the partial areas are at chance level too.
+        # Equal scores are ties: their ROC curve is the diagonal, so the partial areas are at chance level too.
         areas = [line.get(add_suffix(name, self._view), 0.0) for name in ("pauc_fpr30", "pauc_fpr50")]
         if all(math.isclose(area, CHANCE) for area in (auc, *areas)):
             yield "constant", _CONSTANT + self._steps

@@ -1,4 +1,4 @@
-"""Whether a resumed run has the data that it began with: fingerprints of them in each checkpoint."""
+"""The check that a resumed run has the same data as at its start, by fingerprints in each checkpoint."""
 
 import hashlib
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from problems.data import DataError, FederatedData
 from problems.data.fingerprints import DIGEST_BYTES, Fingerprint, digest_rows
 
 DATA, KEYS = "data", "keys"
-# A record: fingerprints by the name of a site or "data", and under `KEYS` the marks of the sites' keys.
+# A record contains fingerprints by the name of a site or "data", and under `KEYS` the marks of the sites' keys.
 Record = dict[str, Any]
 
 
@@ -59,22 +59,22 @@ def record_sites(reports: Sequence[SiteReport]) -> Record:
 
 
 def compare_data(before: Record | None, now: Record, config: RunConfig) -> None:
-    """Refuse to resume a run with other data; warn about data that cannot be compared.
+    """Refuse to resume a run with other data, and warn about data that cannot be compared.
 
     Args:
-        before: The record in the checkpoint; None if it was written by a release without records.
+        before: The record in the checkpoint. None if a release without records wrote the checkpoint.
         now: The record of the resumed run.
-        config: The run's configuration.
+        config: The run config.
 
     Raises:
-        ConfigError: Names the site or the file, and what differs.
+        ConfigError: The data differ. The error names the site or the file, and the difference.
     """
     if before is None:
         log(WARNING, "resume: the checkpoint has no fingerprint of the data, so they are not compared")
         return
     here, there = (set(record) - {KEYS} for record in (now, before))
     if here != there:
-        got, allowed = f"data of {_join(here)}", f"data of {_join(there)}, as when the run began"
+        got, allowed = f"data of {_join(here)}", f"data of {_join(there)}, as at the start of the run"
         raise ConfigError("resume", got=got, allowed=allowed, hint="start the same sites, or begin a new run")
     keys, old_keys = ({**record.get(KEYS, {})} for record in (now, before))
     unknown = []
@@ -92,7 +92,7 @@ def compare_data(before: Record | None, now: Record, config: RunConfig) -> None:
             raise ConfigError(
                 f"resume: {place}",
                 got=f"{difference}{where} than the run in its checkpoint",
-                allowed="the data that the run began with",
+                allowed="the data at the start of the run",
                 hint="restore the data, or begin a new run",
             )
     if unknown:

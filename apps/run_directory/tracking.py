@@ -20,8 +20,8 @@ from problems.files import write_atomic
 
 KEPT = "tracking.json"
 PAUSE = 60.0  # seconds from a failure to the next attempt
-# A server that does not answer must not hold up the training for long, MLflow's own limits being minutes; nothing is to
-# be sent anywhere else; and a folder is what tracking-uri asks for. What the environment says already is left as it is.
+# A server that does not answer must not delay the training for long, and MLflow's own limits are minutes. Telemetry is
+# off, and folders are allowed, since tracking-uri may name one. Variables that are already set are not changed.
 _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -33,15 +33,15 @@ _ARTIFACTS = ("config.toml", "metrics.jsonl", "columns.json", "model*.safetensor
 
 
 class Tracker:
-    """One run in MLflow. None of its failures ends the run: the first is logged, and what was not sent waits.
+    """A run in MLflow. Failures do not end the run: the first failure is logged, and unsent data wait.
 
-    A run that is resumed goes on in MLflow too, where only the rounds are added that are not there.
+    A resumed run continues in MLflow too, and only its missing rounds are added.
 
     Args:
-        config: the run's; it has the server and the experiment.
-        folder: the run directory.
-        engine: what carries the run's messages, for a tag.
-        lines: returns the lines of metrics.jsonl so far.
+        config: The run config, with the server and the experiment.
+        folder: The run directory.
+        engine: The name of the engine that carries the messages, for a tag.
+        lines: Returns the lines of metrics.jsonl so far.
 
     Raises:
         MissingExtraError: MLflow is not installed.
@@ -63,31 +63,35 @@ class Tracker:
         """Add a round's numbers.
 
         Args:
-            line: of metrics.jsonl, which has it already.
-            send: whether it is sent now; if not, it is with the next.
+            line: The line, after it was written to metrics.jsonl.
+            send: Whether to send it now, instead of together with the next line.
         """
         self._waiting.append(line)
         if send:
             self._attempt(self._send)
 
     def finish(self) -> None:
-        """Send what is left and the run's files, and end it."""
+        """Send the remaining numbers and the run's files, and end the run in MLflow."""
         self._again = 0.0
         self._attempt(lambda: self._end("FINISHED", [path for name in _ARTIFACTS for path in self._folder.glob(name)]))
 
     def fail(self, reason: str) -> None:
-        """Say why the run has no result, if it has begun in MLflow."""
+        """Mark the run as failed, if it has begun in MLflow.
+
+        Args:
+            reason: The reason why the run has no result.
+        """
         if self._run:
             self._again = 0.0
             self._attempt(lambda: self._end("FAILED", (), reason))
 
     def _attempt(self, call: Callable[[], None]) -> None:
-        """Call, unless the last attempt failed a moment ago; an error is no more than a warning, and that once."""
+        """Call a function, unless the last attempt has just failed. Only the first of several errors is logged."""
         if time.monotonic() < self._again:
             return
         try:
             call()
-        except Exception as error:  # MLflow's own, those of the libraries below it, or the disk's
+        except Exception as error:  # errors of MLflow, of its libraries, or of the disk
             self._again = time.monotonic() + PAUSE
             if not self._failing:
                 text = "nothing is tracked at %s for now (%s); the run goes on"
@@ -117,10 +121,10 @@ class Tracker:
             del self._waiting[: len(some)]
 
     def _open(self) -> Any:
-        """Return the client, with the run begun, or found again."""
+        """Return the client, after the run was begun or found in MLflow."""
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        from mlflow import MlflowClient  # imported when first needed, since it takes a second or two
+        from mlflow import MlflowClient  # imported here, since the import takes a second or two
 
         if self._client is None:
             self._client = MlflowClient(tracking_uri=self._place["uri"])
@@ -132,7 +136,7 @@ class Tracker:
         return self._client
 
     def _find_again(self) -> set[int] | None:
-        """The rounds that are in MLflow already; None if the run is not there, or was somewhere else."""
+        """Return the rounds that MLflow already has; None if it does not have the run, or has another server."""
         from mlflow.exceptions import MlflowException
 
         kept = json.loads((self._folder / KEPT).read_text("utf-8"))
@@ -174,5 +178,5 @@ class Tracker:
 
 
 def _plain(name: str) -> str:
-    """A name with the characters that MLflow allows."""
+    """Return a name with only the characters that MLflow allows."""
     return re.sub(r"[^\w\-. /]", "_", name)

@@ -1,4 +1,4 @@
-"""The versions of the software that decides a result, the project's own among them."""
+"""The versions of the software that determines a result, including the project's own version."""
 
 import platform
 import tomllib
@@ -10,7 +10,7 @@ _PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
 def project_version() -> str:
-    """The version of the running code: of its checkout or app bundle, else of the installed package."""
+    """Return the version of the running code: of its checkout or app bundle, else of the installed package."""
     try:
         project = tomllib.loads(_PYPROJECT.read_text("utf-8"))["project"]
         if project["name"] == NAME:
@@ -24,7 +24,7 @@ def project_version() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the software that decides a result."""
+    """Return the versions of the software that determines a result."""
     found = {"python": platform.python_version(), NAME: project_version()}
     for package in ("flwr", "torch", "numpy", "scikit-learn"):
         try:

@@ -1,1 +1,1 @@
-"""What a node holds of a run's data, and what it keeps of a run on its disk."""
+"""A node's data in a run, and the files and caches that it keeps of a run."""

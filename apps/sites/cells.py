@@ -1,4 +1,4 @@
-"""The least cell of a site with a file of its own: which counts of its rows it reveals.
+"""The least cell of a site with its own file: the smallest count of rows that the site reveals.
 
 The owner sets `least-cell` in the site's settings. No key of a run config can lower it.
 """
@@ -30,14 +30,14 @@ def least_cell(node: Mapping[str, Scalar]) -> int:
 
 
 def check_classes(rows: SiteRows, least: int) -> None:
-    """Refuse to train with a class of too few rows, since the training weights reveal the number of rows of each class.
+    """Refuse to train with too few rows of a class, since the training weights reveal the number of rows of each class.
 
     Args:
         rows: The site's rows.
         least: The least cell.
 
     Raises:
-        DataError: A class has fewer training rows than the least cell, but some.
+        DataError: A class has at least one training row, but fewer than the least cell.
     """
     if is_small(rows.class_counts(rows.train_rows), least):
         raise DataError(
@@ -57,7 +57,8 @@ def held_out_counts(rows: SiteRows, places: NDArray[np.int64], least: int) -> ND
         least: The least cell.
 
     Returns:
-        (2,) numbers; zeros if a class has fewer rows than the least cell, but some. Its site then counts no scores.
+        The numbers (2,). Both are 0 if a class has at least one row, but fewer than the least cell. The site then
+        counts no scores.
     """
     counts = np.array(rows.class_counts(places))
     return np.zeros_like(counts) if is_small(counts, least) else counts
@@ -71,14 +72,14 @@ def common_labels(rows: SiteRows, least: int) -> tuple[tuple[str, ...], tuple[st
         least: The least cell.
 
     Raises:
-        DataError: A class has rows, but none of its values has enough.
+        DataError: A class has rows, but none of its label values has enough rows.
     """
     named = []
     for values, counts in zip(rows.label_values, rows.label_rows, strict=True):
         common = tuple(value for value, count in zip(values, counts, strict=True) if count >= least)
         if values and not common:
             allowed = f"a value of {least} rows or more in each class ({LEAST} of the site's settings)"
-            hint = f"join rare labels, or let the site's owner set {LEAST} to 1"
+            hint = f"merge rare labels, or let the site's owner set {LEAST} to 1"
             raise DataError("labels", got="only rarer values in a class", allowed=allowed, hint=hint)
         named.append(common)
     return named[0], named[1]

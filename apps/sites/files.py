@@ -1,7 +1,7 @@
 """Files that are complete or absent: written under another name, flushed to disk, then renamed.
 
-A *sealed* file holds named arrays in safetensors, and in its metadata its format, its version and a hash of everything
-else in it, so that a truncated or changed file is noticed.
+A *sealed* file contains named arrays in safetensors. Its metadata contain its format, its version and a hash of all
+other content, so a truncated or changed file is detected.
 """
 
 import hashlib
@@ -23,21 +23,23 @@ FORMAT, VERSION, SEAL = "format", "version", "sha256"
 def write_tensors(
     path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str], *, private: bool = False
 ) -> None:
-    """Write named arrays as one safetensors file, atomically.
+    """Write named arrays as a safetensors file, atomically.
 
     Args:
-        metadata: texts by name, which stand in the file's header.
-        private: as for `write_atomic`.
+        path: The path of the file.
+        arrays: The arrays by name.
+        metadata: Texts by name, for the file's header.
+        private: As for `write_atomic`.
     """
     contiguous = {name: value.copy(order="C") for name, value in arrays.items()}
     write_atomic(path, save_tensors(contiguous, dict(metadata)), private=private)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """Named arrays and metadata of a safetensors file; nothing in it is executed.
+    """Return the named arrays and the metadata of a safetensors file. Nothing in the file is executed.
 
     Raises:
-        PayloadError: the file is missing, truncated or not safetensors, or holds number types that NumPy lacks.
+        PayloadError: The file is missing, truncated or not safetensors, or has number types that NumPy lacks.
     """
     try:
         with safe_open(path, framework="numpy") as file:
@@ -46,7 +48,7 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     except (SafetensorError, OSError, AttributeError, TypeError, ValueError) as error:
         raise PayloadError(f"{path}: {error}") from None
     for name, value in arrays.items():
-        if value.dtype.kind not in "biuf":  # where another package has taught NumPy further types
+        if value.dtype.kind not in "biuf":  # another package may register further types with NumPy
             raise PayloadError(f"{path}: {name} has number type {value.dtype}")
     return arrays, metadata
 
@@ -60,28 +62,32 @@ def write_sealed(
     *,
     private: bool = False,
 ) -> None:
-    """Write a sealed file, atomically; ``private``: as for `write_atomic`.
+    """Write a sealed file, atomically.
 
     Args:
-        kind: the name of its format, which `read_sealed` compares, as it does the version.
-        metadata: further texts by name.
+        path: The path of the file.
+        kind: The name of the format. `read_sealed` compares it and the version.
+        version: The version of the format.
+        arrays: The arrays by name.
+        metadata: Further texts by name.
+        private: As for `write_atomic`.
     """
     header = {**metadata, FORMAT: kind, VERSION: version}
     write_tensors(path, arrays, {**header, SEAL: _seal(arrays, header)}, private=private)
 
 
 def read_sealed(path: Path, kind: str, version: str) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """Named arrays and metadata of a sealed file.
+    """Return the named arrays and the metadata of a sealed file.
 
     Raises:
-        PayloadError: it is missing, truncated, of another format or version, or changed since it was written.
+        PayloadError: The file is missing, truncated, of another format or version, or changed since it was written.
     """
     arrays, metadata = read_tensors(path)
     got = metadata.get(FORMAT, "none"), metadata.get(VERSION, "none")
     if got != (kind, version):
         raise PayloadError(f"{path}: format {got[0]!r} of version {got[1]!r}, expected {kind!r} of version {version!r}")
     if metadata.pop(SEAL, "") != _seal(arrays, metadata):
-        raise PayloadError(f"{path}: its content is not what was written (sha256)")
+        raise PayloadError(f"{path}: its content was changed after it was written (sha256)")
     return arrays, metadata
 
 

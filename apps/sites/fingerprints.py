@@ -1,4 +1,4 @@
-"""A site's fingerprint of its file: keyed digests, whose key never leaves the site, by which a resumed run compares."""
+"""A site's fingerprint of its file: keyed digests, which a resumed run compares. The key never leaves the site."""
 
 import os
 from collections.abc import Mapping
@@ -21,13 +21,13 @@ KEY_FILE, KEY_BYTES = "fingerprint-key", 32
 def add_fingerprint(
     report: SiteReport, config: RunConfig, node: Mapping[str, Any], local: Mapping[str, Any]
 ) -> SiteReport:
-    """Return a site's report with keyed digests of its rows, if it has a file and a folder to keep the key in.
+    """Return a site's report with keyed digests of its rows, if it has a file, and a folder for the key.
 
     Args:
         report: The report.
-        config: The run's configuration; without checkpoints nothing is added.
+        config: The run config. Without checkpoints nothing is added.
         node: The node config.
-        local: The paths that the message brings.
+        local: The paths in the message.
     """
     base = base_folder(node, local)
     if base is None or not reads_own(config) or not config.training.checkpoint_every:
@@ -35,13 +35,13 @@ def add_fingerprint(
     rows = own_rows(config, node, report.partition_id)
     parts = [rows.train_rows, rows.evaluated_rows, *([] if rows.validation_rows is None else [rows.test_rows])]
     key = _read_key(base / KEY_FILE)
-    mark = digest_rows(rows.features, rows.labels, [], key)  # the same as long as the key is
+    mark = digest_rows(rows.features, rows.labels, [], key)  # the same for the same key
     content = digest_rows(rows.features, rows.labels, parts, key)
     return replace(report, fingerprint=np.frombuffer(bytes.fromhex(mark + content), dtype=np.uint8))
 
 
 def _read_key(path: Path) -> bytes:
-    """The key in a file that only its owner can read; drawn if there is none."""
+    """Return the key in a file that only its owner can read. A missing key is drawn."""
     with lock_file(path) as file:
         key = file.read()
         if len(key) != KEY_BYTES:

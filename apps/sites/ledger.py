@@ -1,7 +1,7 @@
-"""What a site has told: one file of its ``state-dir``, which outlives runs and SuperNodes.
+"""A site's disclosure ledger: a file of its ``state-dir``, which outlives runs and SuperNodes.
 
-It counts what leaves the site over the life of its file, by the owner's limits ``most-handshakes`` and
-``most-evaluations``, and keeps of each run what must not be forgotten while the run lasts.
+It counts the site's answers over the life of its file, against the owner's limits ``most-handshakes`` and
+``most-evaluations``. It also stores the records of each run that must survive a restart during the run.
 """
 
 import contextlib
@@ -25,31 +25,31 @@ NAME = "answers.json"
 HANDSHAKES, EVALUATIONS = "handshakes", "evaluations"
 LIMITS = {HANDSHAKES: "most-handshakes", EVALUATIONS: "most-evaluations"}
 _FILES, _RUNS = "files", "runs"
-# three times 0.1 are a bit more than 0.3 in floating point
+# three times 0.1 is a bit more than 0.3 in floating point
 _ROUNDING = 1e-9
-# of a record in a context: whose it is
+# key of the run and the node that own a record in a context
 _RUN = "run"
 
 
 @contextlib.contextmanager
 def open_ledger(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield a site's ledger, which is written back unless the enclosed work fails; a lock keeps others out.
+    """Yield a site's ledger under a lock, and write it back unless the enclosed work fails.
 
     Args:
-        folder: the site's ``state-dir``; it is made if it is missing.
+        folder: The site's ``state-dir``. It is created if it is missing.
 
     Raises:
-        ConfigError: the file is damaged.
+        ConfigError: The file is damaged.
     """
     path = folder / NAME
     with lock_file(path.with_suffix(".lock")):
         try:
             ledger: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {_FILES: {}, _RUNS: {}}
             if not all(isinstance(ledger[part], dict) for part in (_FILES, _RUNS)):
-                raise TypeError("its parts are no mappings")
+                raise TypeError("its parts are not mappings")
         except (ValueError, LookupError, TypeError) as error:
-            hint = "bring back a copy: without it the site counts anew what it has told"
-            raise ConfigError(STATE_DIR, got=f"{path}: {error}", allowed="a whole ledger", hint=hint) from None
+            hint = "restore a copy: without the ledger the site counts its answers from 0 again"
+            raise ConfigError(STATE_DIR, got=f"{path}: {error}", allowed="an undamaged ledger", hint=hint) from None
         yield ledger
         write_atomic(path, json.dumps(ledger).encode(), private=True)
 
@@ -58,7 +58,7 @@ def check_limits(node: Mapping[str, Scalar]) -> None:
     """Check the keys of `LIMITS` in a node config.
 
     Raises:
-        ConfigError: There is no ``state-dir`` to count in.
+        ConfigError: A limit is set without a ``state-dir``, in which the site counts.
     """
     for key in LIMITS.values():
         if node.get(key, 0):
@@ -66,29 +66,31 @@ def check_limits(node: Mapping[str, Scalar]) -> None:
 
 
 def check_folder(node: Mapping[str, Scalar], key: str) -> None:
-    """Check that a node config has a ``state-dir`` that is the same folder wherever the SuperNode was started.
+    """Check that a node config has a ``state-dir`` with an absolute path.
 
     Args:
-        key: of the node config, which needs it.
+        node: The node config.
+        key: The key of the node config that needs it.
 
     Raises:
-        ConfigError: it has not.
+        ConfigError: The ``state-dir`` is missing, or its path is relative.
     """
     folder = state_dir(node)
     if folder is None or not folder.is_absolute():
         got = f"no {STATE_DIR}" if folder is None else f"{STATE_DIR}={str(folder)!r}, which is relative"
-        allowed = f"that with the whole path of a {STATE_DIR}, where the site counts"
-        raise ConfigError(key, got=got, allowed=allowed, hint="change the site's settings")
+        allowed = f"{key} together with the absolute path of a {STATE_DIR}, in which the site counts"
+        raise ConfigError(key, got=got, allowed=allowed, hint=f"set {STATE_DIR} in the site's settings")
 
 
 def count_answer(node: Mapping[str, Scalar], what: str) -> None:
-    """Count an answer that a site is about to give, if its owner limits how many there may be of its file.
+    """Count an answer that a site is about to send, if its owner limits the answers about its file.
 
     Args:
-        what: one of `LIMITS`.
+        node: The node config.
+        what: The kind of answer, a key of `LIMITS`.
 
     Raises:
-        ConfigError: the owner allows no more; or as for `check_limits` and `open_ledger`.
+        ConfigError: The owner's limit is reached; or as for `check_limits` and `open_ledger`.
     """
     check_limits(node)
     most, folder = int(node.get(LIMITS[what], 0)), state_dir(node)
@@ -98,21 +100,21 @@ def count_answer(node: Mapping[str, Scalar], what: str) -> None:
         told = ledger[_FILES].setdefault(_digest(node), {})
         if told.get(what, 0) >= most:
             got = f"a request for more {what} than this site's settings allow"
-            allowed = f"{most} of one file over all runs"
+            allowed = f"{most} for a file over all runs"
             raise ConfigError(LIMITS[what], got=got, allowed=allowed, hint="ask the owner of the data")
         told[what] = told.get(what, 0) + 1
 
 
 def pledge_epsilon(context: Context, epsilon: float, most: float) -> None:
-    """Add a run's epsilon to those of the earlier runs on a site's file, once for each run.
+    """Add a run's epsilon to the epsilons of earlier runs on a site's file, once for each run.
 
     Args:
-        context: the node's, which has a ``state-dir``.
-        epsilon: of the run.
-        most: the largest sum.
+        context: The node's context. Its node config has a ``state-dir``.
+        epsilon: The run's epsilon.
+        most: The largest sum.
 
     Raises:
-        ConfigError: the sum is larger; or as for `open_ledger`.
+        ConfigError: The sum is too large; or as for `open_ledger`.
     """
     folder = state_dir(context.node_config)
     assert folder is not None
@@ -127,7 +129,7 @@ def pledge_epsilon(context: Context, epsilon: float, most: float) -> None:
 
 
 def _digest(node: Mapping[str, Scalar]) -> str:
-    """A hash of the content of a node's file, or of all files of its folder."""
+    """Return a hash of the content of a node's file, or of all files of its folder."""
     path = Path(str(node.get(DATA_PATH, NOTHING))).expanduser()
     files = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
     whole = hashlib.sha256()
@@ -136,7 +138,7 @@ def _digest(node: Mapping[str, Scalar]) -> str:
             if file.is_file():
                 with file.open("rb") as content:
                     whole.update(hashlib.file_digest(content, "sha256").digest())
-    except OSError as error:  # whose own text names the file, and a file of a folder may be named after a patient
+    except OSError as error:  # its own text names the file, and a file may be named after a patient
         got, allowed = f"files that cannot be read ({error.strerror})", "files that can be read"
         raise ConfigError(DATA_PATH, got=got, allowed=allowed, hint="change their permissions") from None
     return whole.hexdigest()
@@ -144,24 +146,26 @@ def _digest(node: Mapping[str, Scalar]) -> str:
 
 @contextlib.contextmanager
 def open_record(context: Context, place: int, name: str) -> Iterator[dict[str, Any]]:
-    """Yield what a node must know in its run's next messages, {} at first; it is kept unless the enclosed work fails.
+    """Yield a record for the run's next messages, {} at first, and store it unless the enclosed work fails.
 
-    With a ``state-dir`` it stands in the ledger, which is locked meanwhile, so that of two messages that arrive at once
-    one sees what the other has kept. Without, it stands in the node's context, of which each message has a copy.
+    With a ``state-dir``, the record is stored in the ledger. The ledger is locked while it is open, so two simultaneous
+    messages see each other's changes. Without a ``state-dir``, the record is in the node's context, of which each
+    message has a copy.
 
     Args:
-        place: the node's partition id; runs and nodes may share a folder.
-        name: of the record, whose values are numbers and texts.
+        context: The node's context.
+        place: The node's partition id. Runs and nodes may share a folder.
+        name: The name of the record. Its values are numbers and texts.
 
     Raises:
-        ConfigError: as for `open_ledger`.
+        ConfigError: As for `open_ledger`.
     """
     run, folder = f"{context.run_id}/{place}", state_dir(context.node_config)
     if folder is not None:
         with open_ledger(folder) as ledger:
             yield ledger[_RUNS].setdefault(run, {}).setdefault(name, {})
         return
-    # Flower hands the context of one run on to the next one of a series.
+    # Flower passes the context of a run on to the next run of a series.
     kept = dict(find(context.state, name, ConfigRecord) or {})
     record = kept if kept.pop(_RUN, "") == run else {}
     yield record
@@ -170,8 +174,7 @@ def open_record(context: Context, place: int, name: str) -> Iterator[dict[str, A
 
 @contextlib.contextmanager
 def one_at_a_time(context: Context, place: int) -> Iterator[None]:
-    """Hold a node's other messages back while the enclosed work lasts, in whatever process; without a ``state-dir``, do
-    nothing."""
+    """Delay a node's other messages, in any process, while the enclosed work lasts. Needs a ``state-dir``."""
     folder = state_dir(context.node_config)
     with contextlib.nullcontext() if folder is None else lock_file(folder / f"client-{place}.lock"):
         yield

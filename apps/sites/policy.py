@@ -1,7 +1,7 @@
-"""What the owner of a site's file demands of a run: keys of the site's settings, checked before any data are read.
+"""The demands of a site's owner on a run: keys of the site's settings, checked before any data are read.
 
-A key of the run config that says how the file is read is fixed if the node config has it too. With ``split-seed`` all
-of them are, and the site draws the rows that it holds out by that seed: every run is told the same of the same file.
+A run-config key that determines how the file is read is fixed if the node config has it too. With ``split-seed`` all
+these keys are fixed, and the site draws its held-out rows with that seed: every run gets the same facts about the file.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from vertical.settings import VFB2Settings
 DATASET, STRATEGIES = "dataset", "allowed-strategies"
 # A site with one of these keys is a party.
 OF_PARTIES = ("labels", "columns", "id-column", "fewest-columns", FEWEST_PARTIES, PINNED_PEERS)
-# run-config key -> its default, by which split-seed fixes it where the node config does not name it
+# run-config key -> its default, to which split-seed fixes the key if the node config does not name it
 FIXED: dict[str, Any] = {key: getattr(DataSpec, key.replace("-", "_")) for key in FIXED_KEYS}
 
 
@@ -32,10 +32,10 @@ def check_demands(node: Mapping[str, Scalar], config: RunConfig) -> None:
 
     Args:
         node: The site's effective node config, see `apps.sites.site_config.effective`.
-        config: The run's config.
+        config: The run config.
 
     Raises:
-        ConfigError: names the key of the node config, and what the run has.
+        ConfigError: A demand is not met. The error names the key of the node config and the run's value.
     """
     check_limits(node)
     _check_strategy(node, config)
@@ -45,24 +45,25 @@ def check_demands(node: Mapping[str, Scalar], config: RunConfig) -> None:
 
 
 def _check_strategy(node: Mapping[str, Scalar], config: RunConfig) -> None:
-    """Refuse a strategy that the owner has not named: some send scores of single rows, others one sum of all.
+    """Refuse a strategy that the owner has not named: some send scores of single rows, others a single sum.
 
-    A party whose owner names the use of its columns takes part in vertical runs only, unless the owner names others.
+    A party whose owner limits the use of its columns takes part only in vertical runs, unless the owner names other
+    strategies.
     """
     strategy = config.run.strategy
     use = [key for key in OF_PARTIES if key in node]
     if use and STRATEGIES not in node and not config.algorithm.sites.hold_columns:
         got, allowed = f"{strategy!r}", f"a vertical strategy, since this site's settings have {use[0]}"
-        hint = f"set strategy, or let the owner name it in {STRATEGIES}"
+        hint = f"set strategy, or let the owner add {strategy} to {STRATEGIES}"
         raise ConfigError("strategy", got=got, allowed=allowed, hint=hint)
     names = str(node.get(STRATEGIES, "")).split(",")
     if STRATEGIES in node and strategy not in map(str.strip, names):
         allowed = f"{node[STRATEGIES]}, which this site's settings allow"
-        raise ConfigError("strategy", got=repr(strategy), allowed=allowed, hint="set strategy to one of them")
+        raise ConfigError("strategy", got=repr(strategy), allowed=allowed, hint="set strategy to an allowed strategy")
 
 
 def _check_fixed(node: Mapping[str, Scalar], config: RunConfig) -> None:
-    """Refuse another partition than the owner's file, and other values than those that the owner has fixed."""
+    """Refuse another partition than the owner's file, and other values than the owner's fixed values."""
     data = config.data
     scores = isinstance(config.family, VFB2Settings) and bool(config.family.score_run)
     party = config.algorithm.sites.hold_columns and (DATA_PATH in node or (scores and SCORE_PATH in node))
@@ -91,7 +92,7 @@ def _check_fixed(node: Mapping[str, Scalar], config: RunConfig) -> None:
 
 
 def _agreement(node: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """What the owner has fixed, by its key."""
+    """Return the values that the owner has fixed, by key."""
     named = {key: node[key] for key in FIXED if key in node}
     if SPLIT_SEED not in node:
         return named

@@ -1,6 +1,6 @@
-"""Caches of a process, so that no message reloads data or rebuilds a model.
+"""Caches of a process: messages need not reload data or rebuild a model.
 
-Nothing depends on these caches: in a deployment a fresh process handles every message.
+Results do not depend on these caches: in a deployment a new process handles every message.
 """
 
 import threading
@@ -39,19 +39,19 @@ _generator_lock = threading.RLock()
 
 
 def device_of(training: TrainingSettings) -> torch.device:
-    """The device a run computes on; "auto" is CUDA where there is one.
+    """Return the device of a run. "auto" is CUDA if it is available.
 
     Raises:
-        ValueError: CUDA was asked for and is not available.
+        ValueError: The run asks for CUDA, which is not available.
     """
     if training.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device: got 'cuda', but PyTorch sees no CUDA device here; allowed: auto, cpu: leave it out")
+        raise ValueError("device: got 'cuda', but PyTorch sees no CUDA device here; allowed: auto, cpu; remove device")
     wanted = "cuda" if training.device == "auto" and torch.cuda.is_available() else training.device
     return torch.device("cpu" if wanted == "auto" else wanted)
 
 
 def dtype_of(training: TrainingSettings) -> torch.dtype:
-    """The number type of a run."""
+    """Return the number type of a run."""
     return torch.float64 if training.dtype == "float64" else torch.float32
 
 
@@ -61,7 +61,7 @@ def hold_threads(training: TrainingSettings) -> None:
     _hold_blas(training.torch_threads)
 
 
-@lru_cache(maxsize=1)  # the call scans every library of the process, so it is made only for a new number
+@lru_cache(maxsize=1)  # the call scans all libraries of the process, so it is made only for a new number
 def _hold_blas(threads: int) -> None:
     threadpool_limits(threads, user_api="blas")
 
@@ -84,16 +84,16 @@ def adopt(spec: DataSpec, num_clients: int, data: FederatedData) -> None:
     """Use a data set that another process has read, instead of reading it here.
 
     Args:
-        spec: the data set, and all that was done to it.
-        num_clients: over how many clients it is spread.
-        data: its arrays may be read-only.
+        spec: The run's keys of the data.
+        num_clients: The number of clients.
+        data: The data set. Its arrays may be read-only.
     """
     _federated_data.cache_clear()
     _adopted[spec, num_clients] = data
 
 
 def disown() -> None:
-    """Forget the data sets that `adopt` was given, and the sites that have their rows."""
+    """Forget the data sets from `adopt`, and the sites that have their rows."""
     _adopted.clear()
     _federated_data.cache_clear()
     _site.cache_clear()
@@ -103,7 +103,7 @@ def federated_data(spec: DataSpec, num_clients: int) -> FederatedData:
     """Return the data set split over the clients, loaded once per process.
 
     Raises:
-        DataError: it cannot be loaded, or not be split so.
+        DataError: The data set cannot be loaded, or cannot be split in this way.
     """
     with _load_lock:
         return _federated_data(spec, num_clients)
@@ -116,21 +116,24 @@ def _site(spec: DataSpec, num_clients: int, partition_id: int, dtype: torch.dtyp
 
 
 def site(config: RunConfig, num_clients: int, partition_id: int) -> Site:
-    """Return one client's resident data on the run's device.
+    """Return a client's resident data on the run's device.
 
     Raises:
-        DataError: the data set cannot be loaded, or not be split so.
-        ValueError: the run asks for CUDA, which is not available.
+        DataError: The data set cannot be loaded, or cannot be split in this way.
+        ValueError: The run asks for CUDA, which is not available.
     """
     with _load_lock:
         return _site(config.data, num_clients, partition_id, dtype_of(config.training), device_of(config.training))
 
 
 def skeleton(config: RunConfig, input_shape: tuple[int, ...], role: str = "") -> FlatModel:
-    """Return a model to load weights into, one per thread and role; it has the initial weights only when just built.
+    """Return a cached model, one per thread and role. Load weights into it: it is not reset to the initial weights.
 
     Args:
-        role: tells models apart that a client needs at the same time: "inner" or, for the model itself, "".
+        config: The run config.
+        input_shape: The shape of a sample.
+        role: The role of the model, if a client needs several models at the same time: "inner", or "" for the model
+            itself.
     """
     saddle = config.training.loss in SADDLES
     key = (config.run.model, saddle, input_shape, config.training.dtype, device_of(config.training), role)
@@ -141,19 +144,19 @@ def skeleton(config: RunConfig, input_shape: tuple[int, ...], role: str = "") ->
 
 
 def turn(model: Trained) -> AbstractContextManager[object]:
-    """Return the lock to hold while a client trains.
+    """Return the lock for a client's training.
 
-    Torch's random generators belong to the process, so models that draw from them (dropout, or a user's own module)
-    train one at a time; otherwise their numbers would depend on the threads.
+    Torch's random generators belong to the process. Models that draw from them (dropout, or a user's own module) train
+    one at a time, so their numbers do not depend on the threads.
     """
     return _generator_lock if model.stochastic else nullcontext()
 
 
 def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
-    """Return a model with the run's seeded initial weights; with the saddle's scalars where the loss has them.
+    """Return a model with the run's seeded initial weights, and with the saddle's scalars if the loss has them.
 
     Raises:
-        ModelError: the run config's model cannot be built for samples of this shape, or cannot keep samples private.
+        ModelError: The run config's model cannot be built for samples of this shape, or cannot keep samples private.
     """
     training = config.training
     with _generator_lock:  # drawing the weights forks the generators, which a training client may be using
@@ -167,15 +170,15 @@ def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
 
 
 def is_problem(config: RunConfig) -> bool:
-    """Whether the loss is a synthetic or user-defined minimax problem, which needs no network."""
+    """Return whether the loss is a synthetic or user-defined minimax problem, which needs no network."""
     return config.training.loss == SYNTHETIC_PL or ":" in config.training.loss
 
 
 def own_problem(config: RunConfig, features: torch.Tensor, labels: torch.Tensor) -> FunctionOracle:
-    """Return the oracle of such a problem (see `is_problem`) on some samples.
+    """Return the oracle of a minimax problem (see `is_problem`) on samples.
 
     Raises:
-        ProblemError: a user's problem cannot be used.
+        ProblemError: The user's problem cannot be used.
     """
     loss = config.training.loss
     if loss == SYNTHETIC_PL and features.device.type == "cpu":
@@ -190,11 +193,11 @@ def _resident_problem(config: RunConfig, site: Site) -> Oracle:
 
 
 def get_trainee(config: RunConfig, site: Site) -> FlatModel | Oracle:
-    """Return what a client of this site trains: the cached model, or the oracle of a minimax problem.
+    """Return the object that a client of this site trains: the cached model, or the oracle of a minimax problem.
 
     Raises:
-        ModelError: the run config's model cannot be built.
-        ProblemError: a user's minimax problem cannot be used.
+        ModelError: The run config's model cannot be built.
+        ProblemError: The user's minimax problem cannot be used.
     """
     if is_problem(config):
         return _resident_problem(config, site)

@@ -1,6 +1,6 @@
-"""Sites that hold rows: a share of the run's data set, or files of their own.
+"""Sites with rows: a share of the run's data set, or their own files.
 
-A node reports what the server must know of its file (`own_report`). The server may test on a file of its own."""
+A node reports the necessary facts about its file (`own_report`). The server may test on its own file."""
 
 import json
 import threading
@@ -39,16 +39,16 @@ _load_lock = threading.Lock()
 
 
 def reads_own(config: RunConfig) -> bool:
-    """Whether the run's sites read files of their own."""
+    """Return whether the run's sites read their own files."""
     return config.data.partition == OWN
 
 
 def own_rows(config: RunConfig, node: Mapping[str, Any], partition_id: int) -> SiteRows:
-    """The rows of a node's file, read once per process and again when it has changed.
+    """Return the rows of a node's file, read once per process and again after a change.
 
     Raises:
-        ConfigError: the node config names no file, or a value is not allowed.
-        DataError: the file cannot be used, or has too few rows of a class; names the partition.
+        ConfigError: The node config does not name a file, or a value is not allowed.
+        DataError: The file cannot be used, or has too few rows of a class. The error names the partition.
     """
     own = SiteConfig.of(node)
     if own.data.data_path is None:
@@ -56,10 +56,10 @@ def own_rows(config: RunConfig, node: Mapping[str, Any], partition_id: int) -> S
             f"partition {partition_id}: {DATA_PATH}",
             got=NOTHING,
             allowed=f"a path in every node config, since partition={OWN!r}",
-            hint=f"give one, such as '{DATA_PATH}=\"/srv/site.csv\"'; see {PAGE}",
+            hint=f"set {DATA_PATH}, such as '{DATA_PATH}=\"/srv/site.csv\"'; see {PAGE}",
         )
     spec = with_dialect(config.data, node)
-    if own.data.split_seed is not None:  # held out even where the server tests on a file of its own
+    if own.data.split_seed is not None:  # rows are held out even if the server tests on its own file
         spec = replace(spec, seed=own.data.split_seed, data_dir="")
     try:
         rows = _read(own.data.data_path, spec, partition_id)
@@ -73,8 +73,9 @@ def with_dialect(spec: DataSpec, node: Mapping[str, Any]) -> DataSpec:
     """Return the run's data keys with the form of a node's own file.
 
     Args:
-        spec: The run's keys.
-        node: The node config. With ``split-seed`` it alone decides: a server could compare several ways to read a file.
+        spec: The run's keys of the data.
+        node: The node config. With ``split-seed`` only the node config counts: otherwise a server could compare several
+            ways of reading a file.
 
     Raises:
         ConfigError: A key of the node config has a wrong value, or ``split-seed`` does not allow the run's value.
@@ -84,7 +85,7 @@ def with_dialect(spec: DataSpec, node: Mapping[str, Any]) -> DataSpec:
     for key in DIALECT:
         wanted = getattr(spec, key)
         if key not in dialect and data.split_seed is not None and wanted != AUTO:
-            allowed = f"{AUTO!r}, since this site's node config has {SPLIT_SEED} and no {key}"
+            allowed = f"{AUTO!r}, since this site's node config has {SPLIT_SEED} without {key}"
             raise ConfigError(key, got=f"a run with {key}={wanted!r}", allowed=allowed, hint=f'set {key}="{AUTO}"')
     spec = replace(spec, **dialect)
     try:
@@ -104,7 +105,8 @@ def own_report(rows: SiteRows, partition_id: int, num_partitions: int, least: in
         least: The site's least cell.
 
     Raises:
-        DataError: there are too few rows to reveal means, or unfit labels (`_check_labels`); names the partition.
+        DataError: There are too few rows to reveal means, or unfit labels (`_check_labels`). The error names the
+            partition.
     """
     try:
         statistics = rows.statistics(least)
@@ -130,25 +132,25 @@ def own_report(rows: SiteRows, partition_id: int, num_partitions: int, least: in
 
 
 def encode_columns(preprocessing: Preprocessing) -> NDArray[np.uint8]:
-    """A preprocessing as bytes, in which it travels."""
+    """Return a preprocessing as the bytes of a message."""
     return np.frombuffer(json.dumps(preprocessing.to_json()).encode(), dtype=np.uint8)
 
 
 def _check_labels(rows: SiteRows) -> None:
-    """Raise DataError where label values, which leave the site, are so many or so long that they may name patients."""
+    """Raise DataError if label values, which leave the site, are so many or so long that they may name patients."""
     values = sum(rows.label_values, ())
     most = min(MOST_LABELS, max(2, len(rows.labels) // 2))
     if len(values) > most or max(map(len, values)) > LONGEST_LABEL:
         got = f"{len(values)} different values, the longest of {max(map(len, values))} characters"
-        allowed = f"{most} of {LONGEST_LABEL} at most, since they leave the site"
-        raise DataError("labels", got=got, allowed=allowed, hint="set label-column to the one of the label")
+        allowed = f"at most {most} values of at most {LONGEST_LABEL} characters, since label values leave the site"
+        raise DataError("labels", got=got, allowed=allowed, hint="set label-column to the column of labels")
 
 
 def server_samples(config: RunConfig, schema: Schema) -> Samples:
-    """The rows of the server's own test file, ``data-dir``, scaled as the sites' are.
+    """Return the rows of the server's own test file, ``data-dir``, scaled like the sites' rows.
 
     Raises:
-        DataError: the file cannot be used, lacks a class, or has other columns than the sites.
+        DataError: The file cannot be used, lacks a class, or has other columns than the sites.
     """
     rows = _read(Path(config.data.data_dir).expanduser(), config.data, None)
     here, there = (() if table is None else table.inputs for table in (rows.preprocessing, schema.preprocessing))
@@ -158,14 +160,15 @@ def server_samples(config: RunConfig, schema: Schema) -> Samples:
         differing = ", ".join(map(repr, sorted(set(names[0]) ^ set(names[1]))[:8]))
         what = f"columns {differing}" if differing else f"shapes: {rows.shape}, {shape}"
         got = f"{config.data.data_dir}, from which the sites' files differ in {what}"
-        raise DataError("data-dir", got=got, allowed="the same", hint=f"see {PAGE}")
+        raise DataError("data-dir", got=got, allowed="the columns and shapes of the sites", hint=f"see {PAGE}")
     if rows.pixel_max != schema.pixel_max:
         got, allowed = (describe_pixels(value) for value in (rows.pixel_max, schema.pixel_max))
-        hint = "save the images alike, or set pixel-bits"
+        hint = "save all images in the same way, or set pixel-bits"
         raise DataError("data-dir", got=got, allowed=f"{allowed}, as at the sites", hint=hint)
     if rows.preprocessing and schema.preprocessing and (clash := rows.preprocessing.find_clash(schema.preprocessing)):
-        got, allowed = f"cells of kind {clash[0].kind!r}", f"those of kind {clash[1].kind!r}, as at the sites"
-        raise DataError(f"data-dir: column {clash[0].column!r}", got=got, allowed=allowed, hint="write it as they do")
+        got, allowed = f"cells of kind {clash[0].kind!r}", f"cells of kind {clash[1].kind!r}, as at the sites"
+        hint = "write the column in the same way as the sites"
+        raise DataError(f"data-dir: column {clash[0].column!r}", got=got, allowed=allowed, hint=hint)
     for name, count in zip(("negative", "positive"), rows.class_counts(rows.test_rows), strict=True):
         if not count:
             got = f"{config.data.data_dir}, which has no {name} row"
@@ -175,7 +178,7 @@ def server_samples(config: RunConfig, schema: Schema) -> Samples:
 
 
 def _find_scales(scaling: Scaling | None) -> Agreed | None:
-    """What a message says of scaling, in float64."""
+    """Return the scaling in a message, in float64."""
     if scaling is None:
         return None
     arrays = scaling.arrays()
@@ -185,8 +188,8 @@ def _find_scales(scaling: Scaling | None) -> Agreed | None:
 
 
 def format_of(config: RunConfig, schema: Schema) -> SampleFormat:
-    """Return what the samples in the sites' files are."""
-    # An npz file may hold either, and a site's report does not say which.
+    """Return the form of the samples in the sites' files."""
+    # an npz file may contain pixels or other numbers, and a site's report does not distinguish them
     pixels = (
         None if config.data.dataset == "npz" else config.data.dataset == "image-folder" and schema.pixel_max is None
     )
@@ -195,8 +198,8 @@ def format_of(config: RunConfig, schema: Schema) -> SampleFormat:
 
 def _read(file: Path, spec: DataSpec, partition_id: int | None) -> SiteRows:
     if not file.is_absolute():
-        got, allowed = f"{str(file)!r}, which is relative", "a whole path, since an app runs in a folder of its own"
-        raise DataError("data-dir, data-path", got=got, allowed=allowed, hint="give it")
+        got, allowed = f"{str(file)!r}, which is relative", "an absolute path, since an app runs in another folder"
+        raise DataError("data-dir, data-path", got=got, allowed=allowed, hint="set the absolute path")
     found = file.stat() if file.exists() else None
     changed = (0, 0) if found is None else (found.st_mtime_ns, found.st_size)
     with _load_lock:
@@ -213,7 +216,7 @@ def _rows(path: str, changed: tuple[int, int], spec: DataSpec, partition_id: int
 
 
 class _Same(NamedTuple):
-    """What all clients' messages agree on, by its bytes: `Agreed` arrays are no keys of a cache."""
+    """The scaling that all clients' messages share, compared by its bytes: arrays cannot be keys of a cache."""
 
     agreed: Agreed | None
     content: tuple[tuple[str, bytes], ...]
@@ -244,7 +247,7 @@ def _with_least_cell(site: Site, least: int) -> Site:
 
 
 class RowSites(Sites):
-    """Clients that hold rows, all with the same features. A node's process caches its rows."""
+    """Clients with rows that have the same features. A node's process caches its rows."""
 
     def hold(self, config: RunConfig, context: Context, place: tuple[int, int], scaling: Scaling | None) -> Site:
         partition_id, num_partitions = place
@@ -258,10 +261,10 @@ class RowSites(Sites):
             return _with_least_cell(found, least_cell(context.node_config))
 
     def report(self, config: RunConfig, context: Context, place: tuple[int, int]) -> SiteReport:
-        """Return how many rows of each class a node holds; for a file of its own, `own_report`.
+        """Return a node's number of rows of each class; for its own file, `own_report`.
 
         Raises:
-            ConfigError, DataError: as for `own_rows`, or the data set cannot be loaded.
+            ConfigError, DataError: As for `own_rows`, or the data set cannot be loaded.
         """
         if reads_own(config):
             rows, least = own_rows(config, context.node_config, place[0]), least_cell(context.node_config)

@@ -1,7 +1,7 @@
-"""The bounds of a site's owner on budgets for samples, by keys of the site's settings.
+"""The limits of a site's owner on the budgets of samples, by keys of the site's settings.
 
-``largest-epsilon`` and ``largest-delta`` bound the budget of a run, ``largest-total-epsilon`` the budgets of all runs
-on the site's file together.
+``largest-epsilon`` and ``largest-delta`` limit the budget of a run. ``largest-total-epsilon`` limits the sum over all
+runs on the site's file.
 """
 
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ LARGEST, LARGEST_TOTAL, LARGEST_DELTA = "largest-epsilon", "largest-total-epsilo
 
 
 def check_epsilon(node: Mapping[str, Scalar], config: RunConfig) -> None:
-    """Refuse a run that may tell more of a sample than the owner allows, before any data is read.
+    """Refuse a run that may reveal more of a sample than the owner allows, before any data are read.
 
     Raises:
-        ConfigError: names the key of the node config, and what the run has.
+        ConfigError: A limit is exceeded. The error names the key of the node config and the run's value.
     """
     own = SiteConfig.of(node).privacy
     for key in (LARGEST, LARGEST_TOTAL):
@@ -28,8 +28,8 @@ def check_epsilon(node: Mapping[str, Scalar], config: RunConfig) -> None:
         epsilon = config.privacy.epsilon
         if not 0 < epsilon <= largest:
             got = f"a run with privacy.epsilon={epsilon:g}"
-            allowed = f"above 0 and at most {largest:g}, which this site's settings demand"
-            raise ConfigError(key, got=got, allowed=allowed, hint="set privacy.epsilon")
+            allowed = f"a value above 0 and at most {largest:g}, which this site's settings demand"
+            raise ConfigError(key, got=got, allowed=allowed, hint=f"set privacy.epsilon to {largest:g} or less")
     if LARGEST_TOTAL in node:
         check_folder(node, LARGEST_TOTAL)
     if (largest := own.largest_delta) is None:
@@ -41,7 +41,7 @@ def check_epsilon(node: Mapping[str, Scalar], config: RunConfig) -> None:
 
 
 def _deltas_of(config: RunConfig) -> dict[str, float]:
-    """The deltas of the budgets that a run has, by their keys."""
+    """Return the deltas of a run's budgets, by their keys."""
     deltas = {"privacy.delta": config.privacy.delta} if config.privacy.epsilon else {}
     if getattr(config.family, "pool_epsilon", 0.0):
         deltas["fedx.pool-delta"] = config.family.pool_delta  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
 """The demands of a site's owner on secure sums.
 
-Keys of the node config say what the owner demands: ``secure-sum=true``, runs whose server sees sums only;
-``fewest-summed``, at least so many clients in a sum; ``sum-peers``, a file with the public keys of the sites that may
-take part; and ``sum-key``, a file with the site's own private key, which others may have in their ``sum-peers``.
+Keys of the node config: ``secure-sum=true`` demands runs whose server sees only sums. ``fewest-summed`` is the smallest
+number of clients in a sum. ``sum-peers`` is a file with the public keys of the sites that may take part. ``sum-key`` is
+a file with the site's own private key, whose public key other sites may have in their ``sum-peers``.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ def check_sums(node: Mapping[str, Scalar], config: RunConfig) -> None:
     """Refuse a run whose server sees more than sums, if the owner demands sums.
 
     Raises:
-        ConfigError: names the key of the node config, and what the run has.
+        ConfigError: The run has no secure sums. The error names the key of the node config and the run's value.
     """
     own, demands = SiteConfig.of(node).privacy, demands_of(node)
     if (own.secure_sum or demands.fewest > FEWEST_MEMBERS or demands.peers) and not config.privacy.secure_sum:
@@ -32,7 +32,7 @@ def check_sums(node: Mapping[str, Scalar], config: RunConfig) -> None:
 
 
 def demands_of(node: Mapping[str, Scalar]) -> Demands:
-    """Return what the node config says of sums.
+    """Return the demands on sums in a node config.
 
     Raises:
         ConfigError: A setting of the site has a wrong value, or a file has no keys.
@@ -48,4 +48,6 @@ def _read(path: Path, key: str, read: Callable[[bytes], T]) -> T:
         return read(path.read_bytes())
     except (OSError, ValueError, TypeError) as error:
         allowed = "a file of X25519 keys in PEM, such as `openssl genpkey -algorithm x25519` writes"
-        raise ConfigError(key, got=f"{str(path)!r}: {error}", allowed=allowed, hint="give its whole path") from None
+        raise ConfigError(
+            key, got=f"{str(path)!r}: {error}", allowed=allowed, hint=f"set {key} to the absolute path of such a file"
+        ) from None

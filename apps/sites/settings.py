@@ -1,6 +1,6 @@
 """The settings of a site: one typed table for its data, its privacy, its part in vertical runs, and its process.
 
-A default is the value that counts if the owner of the site does not set the key.
+A default applies if the owner of the site does not set the key.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ from vertical.transport.addresses import Address
 CHANGE = "change the site's settings"
 _FIXES = "Fixes the same key of the run config: the site refuses a run with another value."
 _NAMES, _ADDRESS = "names with commas", "host:port, an IPv6 host in brackets, with a port of 1 to 65535"
-# The form of the site's own csv file, whatever form the run config sets for other sites' files.
+# The keys of the form of the site's own csv file, which may differ from the form in the run config.
 DIALECT = ("separator", "decimal", "encoding")
 # Of a party with its own file. One varying column follows from the first sums, up to its scale. Two columns take two
 # looks at each row.
@@ -34,7 +34,7 @@ DEFAULT_FEWEST_COLUMNS, DEFAULT_LARGEST_EMBEDDING = 2, 16
 
 
 def _parse_by(parse: Callable[[str], Any]) -> PlainValidator:
-    """A validator that reads a text."""
+    """Return a validator that parses a text."""
 
     def read(value: object) -> Any:
         if not isinstance(value, str):
@@ -58,7 +58,7 @@ def _address(text: str, *others: str) -> str:
 
 def _name_some(key: str, text: str) -> tuple[str, ...]:
     if not (names := parse_names(key, text)):
-        raise ConfigError(key, got=NOTHING, allowed="one name at least", hint=f"name one, or remove {key}")
+        raise ConfigError(key, got=NOTHING, allowed="at least one name", hint=f"add a name, or remove {key}")
     return names
 
 
@@ -97,7 +97,7 @@ class DataTable(Settings):
 
 
 class PrivacyTable(Settings):
-    """The runs that a site takes part in, and how much it reveals."""
+    """The settings that limit the runs of a site, and the facts that it reveals."""
 
     allowed_strategies: str | None = setting("The strategies of the runs that the site takes part in.", None, _NAMES)
     most_handshakes: int = setting("The most handshakes over the life of the file. Needs state-dir. 0: any.", 0, ge=0)
@@ -169,7 +169,7 @@ class VerticalTable(Settings):
 
 
 class ProcessTable(Settings):
-    """The files of a site, and the life of its process."""
+    """The settings of a site's files and of its process."""
 
     state_dir: File = _file("The folder of the client's memory and of the disclosure ledger.")
     stay: float = setting("The seconds that a process waits for another message. 0: it ends at once.", 0.0, ge=0)
@@ -197,7 +197,7 @@ class SiteConfig(Settings):
 
 
 class SiteKey(NamedTuple):
-    """One key: its table, and its field in the table's model."""
+    """A key: its table, and its field in the table's model."""
 
     table: str
     field: FieldInfo

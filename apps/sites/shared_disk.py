@@ -1,4 +1,4 @@
-"""Paths in a message: only a simulation, whose clients share a disk with their server, uses them."""
+"""Paths in a message. Only simulations use them: their clients share a disk with the server."""
 
 import sys
 from typing import Any
@@ -18,20 +18,20 @@ def share_disk() -> None:
 
 
 def shares_disk() -> bool:
-    """Whether this process simulates its clients: in one of our engines, or in an actor of Flower's."""
+    """Return whether this process simulates its clients: in one of our engines, or in an actor of Flower."""
     return bool(_engines) or CLIENT_ACTOR_MODULE in sys.modules
 
 
 def read_paths(records: RecordDict) -> dict[str, Any]:
-    """Return the paths that a message brings, by name; {} if it brings none.
+    """Return the paths in a message, by name; {} without paths.
 
     Args:
         records: The message's content.
 
     Raises:
-        PayloadError: A deployed site received paths: its server could name any folder of the site.
+        PayloadError: A deployed site received paths. With them a server could name any folder of the site.
     """
     paths = dict(find(records, LOCAL, ConfigRecord) or {})
     if paths and not shares_disk():
-        raise PayloadError(f"message with paths ({', '.join(sorted(paths))}), allowed: none outside of a simulation")
+        raise PayloadError(f"message with paths ({', '.join(sorted(paths))}), allowed: paths in a simulation only")
     return paths

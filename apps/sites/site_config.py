@@ -1,7 +1,7 @@
-"""Reads the settings of a site: its node config, and the TOML file that the node config's ``site-config`` names.
+"""The settings of a site, read from its node config and from the TOML file that its ``site-config`` names.
 
-The owner of the site keeps the file. `flower-supernode --node-config` skips text that it does not recognise; this
-module refuses a file with anything in it that is not a setting. A key may also be in the node config itself.
+The owner of the site keeps the file. `flower-supernode --node-config` skips text that it does not recognise, but this
+module refuses a file with any text that is not a setting. A key may also be in the node config itself.
 """
 
 import difflib
@@ -21,15 +21,16 @@ from payloads.settings import kebab
 from problems.errors import did_you_mean
 from problems.toml_files import read_toml, reason_of
 
-# how alike two keys are, of 1: "fewest-partys" is .89 "fewest-parties", and "dataset-path" .857 "data-path"
+# The smallest similarity, at most 1: "fewest-partys" has 0.89 to "fewest-parties", and "dataset-path" 0.857 to
+# "data-path".
 _ALIKE, _ALIKE_SITE_CONFIG = 0.86, 0.75
-# these differ between the sites of a federation, and stay on the command line
+# these keys differ between the sites of a federation, and stay on the command line
 NODE_KEYS = ("partition-id", "num-partitions", SITE_CONFIG)
 KNOWN = frozenset((*KEYS, *NODE_KEYS))
 
 
 def at_site(context: Context) -> Context:
-    """A context with the effective node config of its site; shares its state with the other.
+    """Return a context with the effective node config of its site. Both contexts share their state.
 
     Raises:
         ConfigError: As for `effective`.
@@ -40,27 +41,27 @@ def at_site(context: Context) -> Context:
 
 
 def effective(node: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """The settings of a site: its node config, and the file that it names. The file is read at each call.
+    """Return the settings of a site: its node config, and the file that it names. Each call reads the file.
 
     Args:
         node: The node config.
 
     Raises:
-        ConfigError: A key resembles one of ours, the file cannot be used, a key has two values, or a value is not
-            allowed. The site must then refuse the run: it does not know its owner's demands.
+        ConfigError: An unknown key resembles a known key, the file cannot be used, a key has two values, or a value is
+            not allowed. The site must then refuse the run: it does not know its owner's demands.
     """
     _check_names(tuple(node.items()))
     given = read_site(node)
     for key in sorted(given.keys() & node.keys()):
         if type(given[key]) is not type(node[key]) or given[key] != node[key]:
             got = f"{node[key]!r} in the node config and {given[key]!r} in {node[SITE_CONFIG]}"
-            raise ConfigError(key, got=got, allowed="one value", hint=f"remove {key} from one of them")
+            raise ConfigError(key, got=got, allowed="a single value", hint=f"remove {key} from the node config")
     SiteConfig.of({**node, **given})
     return {**node, **given}
 
 
 def read_site(node: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """The keys of the file that a node config names, {} if it names none.
+    """Return the keys of the file that a node config names; {} if it does not name a file.
 
     Args:
         node: The node config.
@@ -81,7 +82,7 @@ def read_site(node: Mapping[str, Scalar]) -> dict[str, Scalar]:
         got = f"{path}: {reason_of(error)}"
         raise ConfigError(SITE_CONFIG, got=got, allowed="a TOML file that can be read", hint=CHANGE) from None
     found, faults = _regroup(content)
-    if not found and not faults:  # as an editor may leave it for a moment while it writes
+    if not found and not faults:  # an editor may empty a file for a moment while it writes
         raise _refuse(SITE_CONFIG, f"{path}: no key", "a file with a key", "add a key, or remove site-config")
     try:
         SiteConfig.model_validate(found)
@@ -93,7 +94,7 @@ def read_site(node: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 
 def _regroup(content: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], list[ConfigError]]:
-    """The values of a file by table and key, and its faults; a key outside of all tables goes to its own table."""
+    """Return the values of a file by table and key, and its faults. A key outside of all tables goes to its table."""
     found: dict[str, dict[str, Any]] = {}
     faults = []
     pairs = [("", key, value) for key, value in content.items() if key not in TABLES]
@@ -118,7 +119,7 @@ def _regroup(content: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], lis
 
 def _unknown(where: str, key: str, value: Any) -> ConfigError:
     if key in NODE_KEYS:
-        return _refuse(where, repr(value), "the node config alone", f"move {key} to the SuperNode's --node-config")
+        return _refuse(where, repr(value), "a key of the node config", f"move {key} to the SuperNode's --node-config")
     if isinstance(value, Mapping):
         allowed = ", ".join(f"[{table}]" for table in TABLES)
         return _refuse(where, "an unknown table", allowed, did_you_mean(key, TABLES, CHANGE))
@@ -132,7 +133,7 @@ def _refuse(where: str, got: str, allowed: str, hint: str = CHANGE) -> ConfigErr
 
 @lru_cache(maxsize=1024)
 def _check_names(items: tuple[tuple[str, Scalar], ...]) -> None:
-    """Refuse a key of a node config that is nearly one of ours, which would demand nothing."""
+    """Refuse an unknown key of a node config that resembles a known key: a misspelt demand would have no effect."""
     for key, value in items:
         if key not in KNOWN and (meant := _similar(key, value)):
             allowed = f"{meant!r}; other keys must not resemble it"
@@ -140,7 +141,7 @@ def _check_names(items: tuple[tuple[str, Scalar], ...]) -> None:
 
 
 def _similar(key: str, value: Scalar) -> str:
-    """The known key that an unknown one resembles, "" if there is none. Resembles more words than `did_you_mean`."""
+    """Return the known key that an unknown key resembles, or "". More words resemble than for `did_you_mean`."""
     table, _, name = (plain := kebab(key.lower())).rpartition(".")
     for word in (plain, name) if table in TABLES else (plain,):
         if meant := difflib.get_close_matches(word, sorted(KNOWN), n=1, cutoff=_ALIKE):
@@ -151,7 +152,7 @@ def _similar(key: str, value: Scalar) -> str:
 
 
 def list_settings(node: Mapping[str, Scalar]) -> list[tuple[str, Scalar, str]]:
-    """Each effective setting of a site: key, value, and the place that it comes from.
+    """Return the key, the value and the origin of each effective setting of a site.
 
     Args:
         node: The node config.

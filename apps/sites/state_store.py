@@ -1,7 +1,7 @@
-"""Client memory on the site's own disk, so that a resumed run continues as the uninterrupted one would.
+"""Client memory on the site's own disk, with which a resumed run continues like an uninterrupted run.
 
-Keys and files call it state. There is one file per round, with the client, type and round in its metadata;
-docs/architecture.md says where it lies.
+Keys and files call the memory state. There is a file per round, with the client, type and round in its metadata.
+docs/architecture.md explains the folders.
 """
 
 import re
@@ -24,28 +24,31 @@ P = TypeVar("P", bound=Payload)
 
 
 def state_dir(node: Mapping[str, Any]) -> Path | None:
-    """Return the folder that a config names for a client's files, or None if it names none.
+    """Return the folder that a config names for a client's files; None if it does not name a folder.
 
     Args:
-        node: a node config, or the paths that a message brings.
+        node: A node config, or the paths in a message.
     """
     named = str(node.get(STATE_DIR, ""))
     return Path(named).expanduser() if named else None
 
 
 def base_folder(node: Mapping[str, Any], local: Mapping[str, Any]) -> Path | None:
-    """Return the folder of a client's files of all runs, or None: its ``state-dir``, else a server's on the same disk.
+    """Return the folder of a client's files of all runs: its ``state-dir``, else the server's on the same disk.
 
     Args:
-        node: its node config.
-        local: the paths that a message brings.
+        node: The client's node config.
+        local: The paths in a message.
+
+    Returns:
+        The folder. None if there is neither.
     """
     own, shared = state_dir(node), state_dir(local)
     return shared if own is None and shared is not None and shared.is_dir() else own
 
 
 def is_token(text: str) -> bool:
-    """Whether a text can be a run's token, under whose name clients keep files: 32 hexadecimal digits."""
+    """Return whether a text has the form of a run's token: 32 hexadecimal digits."""
     return re.fullmatch("[0-9a-f]{32}", text) is not None
 
 
@@ -53,11 +56,12 @@ def client_folder(base: Path, token: str, client: int) -> Path:
     """Return the folder of a client's files of a run.
 
     Args:
-        base: the folder of all runs.
-        token: the run's, which comes with a message: a server must not choose a folder outside the base by it.
+        base: The folder of all runs.
+        token: The run's token. It comes with a message, and must not let a server choose a folder outside the base.
+        client: The client's partition id.
 
     Raises:
-        ValueError: the token is not 32 hexadecimal digits.
+        ValueError: The token is not 32 hexadecimal digits.
     """
     if not is_token(token):
         raise ValueError(f"{RUN_TOKEN}: got {token[:64]!r}, allowed: 32 hexadecimal digits")
@@ -65,7 +69,7 @@ def client_folder(base: Path, token: str, client: int) -> Path:
 
 
 class StateStore:
-    """The saved memory of one client, in ``folder``, by round."""
+    """The saved memory of a client in ``folder``, by round."""
 
     def __init__(self, folder: Path, checkpoint_round: int) -> None:
         self.folder = folder
@@ -75,11 +79,13 @@ class StateStore:
     def of(
         cls, context: Context, config: Mapping[str, Any], local: Mapping[str, Any], partition_id: int
     ) -> Self | None:
-        """Return the store of a node, or None where nothing is to be kept.
+        """Return the store of a node; None if the run stores no memory.
 
         Args:
-            config: the message's scalars; without a checkpoint's round among them the run keeps no memory on a disk.
-            local: the message's paths, which name a folder that is used if the node config has no ``state-dir``.
+            context: The node's context.
+            config: The message's scalars. Without the round of a checkpoint, the run stores no memory on a disk.
+            local: The paths in the message. Their folder is used if the node config has no ``state-dir``.
+            partition_id: The node's partition id.
         """
         if CHECKPOINT_ROUND not in config:
             return None
@@ -89,25 +95,25 @@ class StateStore:
         return cls(client_folder(base, str(config[RUN_TOKEN]), partition_id), int(config[CHECKPOINT_ROUND]))
 
     def rounds(self) -> list[int]:
-        """The rounds with saved memory, oldest first."""
+        """Return the rounds with saved memory, oldest first."""
         numbers = [path.stem.removeprefix("round-") for path in self.folder.glob("round-*.safetensors")]
         return sorted(int(text) for text in numbers if text.isdecimal())
 
     def file(self, server_round: int) -> Path:
-        """The path of a round's file."""
+        """Return the path of a round's file."""
         return self.folder / f"round-{server_round:06d}.safetensors"
 
     def describe(self, kind: type[Payload], server_round: int) -> dict[str, str]:
-        """The metadata of a file: owner, type and round of the memory."""
+        """Return the metadata of a file: owner, type and round of the memory."""
         owner = f"{self.folder.parent.name}/{self.folder.name}"
         return {"owner": owner, "kind": kind.__name__, "round": str(server_round)}
 
     def save(self, server_round: int, state: Payload) -> None:
-        """Write a round's memory, and remove files that no resume can need any more.
+        """Write a round's memory, and remove files that no resumed run can need any more.
 
         Args:
-            server_round: the one that made the memory.
-            state: the memory; its secret fields are left out.
+            server_round: The round that made the memory.
+            state: The memory. Its secret fields are not written.
         """
         make_folder(self.folder, private=True)
         header = self.describe(type(state), server_round)
@@ -119,10 +125,10 @@ class StateStore:
     def load(self, kind: type[P], since: int, before: int) -> tuple[P | None, int]:
         """Return the newest memory made in rounds ``since`` to ``before`` - 1, and its round; or (None, 0).
 
-        Later files belong to rounds that a resumed run makes again.
+        Later files belong to rounds that a resumed run repeats.
 
         Raises:
-            PayloadError: the file is truncated, damaged, or not this client's of that round.
+            PayloadError: The file is truncated, damaged, or belongs to another client or round.
         """
         eligible = [number for number in self.rounds() if since <= number < before]
         if not eligible:

@@ -1,6 +1,6 @@
-"""Passes messages on to a process that stays at a site from message to message, see `apps.resident`.
+"""The forwarding of messages to a process that stays at a site between messages, see `apps.resident`.
 
-This module is imported anew for each message, and so imports nothing that takes long.
+This module is imported again for each message, so it imports nothing that takes long.
 """
 
 import contextlib
@@ -23,19 +23,19 @@ STAY, SITE_CONFIG = "stay", "site-config"
 
 
 def staying_seconds(node: Mapping[str, Any]) -> float:
-    """Return how long a site's process waits for another message, in seconds; 0: none stays, or the value is invalid.
+    """Return how many seconds a site's process waits for another message; 0: no process stays.
 
-    `apps.sites.site_config.effective` refuses an invalid value.
+    An invalid value also counts as 0. `apps.sites.site_config.effective` refuses it.
 
     Args:
-        node: The node config, effective or as it was given.
+        node: The node config, with or without the keys of its file.
     """
     value = node.get(STAY, look_up(node, "process", STAY))
     return float(value) if type(value) in (int, float) and 0 < value < float("inf") else 0.0
 
 
 def look_up(node: Mapping[str, Any], table: str, key: str) -> Any:
-    """The value of a key in the file that a node config names, without any check; None if there is none.
+    """Return the value of a key in the file that a node config names, without any check; None without a value.
 
     Args:
         node: The node config.
@@ -51,16 +51,17 @@ def look_up(node: Mapping[str, Any], table: str, key: str) -> Any:
 
 
 def ask(message: Message, context: Context, seconds: float) -> Message:
-    """Let the process that stays answer a message; start it if there is none.
+    """Let the resident process answer a message. Start the process if it does not run.
 
     Args:
-        context: gets the state that the answer leaves.
-        seconds: after which it ends if no other message comes.
+        message: The message.
+        context: The node's context. Its state is replaced by the state after the answer.
+        seconds: The idle time after which the process ends.
 
     Raises:
-        PermissionError: the folder for its socket is another user's.
-        RuntimeError: it has ended without an answer.
-        Exception: what the ClientApp raises.
+        PermissionError: The folder of the socket belongs to another user.
+        RuntimeError: The process has ended without an answer.
+        Exception: The ClientApp's exception.
     """
     path = _socket_of(context, seconds)
     with contextlib.closing(_connect(path) or _start(path, seconds)) as connection:
@@ -79,7 +80,7 @@ def ask(message: Message, context: Context, seconds: float) -> Message:
 def _socket_of(context: Context, seconds: float) -> Path:
     folder = socket_base() / f"florilegium-{os.getuid()}"
     make_private(folder)
-    # each node of each run has one process, and another if it finds its modules elsewhere or `stay` has changed
+    # each node of each run has one process, or another process after a change of the modules' path or of `stay`
     about = (context.run_id, context.node_id, sorted(context.node_config.items()))
     return folder / "-".join(
         hashlib.sha256(repr(part).encode()).hexdigest()[:12] for part in (about, (sys.path, seconds))
@@ -87,7 +88,7 @@ def _socket_of(context: Context, seconds: float) -> Path:
 
 
 def _connect(path: Path) -> Connection | None:
-    """A connection to the process that listens there, if there is one and it does not end just now."""
+    """Return a connection to the process that listens at a path; None if there is no such process, or it is ending."""
     try:
         connection = Client(str(path), family="AF_UNIX")
         connection.recv()
@@ -98,12 +99,12 @@ def _connect(path: Path) -> Connection | None:
 
 def _start(path: Path, seconds: float) -> Connection:
     for former in path.parent.glob(f"{path.name.partition('-')[0]}-*"):
-        former.unlink(missing_ok=True)  # which also ends a process with other modules or another time
+        former.unlink(missing_ok=True)  # this also ends a process with another path of modules or idle time
     done = subprocess.run(
         [sys.executable, "-m", "apps.resident", str(path), str(seconds), str(os.getppid())],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stdin=subprocess.DEVNULL,
-        start_new_session=True,  # it must not end with this process
+        start_new_session=True,  # the resident process must not end with this process
         check=False,
     )
     if connection := _connect(path):

@@ -1,4 +1,4 @@
-"""Errors of a site with its own file: its log has the whole text, and its answer quotes nothing of the rows."""
+"""The redaction of a site's errors: its log has the full text, but its answer quotes nothing of the rows."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -21,13 +21,13 @@ from problems.models.zoo import ModelError
 from vertical.policy import RefusalError, StatedRefusalError
 
 VERBOSE = "verbose-errors"
-# errors of configs, of messages, of models and of the disk, whose texts say nothing of the rows
+# errors of configs, messages, models and the disk, whose texts reveal nothing about the rows
 _TOLD: tuple[type[Exception], ...] = (ConfigError, PayloadError, SecureSumError, BudgetError, ModelError, DiskFullError)
 _TOLD += (DivergedScoresError, StatedRefusalError, SegmentError)
 
 
 class WithheldError(ValueError):
-    """An error whose text stays at the site; this one names its kind and, if it has some, its keys."""
+    """An error in place of an error whose text stays at the site. It names only the kind or the keys."""
 
 
 class WithheldRefusalError(WithheldError, RefusalError):
@@ -35,7 +35,7 @@ class WithheldRefusalError(WithheldError, RefusalError):
 
 
 def is_verbose(config: RunConfig, node: Mapping[str, Scalar]) -> bool:
-    """Whether a node's errors leave it in full: it has no file, or its config says so.
+    """Return whether a node's errors leave it in full: if it has no file, or if its config allows it.
 
     Raises:
         ConfigError: A setting of the site has a wrong value.
@@ -46,13 +46,13 @@ def is_verbose(config: RunConfig, node: Mapping[str, Scalar]) -> bool:
 
 @contextlib.contextmanager
 def withhold(config: RunConfig, node: Mapping[str, Scalar]) -> Iterator[None]:
-    """Replace errors of the enclosed work that may tell of the site's own file, and log them.
+    """Replace errors of the enclosed work that may reveal facts about the site's own file, and log them.
 
-    Errors of nodes without their own file stay as they are. For a party of a vertical run even the kind and the keys
-    would answer questions about its columns, so its errors have one form.
+    Errors of nodes without their own file are not replaced. For a party of a vertical run even the kind and the keys
+    would answer questions about its columns, so all its errors have the same form.
 
     Raises:
-        WithheldError: instead of such an error.
+        WithheldError: The enclosed work raised such an error.
         ConfigError: A setting of the site has a wrong value.
     """
     verbose = is_verbose(config, node)
@@ -64,7 +64,7 @@ def withhold(config: RunConfig, node: Mapping[str, Scalar]) -> Iterator[None]:
         if config.algorithm.sites.hold_columns:
             log(ERROR, "the server learns of this error, but not its text: %s: %s", type(error).__name__, error)
             kind = WithheldRefusalError if isinstance(error, RefusalError) else WithheldError
-            raise kind(f"party {node.get('partition-id')}: it cannot take part: its own log says why") from error
-        log(ERROR, "the server is told the kind of this error only: %s: %s", type(error).__name__, error)
+            raise kind(f"party {node.get('partition-id')}: it cannot take part: its own log has the reason") from error
+        log(ERROR, "the server learns only the kind of this error: %s: %s", type(error).__name__, error)
         keys = [one.key for one in (error, *error.also)] if isinstance(error, InputError) else [type(error).__name__]
-        raise WithheldError(f"{'; '.join(keys)}: this site's log says what is wrong") from error
+        raise WithheldError(f"{'; '.join(keys)}: this site's log has the reason") from error

@@ -139,7 +139,7 @@ def sealed_again(path: Path, change: Callable[[dict[str, Any], dict[str, str]], 
 FORGED: dict[str, tuple[Callable[[dict[str, Any], dict[str, str]], Any], str]] = {
     "version": (lambda a, m: m.update(version="1"), "format 'florilegium-checkpoint' of version '1', expected"),
     "another run": (lambda a, m: m.update(run="0" * 32), "of another run: '000"),
-    "another round": (lambda a, m: m.update(round="2"), "of round '2', which its name does not say"),
+    "another round": (lambda a, m: m.update(round="2"), "of round '2', which differs from its name"),
     "no best": (lambda a, m: m.pop("best"), "'best' is None, expected numbers by name"),
     "best torn": (lambda a, m: m.update(best='{"auc": 0.'), "'best' is '{\"auc\": 0.', expected numbers by name"),
     "selection torn": (
@@ -194,7 +194,7 @@ def test_the_refusal_says_how_to_go_on(copy: Path) -> None:
         (b"not a checkpoint", "header too large"),
         (b"PK\x03\x04" + bytes(60), "invalid header"),
         (save({"x": np.zeros(2)}), "format 'none' of version 'none', expected 'florilegium-checkpoint' of version '2'"),
-        (save({"x": np.zeros(2)}, {"format": "florilegium-checkpoint", "version": "2"}), "not what was written"),
+        (save({"x": np.zeros(2)}, {"format": "florilegium-checkpoint", "version": "2"}), "after it was written"),
     ],
 )
 def test_a_foreign_file_is_refused(content: bytes, told: str, copy: Path) -> None:

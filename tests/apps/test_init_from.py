@@ -109,7 +109,7 @@ def test_what_differs_is_named(tmp_path: Path, named: dict[str, torch.Tensor], m
         ({"init_from": "model.safetensors"}, "init-from: got 'model.safetensors', which is relative"),
         (
             {"init_from": "/nowhere/m.safetensors"},
-            r"init-from: got /nowhere/m.safetensors \(.*, allowed: a complete safetensors file",
+            r"got /nowhere/m.safetensors \(.*, allowed: a complete safetensors",
         ),
         ({"init_from": __file__}, r"init-from: got .*test_init_from.py \(.*, allowed: a complete safetensors file"),
         ({"init_from": "/m", "strategy": "vfb2-sgd"}, "init-from: got '/m', allowed: '', since .* no model travels"),

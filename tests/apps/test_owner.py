@@ -161,7 +161,7 @@ def test_an_error_does_not_say_which_or_how_many_cells(
         assert key in str(whole)
         assert str(whole) in caplog.text
     assert told[0] == told[1]
-    assert re.fullmatch(f"partition 0: [^0-9]*{key}: this site's log says what is wrong", str(told[0]))
+    assert re.fullmatch(f"partition 0: [^0-9]*{key}: this site's log has the reason", str(told[0]))
 
 
 def test_a_node_with_a_file_says_no_more_where_the_server_names_it(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_errors_of_training_and_evaluation_are_withheld_too(tmp_path: Path) -> N
     for phase in ("", "score-counts"):
         asked = next(one.message for one in grid.exchanges if one.phase == phase and one.partition == 0)
         reason = again(grid, asked)
-        assert "partition 0: dataset 'csv': column 'age': this site's log says what is wrong" in reason
+        assert "partition 0: dataset 'csv': column 'age': this site's log has the reason" in reason
         assert "8" not in reason
 
 

@@ -144,7 +144,7 @@ def test_list_says_where_they_come_from(package: Path, command: Line) -> None:
         ({"strategy": "no_package:ROW"}, "cannot import 'no_package' .*, allowed: 'package.module:ROW' with an Algor"),
         ({"strategy": "broken"}, "strategy: got 'halfway_package:NONE': module 'halfway_package' has no attribute"),
         ({"strategy": "halfway_package:update"}, "'halfway_package:update', a function, allowed: 'package.module"),
-        ({"strategy": "halfway_package:TAKEN"}, "whose table 'fedx' belongs to another strategy, allowed: an unused"),
+        ({"strategy": "halfway_package:TAKEN"}, "'fedx' belongs to another strategy, allowed: an unused table name"),
         ({"strategy": "halfway_package:PRIVATE"}, "whose table 'privacy' belongs to another strategy"),
         ({"strategy": "halfway", "halfway.share": 2.0}, r"halfway.share: got 2.0, allowed: a number in"),
         ({"strategy": "halfway", "strategy-settings": "share=2"}, r"halfway.share: got 2, allowed: a number in"),

@@ -79,7 +79,7 @@ def test_every_key_of_a_file_arrives(
         ("[data]\nsecure-sum = true", r"\[data\] secure-sum: got a key of \[privacy\], .*; move it to \[privacy\]"),
         ("stay = 1\n[process]\nstay = 2", r"\[process\] stay: got stay twice"),
         ("stay = 1\nstay = 1", "Cannot overwrite a value .at line 2"),
-        ("partition-id = 0", "partition-id: got 0, allowed: the node config alone"),
+        ("partition-id = 0", "partition-id: got 0, allowed: a key of the node config"),
         ("privacy = true", r"privacy: got True, allowed: the table \[privacy\]"),
         ("allowed-strategies = ['coda']", r"got \['coda'\], allowed: names with commas"),
         ("secure-sum = true\nstay", "Expected '=' after a key .*line 2"),
@@ -164,7 +164,7 @@ def test_a_file_decides_how_much_errors_say(tmp_path: Path) -> None:
     assert look_up({}, "privacy", "verbose-errors") is None
     nodes = sites(tmp_path, **{"verbose-errors": False})
     told = shake_hands(nodes[0], {**RUN, "feature-columns": "nothing"})
-    assert "this site's log says what is wrong" in str(told)
+    assert "this site's log has the reason" in str(told)
     (whole,) = sites(tmp_path)[:1]
     assert "no column 'nothing'" in str(shake_hands(whole, {**RUN, "feature-columns": "nothing"}))
 

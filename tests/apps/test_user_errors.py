@@ -92,7 +92,7 @@ ROWS = [
     ),
     # own data of sites and parties
     Row("no file of a site", sites("", ""), ("data-path", "nothing", "a path in every node config", "docs/data.md")),
-    Row("relative", sites("a.csv", "a.csv"), ("partition 0: ", "which is relative", "a whole path", "give it")),
+    Row("relative", sites("a.csv", "a.csv"), ("partition 0: ", "which is relative", "an absolute path", "set the")),
     Row(
         "sites of other columns",
         sites("{tmp}/a.csv", "{tmp}/b.csv"),

@@ -118,7 +118,7 @@ def test_parties_reach_each_other_by_tcp(tmp_path: Path) -> None:
         ({"client-shift": 1.0}, "client-shift: got 1.0, allowed: 0"),
         (
             {"dataset": "synthetic-sparse-logistic"},
-            "dataset: got 'synthetic-sparse-logistic', whose clients draw",
+            "got 'synthetic-sparse-logistic', whose clients draw",
         ),
         ({"loss": "cross-entropy"}, "strategy 'vfb2-sgd', allowed: auto, vertical"),
         ({"fraction-train": 0.5}, "since strategy 'vfb2-sgd' trains a block of columns at every client"),

@@ -133,7 +133,7 @@ def test_a_network_that_mixes_samples_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("largest", "epsilon", "said"),
     [
-        (1.0, 0.0, "got a run with privacy.epsilon=0, allowed: above 0 and at most 1"),
+        (1.0, 0.0, "got a run with privacy.epsilon=0, allowed: a value above 0 and at most 1"),
         (1.0, 2.0, "got a run with privacy.epsilon=2"),
         ("one", 1.0, "got 'one', allowed: a number > 0"),
         (True, 1.0, "got True"),

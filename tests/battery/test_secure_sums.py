@@ -293,7 +293,7 @@ def test_sites_that_know_each_other_s_keys_sum_with_nobody_else(tmp_path: Path) 
 def test_a_mod_that_would_change_a_model_is_refused(tmp_path: Path) -> None:
     flat = flat_config(tmp_path / "run", {**UNEQUAL, "strategy": "local-sgd"})
     app = make_client_app(LocalDpMod(clipping_norm=0.1, sensitivity=0.2, epsilon=0.9, delta=1e-5))
-    with pytest.raises(RunFailedError, match="has a mod that changes the model: with privacy.secure-sum"):
+    with pytest.raises(RunFailedError, match="a mod that changes the model: with privacy.secure-sum a reply contains"):
         serve(Wiretap(app, 3, flat), server_app, flat)
 
 

@@ -71,7 +71,7 @@ def test_what_is_wrong_with_a_site_s_file_stays_in_its_log(deployment_with_table
         file.write_bytes(whole)
     reason = json.loads((tmp_path / "run" / "failure.json").read_text("utf-8"))["reason"]
     columns = "column 'ill'; column 'weight'; column 'sex'; column 'age'"
-    assert reason == f"partition 1: dataset 'csv': {columns}: this site's log says what is wrong"
+    assert reason == f"partition 1: dataset 'csv': {columns}: this site's log has the reason"
     logs = {name: (deployment_with_tables.folder / f"{name}.log").read_text() for name in ("site-1", "superlink")}
     assert "of 90 cells missing" not in logs["superlink"]
     assert "the first in row 8" in logs["site-1"]

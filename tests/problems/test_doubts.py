@@ -198,7 +198,7 @@ def test_an_auc_near_1_in_the_first_rounds_is_remarked_once() -> None:
     watch = Watch("", "learning-rate")
     assert [take(watch, 0, 1.0), take(watch, 1, 0.998)] == [[], []]
     (text,) = take(watch, 2, 0.9995)
-    assert "auc is above 0.999 after so few rounds: look whether a column contains the answer" in text
+    assert "auc is above 0.999 after so few rounds: check whether a column contains the answer" in text
     assert [take(watch, 3, 1.0), take(Watch("", ""), 4, 1.0)] == [[], []]
 
 

@@ -53,7 +53,7 @@ def test_a_run_tells_of_the_sites_that_were_missing(tmp_path: Path, caplog: pyte
     assert "s; partition 1 in 4 of 5 rounds (broke); see " in said[-1]
     assert [", without 1  " in text for text in said if "sites 2/3" in text] == [True] * 4
     running = [text for text in said if "running" in text]
-    assert running == ["round 3: partition 1 was dropped 3 rounds running (broke): see the site's log"]
+    assert running == ["round 3: partition 1 was dropped in 3 rounds in a row (broke): its own log says more"]
     assert read_run(run.path).dropped == run.result["dropped"]
 
 
@@ -71,7 +71,7 @@ def test_a_site_that_is_dropped_in_the_rounds_that_ask_it_is_named_once(reason: 
 @pytest.mark.parametrize(
     ("aucs", "areas", "told"),
     [
-        ([0.4, 0.4, 0.4, 0.6, 0.4, 0.4, 0.4], 0.5, (3, "below one half in 3 evaluations running")),
+        ([0.4, 0.4, 0.4, 0.6, 0.4, 0.4, 0.4], 0.5, (3, "below one half in 3 evaluations in a row")),
         ([0.4, 0.3, None, 0.5, 0.4, 0.4], 0.5, (4, "the same score")),
         ([0.5, 0.5], 0.4, None),
     ],
