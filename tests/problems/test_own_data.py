@@ -255,7 +255,7 @@ def test_what_does_not_go_with_own_files(changes: dict[str, Any], told: str) -> 
     with pytest.raises(DataError) as caught:
         validate(spec(**changes))
     assert told in str(caught.value)
-    with pytest.raises(DataError, match="the rows are at the sites"):
+    with pytest.raises(DataError, match="each site's rows are in a file"):
         load(spec(), 3)
 
 

@@ -168,7 +168,7 @@ def test_tables_that_lack_something() -> None:
         ),
         (
             {"outputs": [{"column": "x", "kind": "number", "transform": "bin", "low": 2.0, "high": 2.0}]},
-            "or that do not ascend",
+            "or do not ascend",
         ),
         ({"bins": 10**9}, "1000000000 bins of a number"),
         ({"outputs": [{"column": "x", "kind": "number"}] * 2}, "feature 'x' twice"),
