@@ -1,7 +1,7 @@
 """Binned scores: ranking metrics from counts per bin, with edges that adapt to the scores, whatever their scale.
 
-Each score becomes a code: its float32 bits as an integer that is ordered like the scores. Edges are codes, so a bin can
-be as narrow as one number. The first bins are the same for every client, 16 for each power of 2 between 2^-24 and 2^24.
+Each score becomes a code: its float32 bits as an integer, in the order of the scores. Edges are codes, so a bin can be
+as narrow as one number. The first bins are the same for every client, 16 for each power of 2 between 2^-24 and 2^24.
 If their counts leave the AUC too uncertain, refined bins follow, which cut the histogram into equal shares (J. I. Munro
 and M. S. Paterson, "Selection and sorting with limited storage", Theoretical Computer Science 12, 1980).
 """
@@ -14,15 +14,15 @@ from numpy.typing import ArrayLike
 
 # accepted uncertainty of AUC and of average precision
 TOLERANCES = (1e-3, 4e-3)
-# A bin with a greater share of the rows keeps its edges, so that a score of many rows gets a bin of its own.
+# A bin with a greater share of the rows keeps its edges, so a score of many rows gets a separate bin.
 _HEAVY = 2 * TOLERANCES[0]
 
 
 def codes(scores: ArrayLike) -> Int32[np.ndarray, "n"]:
-    """Return the integer codes of (n,) scores, ordered like the scores in float32; 0 and -0 have one code.
+    """Return the integer codes of (n,) scores, in the order of the scores in float32; 0 and -0 have the same code.
 
     Raises:
-        ValueError: a score that is not finite as float32.
+        ValueError: A score is not finite as float32.
     """
     with np.errstate(over="ignore"):
         score = np.asarray(scores, dtype=np.float32)
@@ -33,7 +33,7 @@ def codes(scores: ArrayLike) -> Int32[np.ndarray, "n"]:
 
 
 def scores_of(code: Int[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
-    """The scores of codes."""
+    """Return the scores of codes."""
     size = np.abs(code).astype(np.int32).view(np.float32).astype(np.float64)
     scores: np.ndarray = np.where(code < 0, -size, size)
     return scores
@@ -47,7 +47,7 @@ def _both_signs(positive: Float64[np.ndarray, "scores"]) -> Int64[np.ndarray, "2
     return np.concatenate((-code[::-1], [0], code))
 
 
-# Powers of 2 and 0, the threshold of accuracy, are always edges, so that size and sign of a score stay known.
+# Powers of 2 and 0, the threshold of accuracy, are always edges, so the size and the sign of a score stay known.
 _ALWAYS = _both_signs(2.0 ** np.arange(-24, 128))
 _FIRST = _both_signs(
     np.concatenate(
@@ -62,11 +62,11 @@ _FIRST = _both_signs(
 
 
 def first_edges(bins: int, kept: Sequence[int] = ()) -> Int32[np.ndarray, "{bins-1}"]:
-    """Edges of the first bins, the same for every client and 2,048 at least; 0 has a bin of its own.
+    """Return the edges of the first bins, the same for every client; at least 2,048 bins, and 0 has a separate bin.
 
     Args:
-        bins: their number.
-        kept: some codes that must be edges too.
+        bins: The number of bins.
+        kept: Additional codes that must be edges.
     """
     return _fill(np.union1d(_FIRST, np.asarray(kept, np.int64)), bins - 1)
 
@@ -75,32 +75,32 @@ def places(code: Int32[np.ndarray, "n"], edges: Int[np.ndarray, "edges"]) -> Int
     """Return the bin of each code, counted from 0.
 
     Args:
-        code: as `codes` returns it.
-        edges: between the bins, ascending; a bin includes its lower edge.
+        code: The result of `codes`.
+        edges: The edges between the bins, ascending; a bin includes its lower edge.
     """
     return np.searchsorted(edges, code, side="right")
 
 
 def centres(edges: Int[np.ndarray, "edges"]) -> Float64[np.ndarray, "edges+1"]:
-    """The score of the middle code of each bin; bins between equal edges are empty."""
+    """Return the score of the middle code of each bin; bins between equal edges are empty."""
     ends = _ends(edges)
     return scores_of(np.maximum((ends[:-1] + ends[1:] - 1) // 2, ends[:-1]).clip(-_TOP, _TOP))
 
 
 def floors(edges: Int[np.ndarray, "edges"]) -> Float64[np.ndarray, "edges+1"]:
-    """The least score of each bin, that of its lower edge."""
+    """Return the least score of each bin: the score of its lower edge."""
     return scores_of(_ends(edges)[:-1])
 
 
 def bounds(edges: Int[np.ndarray, "edges"], negatives: ArrayLike, positives: ArrayLike) -> tuple[float, float]:
-    """How far AUC and average precision of binned scores can be from those of the exact scores.
+    """Bound the error of AUC and of average precision of binned scores, compared with the exact scores.
 
-    The bound for AUC is half the share of pairs of a positive and a negative in one bin of more than one code. For
+    The bound for AUC is half the share of pairs of a positive and a negative in a shared bin of more than one code. For
     average precision it is the sum over these bins of the share of positives times the range of possible precision.
 
     Args:
-        edges: codes.
-        negatives: (edges + 1,) counts. Both bounds are 0 without one of the classes.
+        edges: The edges, as codes.
+        negatives: (edges + 1,) counts. Both bounds are 0 if a class is missing.
         positives: (edges + 1,) counts.
     """
     false, true = np.asarray(negatives, np.int64), np.asarray(positives, np.int64)
@@ -118,19 +118,19 @@ def bounds(edges: Int[np.ndarray, "edges"], negatives: ArrayLike, positives: Arr
 def refine(
     edges: Int[np.ndarray, "edges"], negatives: ArrayLike, positives: ArrayLike, kept: Sequence[int] = ()
 ) -> Int32[np.ndarray, "edges"]:
-    """Return edges at equal shares of the rows; each class weighs one half, scores in a bin count as uniform.
+    """Return edges at equal shares of the rows; each class has the weight 1/2, scores in a bin count as uniform.
 
     Args:
-        edges: codes, of the counted bins.
+        edges: The edges of the counted bins, as codes.
         negatives: (edges + 1,) counts.
         positives: (edges + 1,) counts.
-        kept: some codes that must be edges.
+        kept: Codes that must be edges.
     """
     ends = _ends(edges)
     shares = (_shares(negatives) + _shares(positives)) / 2
     heavy = shares > _HEAVY
     fixed = np.unique(np.concatenate((_ALWAYS, np.asarray(kept, np.int64), ends[:-1][heavy], ends[1:][heavy])))
-    # a heavy bin of one number has its edges and needs no cut
+    # a heavy bin of a single number has its edges and needs no cut
     reached = np.append(0.0, np.cumsum(shares * ~(heavy & (np.diff(ends) == 1))))
     room = len(edges) - len(fixed)
     cuts = np.interp(np.linspace(0, reached[-1], room + 2)[1:-1], reached, ends)
@@ -138,7 +138,7 @@ def refine(
 
 
 def _fill(edges: Int64[np.ndarray, "some"], count: int) -> Int32[np.ndarray, "{count}"]:
-    """``count`` edges: the last one is repeated as needed, and the bins between its copies are empty."""
+    """Return ``count`` edges: the last edge is repeated as needed, and the bins between its copies are empty."""
     inside = edges[(edges > -_TOP) & (edges <= _TOP)]
     return np.pad(inside, (0, count - len(inside)), mode="edge").astype(np.int32)
 
@@ -148,7 +148,7 @@ def _ends(edges: Int[np.ndarray, "edges"]) -> Int64[np.ndarray, "edges+2"]:
 
 
 def _from_above(counts: Int64[np.ndarray, "bins"]) -> Int64[np.ndarray, "bins"]:
-    """The count of each bin and all bins above it."""
+    """Return the count of each bin and all bins above it."""
     total: np.ndarray = np.cumsum(counts[::-1])[::-1]
     return total
 

@@ -8,8 +8,8 @@ these two means.
 With ten or fewer rows of a class the variance of the placements is itself uncertain, and too small if they are skewed.
 The interval then lies on the logit scale, and its variance is a weighted mean of two variances: DeLong's with weight
 k - 1, and Hanley and McNeil's (Radiology 143, 1982) with weight 2, where k is the number of rows of the rarer class. An
-AUC of 1 has no variance on these rows: its lower end is the smallest p with which k of k rows are placed rightly in at
-least 2.5 % of the cases, p^k = 0.025.
+AUC of 1 has no variance on these rows: its lower end is the smallest p with which k of k rows are ranked correctly in
+at least 2.5 % of the cases, p^k = 0.025.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float64, Int, Real
 from scipy.special import expit, logit, ndtri
 
-# Up to this number of rows of a class, percentiles of bootstrap draws cover too little.
+# Up to this number of rows of a class, percentiles of bootstrap draws have too little coverage.
 FEW_ROWS = 10
 _WEIGHT = 2
 
@@ -135,12 +135,12 @@ class _Placements:
 
     @property
     def variance(self) -> float:
-        """DeLong's variance of the mean; both classes have two rows or more."""
+        """DeLong's variance of the mean; both classes have at least two rows."""
         return float(sum(each.var(ddof=1) / len(each) for each in (self.positives, self.negatives)))
 
 
 def _share_below(others: Real[np.ndarray, "m"], scores: Real[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
-    """The share of the other scores that are below each score, a tie counting one half."""
+    """Return the share of the other scores that are below each score, a tie counting one half."""
     ordered = np.sort(others)
     below = np.searchsorted(ordered, scores, "left") + np.searchsorted(ordered, scores, "right")
     return np.asarray(below / (2 * len(ordered)))

@@ -1,4 +1,4 @@
-"""Files that are complete or absent: written under another name, flushed to disk, then renamed. And private folders."""
+"""Files that are complete or absent (written under another name, flushed, then renamed), and private folders."""
 
 import contextlib
 import errno
@@ -23,10 +23,10 @@ class DiskFullError(InputError, OSError):
 
 @contextlib.contextmanager
 def room_for(path: Path) -> Iterator[None]:
-    """Context for writing a file, or into a folder.
+    """Name the path in errors of a full disk, in a context that writes a file or into a folder.
 
     Raises:
-        DiskFullError: there is no room; names the path, which the system's own error does not.
+        DiskFullError: There is no room. Names the path, which the system's own error does not.
     """
     try:
         yield
@@ -38,10 +38,10 @@ def room_for(path: Path) -> Iterator[None]:
 
 
 def write_atomic(path: Path, data: bytes, *, private: bool = False) -> None:
-    """Replace a file so that readers always find the old or the new one, even after a crash; ``private``: mode 0600.
+    """Replace a file; readers always find the old or the new file, even after a crash. ``private``: mode 0600.
 
     Raises:
-        DiskFullError: there is no room.
+        DiskFullError: There is no room.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     with room_for(path):
@@ -58,7 +58,7 @@ def write_atomic(path: Path, data: bytes, *, private: bool = False) -> None:
 
 
 def open_new(path: Path, *, private: bool) -> BinaryIO:
-    """Open an empty file to write to; a private one has mode 0600 before anything is in it."""
+    """Open an empty file to write to; a private file has mode 0600 before anything is in it."""
     opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_ONLY if private else 0o666)
     if private:
         os.fchmod(opened, OWNER_ONLY)  # os.open keeps the mode of an existing file
@@ -78,7 +78,7 @@ def make_folder(path: Path, *, private: bool = False) -> None:
     """Make a folder and its missing parents, flushed to disk.
 
     Args:
-        private: whether they get mode 0700; folders that are there already stay as they are.
+        private: Whether new folders get mode 0700; existing folders are not changed.
     """
     if not path.is_dir():
         make_folder(path.parent, private=private)
@@ -88,7 +88,7 @@ def make_folder(path: Path, *, private: bool = False) -> None:
 
 @contextlib.contextmanager
 def lock_file(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file that its owner alone can read, made if it is missing, while a lock keeps other processes out."""
+    """Yield a file that only its owner can read, created if it is missing; a lock keeps other processes out."""
     make_folder(path.parent, private=True)
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, OWNER_ONLY), "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -96,17 +96,17 @@ def lock_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def socket_base() -> Path:
-    """The folder for temporary files, or /tmp where its path is too long for Unix sockets."""
+    """Return the folder for temporary files, or /tmp if its path is too long for Unix sockets."""
     base = tempfile.gettempdir()
     return Path(base if len(base) <= LONGEST_SOCKET_PATH // 2 else "/tmp")
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that only this user can enter, unless it is there.
+    """Make a folder that only this user can enter, unless it exists.
 
     Raises:
-        FileNotFoundError: somebody has just removed it.
-        PermissionError: one that is not private to this user is in its place.
+        FileNotFoundError: Another process has just removed it.
+        PermissionError: The path exists but is not a private folder of this user.
     """
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)

@@ -1,4 +1,4 @@
-"""Import what a run config names by ``package.module:name``: a model's factory, a problem, a data set's loader.
+"""Imports of ``package.module:name`` paths in a run config: a model's factory, a problem, a data set's loader.
 
 An installed package can give such a path a short name, by an entry point.
 """
@@ -18,20 +18,20 @@ LOADERS = "florilegium.datasets"
 
 
 def is_dotted(text: str) -> bool:
-    """Whether a text has the form ``package.module:name``."""
+    """Return whether a text has the form ``package.module:name``."""
     module_name, _, name = text.partition(":")
     return bool(module_name and name)
 
 
 def import_named(path: str, refuse: Callable[[str], InputError]) -> Any:
-    """Return what a path names.
+    """Return the object at a path.
 
     Args:
         path: ``package.module:name``.
-        refuse: makes the error from what was got, which names the path.
+        refuse: A function that makes the error from the text of its `got`, which names the path.
 
     Raises:
-        InputError: the one that ``refuse`` makes: the module cannot be imported, or has no such name.
+        InputError: The result of ``refuse``: the module cannot be imported, or has no such name.
     """
     module_name, _, name = path.partition(":")
     try:
@@ -44,7 +44,7 @@ def import_named(path: str, refuse: Callable[[str], InputError]) -> Any:
 
 
 class Plugin(NamedTuple):
-    """An entry point: its name, the path that it stands for, and the installed package and version that it is of."""
+    """An entry point: its name, its path, and the name and version of its installed package."""
 
     name: str
     path: str
@@ -55,7 +55,7 @@ def plugins(group: str) -> tuple[Plugin, ...]:
     """Return the entry points of a group, sorted by name; none of them is imported.
 
     Args:
-        group: such as ``florilegium.datasets``.
+        group: The name of the group, such as ``florilegium.datasets``.
     """
     return _plugins(group, tuple(sys.path))
 
@@ -69,15 +69,15 @@ def _plugins(group: str, places: tuple[str, ...]) -> tuple[Plugin, ...]:
 
 
 def find_plugin(group: str, name: str, refuse: Callable[[str], InputError]) -> Plugin | None:
-    """Return the entry point of a name; None if there is none.
+    """Return the entry point with a name; None if there is none.
 
     Args:
-        group: as of `plugins`.
-        name: of the entry point.
-        refuse: makes the error from what was got.
+        group: See `plugins`.
+        name: The name of the entry point.
+        refuse: A function that makes the error from the text of its `got`.
 
     Raises:
-        InputError: the one that ``refuse`` makes: several packages have the name.
+        InputError: The result of ``refuse``: several packages have the name.
     """
     found = [one for one in plugins(group) if one.name == name]
     if len(found) > 1:
@@ -86,6 +86,6 @@ def find_plugin(group: str, name: str, refuse: Callable[[str], InputError]) -> P
 
 
 def first_line(error: Exception) -> str:
-    """The error's type and the first line of its message."""
+    """Return the error's type and the first line of its message."""
     text = str(error).strip()
     return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__

@@ -1,15 +1,15 @@
 """Figures of a binary classifier with 95 % bootstrap intervals, from counts of rows by score.
 
-Rows are drawn anew from the rows, both classes together (B. Efron, "Bootstrap methods: another look at the jackknife",
-Annals of Statistics 7, 1979): a multinomial draw of the counts. An interval is from the 2.5th to the 97.5th percentile
-of the figure over the draws.
+Rows are resampled with replacement, both classes together (B. Efron, "Bootstrap methods: another look at the
+jackknife", Annals of Statistics 7, 1979): a multinomial draw of the counts. An interval is from the 2.5th to the 97.5th
+percentile of the figure over the draws.
 
 The interval of an AUC with ten or fewer rows of a class is DeLong's on the logit scale (`problems.delong`).
 
 The calibration error has a different interval, since chance adds to the error: the rows have a larger error than the
 model, and the draws a still larger one. Let g_b be the contribution of bin b of the probability to the error
-sum_b |g_b|, and d_b the difference between a draw's contribution and g_b. Of the errors sum_b |t g_b|, t >= 0, the
-interval has those with which sum_b |g_b| is among the middle 95 % of sum_b |t g_b + d_b| over the draws. Bisection
+sum_b |g_b|, and d_b the difference between a draw's contribution and g_b. The interval contains those errors
+sum_b |t g_b|, t >= 0, for which sum_b |g_b| is among the middle 95 % of sum_b |t g_b + d_b| over the draws. Bisection
 finds the ends of t.
 """
 
@@ -24,7 +24,7 @@ from problems.least_cell import is_small
 from problems.metrics import ranking_metrics
 from problems.tallies import Tally
 
-# figures of a ranking, and of probabilities
+# figures of a ranking, and figures of probabilities
 RANKING = ("auc", "pauc_fpr30", "pauc_fpr50", "average_precision")
 AUC = RANKING[0]
 BRIER, ECE = "brier", "ece"
@@ -34,7 +34,7 @@ DRAWS = 1000
 LEVELS = (2.5, 97.5)
 # Halvings of the multiples of g: the ends are exact to a millionth of the error.
 _HALVINGS = 20
-# counts in memory at a time
+# number of counts in memory at a time
 _CELLS = 2_000_000
 
 Interval = list[float] | None
@@ -47,16 +47,16 @@ def measure(
 ) -> tuple[
     dict[str, Float64[np.ndarray, "*draws"]], Float64[np.ndarray, "*draws 10"], Float64[np.ndarray, "*draws 10"]
 ]:
-    """Return the figures of samples of rows, and what they are made of in each bin of the probability.
+    """Return the figures of samples of rows, and their parts in each bin of the probability.
 
     Args:
-        probabilities: of a positive, ascending.
-        negatives: counts of rows of this class with these probabilities.
-        positives: likewise.
+        probabilities: The probabilities of a positive, ascending.
+        negatives: The numbers of negative rows with these probabilities.
+        positives: The numbers of positive rows with these probabilities.
 
     Returns:
-        The figures, nan where a sample lacks a class that they need; in each of the bins the sum over rows of label
-        minus probability, by the number of all rows; and in each bin the share of positives, nan without rows.
+        The figures, nan if a sample lacks a class that they need; for each bin the sum over rows of label minus
+        probability, divided by the number of all rows; and for each bin the share of positives, nan without rows.
     """
     true, false = (
         np.concatenate((np.zeros((*counts.shape[:-1], 1), np.int64), np.cumsum(counts[..., ::-1], axis=-1)), axis=-1)
@@ -75,7 +75,7 @@ def measure(
 
 
 def reliability_bin(probabilities: Float64[np.ndarray, "bins"]) -> Int64[np.ndarray, "bins"]:
-    """The bin of each probability, counted from 0; all are equally wide and include their upper end."""
+    """Return the bin of each probability, counted from 0; all are equally wide and include their upper end."""
     return np.searchsorted(np.linspace(0, 1, RELIABILITY_BINS + 1)[1:-1], probabilities)
 
 
@@ -83,10 +83,10 @@ def point_figures(tally: Tally) -> dict[str, float | None]:
     """Return the figures of all rows of a tally, without intervals, which take a hundred times as long.
 
     Args:
-        tally: At least one row.
+        tally: A tally with at least one row.
 
     Returns:
-        `FIGURES`, None where a class is missing.
+        `FIGURES`, None if a class is missing.
     """
     value, _, _ = measure(*_counts(tally))
     return {name: None if np.isnan(value[name]) else float(value[name]) for name in FIGURES}
@@ -96,15 +96,16 @@ def describe(tally: Tally, rng: np.random.Generator, draws: int = DRAWS, least: 
     """Return the figures of all rows of a tally, each with its interval.
 
     Args:
-        tally: At least one row.
-        rng: draws the samples.
-        draws: their number.
+        tally: A tally with at least one row.
+        rng: The generator that draws the samples.
+        draws: The number of samples.
         least: The least number of rows of a class in a bin of ``reliability``, if it has any. Neighbouring bins with
-            fewer become one bin.
+            fewer rows are joined.
 
     Returns:
-        `FIGURES` as [value, low, high], None where a class is missing; and ``reliability``, for each bin of the
-        probability that has rows its ends, ``rows``, their mean ``predicted`` probability and the ``observed`` share of
+        `FIGURES` as [value, low, high], None if a class is missing; and ``reliability``: for each bin of the
+        probability with rows, its ends, ``rows``, their mean ``predicted`` probability and the ``observed`` share of
+        positives with its interval.
         positives with its interval.
     """
     probabilities, negatives, positives = _counts(tally)
@@ -147,7 +148,7 @@ def _join_bins(
     positives: Int64[np.ndarray, "bins"],
     least: int,
 ) -> Int64[np.ndarray, "10"]:
-    """The first bin of the joint bin of each reliability bin; each class has no row or enough rows in a joint bin."""
+    """Return the first bin of each reliability bin's joint bin, in which each class has no row or enough rows."""
     rows = np.stack([np.bincount(bins, weights=side, minlength=RELIABILITY_BINS) for side in (negatives, positives)])
     joined, first = np.arange(RELIABILITY_BINS), 0
     for number in range(RELIABILITY_BINS):
@@ -171,7 +172,7 @@ def _shares(
 def _counts(
     tally: Tally,
 ) -> tuple[Float64[np.ndarray, "bins"], Int64[np.ndarray, "bins"], Int64[np.ndarray, "bins"]]:
-    """The probabilities that rows have, and how many negatives and positives have them."""
+    """Return the probabilities that occur, and the numbers of negatives and positives with each."""
     total = tally.total()
     occupied = (total.negatives + total.positives)[0] > 0
     return total.probabilities[occupied], total.negatives[0, occupied], total.positives[0, occupied]
@@ -191,7 +192,7 @@ def _interval_of_error(gaps: Float64[np.ndarray, "10"], noise: Float64[np.ndarra
     error = float(np.abs(gaps).sum())
 
     def percentile(multiple: float, level: float) -> float:
-        """A percentile of the draws' errors if the model has this multiple of the rows' contributions."""
+        """Return a percentile of the draws' errors if the model has this multiple of the rows' contributions."""
         return float(np.percentile(np.abs(multiple * gaps + noise).sum(axis=1), level))
 
     least = _first(lambda multiple: percentile(multiple, LEVELS[1]) >= error, 1.0)
@@ -199,13 +200,13 @@ def _interval_of_error(gaps: Float64[np.ndarray, "10"], noise: Float64[np.ndarra
     while error and percentile(top, LEVELS[0]) <= error:
         top *= 2
     most = _first(lambda multiple: percentile(multiple, LEVELS[0]) > error, top)
-    # Chance may add so much to the error of a calibrated model that the error exceeds each compatible one. Without any
-    # error the draws' errors are the only measure of its size.
+    # Chance may add so much to the error of a calibrated model that the error exceeds each compatible one. If the error
+    # is 0, the draws' errors are the only measure of its size.
     return [error, min(least * error, error), max(most * error, error) if error else percentile(0.0, LEVELS[1])]
 
 
 def _first(condition: Callable[[float], bool], top: float) -> float:
-    """Find by bisection from which number on, between 0 and ``top``, a condition is met."""
+    """Find by bisection the least number between 0 and ``top`` from which a condition is met."""
     if condition(0.0):
         return 0.0
     low, high = 0.0, top

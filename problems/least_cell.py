@@ -1,7 +1,7 @@
 """Rules for small cells: which counts of rows are too small to leave a site, and figures that stand for several rows.
 
-A cell is a number of rows. It may leave a site if it is 0 or at least the site's least cell. A 0 is allowed: it
-describes no row, and a site with rows of one class only could not take part otherwise.
+A cell is a number of rows. It may leave a site if it is 0 or at least the site's least cell. A 0 is allowed, since it
+describes no row, and a site with rows of a single class could not take part otherwise.
 
 Scores are put into groups of neighbours, each with at least as many rows as the least cell (J. Domingo-Ferrer and
 J. M. Mateo-Sanz, "Practical data-oriented microaggregation for statistical disclosure control", IEEE TKDE 14, 2002).
@@ -31,10 +31,10 @@ def is_small(counts: ArrayLike, least: int) -> bool:
 
 
 def widen_gaps(present: Int64[np.ndarray, "c"], rows: int, least: int) -> Int64[np.ndarray, "c"]:
-    """Return counts of cells in which the missing cells of a column are none or at least the least cell.
+    """Return counts of cells, lowered until a column has no missing cells or at least as many as the least cell.
 
     Args:
-        present: The numbers of cells that are there.
+        present: The numbers of cells that are not missing.
         rows: The number of rows.
         least: The least cell.
     """
@@ -43,7 +43,7 @@ def widen_gaps(present: Int64[np.ndarray, "c"], rows: int, least: int) -> Int64[
 
 
 def hide_rare(cells: Float64[np.ndarray, "n"], least: int) -> Float64[np.ndarray, "n"]:
-    """Return a column's cells; if fewer than the least cell differ from the commonest value, that value for all.
+    """Return a column's cells; if fewer than the least cell differ from the commonest value, all become that value.
 
     Without this the mean of a column of zeros and a single 1 would reveal the number of ones.
 
@@ -63,7 +63,7 @@ class Groups:
     Attributes:
         sizes: The number of rows of each group.
         centres: The mean score of each group, or the score that half of its rows have.
-        spreads: The standard deviation of each group's scores. 0 if half of the rows have one score.
+        spreads: The standard deviation of each group's scores. 0 if half of the rows have the same score.
     """
 
     sizes: Int64[np.ndarray, "g"]
@@ -75,7 +75,7 @@ class Groups:
         """Group scores.
 
         Args:
-            scores: The scores of rows of one class. None, or at least as many as the least cell.
+            scores: The scores of rows of one class: none, or at least as many as the least cell.
             least: The least cell.
         """
         ordered, count = np.sort(scores), len(scores) // least
@@ -86,7 +86,7 @@ class Groups:
         starts, sizes = ends[:-1], np.diff(ends)
         centres = np.add.reduceat(ordered, starts) / sizes
         spreads = np.sqrt(np.add.reduceat((ordered - np.repeat(centres, sizes)) ** 2, starts) / sizes)
-        # A group of two scores would reveal by its mean how many rows have each.
+        # The mean of a group with two distinct scores would reveal how many rows have each.
         for median in (starts + sizes // 2, starts + (sizes - 1) // 2):
             first = np.maximum(np.searchsorted(ordered, ordered[median], "left"), starts)
             last = np.minimum(np.searchsorted(ordered, ordered[median], "right"), ends[1:])
@@ -114,9 +114,9 @@ class Groups:
         return rows.astype(np.int32), np.sqrt(variances).astype(np.float32)
 
     def spread(self) -> Float64[np.ndarray, "n"]:
-        """Return scores with the groups' sizes, means and deviations: evenly apart, as of a normal law if there is one.
+        """Return scores with the groups' sizes, means and deviations: evenly spaced, or normal in a single group.
 
-        With one score for each group the scores of a class would vary too little, and the AUC would be too large.
+        A single score for each group would make the scores of a class vary too little, and the AUC too large.
         """
         starts = np.cumsum(self.sizes) - self.sizes
         levels = (np.arange(self.sizes.sum()) - np.repeat(starts, self.sizes) + 0.5) / np.repeat(self.sizes, self.sizes)

@@ -1,8 +1,8 @@
 """Ranking metrics of a binary classifier: AUC, one-way partial AUC in both conventions, average precision.
 
-All come from one sort. AUC is the Mann-Whitney statistic with ties at one half. `pauc_fprXX` is the
+All use one sort. AUC is the Mann-Whitney statistic with ties at one half. `pauc_fprXX` is the
 standardised partial area of D. K. McClish, "Analyzing a Portion of the ROC Curve" (Medical Decision Making 9,
-1989), which is 0.5 at chance and what scikit-learn's `roc_auc_score(max_fpr=0.XX)` returns; `pauc_fprXX_raw`
+1989), which is 0.5 at chance and equals scikit-learn's `roc_auc_score(max_fpr=0.XX)`; `pauc_fprXX_raw`
 is area / 0.XX.
 """
 
@@ -26,7 +26,7 @@ def binary_metrics(labels: ArrayLike, scores: ArrayLike) -> dict[str, float]:
         scores: (n,), larger for positives; only their order matters.
 
     Raises:
-        ValueError: when a score is NaN, only one class is there, or the shapes do not fit.
+        ValueError: A score is NaN, a class is missing, or the shapes do not fit.
     """
     positive, score = _check(labels, scores)
     positives = int(positive.sum())
@@ -48,11 +48,11 @@ def ranking_metrics(
     """Return the metrics of `binary_metrics` from counts, of many samples of rows at once.
 
     Args:
-        true: positives at or above each score: first 0, then of the scores in descending order.
-        false: negatives likewise.
+        true: The positives at or above each score: first 0, then the scores in descending order.
+        false: The negatives at or above each score, in the same order.
 
     Returns:
-        Each metric of each sample; nan for one of one class only.
+        Each metric of each sample; nan for a sample with only one class.
     """
     positives, negatives = true[..., -1], false[..., -1]
     new_true, new_false = np.diff(true), np.diff(false)
@@ -75,7 +75,7 @@ def ranking_metrics(
 
 @dataclass(frozen=True)
 class Interval:
-    """A metric, and between which values it lies in most of the resamples; nan if it has a value in none of them."""
+    """A metric, and the range of its values in most of the resamples; nan if it has a value in none of them."""
 
     value: float
     low: float
@@ -99,16 +99,16 @@ def scored_metrics(
     the interval of ``auc`` is DeLong's on the logit scale (`problems.delong`), without resamples.
 
     Args:
-        labels: (n,) of 0 and 1, of both.
+        labels: (n,) of 0 and 1; both must occur.
         scores: (n,), larger for positives.
-        probabilities: (n,) of label 1.
+        probabilities: (n,), the probabilities of label 1.
         predictions: (n,) of 0 and 1.
-        resamples: how many there are, one at least.
-        confidence: the share of the resamples inside the interval, in (0, 1).
-        seed: of the resamples.
+        resamples: The number of resamples, at least 1.
+        confidence: The share of the resamples inside the interval, in (0, 1).
+        seed: The seed of the resamples.
 
     Raises:
-        ValueError: as of `binary_metrics`.
+        ValueError: See `binary_metrics`.
     """
     positive, score = _check(labels, scores)
     values = binary_metrics(positive, score)
@@ -147,10 +147,10 @@ def accuracy(labels: ArrayLike, scores: ArrayLike, threshold: float) -> float:
     Args:
         labels: (n,) of 0 and 1.
         scores: (n,), larger for positives.
-        threshold: the least score that counts as positive.
+        threshold: The least score that counts as positive.
 
     Raises:
-        ValueError: when a score is NaN, there is no sample, or the shapes do not fit.
+        ValueError: A score is NaN, there is no sample, or the shapes do not fit.
     """
     positive, score = _check(labels, scores)
     if len(score) == 0:
@@ -161,7 +161,7 @@ def accuracy(labels: ArrayLike, scores: ArrayLike, threshold: float) -> float:
 def _area_up_to(
     x: Float64[np.ndarray, "*draws corners"], y: Float64[np.ndarray, "*draws corners"], limit: float
 ) -> Float64[np.ndarray, "*draws"]:
-    """Area under the polygons (x, y), x ascending from 0 to 1, left of `limit`."""
+    """Return the area under the polygons (x, y), x ascending from 0 to 1, left of `limit`."""
     cut = np.minimum(x, limit)
     width, rise = np.diff(cut), np.diff(y)
     crossing = (x[..., :-1] < limit) & (x[..., 1:] > limit)

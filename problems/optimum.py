@@ -16,8 +16,8 @@ from torch import Tensor
 
 from problems.penalties.base import Penalty, norm
 
-# Iterations without a new smallest residual after which the rest is taken for rounding error: the first if the residual
-# is as small as rounding should allow, the second if it is below sqrt(eps), as f may have larger rounding errors.
+# Iterations without a new smallest residual after which the rest counts as rounding error: the first if the residual is
+# as small as rounding should allow, the second if it is below sqrt(eps), as f may have larger rounding errors.
 _PATIENCE, _LONG_PATIENCE = 50, 1000
 _TOLERANCE = 1e-14
 _MOST_ITERATIONS = 20_000
@@ -25,14 +25,14 @@ _MOST_ITERATIONS = 20_000
 
 @dataclass(frozen=True)
 class Optimum:
-    """What `minimise` found.
+    """The result of `minimise`.
 
     Attributes:
-        point: as a proximal map returned it, so exactly sparse, or in the set.
-        value: f + g there.
-        iterations: proximal steps taken.
-        residual: the smallest one, which belongs to ``point``; see `minimise`.
-        converged: whether the residual is as small as was asked for, or as rounding allows.
+        point: The result of a proximal map, so exactly sparse, or in the set.
+        value: f + g at the point.
+        iterations: The number of proximal steps.
+        residual: The smallest residual, at ``point``; see `minimise`.
+        converged: Whether the residual is as small as required, or as rounding allows.
     """
 
     point: Float[Tensor, "d"]
@@ -54,18 +54,18 @@ def minimise(
 
     The residual of an iterate y is ||y - x|| / max(1, ||y||) with x = P_{s g}(y - s grad f(y)), s = 1 / lipschitz; the
     x of the smallest residual is returned. The iteration ends at a residual of 1e-14 or, if the convexity is known,
-    1e-14 * s * convexity, so that the *point* is within about 1e-14; or once rounding, 8 sqrt(d) eps, lets the residual
-    fall no further; or after 20,000 steps.
+    1e-14 * s * convexity, so the *point* is within about 1e-14 of the minimum. It also ends once rounding,
+    8 sqrt(d) eps, prevents a smaller residual, or after 20,000 steps.
 
     Args:
-        smooth: x -> (f(x), its gradient), f convex.
+        smooth: The map x -> (f(x), its gradient); f is convex.
         penalty: g.
-        start: float32 or float64; not changed.
-        lipschitz: an upper bound of the Lipschitz constant of f's gradient.
-        convexity: a lower bound of f's strong convexity; caps the momentum at that of Nesterov 2004, section 2.2.1.
+        start: The first point, float32 or float64; not changed.
+        lipschitz: An upper bound of the Lipschitz constant of f's gradient.
+        convexity: A lower bound of f's strong convexity; caps the momentum at Nesterov's (2004, section 2.2.1).
 
     Raises:
-        ValueError: an argument out of range, or a gradient that is not finite, as when ``lipschitz`` is too small.
+        ValueError: An argument is out of range, or a gradient is not finite, for example if ``lipschitz`` is too small.
     """
     if not 0 < lipschitz < math.inf:
         raise ValueError(f"lipschitz must be > 0 and finite, got {lipschitz}")
@@ -103,19 +103,19 @@ def minimise(
 
 
 def smoothness(features: Float[Tensor, "n d"], weights: Float[Tensor, "n"] | None = None) -> float:
-    """The largest eigenvalue of A' diag(w) A by power iteration from a fixed random start.
+    """Return the largest eigenvalue of A' diag(w) A by power iteration from a fixed random start.
 
-    Times the largest l'' it is a Lipschitz constant of the gradient of sum_i w_i l(a_i' x); l'' is at most 1 for the
-    squared loss (a - b)^2 / 2 and 1/4 for the logistic one. As a Rayleigh quotient it exceeds the eigenvalue by
-    rounding only. The iteration ends when some eigenvalue is within 1e-6 of it, relatively, or after 1000 products,
+    Multiplied by the largest l'', it is a Lipschitz constant of the gradient of sum_i w_i l(a_i' x); l'' is at most 1
+    for the squared loss (a - b)^2 / 2 and 1/4 for the logistic loss. As a Rayleigh quotient it exceeds the eigenvalue
+    by rounding only. The iteration ends when some eigenvalue is within 1e-6 of it, relatively, or after 1000 products,
     when it is within about 1 % whatever the spectrum (Kuczynski & Wozniakowski 1992, theorem 3.1).
 
     Args:
         features: A.
-        weights: w, none negative; None for ones.
+        weights: w, not negative; None for ones.
 
     Raises:
-        ValueError: shapes that do not fit, or a negative weight.
+        ValueError: The shapes do not fit, or a weight is negative.
     """
     if features.ndim != 2:
         raise ValueError(f"features must be (n, d), got {tuple(features.shape)}")

@@ -1,8 +1,8 @@
 """All randomness of a run, addressed instead of drawn in sequence.
 
-A stream is named by (seed, purpose, integers...), so that what a client draws depends on who it is and which round it
-is in, never on the order in which messages happen to arrive or on which process serves it. `secret_normal` and
-`draw_secretly` are the exceptions: what hides something must not follow from a seed that others know.
+A stream is named by (seed, purpose, integers...). A client's draws therefore depend on the client and the round, never
+on the order in which messages arrive or on the process that serves them. `secret_normal` and `draw_secretly` are the
+exceptions: numbers that hide something must not follow from a seed that others know.
 """
 
 import os
@@ -15,7 +15,7 @@ from scipy.special import ndtri
 
 
 class Purpose(StrEnum):
-    """The purposes of the algorithms' random streams. The words determine every result: never change one."""
+    """The purposes of the algorithms' random streams. The words determine every result: never change them."""
 
     SAMPLE_CLIENTS = "sample clients"
     SAMPLES = "samples"
@@ -38,9 +38,9 @@ def seed_sequence(seed: int, purpose: str, *keys: int) -> np.random.SeedSequence
     """Return the seed of a stream.
 
     Args:
-        seed: the run's, >= 0.
-        purpose: what the stream is for: a member of `Purpose`, or any fixed word.
-        keys: what else tells the stream from others, such as a client and a round; each >= 0.
+        seed: The run's seed, >= 0.
+        purpose: The purpose of the stream: a member of `Purpose`, or any fixed word.
+        keys: Further numbers of the address, such as a client and a round; each >= 0.
     """
     words = (seed, zlib.crc32(purpose.encode()), *keys)
     if max(words) < 2**32 and min(words) >= 0:
@@ -49,18 +49,18 @@ def seed_sequence(seed: int, purpose: str, *keys: int) -> np.random.SeedSequence
 
 
 def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
-    """Return a generator of its own for each address.
+    """Return the generator of an address.
 
     Args:
-        seed: as of `seed_sequence`.
-        purpose: as of `seed_sequence`.
-        keys: as of `seed_sequence`.
+        seed: See `seed_sequence`.
+        purpose: See `seed_sequence`.
+        keys: See `seed_sequence`.
     """
     return np.random.default_rng(seed_sequence(seed, purpose, *keys))
 
 
 def secret_normal(count: int) -> Float64[np.ndarray, "{count}"]:
-    """Standard normal numbers from the system's generator: nobody can repeat them, not even with the seed."""
+    """Draw standard normal numbers from the system's generator, which cannot be repeated, not even with the seed."""
     places = np.frombuffer(os.urandom(8 * count), dtype=np.uint64) >> np.uint64(12)  # 52 bits: adding 0.5 is exact
     normal: np.ndarray = ndtri((places + 0.5) * 2.0**-52)
     return normal
@@ -70,11 +70,11 @@ def draw_secretly(count: int, rate: float) -> Int64[np.ndarray, "some"]:
     """Draw each of 0..count-1 with the same chance, independently, by the system's generator.
 
     Args:
-        count: how many there are.
-        rate: the chance, in (0, 1]; it is rounded down to a multiple of 2^-32.
+        count: The number of elements.
+        rate: The chance, in (0, 1]; it is rounded down to a multiple of 2^-32.
 
     Returns:
-        Those that were drawn, in order; there may be none.
+        The drawn elements, in order; may be empty.
     """
     words = np.frombuffer(os.urandom(4 * count), dtype=np.uint32)
     return np.flatnonzero(words < np.uint64(rate * 2.0**32))

@@ -1,6 +1,6 @@
-"""Samplers: epochs of batches without replacement, batches that nobody can foresee, and a pool walked as a queue.
+"""Samplers: epochs of batches without replacement, unpredictable batches, and a pool read as a queue.
 
-A batch of `EpochSampler` depends on its address (seed, purpose, client, position) only, so no state must be saved.
+A batch of `EpochSampler` depends only on its address (seed, purpose, client, position), so no state must be saved.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _LARGE = 2**16
 
 
 def on_device(indices: Int64[np.ndarray, "*shape"], device: torch.device) -> Int64[Tensor, "*shape"]:
-    """Indices as a tensor on the device; from pinned memory to a GPU, so that nothing waits for the copy."""
+    """Return indices as a tensor on the device; a GPU copies from pinned memory, so the copy is asynchronous."""
     tensor = torch.from_numpy(indices)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
@@ -27,9 +27,9 @@ def draw_some(count: int, most: int, rng: np.random.Generator) -> Int64[np.ndarr
     """Draw a uniform subset of 0..count-1, in order.
 
     Args:
-        count: how many there are.
-        most: how many are drawn; all if there are no more.
-        rng: whose numbers decide.
+        count: The number of elements.
+        most: The number to draw; all elements if there are fewer.
+        rng: The random generator.
     """
     return np.arange(count) if count <= most else np.sort(rng.choice(count, most, replace=False))
 
@@ -37,18 +37,17 @@ def draw_some(count: int, most: int, rng: np.random.Generator) -> Int64[np.ndarr
 class EpochSampler:
     """Batches of a fixed set of indices, reshuffled every epoch.
 
-    The last incomplete batch of an epoch is dropped unless it is the only one (then every batch is the whole set,
-    shuffled).
+    An epoch's last incomplete batch is dropped. If it is the only batch, every batch is the whole set, shuffled.
 
     Args:
-        indices: the samples to draw from; none gives empty batches.
-        batch_size: samples a batch; 0 means all.
-        seed: with ``purpose`` and ``keys`` the address of this sampler's streams.
-        purpose: see `problems.randomness.Purpose`.
-        keys: the rest of the address.
+        indices: The samples to draw from; without any, batches are empty.
+        batch_size: The samples in a batch; 0 means all.
+        seed: The seed; with ``purpose`` and ``keys`` the address of this sampler's streams.
+        purpose: The purpose, see `problems.randomness.Purpose`.
+        keys: The rest of the address.
 
     Attributes:
-        drawn: the order of the newest epoch, by the epoch's number.
+        drawn: The order of the newest epoch, by the epoch's number.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class EpochSampler:
         self.drawn: dict[int, Indices] = {}  # replaced as a whole, since threads may share a sampler
 
     def batch(self, position: int) -> Int64[np.ndarray, "b"]:
-        """The indices of batch number ``position``, counted from 0 over the whole run."""
+        """Return the indices of batch number ``position``, counted from 0 over the whole run."""
         if self.batch_size == 0:
             return self.indices
         epoch, place = divmod(position, len(self.indices) // self.batch_size)
@@ -73,12 +72,12 @@ class EpochSampler:
 
 
 class PoissonSampler:
-    """Batches that have each index with the same chance, independently; others cannot know which.
+    """Batches that contain each index with the same chance, independently and unpredictably.
 
     Args:
-        indices: the samples to draw from.
-        batch_size: samples a batch, on average; 0 means all.
-        drawn: called before each batch.
+        indices: The samples to draw from.
+        batch_size: The mean number of samples in a batch; 0 means all.
+        drawn: A function that is called before each batch.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class PoissonSampler:
         self.drawn = drawn
 
     def batch(self, position: int) -> Int64[np.ndarray, "b"]:
-        """The indices of a batch: a new one at each call, whatever its number ``position``."""
+        """Return the indices of a new batch; its number ``position`` has no effect."""
         self.drawn()
         drawn: Indices = self.indices[draw_secretly(len(self.indices), self.rate)]
         return drawn
@@ -99,23 +98,23 @@ def rate_of(batch_size: int, count: int) -> float:
     """Return the chance of each sample to be in a batch.
 
     Args:
-        batch_size: samples a batch, on average; 0 means all.
-        count: how many samples there are.
+        batch_size: The mean number of samples in a batch; 0 means all.
+        count: The number of samples.
     """
     return min(1.0, batch_size / count) if batch_size and count else 1.0
 
 
 class PoolQueue:
-    """Entries 0..size-1 in random order, taken from the front, reshuffled when they run out.
+    """Entries 0..size-1 in random order, removed from the front, reshuffled when they run out.
 
-    If every draw asks for ``size`` entries or more, each returns the whole pool, every entry once.
+    If every draw asks for at least ``size`` entries, each returns the whole pool, every entry once.
 
     Args:
-        size: of the pool.
-        seed: with ``purpose`` and ``keys`` the address of the stream that orders the entries.
-        purpose: see `problems.randomness.Purpose`.
-        keys: the rest of the address.
-        wanted: how many entries will be taken; a large pool is then not shuffled for a few. 0: unknown.
+        size: The size of the pool.
+        seed: The seed; with ``purpose`` and ``keys`` the address of the stream that orders the entries.
+        purpose: The purpose, see `problems.randomness.Purpose`.
+        keys: The rest of the address.
+        wanted: The number of entries that will be used; a large pool is not shuffled for a few. 0: unknown.
     """
 
     def __init__(self, size: int, seed: int, purpose: Purpose, *keys: int, wanted: int = 0) -> None:
@@ -126,7 +125,7 @@ class PoolQueue:
         self._next = 0
 
     def take(self, count: int) -> Int64[np.ndarray, "{min(count,self.size)}"]:
-        """The next entries; a reshuffle in between may repeat one."""
+        """Return the next entries; a reshuffle in between may repeat an entry."""
         count = min(count, self.size)
         taken = self._queue[self._next : self._next + count]
         self._next += count

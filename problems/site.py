@@ -1,4 +1,4 @@
-"""A client's resident data, and the mini-batches that are drawn from it."""
+"""A client's resident data, and mini-batches from them."""
 
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,13 +21,13 @@ class Site:
     """A client's identity and its resident data.
 
     Attributes:
-        partition_id: the partition's number, a key of all random streams of the client.
-        features: on the device and in the number type of the run.
+        partition_id: The partition's number, a key of all random streams of the client.
+        features: The features, on the device and in the number type of the run.
         labels: 0.0 or 1.0, on the same device and of the same type.
-        positives, negatives: the indices of the rows of each class.
-        held_out: rows that a client with a file of its own keeps out of training to evaluate on, if any.
-        test: its test rows, where the rows above are validation rows.
-        least_cell: The least number of rows in a count that leaves a client with a file of its own.
+        positives, negatives: The indices of the rows of each class.
+        held_out: The rows that a client with its own file keeps out of training to evaluate on; None without them.
+        test: The client's test rows, if the held-out rows are validation rows.
+        least_cell: The least number of rows in a count that leaves a client with its own file.
     """
 
     partition_id: int
@@ -55,14 +55,14 @@ class Site:
         """Build a site.
 
         Args:
-            partition_id: the partition's number.
-            features: on a CPU not copied if they have this ``dtype`` already.
+            partition_id: The partition's number.
+            features: The features; on a CPU not copied if they already have this ``dtype``.
             labels: 0 or 1.
-            dtype: of both tensors.
-            device: of both tensors.
+            dtype: The type of both tensors.
+            device: The device of both tensors.
 
         Raises:
-            DataError: as of `problems.data.mapped.allocate`.
+            DataError: See `problems.data.mapped.allocate`.
         """
         return cls(
             partition_id,
@@ -89,20 +89,20 @@ class Site:
         """Return whether every batch is the whole site.
 
         Args:
-            batch_size: rows in a batch; 0 stands for all.
+            batch_size: The rows in a batch; 0 means all.
         """
         return not 0 < batch_size < len(self)
 
     def sampler(self, indices: Int64[np.ndarray, "some"], batch_size: int, seed: int, purpose: Purpose) -> EpochSampler:
         """Return mini-batches of some of the rows.
 
-        The same arguments give the same sampler, so that an epoch is drawn once and not in every message.
+        The same arguments return the same sampler, so an epoch is drawn once and not in every message.
 
         Args:
-            indices: of the rows; "the same" means the same object.
-            batch_size: rows in a batch; 0 stands for all.
-            seed: the run's.
-            purpose: what the batches are for.
+            indices: The indices of the rows; "the same" means the same object.
+            batch_size: The rows in a batch; 0 means all.
+            seed: The run's seed.
+            purpose: The purpose of the batches.
         """
         kept = self._samplers.get(purpose)
         if kept is None or kept[0] is not indices or kept[1:3] != (batch_size, seed):
@@ -116,7 +116,7 @@ class Site:
         """Return the features of some samples.
 
         Args:
-            indices: of their rows.
+            indices: The indices of the rows.
         """
         return self.features.index_select(0, on_device(indices, self.labels.device))
 
@@ -124,7 +124,7 @@ class Site:
         """Return the features and the labels of some samples.
 
         Args:
-            indices: of their rows.
+            indices: The indices of the rows.
         """
         places = on_device(indices, self.labels.device)
         return self.features.index_select(0, places), self.labels.index_select(0, places)
@@ -133,21 +133,21 @@ class Site:
 def as_tensor(
     array: Real[np.ndarray, "n *shape"], dtype: torch.dtype, device: torch.device | str
 ) -> Float[Tensor, "n *shape"]:
-    """Return an array as a tensor, on a CPU without a copy if its type is right and its memory may be written to.
+    """Return an array as a tensor, on a CPU without a copy if its type is right and its memory is writable.
 
     Args:
-        array: never changed by this project's code.
-        dtype: of the tensor.
-        device: of the tensor.
+        array: The array, which this project's code never changes.
+        dtype: The type of the tensor.
+        device: The device of the tensor.
 
     Raises:
-        DataError: as of `problems.data.mapped.allocate`.
+        DataError: See `problems.data.mapped.allocate`.
     """
     if torch.device(device).type != "cpu":
         return torch.tensor(array, dtype=dtype, device=device)
     shared = array.view()
     with suppress(ValueError):
-        shared.setflags(write=True)  # PyTorch has no tensors that are read-only, and warns of arrays that are
+        shared.setflags(write=True)  # PyTorch has no read-only tensors, and warns of read-only arrays
     if not shared.flags.writeable or shared.dtype != NUMPY_DTYPES[dtype]:
         shared = allocate(array.shape, NUMPY_DTYPES[dtype])
         with np.errstate(over="ignore"):

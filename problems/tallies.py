@@ -1,4 +1,4 @@
-"""Rows counted by class and score: all that metrics, thresholds and calibration need, and scores may stay at sites."""
+"""Rows counted by class and score, sufficient for metrics, thresholds and calibration without the scores themselves."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from scipy.special import expit
 
 from problems.binned_scores import centres, floors
 
-# the place of rows that belong to no site
+# the partition id of rows that belong to no site
 NOWHERE = -1
 
 
@@ -26,10 +26,10 @@ class Tally:
     """Numbers of rows of each class and site, by score.
 
     Attributes:
-        floors: the least score of each bin, ascending; where scores are known exactly, each is a bin of its own.
-        scores: the score that stands for those of the bin.
-        negatives, positives: counts; those of a site are one row.
-        places: the partition id of each site; `NOWHERE` for rows of no site.
+        floors: The least score of each bin, ascending; if scores are known exactly, each score is a separate bin.
+        scores: The score that represents the bin's scores.
+        negatives, positives: The counts, one row for each site.
+        places: The partition id of each site; `NOWHERE` for rows without a site.
         probability_of: The map from scores to probabilities, such as a fitted calibration.
     """
 
@@ -50,9 +50,9 @@ class Tally:
         """Count rows whose scores are known.
 
         Args:
-            labels: (n,) 0 or 1.
-            scores: (n,)
-            sites: (n,) the partition id of each row's site, or `NOWHERE`; None: all belong to none.
+            labels: (n,), 0 or 1.
+            scores: (n,) numbers.
+            sites: (n,), the partition id of each row's site, or `NOWHERE`. None: no row has a site.
         """
         score, labels = np.asarray(scores, np.float64), np.asarray(labels)
         distinct, bins = np.unique(score, return_inverse=True)
@@ -72,23 +72,23 @@ class Tally:
         positives: Int64[np.ndarray, "sites edges+1"],
         places: tuple[int, ...] = (NOWHERE,),
     ) -> Self:
-        """Take over counts by bins of `problems.binned_scores`; each score is taken for the centre of its bin.
+        """Make a tally of counts by bins of `problems.binned_scores`; each score counts as the centre of its bin.
 
         Args:
-            edges: codes.
-            negatives: counts of this class.
-            positives: likewise.
-            places: the partition id of each site.
+            edges: The edges, as codes.
+            negatives: The counts of negatives.
+            positives: The counts of positives.
+            places: The partition id of each site.
         """
         return cls(floors(edges), centres(edges), negatives, positives, places)
 
     def total(self) -> Self:
-        """All rows together, of no site."""
+        """Return the tally of all rows together, without sites."""
         sums = [counts.sum(axis=0, keepdims=True) for counts in (self.negatives, self.positives)]
         return replace(self, negatives=sums[0], positives=sums[1], places=(NOWHERE,))
 
     def sites(self) -> list[Self]:
-        """The rows of each site by itself, by partition id; those of no site are left out."""
+        """Return the tally of each site by itself, by partition id, without the rows that have no site."""
         return [
             replace(self, negatives=self.negatives[[part]], positives=self.positives[[part]], places=(place,))
             for part, place in enumerate(self.places)
@@ -96,20 +96,20 @@ class Tally:
         ]
 
     def rows(self) -> tuple[Int8[np.ndarray, "n"], Float64[np.ndarray, "n"]]:
-        """The label, 0 or 1, and the score of each row, negatives first."""
+        """Return the label, 0 or 1, and the score of each row, negatives first."""
         counts = [counts.sum(axis=0) for counts in (self.negatives, self.positives)]
         labels = np.repeat(np.array([0, 1], dtype=np.int8), [int(each.sum()) for each in counts])
         return labels, np.concatenate([np.repeat(self.scores, each) for each in counts])
 
     def count(self) -> tuple[int, int]:
-        """The numbers of negatives and of positives."""
+        """Return the numbers of negatives and of positives."""
         return int(self.negatives.sum()), int(self.positives.sum())
 
     def confusion(self, threshold: float) -> dict[str, int]:
-        """Count right and wrong answers if rows with at least this score are called positive.
+        """Count right and wrong answers if rows with at least this score count as positive.
 
         Args:
-            threshold: a score; where scores are known by bins only, one of the `floors`.
+            threshold: A score; if scores are known by bins only, one of the `floors`.
         """
         called = self.floors >= threshold
         false, true = int(self.negatives[:, called].sum()), int(self.positives[:, called].sum())
@@ -122,7 +122,7 @@ class Tally:
         }
 
     def rates(self, threshold: float) -> tuple[float, float]:
-        """Sensitivity and specificity at a threshold of `confusion`; nan without the class that it is of."""
+        """Return sensitivity and specificity at a threshold of `confusion`; nan if their class is missing."""
         counts, (negatives, positives) = self.confusion(threshold), self.count()
         sensitivity = counts["true_positives"] / positives if positives else float("nan")
         return sensitivity, counts["true_negatives"] / negatives if negatives else float("nan")
@@ -132,14 +132,14 @@ class Tally:
 
         Args:
             wanted: "sensitivity" or "specificity".
-            least: its least value, in (0, 1].
+            least: The least value of it, in (0, 1].
 
         Returns:
-            The greatest threshold with at least this sensitivity, or the smallest one with at least this specificity,
-            so that the other of both is as large as it can be.
+            The greatest threshold with at least this sensitivity, or the smallest with at least this specificity. The
+            other figure is then as large as possible.
 
         Raises:
-            ValueError: there are no rows of the class that it is of.
+            ValueError: The class of the wanted figure has no rows.
         """
         negatives, positives = self.count()
         if not (positives if wanted == "sensitivity" else negatives):
@@ -148,7 +148,7 @@ class Tally:
             above = np.cumsum(self.positives.sum(axis=0)[::-1])[::-1]
             return float(self.floors[np.flatnonzero(above >= _share(least, positives))[-1]])
         below = np.append(0, np.cumsum(self.negatives.sum(axis=0)))
-        # The next number in single precision, in which a model's scores may be: it is above them there too.
+        # The next number in single precision, which a model's scores may have, so it is above them there too.
         beyond = np.nextafter(np.float32(self.floors[-1]), np.float32(np.inf))
         candidates = np.append(self.floors, max(float(beyond), np.nextafter(self.floors[-1], np.inf)))
         return float(candidates[np.flatnonzero(below >= _share(least, negatives))[0]])

@@ -1,4 +1,4 @@
-"""Reads TOML files as people's editors write them: a byte order mark and Windows' line ends are no faults."""
+"""Reader of TOML files that tolerates the habits of editors: a byte order mark and Windows' line ends."""
 
 import codecs
 import tomllib
@@ -12,7 +12,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file.
 
     Args:
-        path: The file, which must be a regular one: a pipe could wait for ever. "~" is the user's folder.
+        path: The path of a regular file, since a pipe could wait for ever. "~" is the user's folder.
 
     Raises:
         OSError: The file does not exist, is a folder or a device, or cannot be read.
@@ -27,11 +27,11 @@ def read_toml(path: Path) -> dict[str, Any]:
     content = path.read_bytes()
     if content.startswith(_UTF_16):
         raise ValueError("UTF-16, but TOML is UTF-8: save the file as UTF-8")
-    return tomllib.loads(content.decode("utf-8-sig") + "\n")  # else an error in the last line has no number
+    return tomllib.loads(content.decode("utf-8-sig") + "\n")  # otherwise an error in the last line has no number
 
 
 def reason_of(error: OSError | ValueError) -> str:
-    """The reason why `read_toml` failed, without the path."""
+    """Return the reason why `read_toml` failed, without the path."""
     if isinstance(error, UnicodeDecodeError):
         return f"not UTF-8 (byte {error.start + 1}): save the file as UTF-8"
     return (error.strerror or "not a file") if isinstance(error, OSError) else str(error)

@@ -82,4 +82,4 @@ def check_names(markers: Markers, columns: Iterable[str], place: object) -> None
     if lacking := [repr(name) for name, _ in markers.by_column if name not in names]:
         shown = f"{', '.join(names[:30])}{', ...' if len(names) > 30 else ''}"
         got, hint = f"markers of {', '.join(lacking[:10])}, which {place} lacks", "name an existing column"
-        raise DataError(KEY, got=got, allowed=f"one of {shown}; a marker with a colon is quoted", hint=hint)
+        raise DataError(KEY, got=got, allowed=f"columns {shown}; a marker with a colon is quoted", hint=hint)

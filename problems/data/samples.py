@@ -98,7 +98,7 @@ def make_source(
         return Source(classes, codes, features, train_count, sites, pixel_max=pixel_max)
     if len(features) != len(codes):
         got = f"{len(features):,} rows of features but {len(codes):,} labels"
-        raise DataError("features", got=got, allowed="one label per row", hint="provide one label for each row")
+        raise DataError("features", got=got, allowed="exactly one label per row", hint="provide one label for each row")
     return Source(classes, codes, lambda train_rows: features, train_count, sites, pixel_max=pixel_max)
 
 

@@ -31,7 +31,7 @@ def check_spellings(labels: NDArray[Any]) -> None:
             named = " and ".join(f"row {row:,} ({count:,} rows)" for row, count in rows)
             got = f"labels that differ only in case, spaces or number format: {named}"
             hint = "correct the labels, or write them the same way"
-            raise DataError("labels", got=got, allowed="one spelling of each label", hint=hint)
+            raise DataError("labels", got=got, allowed="a single spelling of each label", hint=hint)
 
 
 def _canonical(text: str) -> str:

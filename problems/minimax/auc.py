@@ -11,8 +11,8 @@ Site i weighs F's terms with omega_i, except the last, which has no samples:
 
     f_i = omega_i (mean over its samples of F's other terms) - p (1 - p) lambda^2,     omega_i = N n_i / n
 
-for N sites with n samples in all, n_i at site i. So the plain mean of the f_i is f, the mean of F over all samples,
-however they are spread, and every f_i is as strongly concave in lambda as f: docs/minimax.md.
+for N sites with n samples in total, n_i at site i. The plain mean of the f_i is therefore f, the mean of F over all
+samples, however they are spread, and every f_i is as strongly concave in lambda as f: docs/minimax.md.
 """
 
 import math
@@ -31,8 +31,8 @@ from problems.objectives.scores import SCORES, Score
 from problems.sampling import on_device
 
 AUC_MINIMAX = "auc-minimax"
-# The default s of a run. Raw outputs would enter f squared, so that the most extreme rows limit the step size; near 0
-# tanh is almost the raw output, and it bounds large ones.
+# The default s of a run. Raw outputs would be squared in f, so the most extreme rows would limit the step size. Near 0
+# tanh is almost the raw output, and it bounds large outputs.
 AUC_SCORE = "tanh"
 _CHUNK = 1024  # samples whose activations are in memory at a time
 
@@ -76,8 +76,8 @@ class AUCOracle(Oracle):
     """The oracle of (63), whose gradients in a, b and lambda are in closed form.
 
     Args:
-        model: a `FlatModel` of a `SaddleNetwork`.
-        features: of the site.
+        model: A `FlatModel` of a `SaddleNetwork`.
+        features: The site's features.
         labels: 1 for a positive, else 0.
         score: s as a function of the network's output.
     """
@@ -102,7 +102,7 @@ class AUCOracle(Oracle):
         return self.model.arrays(copy)
 
     def scores(self, logits: Float[Tensor, "*stack n"]) -> Float[Tensor, "*stack n"]:
-        """s of the network's outputs."""
+        """Return s of the network's outputs."""
         return self.score.value(logits)
 
     def value(self) -> float:
@@ -110,7 +110,7 @@ class AUCOracle(Oracle):
         return float(saddle_value(scores, self.labels, self.parameters[-SCALARS:], self.prior, self.weight))
 
     def class_sums(self) -> tuple[Float[Tensor, "2"], Float[Tensor, "2"]]:
-        """The sums of the site's scores by class, negatives first, and the numbers of samples."""
+        """Return the sums of the site's scores by class, negatives first, and the numbers of samples."""
         scores, labels = self.scores(self.model.predict(self.features)), self.labels
         sums = torch.stack([(scores * (1 - labels)).sum(), (scores * labels).sum()])
         return sums, torch.stack([(1 - labels).sum(), labels.sum()])
@@ -119,7 +119,7 @@ class AUCOracle(Oracle):
         if rows is not None or self.num_samples <= _CHUNK:
             return self._gradient(self.model, z, *self._batch(rows))
         total = torch.zeros_like(z)
-        # of nearly equal size, since batch norm refuses a single sample
+        # parts of nearly equal size, since batch norm refuses a single sample
         count = math.ceil(self.num_samples / _CHUNK)
         chunks = (torch.tensor_split(part, count) for part in (self.features, self.labels))
         for features, labels in zip(*chunks, strict=True):
@@ -135,8 +135,8 @@ class AUCOracle(Oracle):
     def _gradient(
         self, network: FlatModel, z: Float[Tensor, "*stack d"], features: Tensor, labels: Float[Tensor, "*stack n"]
     ) -> Float[Tensor, "*stack d"]:
-        """The gradient at the point z = (x, y), over samples, features (..., n, *shape), that ``network`` scores. For a
-        stack of C clients `weight` is (C, 1)."""
+        """Return the gradient at the point z = (x, y) over samples, features (..., n, *shape), that ``network`` scores.
+        For a stack of C clients `weight` is (C, 1)."""
         logits, pull = network.forward(z, features)  # (n,)
         slopes, to_a, to_b, to_dual = self.derivatives(z, logits, labels)
         gradient = pull(slopes / labels.shape[-1])
@@ -150,8 +150,8 @@ class AUCOracle(Oracle):
         """Return the derivatives of each sample's terms: in its logit, in a, in b and in lambda.
 
         Args:
-            z: the point (x, y).
-            logits: the network's outputs there.
+            z: The point (x, y).
+            logits: The network's outputs at z.
             labels: 1 for a positive, else 0.
         """
         scores = self.scores(logits)
@@ -164,9 +164,9 @@ class AUCOracle(Oracle):
         return slopes, -2 * to_a, -2 * to_b, 2 * (linear * scores)
 
     def dual_slope(self, z: Float[Tensor, "*stack d"]) -> Float[Tensor, "*stack"]:
-        """Return the derivative in lambda of the term that has no samples.
+        """Return the derivative in lambda of the term without samples.
 
         Args:
-            z: the point (x, y).
+            z: The point (x, y).
         """
         return -2 * self.prior * (1 - self.prior) * z[..., -1]

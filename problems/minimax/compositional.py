@@ -6,8 +6,8 @@ x = (w, w1, w2) and y = w3; f is the saddle function of `problems.minimax.auc`, 
 
     g(x; rows) = (w - rho grad CE(w; rows), w1, w2),    grad g(x; rows)^T q = q - rho H_CE(w; rows) q  (on w).
 
-CE is the cross-entropy of the network's raw output, whatever `score` f uses: its mean over the batch, times
-omega_i like the terms of f_i, so that the plain mean of g_i over the sites is g of all samples.
+CE is the cross-entropy of the network's raw output, whatever `score` f uses: its mean over the batch, times omega_i
+like the terms of f_i, so the plain mean of g_i over the sites is g of all samples.
 """
 
 from collections.abc import Callable, Iterable
@@ -35,7 +35,7 @@ class CompositionalOracle(AUCOracle):
     """The oracle of f(g(x), y), with two networks that have their own batch-norm statistics.
 
     ``model`` is at (x, y); ``inner``, another `FlatModel` of a `SaddleNetwork`, is at (h, y), where h estimates g(x).
-    Methods inherited from `AUCOracle`, such as `gradient`, are those of f at (x, y), without g.
+    Inherited methods of `AUCOracle`, such as `gradient`, are about f at (x, y), without g.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class CompositionalOracle(AUCOracle):
     ) -> None:
         super().__init__(model, features, labels, score=score)
         self.inner = inner
-        # of the trained parameters: their tensors, and where they lie in a flat vector
+        # the trained parameters' tensors, and their slices of a flat vector
         self._weights = [weight for weight in model.module.parameters() if weight.requires_grad]
         of_parameters = zip(model.spans, model.parameter_shapes, model.module.parameters(), strict=True)
         self._places = [(span, shape) for span, shape, weight in of_parameters if weight.requires_grad]
@@ -62,8 +62,8 @@ class CompositionalOracle(AUCOracle):
         """Set the point of the second network.
 
         Args:
-            h: without y; None sets h and the statistics to x and the statistics of ``model``.
-            buffers: the batch-norm statistics at h, if there are any.
+            h: h without y; None sets h and the statistics to x and the statistics of ``model``.
+            buffers: The batch-norm statistics at h, if there are any.
 
         Returns:
             The point (h, y).
@@ -76,7 +76,7 @@ class CompositionalOracle(AUCOracle):
         return self.inner.parameters
 
     def inner_buffers(self) -> Float[np.ndarray, "buffers"] | None:
-        """A copy of the statistics at h, if there are any."""
+        """Return a copy of the statistics at h; None without batch norm."""
         return self.inner.arrays()[1] if self.inner.num_buffers else None
 
     def descend(
@@ -85,14 +85,14 @@ class CompositionalOracle(AUCOracle):
         """Compute g, and the function that pulls a gradient back through g.
 
         Args:
-            z: the point (x, y).
-            rows: places of the samples.
-            rho: the step size of g.
-            exact: use the Hessian of the cross-entropy; if False, the identity stands for grad g.
+            z: The point (x, y).
+            rows: The samples' row numbers.
+            rho: The step size of g.
+            exact: Whether to use the Hessian of the cross-entropy; if not, grad g is replaced by the identity.
 
         Returns:
             The point (g(x; rows), y), and a function that turns q into grad g(x; rows)^T q in place and returns it. It
-            is called once, and before z changes.
+            must be called once, before z changes.
         """
         features, labels = self._batch(rows)
         if not (exact and rho > 0):
@@ -122,8 +122,8 @@ class CompositionalOracle(AUCOracle):
         """Return the gradients of f(h, y; rows) in h and in y.
 
         Args:
-            h: the point (h, y) of ``inner``.
-            rows: places of the samples.
+            h: The point (h, y) of ``inner``.
+            rows: The samples' row numbers.
 
         Returns:
             A tensor that is valid until the next call.
@@ -133,7 +133,7 @@ class CompositionalOracle(AUCOracle):
     def _errors(
         self, logits: Float[Tensor, "*stack n"], labels: Float[Tensor, "*stack n"]
     ) -> Float[Tensor, "*stack n"]:
-        """d CE / d logits."""
+        """Return d CE / d logits."""
         errors: Tensor = self.weight * (torch.sigmoid(logits) - labels) / labels.shape[-1]
         return errors
 
@@ -142,13 +142,13 @@ class CompositionalOracle(AUCOracle):
 def _keep_freed_memory() -> None:
     """Free one large block, which makes glibc keep up to 64 MiB of freed memory.
 
-    Otherwise glibc returns the memory of each step's graph to the system; faulting it in again is a fifth of a step.
+    Otherwise glibc returns the memory of each step's graph to the system; page faults then take a fifth of a step.
     """
-    torch.empty(31 * 2**20, dtype=torch.uint8)  # just below the largest block that it adapts to
+    torch.empty(31 * 2**20, dtype=torch.uint8)  # just below the largest block to which glibc adapts
 
 
 class _LeanBatchNorm(TorchFunctionMode):
-    """Under this mode, batch norms in train mode use `_BatchNorm`; nothing else changes."""
+    """A mode in which batch norms in train mode use `_BatchNorm`; nothing else changes."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
@@ -210,7 +210,7 @@ class _BatchNormGradient(torch.autograd.Function):
 
         z = (x - mean) r,   r = 1 / std,   c = w r,   P v = v - mean(v) - z mean(v z),
 
-    where sums and means are over the n values of a channel. For incoming gradients (X, W, B) of these three outputs,
+    with sums and means over the n values of a channel. For incoming gradients (X, W, B) of these three outputs,
     its own gradients are
 
         in g:  c P X + W z + B
@@ -260,7 +260,7 @@ def _gradients(
     r: Float[Tensor, "channels"],
     wanted: tuple[bool, bool, bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Those of (c P g, sum g z, sum g) that are wanted."""
+    """Return the wanted items of (c P g, sum g z, sum g)."""
     found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.native_batch_norm_backward(
         g, x, weight, None, None, mean, r, True, 0.0, wanted
     )

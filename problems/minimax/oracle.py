@@ -17,16 +17,16 @@ from problems.sampling import Indices, on_device
 class Oracle(Protocol):
     """One site's f_i: its gradients at any point, and the point that the site's client moves.
 
-    f_i depends on the other sites only by two numbers, p and omega_i, which `weigh` sets in a copy.
+    f_i depends on the other sites only through two numbers, p and omega_i, which `weigh` sets in a copy.
 
     Attributes:
-        parameters: the client's point z, changed in place.
+        parameters: The client's point z, changed in place.
         primal_dim: p; the last d - p entries are the dual block.
         num_samples: n.
-        prior: the share p of positives; NaN until `weigh` sets it.
+        prior: The share p of positives; NaN until `weigh` sets it.
         weight: omega_i, the weight of the site's samples in f_i.
-        buffers: what computing a gradient changes (batch-norm statistics); there may be none.
-        stochastic: whether a gradient draws random numbers (dropout).
+        buffers: The values that a gradient's computation changes (batch-norm statistics); may be empty.
+        stochastic: Whether a gradient draws random numbers (dropout).
     """
 
     parameters: Float[Tensor, "d"]
@@ -42,28 +42,28 @@ class Oracle(Protocol):
         """Set the client's point.
 
         Args:
-            arrays: the point and, if there are any, the buffers, each flat.
+            arrays: The point and, if there are any, the buffers, each flat.
 
         Raises:
-            ValueError: arrays that do not fit.
+            ValueError: The arrays do not fit.
         """
 
     def arrays(self, copy: Copy = np.array) -> list[Float[np.ndarray, "_"]]:
         """Return the client's point and, if there are any, the buffers.
 
         Args:
-            copy: makes the copies that are returned.
+            copy: The function that makes the returned copies.
         """
 
     def value(self) -> float:
-        """f_i at the client's point, over all samples."""
+        """Return f_i at the client's point, over all samples."""
 
     def gradient(self, z: Float[Tensor, "d"], rows: Int64[np.ndarray, "b"] | None) -> Float[Tensor, "d"]:
         """Return the gradient of f_i(.; rows).
 
         Args:
-            z: the point.
-            rows: places of the samples; None for all of them.
+            z: The point.
+            rows: The samples' row numbers; None for all samples.
 
         Returns:
             A tensor that is valid until the next call.
@@ -72,14 +72,14 @@ class Oracle(Protocol):
     def batch_gradients(
         self, z: Float[Tensor, "d"], batches: Iterable[Int64[np.ndarray, "b"]]
     ) -> Sequence[Float[Tensor, "d"]] | None:
-        """Return the gradients at one point for several batches.
+        """Return the gradients at the same point for several batches.
 
         Args:
-            z: the point.
-            batches: places of the samples of each, all of one size.
+            z: The point.
+            batches: The row numbers of each batch's samples; all batches have the same size.
 
         Returns:
-            One gradient for each batch; None if `peek` is as fast, or there is no batch.
+            A gradient for each batch; None if `peek` is as fast, or there is no batch.
         """
         return None
 
@@ -101,9 +101,9 @@ def peek(f: Oracle, z: Float[Tensor, "*stack d"], rows: Indices | None) -> Float
     Batch-norm statistics are restored, and so are torch's generators: later draws (dropout) repeat those made here.
 
     Args:
-        f: whose gradient.
-        z: as of `Oracle.gradient`.
-        rows: as of `Oracle.gradient`.
+        f: The oracle.
+        z: See `Oracle.gradient`.
+        rows: See `Oracle.gradient`.
     """
     statistics = f.buffers.clone()
     with torch.random.fork_rng([f.device] if f.device.type == "cuda" else [], enabled=f.stochastic):
@@ -116,7 +116,7 @@ class FunctionOracle(Oracle):
     """The oracle of a `MinimaxProblem`, which has no classes: omega_i multiplies its whole value.
 
     Raises:
-        ProblemError: gradients whose shapes are not (p,) and (q,), or that are not tensors.
+        ProblemError: Gradients are not tensors, or do not have the shapes (p,) and (q,).
     """
 
     def __init__(self, problem: MinimaxProblem, *, dtype: torch.dtype, device: torch.device) -> None:
@@ -145,7 +145,7 @@ class FunctionOracle(Oracle):
             return self.weight * float(self.problem.checked_value(x, y, None))
 
     def metrics(self) -> dict[str, float]:
-        """The problem's own metrics at the client's point."""
+        """Return the problem's own metrics at the client's point."""
         with torch.no_grad():
             return dict(self.problem.metrics(*self._split(self.parameters)))
 

@@ -1,4 +1,4 @@
-"""The interface of a minimax problem, f_i(x, y; rows) on one site's data, and the import of a user's own.
+"""The interface of a minimax problem, f_i(x, y; rows) on one site's data, and the import of a user's problem.
 
     class Robust(MinimaxProblem):
         def __init__(self, features, labels):          # the site's (n, *shape) and (n,)
@@ -8,7 +8,7 @@
         def value(self, x, y, rows):
             ...                                        # a scalar tensor, the mean over the samples ``rows``
 
-The run config names it by ``loss = "package.module:Robust"``.
+The run config selects it with ``loss = "package.module:Robust"``.
 """
 
 from abc import ABC, abstractmethod
@@ -25,17 +25,17 @@ PAGE = "docs/minimax.md"
 
 
 class ProblemError(InputError, ValueError):
-    """A minimax problem that cannot be used."""
+    """An error in a minimax problem."""
 
 
 class MinimaxProblem(ABC):
-    """f_i of one site.
+    """One site's f_i.
 
     Attributes:
         primal_dim: p, the length of the primal block x.
         dual_dim: q, the length of the dual block y; may be 0.
-        num_samples: n, the samples of the site.
-        stochastic: whether `value` draws from torch's generators; both gradients of a step then draw the same.
+        num_samples: n, the number of the site's samples.
+        stochastic: Whether `value` draws from torch's generators; both gradients of a step then draw the same numbers.
     """
 
     stochastic: bool = False
@@ -48,18 +48,18 @@ class MinimaxProblem(ABC):
         """Return f_i(x, y; rows), the mean over some samples.
 
         Args:
-            x: the primal block.
-            y: the dual block.
-            rows: places of the samples; None for all of them.
+            x: The primal block.
+            y: The dual block.
+            rows: The samples' row numbers; None for all samples.
         """
 
     def checked_value(
         self, x: Float[Tensor, "p"], y: Float[Tensor, "q"], rows: Int64[Tensor, "b"] | None
     ) -> Float[Tensor, ""]:
-        """Return `value`, of the same arguments.
+        """Return `value` of the same arguments.
 
         Raises:
-            ProblemError: it is not a scalar tensor.
+            ProblemError: The value is not a scalar tensor.
         """
         value = self.value(x, y, rows)
         if not isinstance(value, Tensor) or value.ndim:
@@ -73,12 +73,12 @@ class MinimaxProblem(ABC):
         """Return the gradients of `value` in x and in y; by automatic differentiation unless overridden.
 
         Args:
-            x: as of `value`.
-            y: as of `value`.
-            rows: as of `value`.
+            x: See `value`.
+            y: See `value`.
+            rows: See `value`.
 
         Raises:
-            ProblemError: `value` returns no scalar tensor.
+            ProblemError: `value` does not return a scalar tensor.
         """
         with torch.enable_grad():
             x, y = x.detach().requires_grad_(), y.detach().requires_grad_()
@@ -88,21 +88,21 @@ class MinimaxProblem(ABC):
     def batch_gradients(
         self, x: Float[Tensor, "p"], y: Float[Tensor, "q"], rows: Int64[Tensor, "K b"]
     ) -> tuple[Float[Tensor, "K p"], Float[Tensor, "K q"]] | None:
-        """Return what `gradients` returns at one point for K batches, computed at once; None if not implemented.
+        """Return the results of `gradients` at the same point for K batches, computed at once; None if not implemented.
 
         Args:
-            x: as of `value`.
-            y: as of `value`.
-            rows: places of the samples of each batch.
+            x: See `value`.
+            y: See `value`.
+            rows: The row numbers of each batch's samples.
         """
         return None
 
     def start(self) -> tuple[Float[Tensor, "p"], Float[Tensor, "q"]] | None:
-        """The starting point (x, y), the same on every site; None for zeros."""
+        """Return the starting point (x, y), the same on every site; None for zeros."""
         return None
 
     def metrics(self, x: Float[Tensor, "p"], y: Float[Tensor, "q"]) -> dict[str, float]:
-        """Further metrics of a point, besides ``loss`` (`value` on all samples), by name."""
+        """Return further metrics of a point by name, in addition to ``loss`` (`value` on all samples)."""
         return {}
 
 
@@ -111,11 +111,11 @@ def build_problem(path: str, features: Float[Tensor, "n *shape"], labels: Float[
 
     Args:
         path: ``package.module:factory``.
-        features: the site's, the factory's first argument.
-        labels: the site's, the factory's second argument.
+        features: The site's features, the factory's first argument.
+        labels: The site's labels, the factory's second argument.
 
     Raises:
-        ProblemError: nothing is found there, or what it returns is not a `MinimaxProblem` with its sizes.
+        ProblemError: There is no such factory, or it does not return a `MinimaxProblem` with its sizes.
     """
     problem = find_factory(path)(features, labels)
     if not isinstance(problem, MinimaxProblem):
@@ -130,10 +130,10 @@ def build_problem(path: str, features: Float[Tensor, "n *shape"], labels: Float[
 
 
 def find_factory(path: str) -> Callable[[Tensor, Tensor], object]:
-    """The factory at the path ``package.module:factory``.
+    """Return the factory at the path ``package.module:factory``.
 
     Raises:
-        ProblemError: there is no such module, or nothing callable of that name in it.
+        ProblemError: There is no such module, or it has no callable object of that name.
     """
 
     def refuse(got: str, allowed: str = "'package.module:factory'") -> ProblemError:

@@ -20,10 +20,10 @@ class SyntheticPL(MinimaxProblem):
     """F(x, y; a, b, c) = sum_l (1 - exp(-(x_l - a_l)^2 / (2 nu))) + (x - a)^T b b^T (y - c) - mu/2 ||y - c||^2.
 
     Args:
-        data: the samples' a, b and c.
-        labels: not used.
-        nu: the width of the bumps, > 0.
-        mu: the curvature in y, > 0.
+        data: The samples' a, b and c.
+        labels: Without effect.
+        nu: The width of the bumps, > 0.
+        mu: The curvature in y, > 0.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class SyntheticPL(MinimaxProblem):
         return _gradients(torch.exp, torch.stack((x, y)), data, self.nu, self.mu)
 
     def grad_phi(self, x: Float[Tensor, "p"]) -> Float[Tensor, "p"]:
-        """grad Phi(x) = grad_x f(x, y*(x)), equation (3), for f the mean over this object's samples.
+        """Return grad Phi(x) = grad_x f(x, y*(x)), equation (3), for f the mean over this object's samples.
 
         f is quadratic and strongly concave in y: y*(x) = mean c + (1/mu) mean b b^T (x - a).
         """
@@ -65,7 +65,7 @@ class SyntheticPL(MinimaxProblem):
         return {"grad_phi_sq": float(self.grad_phi(x).square().sum())}
 
     def _moments(self, x: Float[Tensor, "p"]) -> tuple[Float[Tensor, "p"], Float[Tensor, "p"], Float[Tensor, "p"]]:
-        """mean b b^T (x - a), the gradient of the mean bump, mean c."""
+        """Return mean b b^T (x - a), the gradient of the mean bump, and mean c."""
         sums = [torch.zeros_like(x) for _ in range(3)]
         for data in torch.split(self.data, _CHUNK):
             a, b, c = data.unbind(1)
@@ -77,7 +77,7 @@ class SyntheticPL(MinimaxProblem):
 
 
 def _gradients(exp: Any, point: Any, data: Any, nu: float, mu: float) -> tuple[Any, Any]:
-    """Gradients in x and y, (..., p) each, at the point (2, p): means over samples (..., b, 3, p); NumPy or torch."""
+    """Return the gradients in x and y, (..., p) each, at the point (2, p), over data (..., b, 3, p); NumPy or torch."""
     away = point - data[..., ::2, :]  # (..., b, 2, p): x - a, y - c
     from_a, from_c, b = away[..., 0, :], away[..., 1, :], data[..., 1, :]
     inner = (away @ b[..., None])[..., None, :, :, 0]  # (..., 1, b, 2): their products with b

@@ -1,7 +1,7 @@
 """Scores and gradients of linear scorers and fully connected networks in closed form.
 
-There are two matrix products per layer and no autograd graph, which would take longer to keep than the products take. A
-gradient can be added to a vector in place, `W <- W + alpha * delta^T h`, so that a step of SGD never stores it.
+It needs two matrix products per layer and no autograd graph, whose bookkeeping would take longer than the products. A
+gradient can be added to a vector in place, `W <- W + alpha * delta^T h`, so a step of SGD never stores it.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from problems.models.networks import MLP, Linear, LinearNoIntercept, SaddleNetwork
 
-# Weight and bias of every layer, as views of a flat vector; a linear scorer may have no bias.
+# weight and bias of every layer, as views of a flat vector; a linear scorer may have no bias
 Layers = list[tuple[Float[Tensor, "outputs inputs"], Float[Tensor, "outputs"] | None]]
 # (slopes (b,), into (d,) or None, alpha) -> (d,): see `problems.models.flat.FlatModel.forward`
 Pullback = Callable[..., Tensor]
@@ -24,7 +24,7 @@ class DenseNetwork:
 
     Args:
         shapes: (outputs, inputs, whether there is a bias) of every layer, in the order of the flat vector; the last
-            layer has one output. Entries after these do not affect the scores.
+            layer has one output. Entries after the layers do not affect the scores.
     """
 
     def __init__(self, shapes: list[tuple[int, int, bool]]) -> None:
@@ -38,9 +38,9 @@ class DenseNetwork:
         """Score rows, and return `pull` for slopes of the scores; see `FlatModel.forward`.
 
         Args:
-            weights: flat, see the class.
-            rows: flattened features.
-            gradient: receives a gradient that is not added to another vector.
+            weights: The flat weights, see the class.
+            rows: The flattened features.
+            gradient: A buffer for a gradient that is not added to another vector.
         """
         if len(self.shapes) == 1 and rows.device.type == "cpu" and rows.is_contiguous():
             return self._linear(weights, rows, gradient)
@@ -57,7 +57,7 @@ class DenseNetwork:
             delta = slopes.unsqueeze(1)  # (b, outputs of the layer)
             for index, (to_weight, to_bias) in reversed(list(enumerate(self.layers(target)))):
                 below, taken = delta, values[index]
-                if index:  # before the layer's weights change: `target` may be the weights
+                if index:  # before the layer's weights change, since `target` may be the weights
                     below = torch.mm(delta, layers[index][0]).mul_(taken > 0)
                 to_weight.addmm_(delta.t(), taken, alpha=alpha)
                 if to_bias is not None:
@@ -68,14 +68,14 @@ class DenseNetwork:
         return values[-1].squeeze(1), pull
 
     def record_lengths(self, weights: Float[Tensor, "d"], rows: Float[Tensor, "b f"]) -> Float64[Tensor, "b"]:
-        """Return the length of the gradient of each row's score; not finite where an intermediate value is not.
+        """Return the length of the gradient of each row's score; not finite if an intermediate value is not.
 
-        The gradient in a layer's weights is a product of two vectors, delta h^T, whose length is the product of theirs:
-        no gradient of a single row is ever made. Squares are taken in float64, in which they do not underflow.
+        The gradient in a layer's weights is a product of two vectors, delta h^T, so its length is the product of their
+        lengths, and no gradient of a single row is computed. Squares are in float64, in which they do not underflow.
 
         Args:
-            weights: flat, see the class.
-            rows: flattened features.
+            weights: The flat weights, see the class.
+            rows: The flattened features.
         """
         layers, values = self.layers(weights), [rows]
         for weight, bias in layers[:-1]:
@@ -91,7 +91,7 @@ class DenseNetwork:
     def _linear(
         self, weights: Float[Tensor, "d"], rows: Float[Tensor, "b f"], gradient: Float[Tensor, "d"]
     ) -> tuple[Float[Tensor, "b"], Pullback]:
-        """One layer: NumPy's BLAS multiplies a tall matrix by a vector faster than PyTorch's."""
+        """Score by a single layer: NumPy's BLAS multiplies a tall matrix by a vector faster than PyTorch's."""
         count, matrix = rows.shape[1], rows.numpy()
         scores = torch.from_numpy(np.dot(matrix, weights.numpy()[:count]))
         if self.shapes[0][2]:
@@ -109,7 +109,7 @@ class DenseNetwork:
         return scores, pull
 
     def layers(self, vector: Float[Tensor, "d"]) -> Layers:
-        """The parts of a flat vector as the layers' weights and biases; the last four cuts are kept."""
+        """Return the layers' weights and biases as views of a flat vector; the last four results are cached."""
         for known, layers in self._cut:
             if known is vector:
                 return layers
@@ -129,12 +129,12 @@ def add_scaled(
     """Add a scaled gradient to a vector, or scale it.
 
     Args:
-        gradient: the gradient, scaled in place if there is no ``into``.
-        into: the vector, changed in place.
-        alpha: the factor of the gradient.
+        gradient: The gradient, scaled in place if there is no ``into``.
+        into: The vector, changed in place.
+        alpha: The factor of the gradient.
 
     Returns:
-        ``into``, or without it the gradient.
+        ``into``, or the gradient if there is no ``into``.
     """
     if into is None:
         return gradient if alpha == 1 else gradient.mul_(alpha)
@@ -142,7 +142,7 @@ def add_scaled(
 
 
 def dense_network(module: nn.Module) -> DenseNetwork | None:
-    """The closed form of a module of this project, or None if it has none or has frozen parameters."""
+    """Return the closed form of a module of this project; None if it has none or has frozen parameters."""
     network = module.network if isinstance(module, SaddleNetwork) else module
     if type(network) not in (Linear, LinearNoIntercept, MLP):
         return None

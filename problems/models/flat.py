@@ -1,15 +1,15 @@
 """`FlatModel`: a torch module whose parameters, gradient and buffers are one contiguous vector each.
 
-An update rule is then one line on `model.parameters` and a payload one array, while torch computes on views:
+An update rule is then a line on `model.parameters`, a payload is an array, and torch computes on views:
 
     weights = model.parameters                          # (d,)
     scores, pull = model.forward(weights, features)     # (b,)
     pull(slopes(scores), into=weights, alpha=-learning_rate)
 
-Payloads hold `[parameters]`, or `[parameters, buffers]` for a model with batch norm. Frozen parameters travel as well
-and have a zero gradient. Parameters that share one tensor count once, under the first of their names. Buffers here are
-the persistent floating-point ones (running means and variances). Integer buffers (batch norm's `num_batches_tracked`)
-do not travel: every `load` resets them to their first values.
+Payloads contain `[parameters]`, or `[parameters, buffers]` for a model with batch norm. Frozen parameters are sent as
+well and have a zero gradient. Parameters that share a tensor count once, under the first of their names. "Buffers" are
+the persistent floating-point buffers (running means and variances). Integer buffers (batch norm's
+`num_batches_tracked`) are not sent: every `load` resets them to their initial values.
 """
 
 from collections.abc import Sequence
@@ -27,34 +27,34 @@ from problems.models.dense import Pullback, add_scaled, dense_network
 from problems.models.vectors import NUMPY_DTYPES, AnyArray, Copy, FloatArray, cut, flatten, on_host, spans
 from problems.models.zoo import ModelError, check_module
 
-# Batch sizes of predictions. On a CPU larger activations are allocated anew every time, which halves the speed.
+# Batch sizes of predictions. On a CPU larger activations are allocated again every time, which halves the speed.
 _CPU_BATCH, _DEVICE_BATCH = 128, 4096
-# Samples whose gradients are in memory at a time, where there is no closed form for their lengths.
+# Samples whose gradients are in memory at a time, if there is no closed form for their lengths.
 _RECORDS = 32
 
 
 class FlatModel:
-    """A module seen as flat vectors. It takes the module over: moves it, casts it, sets train or eval mode.
+    """A module seen as flat vectors. It owns the module: it moves it, casts it, and sets train or eval mode.
 
     Args:
-        module: maps features `(b, *shape)` to raw logits `(b,)`, as `problems.models.build_model` makes it.
+        module: A map from features `(b, *shape)` to raw logits `(b,)`, from `problems.models.build_model`.
         dtype: `torch.float32` or `torch.float64`.
-        device: where the vectors live.
+        device: The device of the vectors.
 
     Attributes:
-        parameters, gradient: change them in place only. Autograd does not see such a change, so make none between
-            `scores` and the `vjp` of these scores.
-        buffers: there may be none.
-        parameter_names, parameter_shapes, spans: each parameter's name, shape and place in `parameters`.
-        frozen: the parts `(start, stop)` of `parameters` that are not trained.
-        layout: names and shapes of the parts of `parameters`; frozen ones count as one-dimensional, so that penalties
-            spare them like biases.
-        stochastic: whether a forward pass may draw random numbers, as dropout does.
+        parameters, gradient: The flat vectors. Change them in place only. Autograd does not see such a change, so make
+            none between `scores` and the `vjp` of these scores.
+        buffers: The flat buffers; may be empty.
+        parameter_names, parameter_shapes, spans: Each parameter's name, shape and slice of `parameters`.
+        frozen: The parts `(start, stop)` of `parameters` that are not trained.
+        layout: The names and shapes of the parts of `parameters`. Frozen parts count as one-dimensional, so penalties
+            ignore them like biases.
+        stochastic: Whether a forward pass may draw random numbers, as dropout does.
 
     Raises:
-        ModelError: a module with no parameters, with parameters that are not floating point, or with a batch norm of
-            `momentum=None`, whose average needs a count that does not travel.
-        ValueError: another dtype.
+        ModelError: The module has no parameters, parameters that are not floating point, or a batch norm with
+            `momentum=None`, whose average needs a count that is not sent.
+        ValueError: The dtype is another one.
     """
 
     parameters: Float[Tensor, "d"]
@@ -74,7 +74,7 @@ class FlatModel:
         persistent: dict[str, Tensor] = {
             name: value for name, value in module.state_dict(keep_vars=True).items() if isinstance(value, Tensor)
         }
-        named = dict(module.named_parameters())  # a tensor with two names comes once
+        named = dict(module.named_parameters())  # a tensor with two names occurs once
         buffers = {
             name: value for name, value in module.named_buffers() if name in persistent and value.is_floating_point()
         }
@@ -97,7 +97,7 @@ class FlatModel:
         self.dim = self.parameters.numel()
         self.num_buffers = self.buffers.numel()
         self.device = self.parameters.device
-        # The vector that the module's parameters are views of at present.
+        # The vector of which the module's parameters are views at present.
         self._seen = self.parameters
         gradients = cut(self.gradient, self.parameter_shapes)
         self._trained = [pair for pair in zip(self._members, gradients, strict=True) if pair[0].requires_grad]
@@ -105,7 +105,7 @@ class FlatModel:
 
         self._buffer_places = {name: value.data_ptr() for name, value in buffers.items()}
         self._shapes = [self.parameter_shapes, [tuple(value.shape) for value in buffers.values()]]
-        # By a tensor's identity, as it may have several names: the vector that holds it, and its part there.
+        # By a tensor's identity, as it may have several names: its vector, and its part of the vector.
         places = {
             id(tensor): (vector, part)
             for vector, tensors in enumerate((named.values(), buffers.values()))
@@ -113,22 +113,22 @@ class FlatModel:
         }
         self._places = {name: places[id(value)] for name, value in persistent.items() if id(value) in places}
         self._fixed = {name: (value, value.clone()) for name, value in persistent.items() if id(value) not in places}
-        # Where `load` writes: the vectors themselves, or pinned memory that a GPU copies asynchronously.
+        # The destination of `load`: the vectors themselves, or pinned memory that a GPU copies asynchronously.
         vectors, pinned = (self.parameters, self.buffers), self.device.type == "cuda"
         self._hosts = [torch.empty(v.shape, dtype=dtype, pin_memory=True) if pinned else v for v in vectors]
-        # Immutable arrays already found finite: clients of a round that share a process receive the same bytes.
+        # Immutable arrays already known to be finite: clients of a round that share a process receive the same bytes.
         self._finite: dict[str, FloatArray] = {}
 
     def load(self, arrays: Sequence[FloatArray]) -> None:
         """Copy `[parameters]` (`[parameters, buffers]` if there are buffers) into the vectors, in place.
 
-        If one is refused, nothing changes.
+        If an array is refused, nothing changes.
 
         Args:
-            arrays: flat, as long as the vectors and of any float dtype.
+            arrays: Flat arrays of the vectors' lengths and of any float dtype.
 
         Raises:
-            ValueError: wrong count, shape or kind of dtype, or a value that is not finite in the model's dtype.
+            ValueError: The count, a shape or a kind of dtype is wrong, or a value is not finite in the model's dtype.
         """
         for vector, host, array in zip(
             (self.parameters, self.buffers), self._hosts, self._check_arrays(arrays), strict=False
@@ -145,10 +145,10 @@ class FlatModel:
         """Return copies of `[parameters]`, or of `[parameters, buffers]` if there are buffers.
 
         Args:
-            copy: makes them.
+            copy: The function that makes the copies.
 
         Raises:
-            ModelError: the module has replaced one of its buffers instead of changing it in place.
+            ModelError: The module has replaced a buffer instead of changing it in place.
         """
         if self.num_buffers == 0:
             return [copy(on_host(self.parameters))]
@@ -162,13 +162,13 @@ class FlatModel:
     def scores(
         self, features: Float[Tensor, "b *shape"], weights: Float[Tensor, "d"] | None = None
     ) -> Float[Tensor, "b"]:
-        """Score features in train mode: raw logits with their graph.
+        """Score features in train mode; the raw logits have their graph.
 
         Batch norm updates its running statistics.
 
         Args:
-            features: of any device and float dtype.
-            weights: in place of the model's own.
+            features: Features on any device and of any float dtype.
+            weights: The weights to use instead of the model's own.
         """
         self._show(self.parameters if weights is None else weights)
         if not self.module.training:  # walks over all modules
@@ -182,8 +182,8 @@ class FlatModel:
         """Score features in train mode under any weights, like `torch.func.vjp`.
 
         Returns:
-            The scores, without a graph, and `pull`, to be called once, before anything changes the weights:
-            `pull(slopes)` is `vjp` of slopes `(b,)`, and `pull(slopes, into=vector, alpha=alpha)` adds alpha times that
+            The scores, without a graph, and `pull`, which must be called once, before the weights change.
+            `pull(slopes)` is `vjp` of slopes `(b,)`; `pull(slopes, into=vector, alpha=alpha)` adds alpha times that
             to a vector `(d,)` in place, which may be the weights.
         """
         if self.dense is not None:
@@ -201,14 +201,14 @@ class FlatModel:
     def forward_records(
         self, weights: Float[Tensor, "d"], features: Float[Tensor, "b *shape"]
     ) -> tuple[Float[Tensor, "b"], Float64[Tensor, "b"], Pullback]:
-        """Score features as `forward` does, each sample by itself, with the length of each score's gradient.
+        """Score features like `forward`, but each sample by itself, with the length of each score's gradient.
 
         Args:
-            weights: in place of the model's own.
-            features: of the samples; there must be some, and `check_records` must allow the model.
+            weights: The weights to use instead of the model's own.
+            features: The samples' features; not empty, and `check_records` must allow the model.
 
         Returns:
-            The scores; the lengths, not finite where an intermediate value is not; and `pull`, as of `forward` but
+            The scores; the lengths, not finite if an intermediate value is not; and `pull`, as in `forward` but
             without its options.
         """
         features = features.to(self.device, self.dtype)
@@ -235,10 +235,10 @@ class FlatModel:
         return scores, gradients.double().norm(dim=1), add_up
 
     def check_records(self) -> None:
-        """Check that each sample's score depends on that sample and the weights alone.
+        """Check that each sample's score depends only on that sample and the weights.
 
         Raises:
-            ModelError: samples of a batch affect each other (batch norm), or scores are random (dropout).
+            ModelError: Samples of a batch affect each other (batch norm), or scores are random (dropout).
         """
         if self.stochastic or self.num_buffers or any(isinstance(c, _BatchNorm) for c in self.module.modules()):
             got = f"{type(self.module).__name__}, whose scores in training are random or depend on the whole batch"
@@ -247,12 +247,12 @@ class FlatModel:
             raise ModelError("model", got=got, allowed=allowed, hint=hint)
 
     def predict(self, features: Float[Tensor, "n *shape"]) -> Float[Tensor, "n"]:
-        """Score features in eval mode, in batches: raw logits without a graph."""
+        """Score features in eval mode, in batches; the raw logits have no graph."""
         batch_size = _CPU_BATCH if self.device.type == "cpu" else _DEVICE_BATCH
         self._show(self.parameters)
         if self.module.training:
             self.module.eval()
-        # Made outside inference mode, so that the result may take part in a graph later.
+        # Made outside inference mode, so the result can be part of a graph later.
         predictions = torch.empty(len(features), dtype=self.dtype, device=self.device)
         with torch.inference_mode():
             for start in range(0, len(features), batch_size):
@@ -264,8 +264,8 @@ class FlatModel:
         """Return `sum_i weights_i * grad scores_i`.
 
         Args:
-            scores: as `scores` returned them; their graph is freed.
-            weights: of the scores, such as the slopes of a loss.
+            scores: The result of `scores`; its graph is freed.
+            weights: The factors of the scores, such as the slopes of a loss.
 
         Returns:
             `self.gradient` itself, overwritten by the next call.
@@ -279,12 +279,12 @@ class FlatModel:
         return self.gradient
 
     def name_arrays(self, arrays: Sequence[FloatArray]) -> dict[str, AnyArray]:
-        """Cut flat arrays, as `arrays` returns them, into the entries of the module's `state_dict`.
+        """Cut flat arrays from `arrays` into the entries of the module's `state_dict`.
 
         The model's own values are neither read nor changed.
 
         Raises:
-            ValueError: as of `load`.
+            ValueError: See `load`.
         """
         parts = [cut(vector, shapes) for vector, shapes in zip(self._check_arrays(arrays), self._shapes, strict=False)]
         named: dict[str, AnyArray] = {name: parts[vector][part].copy() for name, (vector, part) in self._places.items()}
@@ -299,16 +299,16 @@ class FlatModel:
         self._seen = weights
 
     def _bind_gradient(self) -> None:
-        """Make every `.grad` a view of `gradient`, into which autograd then adds.
+        """Make every `.grad` a view of `gradient`, to which autograd then adds.
 
-        Called before each backward pass, as a `module.zero_grad()` elsewhere drops the views.
+        Called before each backward pass, since a `module.zero_grad()` elsewhere drops the views.
         """
         for parameter, gradient in self._trained:
             if parameter.grad is not gradient:
                 parameter.grad = gradient
 
     def _check_arrays(self, arrays: Sequence[FloatArray]) -> list[FloatArray]:
-        """Return flat arrays in the model's dtype, copied only to change it, or raise ValueError."""
+        """Return flat arrays in the model's dtype, copied only if it differs; raise ValueError for wrong arrays."""
         expected = {"parameters": self.dim} | ({"buffers": self.num_buffers} if self.num_buffers else {})
         if len(arrays) != len(expected):
             raise ValueError(f"expected {len(expected)} arrays, [{', '.join(expected)}], got {len(arrays)}")
@@ -333,13 +333,13 @@ class FlatModel:
 
 
 def _may_draw(module: nn.Module) -> bool:
-    """Whether a forward pass may draw random numbers: dropout does, a foreign module may."""
+    """Return whether a forward pass may draw random numbers; dropout does, a foreign module may."""
     home = type(module).__module__
     return isinstance(module, _DropoutNd | nn.RReLU) or not home.startswith(("torch.nn.", "problems.models.", "monai."))
 
 
 def _shows_bytes(array: FloatArray) -> bool:
-    """Whether an array is a view of a `bytes` object, which nobody can change."""
+    """Return whether an array is a view of a `bytes` object, which is immutable."""
     below: object = array
     while isinstance(below, np.ndarray):
         below = below.base

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 HIDDEN_FEATURES = 64
-# of a `SaddleNetwork`: its scalars, and how a model file names them
+# the scalars of a `SaddleNetwork`, by their names in a model file
 SADDLE_NAMES = ("saddle.a", "saddle.b", "saddle.dual")
 SCALARS = len(SADDLE_NAMES)
 # the smallest side for which the last convolution of `TutorialCNN` has an output
@@ -19,10 +19,10 @@ TUTORIAL_SIDE = 18
 
 
 def channels_last(images: Float[Tensor, "b channels height width"]) -> Float[Tensor, "b channels height width"]:
-    """The images with the channels of a pixel side by side in memory.
+    """Return the images with the channels of a pixel adjacent in memory.
 
-    Convolutions keep this order, in which a CPU pools many times faster. On another device the images stay as they are,
-    and so they do inside `torch.func.vmap`, which knows no such order.
+    Convolutions keep this order, in which a CPU pools many times faster. Images on another device are not changed, nor
+    are images inside `torch.func.vmap`, which does not support the order.
     """
     if images.device.type != "cpu":
         return images
@@ -76,8 +76,8 @@ class Table3CNN(nn.Module):
     Source: LocalSCGDAM (see `methods.scgdam`), Appendix B, Table 3: two blocks of convolution, batch norm, ReLU and
     max-pooling, then three fully connected layers.
 
-    The table leaves open the kernel size, the padding and what stands between the fully connected layers. Used here,
-    as usual for this network, are: kernel 3 with padding 1 in the first block, kernel 3 without padding in the second
+    The table does not specify the kernel size, the padding and the layers between the fully connected ones. We use the
+    usual choice for this network: kernel 3 with padding 1 in the first block, kernel 3 without padding in the second
     (28 x 28 -> 14 x 14 -> 6 x 6, 2304 features), and ReLU after the layers of 600 and 120.
     """
 
@@ -105,9 +105,9 @@ class Table3CNN(nn.Module):
 class TutorialCNN(nn.Module):
     """FedSGDA's network for 32 x 32 images, of sides of at least 18: three convolutions, two fully connected layers.
 
-    Source: "A Federated Learning Framework for Nonconvex-PL Minimax Problems", Section 6.2, which uses that of
+    Source: "A Federated Learning Framework for Nonconvex-PL Minimax Problems", Section 6.2, which uses the network of
     TensorFlow's image tutorial, here with one score instead of ten. The paper scales pixels to [-1, 1]; this
-    project's are in [0, 1], and the network takes them as they are.
+    project's pixels are in [0, 1], and the network uses them unscaled.
     """
 
     def __init__(self, input_shape: tuple[int, ...]) -> None:
@@ -126,7 +126,7 @@ class TutorialCNN(nn.Module):
 
 class SaddleNetwork(nn.Module):
     """A network plus the scalars of the AUC saddle function: its flat vector ends with ``saddle.a``, ``saddle.b`` and
-    ``saddle.dual``, zero at first."""
+    ``saddle.dual``, initially zero."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -139,6 +139,6 @@ class SaddleNetwork(nn.Module):
 
 
 def network_names(module: nn.Module) -> dict[str, str]:
-    """Entry of a module's state -> its name in a model file: in a `SaddleNetwork` the network's own name of it."""
+    """Map the entries of a module's state to their names in a model file, without the prefix of a `SaddleNetwork`."""
     prefix = "network." if isinstance(module, SaddleNetwork) else ""
     return {name: name.removeprefix(prefix) for name in module.state_dict()}

@@ -5,8 +5,8 @@ CIFAR-10 network of section 4.2 (n = 3, shortcuts of option A). ResNet-18 is the
 stem (7 x 7 convolution, stride 2, max-pooling) replaced by one 3 x 3 convolution of stride 1, as is usual for 32 x 32
 images, and shortcuts of option B.
 
-The paper does not say where option A's zero channels go; here they follow the old ones. Convolutions start from He's
-normal initialisation over the fan-out, the last layer from torch's default.
+The paper does not specify the positions of option A's zero channels; here they follow the old channels. Convolutions
+start from He's normal initialisation over the fan-out, the last layer from torch's default.
 """
 
 from collections.abc import Sequence
@@ -59,11 +59,11 @@ class ResNet(nn.Module):
     """A 3 x 3 stem, stages of basic blocks (all but the first halve the sides), global average, one logit.
 
     Args:
-        in_channels: channels of the image.
-        widths: channels of each stage.
-        blocks_per_stage: basic blocks in a stage (the paper's n).
-        projection: shortcuts that change shape: True for option B (1 x 1 convolution), False for option A (zeros for
-            the new channels, no parameters).
+        in_channels: The channels of the image.
+        widths: The channels of each stage.
+        blocks_per_stage: The basic blocks in a stage (the paper's n).
+        projection: The shortcuts that change shape: True for option B (1 x 1 convolution), False for option A (zeros
+            for the new channels, no parameters).
     """
 
     def __init__(self, in_channels: int, widths: Sequence[int], blocks_per_stage: int, *, projection: bool) -> None:

@@ -1,4 +1,4 @@
-"""Flat vectors that hold arrays one after another, views of their parts, and means over clients, plain or weighted."""
+"""Flat vectors of concatenated arrays, views of their parts, and means over clients, plain or weighted."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -19,25 +19,25 @@ AnyArray = NDArray[Any]
 FloatArray = NDArray[np.floating]
 Copy = Callable[[FloatArray], FloatArray]
 Vector = TypeVar("Vector", Tensor, AnyArray)
-# of N clients; ones give the plain mean, bit for bit
+# weights of N clients; ones give the plain mean, bit for bit
 Weights = Float64[np.ndarray, "N"]
-# numbers of a block that stays in the processor's cache while the clients' numbers are added to it
+# number of values in a block that stays in the processor's cache while the clients' values are added to it
 _IN_CACHE = 2**16
 
 
 def spans(shapes: Iterable[tuple[int, ...]]) -> list[slice]:
-    """Return where arrays of these shapes lie in the flat vector that holds them one after another."""
+    """Return the slice of each array in the flat vector that concatenates arrays of these shapes."""
     stops = accumulate((math.prod(shape) for shape in shapes), initial=0)
     return [slice(start, stop) for start, stop in pairwise(stops)]
 
 
 def flatten(tensors: Iterable[Tensor], dtype: torch.dtype, device: torch.device | str) -> Float[Tensor, "d"]:
-    """Copy tensors one after another into a new vector, and make each a view of its part.
+    """Copy tensors one after another into a new vector, and make each tensor a view of its part.
 
     Args:
-        tensors: of any shapes; they lose their gradients.
-        dtype: of the vector, and of the tensors from now on.
-        device: of the vector, and of the tensors from now on.
+        tensors: Tensors of any shapes; they lose their gradients.
+        dtype: The type of the vector, and of the tensors from now on.
+        device: The device of the vector, and of the tensors from now on.
     """
     tensors = list(tensors)
     flat = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=dtype, device=device)
@@ -52,8 +52,8 @@ def cut(flat: Vector, shapes: Iterable[tuple[int, ...]]) -> list[Vector]:
     """Return views of the consecutive parts of a vector, each with its shape.
 
     Args:
-        flat: (d,), d at least as many entries as the shapes have together.
-        shapes: of the parts, in their order.
+        flat: (d,), with at least as many entries as the shapes have together.
+        shapes: The shapes of the parts, in their order.
     """
     shapes = list(shapes)
     return [flat[span].reshape(shape) for span, shape in zip(spans(shapes), shapes, strict=True)]
@@ -71,7 +71,7 @@ def bound_length(vector: Float[np.ndarray, "*shape"], longest: float) -> Float[n
 
 
 def on_host(tensor: Tensor) -> AnyArray:
-    """The values on the host; for a tensor on the CPU, its own memory."""
+    """Return the values on the host; for a tensor on the CPU, its own memory."""
     array: AnyArray = tensor.cpu().numpy()
     return array
 
@@ -80,8 +80,8 @@ def mean(values: Sequence[Float[np.ndarray, "*shape"]], weights: Weights | None 
     """Return the mean of the clients' arrays, accumulated in float64 and rounded once to the arrays' type.
 
     Args:
-        values: one array of each client.
-        weights: as of `exact_mean`.
+        values: The arrays, one for each client.
+        weights: See `exact_mean`.
     """
     averaged: FloatArray = exact_mean(values, weights).astype(values[0].dtype)
     return averaged
@@ -93,8 +93,8 @@ def exact_mean(
     """Return the mean of the clients' arrays in float64.
 
     Args:
-        values: one array of each client.
-        weights: of the clients, of mean 1; None for the plain mean.
+        values: The arrays, one for each client.
+        weights: The clients' weights, with mean 1; None for the plain mean.
     """
     total = np.zeros(values[0].shape, dtype=np.float64)
     flat, parts = total.reshape(-1), [value.reshape(-1) for value in values]

@@ -1,7 +1,7 @@
-"""The table of models, and `build_model`, which builds, seeds and checks one by name.
+"""The table of models, and `build_model`, which builds, seeds and checks a model by its name.
 
-A model is a `torch.nn.Module` that takes float features `(b, *input_shape)` and returns one raw logit a sample,
-`(b,)`. A user's own is named `package.module:factory`, where `factory(input_shape)` returns the module.
+A model is a `torch.nn.Module` that maps float features `(b, *input_shape)` to one raw logit per sample, `(b,)`. A
+user's model is named `package.module:factory`; `factory(input_shape)` returns the module.
 """
 
 import importlib
@@ -27,7 +27,7 @@ MINIMUM_SIDE = 8  # pixels; Table 3's two poolings leave one pixel of eight
 DENSENET_SIDE = 32  # pixels; DenseNet halves the sides five times
 DOTTED_FORM = "package.module:factory"
 PAGE = "docs/configuration.md"
-# where the models are listed, and what a factory of a user's own must do
+# the list of the models, and the requirements on a user's factory
 _LISTED = "see `florilegium list models`"
 _PAGE = f"see model in {PAGE}"
 _FACTORY = f"'{DOTTED_FORM}' with factory(input_shape) -> torch.nn.Module"
@@ -41,27 +41,27 @@ class ModelError(InputError, ValueError):
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """One row of the table: a line of description, and the factory `build(input_shape) -> module`."""
+    """A row of the table: a line of description, and the factory `build(input_shape) -> module`."""
 
     description: str
     build: Build
 
 
 def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module:
-    """Build a model, in train mode, with weights that depend on the seed only.
+    """Build a model in train mode, with weights that depend on the seed only.
 
-    The factory runs on a fork of torch's CPU generator, so that the global generators stay as they were. Then forward
-    passes on two samples and on one check the output, which must be `(2,)` and `(1,)`. Of a column, `(2, 1)` and
+    The factory runs on a fork of torch's CPU generator, so the global generators are not changed. Then forward passes
+    on two samples and on one sample check the output, which must be `(2,)` and `(1,)`. If it is a column, `(2, 1)` and
     `(1, 1)`, a forward hook drops the last axis.
 
     Args:
-        name: a key of `MODELS`, or `package.module:factory`.
-        input_shape: the shape of one sample, such as `(30,)` or `(3, 32, 32)`.
-        seed: the run's seed, not negative.
+        name: A key of `MODELS`, or `package.module:factory`.
+        input_shape: The shape of one sample, such as `(30,)` or `(3, 32, 32)`.
+        seed: The run's seed, not negative.
 
     Raises:
-        ModelError: unknown name, factory not importable, a shape that the model cannot take, a factory that fails or
-            returns no module, or an output that is not one score per sample.
+        ModelError: The name is unknown, the factory cannot be imported, fails or returns no module, the model cannot
+            accept the shape, or the output is not one score per sample.
     """
     shape = tuple(input_shape)
     if not shape or not all(isinstance(size, int) and size >= 1 for size in shape):
@@ -88,7 +88,7 @@ def check_module(module: nn.Module) -> None:
     """Check that flat vectors can carry a module's parameters and buffers.
 
     Raises:
-        ModelError: no parameter, one that is not floating point, or a batch norm with a cumulative average.
+        ModelError: There is no parameter, a parameter is not floating point, or a batch norm has a cumulative average.
     """
     if not any(True for _ in module.parameters()):
         raise _unfit(f"{type(module).__name__}, which has no parameters to train", "one at least", f"see {PAGE}")
@@ -100,12 +100,12 @@ def check_module(module: nn.Module) -> None:
             raise _unfit(
                 f"batch norm '{name}' with momentum=None",
                 "a number, since a cumulative average needs its count of batches, and counts do not travel",
-                "give it one, such as momentum=0.1",
+                "set a momentum, such as momentum=0.1",
             )
 
 
 def _unfit(got: str, allowed: str = _FACTORY, hint: str = _PAGE) -> ModelError:
-    """The error for what cannot be a model; by default, for what does not come from a factory as described."""
+    """Make the error for an object that cannot be a model; by default, for a factory that does not follow the rules."""
     return ModelError("model", got=got, allowed=allowed, hint=hint)
 
 
@@ -119,7 +119,7 @@ def _import_factory(name: str) -> Build:
 
 
 def _check_scores(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> None:
-    """Check that `module` gives one score a sample; a column gets a hook that drops its last axis."""
+    """Check that `module` returns one score per sample; a column gets a hook that drops its last axis."""
     before = {key: value.clone() for key, value in module.named_buffers() if not is_lazy(value)}
     weights = next(module.parameters(), torch.empty(0))
     generator = torch.Generator().manual_seed(0)
@@ -154,7 +154,7 @@ def _check_scores(name: str, module: nn.Module, input_shape: tuple[int, ...]) ->
 
 
 def _drop_last_axis(module: nn.Module, inputs: Any, scores: Float[Tensor, "b 1"]) -> Float[Tensor, "b"]:
-    """Forward hook: a column of scores becomes a vector."""
+    """Turn a column of scores into a vector; a forward hook."""
     return scores.squeeze(1)
 
 
@@ -174,7 +174,7 @@ def _images_only(build: Build, side: int = MINIMUM_SIDE) -> Build:
 
 
 def _densenet121(input_shape: tuple[int, ...]) -> nn.Module:
-    """DenseNet-121 as MONAI has it, one output, random weights.
+    """Make DenseNet-121 from MONAI with one output and random weights.
 
     Source: Huang et al., "Densely Connected Convolutional Networks", CVPR 2017. Its five halvings need 29 pixels a
     side, one more than ChestMNIST has: a side shorter than 32 is padded with zeros, evenly, to 32.
@@ -193,7 +193,7 @@ def _densenet121(input_shape: tuple[int, ...]) -> nn.Module:
 def _pad_images(
     module: nn.Module, inputs: tuple[Float[Tensor, "b channels height width"]]
 ) -> Float[Tensor, "b channels _ _"]:
-    """Forward pre-hook: pad images with zeros to sides of at least `DENSENET_SIDE`."""
+    """Pad images with zeros to sides of at least `DENSENET_SIDE`; a forward pre-hook."""
     (images,) = inputs
     rows, columns = (max(DENSENET_SIDE - side, 0) for side in images.shape[2:])
     return functional.pad(images, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2))

@@ -24,7 +24,7 @@ def cross_entropy(logits: Float[Tensor, "n"], labels: Float[Tensor, "n"]) -> Flo
     """Return the mean binary cross-entropy of samples.
 
     Args:
-        logits: the model's raw outputs.
+        logits: The model's raw outputs.
         labels: 0 or 1.
     """
     return functional.binary_cross_entropy_with_logits(logits, labels)
@@ -42,9 +42,9 @@ class SampleLoss:
     """A loss of single samples, convex in their scores.
 
     Attributes:
-        each: the losses.
-        slope: the derivatives of the losses in the scores, a new tensor.
-        curvature: the largest second derivative of one sample's loss.
+        each: The losses.
+        slope: The derivatives of the losses in the scores, a new tensor.
+        curvature: The largest second derivative of one sample's loss.
     """
 
     each: OfSamples
@@ -66,15 +66,15 @@ SAMPLE_LOSSES = {
 
 
 def ratio_weights(class_counts: Iterable[int], alpha: float, beta: float) -> tuple[float, float]:
-    """The weights of a negative and of a positive: alpha + beta R_c for class c.
+    """Return the weights of a negative and of a positive: alpha + beta R_c for class c.
 
-    R_c is the size of the other class over that of class c, so that the rare class weighs more.
+    R_c is the size of the other class divided by the size of class c, so the rare class has the larger weight.
 
     Args:
-        class_counts: negatives and positives.
+        class_counts: The numbers of negatives and of positives.
 
     Raises:
-        ValueError: a class is empty.
+        ValueError: A class is empty.
     """
     negatives, positives = (int(count) for count in class_counts)
     if not negatives or not positives:
@@ -88,9 +88,9 @@ def ratio_loss(
     """Return the mean of weight times cross-entropy: divided by n, not by the sum of the weights.
 
     Args:
-        logits: the model's raw outputs.
+        logits: The model's raw outputs.
         labels: 0 or 1.
-        weights: of a negative and of a positive, as `ratio_weights` returns them.
+        weights: The weights of a negative and of a positive, from `ratio_weights`.
     """
     return functional.binary_cross_entropy_with_logits(logits, labels, weight=_of_samples(labels, weights))
 
@@ -101,9 +101,9 @@ def ratio_slope(
     """Return the derivative of each sample's weighted loss in its logit.
 
     Args:
-        logits: the model's raw outputs.
+        logits: The model's raw outputs.
         labels: 0 or 1.
-        weights: of a negative and of a positive, as `ratio_weights` returns them.
+        weights: The weights of a negative and of a positive, from `ratio_weights`.
     """
     return cross_entropy_slope(logits, labels).mul_(_of_samples(labels, weights))
 

@@ -24,11 +24,11 @@ def ridge_factors(
     """Return the factor of each parameter in the ridge term.
 
     Args:
-        settings: ``ridge`` is the factor, ``parameters`` says whose it is.
-        layout: names and shapes of the model's parameters.
-        frozen: the parts (start, stop) that are not trained, whose factors are 0.
-        dtype: of the factors.
-        device: of the factors.
+        settings: The settings: ``ridge`` is the factor, ``parameters`` selects the parameters that have it.
+        layout: The names and shapes of the model's parameters.
+        frozen: The parts (start, stop) that are not trained; their factors are 0.
+        dtype: The type of the factors.
+        device: The device of the factors.
 
     Raises:
         ValueError: `select_coordinates` refuses ``settings.parameters``.
@@ -40,7 +40,7 @@ def ridge_factors(
 
 
 def linear_features(module: nn.Module, features: Float[Tensor, "n *shape"]) -> Float[Tensor, "n d"] | None:
-    """Return the gradients of the scores of some samples; None for a model not linear in its parameters."""
+    """Return the gradients of the scores of some samples; None if the model is not linear in its parameters."""
     if type(module) not in (Linear, LinearNoIntercept):
         return None
     rows = features.flatten(1)
@@ -51,9 +51,9 @@ def linear_smoothness(module: nn.Module, features: Float[Tensor, "n *shape"], lo
     """Return a Lipschitz constant of the mean loss's gradient.
 
     Args:
-        module: the model.
-        features: of the samples that the mean is over.
-        loss: of each of them.
+        module: The model.
+        features: The features of the samples in the mean.
+        loss: The loss of each sample.
 
     Returns:
         The loss's curvature times the largest eigenvalue of the second moment of the features; None for a model that
@@ -67,15 +67,15 @@ class LinearObjective:
     """f(x) = sum_l weight_l loss(row_l . x; label_l) + 1/2 sum_j ridge_j x_j^2, in float64.
 
     Args:
-        rows: `linear_features`.
+        rows: The result of `linear_features`.
         labels: 0 or 1.
-        weights: >= 0; 1 / (sites * samples of its site) makes f the plain mean over sites.
-        loss: convex.
-        ridge: >= 0.
+        weights: Weights >= 0; 1 / (sites * samples of its site) makes f the plain mean over sites.
+        loss: A convex loss.
+        ridge: Factors >= 0.
 
     Attributes:
-        lipschitz: an upper bound of the curvature.
-        convexity: a lower bound of the curvature, the least ridge factor.
+        lipschitz: An upper bound of the curvature.
+        convexity: A lower bound of the curvature, the least ridge factor.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class LinearObjective:
         self.convexity = float(self.ridge.min())
 
     def __call__(self, x: Float64[Tensor, "d"]) -> tuple[float, Float64[Tensor, "d"]]:
-        """The value and the gradient at x."""
+        """Return the value and the gradient at x."""
         scores = self.rows @ x
         value = self.weights @ self.loss.each(scores, self.labels) + (self.ridge * x) @ x / 2
         slopes = self.loss.slope(scores, self.labels) * self.weights

@@ -6,7 +6,7 @@ Every l here is a function of the difference s = h(z') - h(z) of a partner's and
 dl/ds gives both partial derivatives: d/dh(z') = slope and d/dh(z) = -slope. An objective computes
 observations of the inner mean, their average over time, the slopes f'(u) l'(s), and F.
 
-| name | l(s) | f | u is kept as |
+| name | l(s) | f | form of the stored u |
 |---|---|---|---|
 | square | (1 + s)^2 | identity | - |
 | psm (symmetric) | 1 / (1 + exp(-s)) | identity | - |
@@ -50,11 +50,11 @@ def make_surrogate(name: str, margin: float) -> Surrogate:
     """Return a surrogate by its name.
 
     Args:
-        name: square, psm, squared-hinge or logistic.
-        margin: of squared-hinge.
+        name: One of square, psm, squared-hinge and logistic.
+        margin: The margin of squared-hinge.
 
     Raises:
-        ValueError: another name.
+        ValueError: The name is another one.
     """
     surrogates = {
         "square": Surrogate(lambda s: (1 + s) ** 2, lambda s: 2 * (1 + s)),
@@ -69,10 +69,10 @@ def make_surrogate(name: str, margin: float) -> Surrogate:
 
 @dataclass(frozen=True)
 class PairwiseObjective(ABC):
-    """One compositional pairwise risk, of n positives and m partners, with k inner estimates u for each positive.
+    """A compositional pairwise risk of n positives and m partners, with k inner estimates u for each positive.
 
     Attributes:
-        surrogate: l, or what l is made of.
+        surrogate: l, or the surrogate inside l.
     """
 
     surrogate: Surrogate
@@ -83,12 +83,12 @@ class PairwiseObjective(ABC):
     def observe(
         self, s: Float[Tensor, "*stack n m"], labels: Any, weights: Float[Tensor, "*#stack m"] | None
     ) -> Float[Tensor, "*stack n k"]:
-        """Return the observed inner mean (1/m) sum_j weights_j l(s_ij) of each positive, in the form u is kept in.
+        """Return the observed inner mean (1/m) sum_j weights_j l(s_ij) of each positive, in the form of the stored u.
 
         Args:
-            s: a partner's score minus a positive's, for all pairs.
-            labels: (..., m) of the partners, 1 for a positive; for ``auprc``.
-            weights: of the partners in the mean; None for ones.
+            s: The partner's score minus the positive's, for all pairs.
+            labels: The partners' labels (..., m), 1 for a positive; for ``auprc``.
+            weights: The partners' weights in the mean; None for ones.
         """
         return _weighted_mean(self.surrogate.value(s), weights)[..., None]
 
@@ -98,9 +98,9 @@ class PairwiseObjective(ABC):
         """Return u <- (1 - gamma) * u + gamma * observed, equation (8).
 
         Args:
-            u: the estimates until now.
-            observed: as `observe` returns them.
-            gamma: in (0, 1].
+            u: The estimates so far.
+            observed: The result of `observe`.
+            gamma: A weight in (0, 1].
         """
         return (1 - gamma) * u + gamma * observed
 
@@ -111,11 +111,11 @@ class PairwiseObjective(ABC):
         """Return f'(u_i) dl/ds(s_ij) for each pair.
 
         Args:
-            s: a partner's score minus a positive's, for all pairs.
-            labels: (..., m) of the partners, 1 for a positive; for ``auprc``.
-            u: (..., n, k) the inner estimates; a linear f reads none.
-            num_partners: |S_2|, the bound of l/u for an outdated u; a u that has just observed these very pairs needs
-                no bound.
+            s: The partner's score minus the positive's, for all pairs.
+            labels: The partners' labels (..., m), 1 for a positive; for ``auprc``.
+            u: The inner estimates (..., n, k); a linear f ignores them.
+            num_partners: |S_2|, the bound of l/u for an outdated u. A u that has just observed these pairs needs no
+                bound.
         """
 
     @abstractmethod
@@ -132,17 +132,17 @@ class PairwiseObjective(ABC):
         direct: int = 2**22,
         cells: int = CELLS,
     ) -> float:
-        """F on given scores: over all pairs or, if there are too many, over `condense` scores, in O(n log n).
+        """Return F on given scores: over all pairs or, if there are too many, over `condense` scores in O(n log n).
 
         docs/fedx.md ("The risk in an evaluation") bounds the error of condensing for each loss.
 
         Args:
-            positives: scores.
-            partners: scores.
-            labels: of the partners, 1 for a positive; for ``auprc``.
-            block: positives whose pairs are in memory at a time.
-            direct: up to this many pairs, all are computed.
-            cells: see `condense`.
+            positives: The positives' scores.
+            partners: The partners' scores.
+            labels: The partners' labels, 1 for a positive; for ``auprc``.
+            block: The number of positives whose pairs are in memory at a time.
+            direct: The largest number of pairs that are all computed.
+            cells: The number of cells, see `condense`.
         """
         positives, partners = positives.double(), partners.double()
         total, rows, pairs = 0.0, len(positives), len(positives) * len(partners)
@@ -157,7 +157,7 @@ class PairwiseObjective(ABC):
 
 
 def times(matrix: Float[Tensor, "*stack n m"], vector: Float[Tensor, "*#stack m"]) -> Float[Tensor, "*stack n"]:
-    """Return the product of a matrix and a vector, or of each of a stack."""
+    """Return the product of a matrix and a vector, or of each pair in a stack."""
     product: Tensor = (matrix @ vector.unsqueeze(-1)).squeeze(-1)
     return product
 
@@ -169,7 +169,7 @@ def _weighted_mean(
 
 
 class LinearRisk(PairwiseObjective):
-    """f = identity: the plain pairwise risk (11). Its inner estimate plays no part in any gradient."""
+    """f = identity: the plain pairwise risk (11). No gradient depends on its inner estimate."""
 
     linear = True
 
@@ -186,8 +186,8 @@ class LinearRisk(PairwiseObjective):
 class KLPartialAUC(PairwiseObjective):
     """One-way partial AUC (12): f = lambda log, l = exp(phi / lambda), phi the surrogate, a squared hinge.
 
-    Gradients use only l / u, so log u is kept and no score overflows. The exact u is never smaller than l / |S_2|; an
-    outdated u can be, so l / u is capped at |S_2|.
+    Gradients use only l / u, so log u is stored and no score overflows. The exact u is never smaller than l / |S_2|; an
+    outdated u can be smaller, so l / u is capped at |S_2|.
     """
 
     temperature: float
@@ -224,7 +224,7 @@ class KLPartialAUC(PairwiseObjective):
 class AUPRC(PairwiseObjective):
     """Average precision (14): u = (mean of l over positive partners, mean of l over all), f = -u_1 / u_2.
 
-    A sample is its own partner, so the exact u_2 is never below l(0) / |S_2|; an outdated one is raised to that.
+    A sample is its own partner, so the exact u_2 is never below l(0) / |S_2|; an outdated u_2 is raised to this bound.
     """
 
     inner_dim = 2
@@ -257,7 +257,7 @@ class AUPRC(PairwiseObjective):
 
 @dataclass(frozen=True)
 class PNormPush(PairwiseObjective):
-    """f = u^p, p >= 1: a positive that many partners outrank weighs more than in proportion."""
+    """f = u^p, p >= 1: a positive with many partners ranked above it has a more than proportional weight."""
 
     power: float
 
@@ -277,12 +277,12 @@ class PNormPush(PairwiseObjective):
 def pairwise_score(setting: str, loss: str) -> Score:
     """Return the score that a loss compares.
 
-    On raw outputs, the derivative of an f that is not linear multiplies losses without bound: with a step size that
-    suits most pairs, the first pair that is far out of order ruins the model.
+    On raw outputs, the derivative of a non-linear f multiplies losses without bound: with a step size that suits most
+    pairs, the first pair that is far out of order ruins the model.
 
     Args:
-        setting: a key of `SCORES`, or ``auto``, the sigmoid if the loss's f is not linear, else the raw output.
-        loss: one of `PAIRWISE_LOSSES`.
+        setting: A key of `SCORES`, or ``auto``: the sigmoid if the loss's f is not linear, else the raw output.
+        loss: One of `PAIRWISE_LOSSES`.
     """
     return score_of(setting, "sigmoid" if loss in NON_LINEAR else "logit")
 
@@ -290,16 +290,16 @@ def pairwise_score(setting: str, loss: str) -> Score:
 def make_objective(
     name: str, *, margin: float = 1.0, temperature: float = 1.0, surrogate: str = "squared-hinge", power: float = 2.0
 ) -> PairwiseObjective:
-    """The objective called ``name`` (a key of `PAIRWISE_LOSSES`).
+    """Make the objective with a name, a key of `PAIRWISE_LOSSES`.
 
     Args:
-        margin: of the hinge losses.
-        temperature: lambda of ``kl-opauc``.
-        surrogate: inside ``auprc`` and ``p-norm-push``.
-        power: p of ``p-norm-push``.
+        margin: The margin of the hinge losses.
+        temperature: The lambda of ``kl-opauc``.
+        surrogate: The surrogate inside ``auprc`` and ``p-norm-push``.
+        power: The p of ``p-norm-push``.
 
     Raises:
-        ValueError: the name is unknown, or the surrogate does not fit.
+        ValueError: The name is unknown, or the surrogate does not fit.
     """
     if name in LINEAR:
         return LinearRisk(make_surrogate(name, margin))

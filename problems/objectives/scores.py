@@ -1,6 +1,6 @@
-"""A sample's score in a loss: the model's raw output, or a bounded function of it; and many scores replaced by few.
+"""The score of a sample in a loss: the model's raw output or a bounded function of it; and a summary of many scores.
 
-To replace many scores by few, three weighted scores per cell of neighbours keep its number, mean and variance:
+The summary replaces each cell of neighbouring scores by three weighted scores with the same number, mean and variance.
 docs/fedx.md ("The risk in an evaluation") has the weights and bounds.
 """
 
@@ -20,9 +20,9 @@ class Score(NamedTuple):
     """A kind of score.
 
     Attributes:
-        value: raw outputs -> scores.
-        slope: scores -> their derivatives in the raw outputs.
-        bounds: between which all scores lie; None where there are none.
+        value: The map from raw outputs to scores.
+        slope: The map from scores to their derivatives in the raw outputs.
+        bounds: The range of all scores; None if it is infinite.
     """
 
     value: Callable[[Tensor], Tensor]
@@ -41,8 +41,8 @@ def score_of(setting: str, auto: str) -> Score:
     """Return the score that a setting names.
 
     Args:
-        setting: a key of `SCORES`, or "auto".
-        auto: the key that "auto" stands for.
+        setting: A key of `SCORES`, or "auto".
+        auto: The key that "auto" means.
     """
     return SCORES[auto if setting == "auto" else setting]
 
@@ -50,15 +50,16 @@ def score_of(setting: str, auto: str) -> Score:
 def condense(scores: Float[Tensor, "n"], cells: int = CELLS) -> tuple[Float[Tensor, "few"], Float[Tensor, "few"]]:
     """Replace many scores by few.
 
-    Up to 9 ``cells`` scores stay as they are. Borders cut the rows, and the range of scores, into ``cells`` equal
-    parts, so that a cell has at most 1 / ``cells`` of both. The ``cells`` widest gaps are borders too, so that outliers
-    get cells of their own.
+    Up to 9 ``cells`` scores are not changed. Borders cut the rows, and the range of scores, into ``cells`` equal parts,
+    so a cell has at most 1 / ``cells`` of both. The ``cells`` widest gaps are borders too, so outliers get separate
+    cells.
 
     Args:
-        scores: all finite, in float64.
-        cells: the more, the smaller the error and the more scores are left.
+        scores: Finite scores, in float64.
+        cells: The number of parts; more parts leave more scores and a smaller error.
 
     Returns:
+        At most 9 ``cells`` scores, and the number of original scores that each stands for.
         At most 9 ``cells`` scores, and how many of the given ones each stands for.
     """
     if len(scores) <= _SCORES_A_CELL * _BORDERS_A_CELL * cells:
@@ -85,12 +86,12 @@ def condense(scores: Float[Tensor, "n"], cells: int = CELLS) -> tuple[Float[Tens
 def condensed_classes(
     scores: Float[Tensor, "n"], labels: Float[Tensor, "n"] | None, cells: int = CELLS
 ) -> tuple[Float[Tensor, "few"], Float[Tensor, "few"], Float[Tensor, "few"] | None]:
-    """Scores that are `condense` class by class, their weights in a mean over them, and their labels.
+    """Condense scores class by class; return the scores, their weights in a mean over them, and their labels.
 
     Args:
-        scores: as of `condense`.
-        labels: 0 or 1 for each score; None where all are of one class.
-        cells: as of `condense`, for each class.
+        scores: See `condense`.
+        labels: 0 or 1 for each score; None if all belong to one class.
+        cells: See `condense`; applies to each class.
     """
     classes = [scores] if labels is None else [scores[labels == y] for y in (0, 1)]
     few, numbers = zip(*(condense(one, cells) for one in classes), strict=True)

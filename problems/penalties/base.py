@@ -5,7 +5,7 @@ Notation of Zhang, Hu, Johansson, "Composite Federated Learning with Heterogeneo
     P_{eta g}(w) = argmin_u eta g(u) + 1/2 ||u - w||^2.
 
 Rounding: a point is in a set, and a constraint is active, within 64 machine epsilons of the dtype of x, relative to the
-size that each set's docstring names. Results of `prox`, and means of them, are well inside that.
+size in each set's docstring. Results of `prox`, and means of them, are well inside that.
 """
 
 import math
@@ -20,25 +20,25 @@ from torch import Tensor
 class Penalty(ABC):
     """A closed convex function g of a flat vector, float32 or float64, on any device.
 
-    The proximal map of a penalty that treats every coordinate by itself takes a stack of vectors too.
+    The proximal map of a penalty that acts on each coordinate separately also accepts a stack of vectors.
     """
 
     @abstractmethod
     def value(self, x: Float[Tensor, "d"]) -> float:
-        """g at x; `math.inf` outside its domain, up to rounding."""
+        """Return g at x; `math.inf` outside its domain, up to rounding."""
 
     def prox(
         self, x: Float[Tensor, "*stack d"], step: float, *, out: Float[Tensor, "*stack d"] | None = None
     ) -> Float[Tensor, "*stack d"]:
-        """P_{step g}(x); for the indicator of a set the projection, whatever the step.
+        """Return P_{step g}(x); for the indicator of a set the projection, whatever the step.
 
         Args:
-            x: the point.
-            step: >= 0 and finite.
-            out: receives the result, and may be x; None makes a new tensor.
+            x: The point.
+            step: The step, >= 0 and finite.
+            out: The tensor for the result, which may be x; None makes a new tensor.
 
         Raises:
-            ValueError: the step is negative or not finite.
+            ValueError: The step is negative or not finite.
         """
         if not 0 <= step < math.inf:
             raise ValueError(f"step must be >= 0 and finite, got {step}")
@@ -46,7 +46,7 @@ class Penalty(ABC):
 
     @abstractmethod
     def _prox(self, x: Float[Tensor, "*stack d"], step: float) -> Float[Tensor, "*stack d"]:
-        """`prox` for a valid step, in a new tensor."""
+        """Return `prox` for a valid step, in a new tensor."""
 
     def _prox_into(
         self, out: Float[Tensor, "*stack d"], x: Float[Tensor, "*stack d"], step: float
@@ -55,11 +55,11 @@ class Penalty(ABC):
 
     @abstractmethod
     def distance(self, x: Float[Tensor, "d"], slope: Float[Tensor, "d"]) -> float:
-        """dist(0, slope + dg(x)): 0 exactly at a solution, `math.inf` where g is infinite.
+        """Return dist(0, slope + dg(x)): 0 exactly at a solution, `math.inf` if g is infinite.
 
         Args:
-            x: the point.
-            slope: the gradient of the smooth part there.
+            x: The point.
+            slope: The gradient of the smooth part at x.
         """
 
 
@@ -78,17 +78,17 @@ class NoPenalty(Penalty):
 
 
 def norm(x: Float[Tensor, "*shape"]) -> float:
-    """||x||: see `length`."""
+    """Return ||x||: see `length`."""
     return float(length(x))
 
 
 def length(x: Float[Tensor, "*shape"]) -> Float64[Tensor, ""]:
-    """||x|| on x's device. Its pairwise sums lose a few eps; `vector_norm` loses sqrt(d) eps."""
+    """Return ||x|| on x's device. Its pairwise sums lose a few eps; `vector_norm` loses sqrt(d) eps."""
     return x.double().square().sum().sqrt()
 
 
 def rounding(x: Float[Tensor, "*shape"]) -> float:
-    """The relative tolerance of memberships and active constraints: 64 machine epsilons of x's dtype."""
+    """Return the relative tolerance of memberships and active constraints: 64 machine epsilons of x's dtype."""
     return 64 * torch.finfo(x.dtype).eps
 
 

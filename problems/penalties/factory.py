@@ -1,4 +1,4 @@
-"""Penalties over the parameters of a model, as run-config keys describe them."""
+"""The penalties on a model's parameters, made from run-config keys."""
 
 import math
 from typing import Literal, get_args
@@ -21,7 +21,7 @@ PENALTIES: tuple[PenaltyName, ...] = get_args(PenaltyName)
 
 
 class PenaltySettings(BaseModel, frozen=True, extra="forbid"):
-    """What is minimised beside the loss: the penalty, and ridge/2 ||x||^2, which belongs to the smooth part f."""
+    """The terms added to the loss: the penalty, and ridge/2 ||x||^2, which belongs to the smooth part f."""
 
     penalty: PenaltyName = Field("l1", description="The penalty g.")
     weight: float = Field(1e-4, ge=0, description="The penalty's factor theta_1. It has no effect on constraint sets.")
@@ -45,18 +45,19 @@ class PenaltySettings(BaseModel, frozen=True, extra="forbid"):
 
 
 def make_penalty(settings: PenaltySettings, layout: Layout) -> Penalty:
-    """The penalty on some parameters of a flat vector.
+    """Make the penalty on some parameters of a flat vector.
 
-    All but the nuclear norm, which acts on each parameter separately, act on the selected parameters together.
+    Except for the nuclear norm, which acts on each parameter separately, a penalty acts on the selected parameters
+    together.
 
     Args:
-        settings: ``groups`` are "rows", a group for each index of a parameter's first axis (an output), or "columns",
-            for each index of its second (an input, with all outputs and kernel positions); ``parameters``: see
-            `select_coordinates`.
-        layout: names and shapes of the consecutive parts of the vector.
+        settings: The settings. ``groups`` are "rows", a group for each index of a parameter's first axis (an output),
+            or "columns", for each index of its second (an input, with all outputs and kernel positions). For
+            ``parameters``, see `select_coordinates`.
+        layout: The names and shapes of the consecutive parts of the vector.
 
     Raises:
-        ValueError: an option that the penalty refuses, or parameters that it cannot act on.
+        ValueError: The penalty refuses an option, or cannot act on the parameters.
     """
     if settings.penalty == "none":
         return NoPenalty()
@@ -85,7 +86,7 @@ def make_penalty(settings: PenaltySettings, layout: Layout) -> Penalty:
         case _:
             penalty = NonNegative()
     parts: list[Indices] = [*runs(mask)]
-    # a penalty of single coordinates need not gather those that lie apart
+    # a penalty of single coordinates need not gather scattered coordinates
     if len(parts) != 1 and not isinstance(penalty, L1 | SquaredL2 | ElasticNet | Box):
         parts = [torch.nonzero(mask).flatten()]
     return on_parameters(dim, [(part, penalty) for part in parts])
@@ -103,7 +104,7 @@ def _matrices(layout: Layout, parameters: str, weight: float) -> list[tuple[Indi
 
 
 def _groups(layout: Layout, parameters: str, groups: str) -> Int64[Tensor, "selected"]:
-    """The group number of each selected coordinate; no group spans two parameters."""
+    """Return the group number of each selected coordinate; no group spans two parameters."""
     axis = 0 if groups == "rows" else 1
     numbers, used = [], 0
     for (name, shape), wanted in zip(layout, choose_parameters(layout, parameters), strict=True):

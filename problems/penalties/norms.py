@@ -14,7 +14,7 @@ from problems.penalties.base import Penalty, check_weight, norm
 
 @dataclass(frozen=True)
 class _Weighted(Penalty):
-    """A penalty with a weight >= 0; any other weight is a ValueError."""
+    """A penalty with a weight >= 0; other weights raise ValueError."""
 
     weight: float
 
@@ -61,7 +61,7 @@ class ElasticNet(_Weighted):
     """weight * (ratio * ||x||_1 + (1 - ratio) / 2 * ||x||^2) (Zou & Hastie 2005, scaled as in scikit-learn).
 
     Raises:
-        ValueError: ratio outside [0, 1].
+        ValueError: The ratio is outside [0, 1].
     """
 
     ratio: float
@@ -92,11 +92,11 @@ class GroupLasso(Penalty):
     """weight * sum_g sqrt(size of g) * ||x_g|| over disjoint groups (Yuan & Lin 2006, equation (2.1)).
 
     Args:
-        weight: >= 0.
-        groups: (d,) the group number of each coordinate: any integers in any order.
+        weight: A factor >= 0.
+        groups: The group number of each coordinate, (d,): any integers in any order.
 
     Raises:
-        ValueError: weight < 0, or groups that are not (d,) integers, d > 0; at use, an x of another length.
+        ValueError: weight < 0, groups are not (d,) integers with d > 0, or a later x has another length.
     """
 
     def __init__(self, weight: float, groups: Tensor | Sequence[int]) -> None:
@@ -131,7 +131,7 @@ class GroupLasso(Penalty):
     def _norms(
         self, x: Float[Tensor, "d"]
     ) -> tuple[Float[Tensor, "groups"], Float[Tensor, "groups"], Int64[Tensor, "d"]]:
-        """The norm of each group, the groups' weights and the group of each coordinate."""
+        """Return the norm of each group, the groups' weights and the group of each coordinate."""
         if self._tensors[0].device != x.device:
             group, order, sizes, weights = self._tensors
             self._tensors = group.to(x.device), order.to(x.device), sizes.to(x.device), weights.to(x.device)
@@ -144,18 +144,18 @@ class GroupLasso(Penalty):
 
 
 class NuclearNorm(Penalty):
-    """weight * the sum of the singular values of x as a matrix; its proximal map thresholds these
+    """weight * the sum of the singular values of x as a matrix; its proximal map thresholds them
     (Cai, Candes, Shen 2010, theorem 2.1).
 
     A singular value counts as zero up to 8 * max(rows, columns) machine epsilons of the largest one. The distance is
     accurate to about weight * eps * the ratio of the largest to the smallest nonzero one.
 
     Args:
-        weight: >= 0.
-        shape: of the tensor that the flat x holds; (out, a, b, ...) is the matrix (out, a b ...).
+        weight: A factor >= 0.
+        shape: The shape of the tensor in the flat x; (out, a, b, ...) is the matrix (out, a b ...).
 
     Raises:
-        ValueError: weight < 0, fewer than two axes or an empty one; at use, an x of another length.
+        ValueError: weight < 0, there are fewer than two axes or an empty axis, or a later x has another length.
     """
 
     def __init__(self, weight: float, shape: Sequence[int]) -> None:

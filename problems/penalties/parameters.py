@@ -14,14 +14,15 @@ Indices = slice | Tensor
 
 
 class OnParameters(Penalty):
-    """The sum of penalties on disjoint parts of a vector; coordinates in no part are not penalised.
+    """The sum of penalties on disjoint parts of a vector; coordinates outside all parts are not penalised.
 
     Args:
         dim: d, the vector's length.
-        parts: (coordinates, penalty) each: a `slice` with step 1 inside [0, d) or a (k,) LongTensor, k > 0.
+        parts: Pairs of coordinates and penalty; coordinates are a `slice` with step 1 inside [0, d) or a (k,)
+            LongTensor, k > 0.
 
     Raises:
-        ValueError: a part that is empty, out of range or overlaps another; at use, an x of another length.
+        ValueError: A part is empty, out of range or overlaps another, or a later x has another length.
     """
 
     def __init__(self, dim: int, parts: Sequence[tuple[Indices, Penalty]]) -> None:
@@ -62,7 +63,7 @@ class OnParameters(Penalty):
         return math.hypot(*(norm(slope[free]) for free in self.free), *parts)
 
     def _to(self, x: Float[Tensor, "d"]) -> None:
-        """Check the length of x, and bring the indices to its device."""
+        """Check the length of x, and move the indices to its device."""
         if x.shape != (self.dim,):
             raise ValueError(f"expected x of shape ({self.dim},), got {tuple(x.shape)}")
         if x.device != self._device:
@@ -71,7 +72,7 @@ class OnParameters(Penalty):
 
 
 def runs(mask: Bool[Tensor, "d"]) -> list[slice]:
-    """The slices of consecutive True entries of a mask."""
+    """Return the slices of consecutive True entries of a mask."""
     edges = torch.diff(mask.int(), prepend=torch.zeros(1), append=torch.zeros(1))
     starts, stops = (torch.nonzero(edges == step).flatten().tolist() for step in (1, -1))
     return [slice(start, stop) for start, stop in zip(starts, stops, strict=True)]
@@ -81,11 +82,11 @@ def choose_parameters(layout: Layout, parameters: str) -> list[bool]:
     """Return whether each parameter of the layout is selected.
 
     Args:
-        layout: as of `select_coordinates`.
-        parameters: as of `select_coordinates`.
+        layout: See `select_coordinates`.
+        parameters: See `select_coordinates`.
 
     Raises:
-        ValueError: as of `select_coordinates`.
+        ValueError: See `select_coordinates`.
     """
     known = [name for name, _ in layout]
     if parameters == "all":
@@ -114,12 +115,12 @@ def select_coordinates(layout: Layout, parameters: str) -> Bool[Tensor, "d"]:
     """Mark the coordinates of a flat vector that ``parameters`` selects.
 
     Args:
-        layout: names and shapes of the consecutive parts of the vector.
-        parameters: "auto", those of two dimensions or more: neither biases nor batch-norm weights; "all"; or names
-            with commas, where one that ends in "." is a prefix and selects a whole submodule.
+        layout: The names and shapes of the consecutive parts of the vector.
+        parameters: "auto" for parameters of at least two dimensions, so neither biases nor batch-norm weights; "all";
+            or names with commas. A name that ends in "." is a prefix and selects a whole submodule.
 
     Raises:
-        ValueError: an unknown name, or "auto" selects nothing.
+        ValueError: A name is unknown, or "auto" selects nothing.
     """
     sizes = [math.prod(shape) for _, shape in layout]
     return torch.tensor(choose_parameters(layout, parameters), dtype=torch.bool).repeat_interleave(torch.tensor(sizes))
@@ -130,7 +131,7 @@ def on_parameters(dim: int, parts: Sequence[tuple[Indices, Penalty]]) -> Penalty
 
     Args:
         dim: d, the vector's length.
-        parts: as of `OnParameters`.
+        parts: See `OnParameters`.
     """
     if len(parts) == 1 and parts[0][0] == slice(0, dim):
         return parts[0][1]

@@ -15,7 +15,7 @@ class Box(Penalty):
     """lower <= x_i <= upper. Rounding is relative to max(1, |bound|).
 
     Raises:
-        ValueError: lower > upper, a NaN, no finite bound, or a bound infinite on the wrong side.
+        ValueError: lower > upper, a bound is NaN, no bound is finite, or a bound is infinite on the wrong side.
     """
 
     lower: float
@@ -45,7 +45,7 @@ class Box(Penalty):
         return norm(torch.where(x >= self.upper - above, left.clamp(min=0), left))
 
     def _slack(self, x: Float[Tensor, "d"]) -> tuple[float, float]:
-        """The rounding allowed at the lower and at the upper bound."""
+        """Return the rounding allowed at the lower and at the upper bound."""
         bounds = (abs(bound) if math.isfinite(bound) else 1.0 for bound in (self.lower, self.upper))
         below, above = (rounding(x) * max(1.0, bound) for bound in bounds)
         return below, above
@@ -131,9 +131,9 @@ class Simplex(Penalty):
 
 
 def _level(total: Float[Tensor, ""], count: int, values: Float[Tensor, "some"]) -> Float[Tensor, ""]:
-    """The largest over k of (total + the k largest values) / (count + k), with k > 0 if count is 0.
+    """Return the largest over k of (total + the k largest values) / (count + k), with k > 0 if count is 0.
 
-    The k largest values are then those above the level, since adding a value only raises means below it.
+    The k largest values are then the values above the level, since adding a value only raises means below it.
     """
     ordered = torch.sort(values, descending=True).values
     counts = torch.arange(1, len(values) + 1, dtype=values.dtype, device=values.device) + count

@@ -260,7 +260,7 @@ REFUSED: list[tuple[dict[str, Scalar], list[str]]] = [
     ({"dataset": "synthetic-sparse-logistic", "partition": "linear"}, ["partition: got 'linear'", "'natural'"]),
     ({"client-weights": "equal"}, ["client-weights: got 'equal', allowed: 'examples', since", "pairs of all sites"]),
     ({"strategy": "vfb2-sgd", "client-weights": "equal"}, ["client-weights: got 'equal'", "columns of the same rows"]),
-    ({"partition-rows": "9:0.5"}, ["partition-rows: got '9:0.5'", "but with partition 'given'"]),
+    ({"partition-rows": "9:0.5"}, ["partition-rows: got '9:0.5'", "unless partition is 'given'"]),
     *(
         ({"partition": "given", "partition-rows": text}, [f"partition-rows: got {text!r}", "share in [0, 1]"])
         for text in ("", "9", "9:x", "0:0.5", "9:0.5,", "9:1.5", "9:-1", "9:nan", "9:inf")

@@ -51,7 +51,7 @@ def test_errors_which_peers_and_server_read_quote_no_cell_and_no_label(tmp_path:
     jobs = [f"job {n % 40}" for n in range(400)]
     with refuses(DataError, "text of 40 different values") as caught:
         table(tmp_path, rows_of(400) | {"job": jobs})
-    with refuses(DataError, "allowed: some of the labels; 20 different labels") as other:
+    with refuses(DataError, "nothing for 20 labels, allowed: some of the labels; 20 different labels") as other:
         table(tmp_path, rows_of(40) | {"label": [f"salary {n % 20}" for n in range(40)]})
     assert "job 1" not in spell(caught.value)
     assert "salary" not in spell(other.value)
@@ -61,7 +61,7 @@ def test_columns_that_are_no_features_are_named_at_once(tmp_path: Path) -> None:
     columns = rows_of(40) | {"second_id": [f"p{n}" for n in range(40)], "gap": [None] + [1.0] * 39}
     with pytest.raises(DataError) as caught:
         table(tmp_path, columns)
-    assert "column 'second_id': got what looks like an id, allowed: features; name the column" in spell(caught.value)
+    assert "column 'second_id': got a column that looks like an id, allowed: features; list the column" in spell(caught.value)
     assert "column 'gap': got 1 of 40 cells missing" in spell(caught.value)
 
 

@@ -162,7 +162,7 @@ def test_a_damaged_memory_is_one_error_that_names_what(name: str, value: Any) ->
     client = SumClient(0, 1, b"a sum", bytes(32), 1, state, 2 / 3, Demands())
     client.answer(KEYS, None)
     values_of(state.config_records[MEMORY])[name] = value
-    with pytest.raises(SecureSumError, match=f"this node remembers of its secure sums is damaged: {name}$"):
+    with pytest.raises(SecureSumError, match=f"this node's memory of its secure sums is damaged: {name}$"):
         client.answer(BOXES, None)
 
 

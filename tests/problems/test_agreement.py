@@ -173,7 +173,7 @@ def test_marks_are_neither_scaled_nor_told() -> None:
         (
             {"missing": "mean"},
             9,
-            "columns: got 'x0' with fewer than 10 cells that are not missing, allowed: as many at one",
+            "columns: got 'x0' with fewer than 10 cells that are not missing, allowed: 10 cells at one",
         ),
         ({"missing": "median"}, 19, "'x0' with fewer than 20 cells that are not missing"),
     ],

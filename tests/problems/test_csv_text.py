@@ -74,12 +74,12 @@ def test_the_words_for_missing_cells_are_those_of_pandas() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('a,b\n1,"f\n2,m\n3,f"\n4,m\n', "a quote in line 2 that begins a cell up to line 4, and lines between that"),
-        ('a,b\n1,"f\n2,m\n', "a quote in line 2 that begins a cell and has no counterpart up to the end of the file"),
-        ('a,b\n1,f\n2,"m', "a quote in line 3 that begins a cell and has no counterpart"),
+        ('a,b\n1,"f\n2,m\n3,f"\n4,m\n', "a quote in line 2 that starts a cell up to line 4, and lines between that"),
+        ('a,b\n1,"f\n2,m\n', "a quote in line 2 that starts a cell and has no counterpart up to the end of the file"),
+        ('a,b\n1,f\n2,"m', "a quote in line 3 that starts a cell and has no counterpart"),
         (
             'a,b,c\n1,"f,2\n3,m,4\n5,"m, f",6\n',
-            "a quote in line 2 that begins a cell, and text behind the quote that e",
+            "a quote in line 2 that starts a cell, and text behind the quote that e",
         ),
         ('a,b\n1,f"\n', "a quote inside a cell in line 2"),
         ('a,b\n1,f\n2,x"y"z\n', "a quote inside a cell in line 3"),

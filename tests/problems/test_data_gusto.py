@@ -40,7 +40,7 @@ def test_each_level_of_sites_makes_the_clients(column: str, sites: int, tmp_path
 
 
 def test_another_file_is_refused(tmp_path: Path) -> None:
-    with refuses(DataError, "take the file as it is published"):
+    with refuses(DataError, "use the file as it is published"):
         load(write(tmp_path, AGE="old"), 10)
     with refuses(DataError, "site-column: got 'TX'"):
         load(DataSpec("gusto", str(tmp_path), partition="natural", site_column="TX"), 10)

@@ -37,7 +37,7 @@ def test_a_hospital_is_split_within_its_classes_if_it_can_be(tmp_path: Path) -> 
     ("line", "told"),
     [
         (ILL.replace("4.0", "5.0"), "processed.cleveland.data, column 'cp': got unknown code 5, allowed: 1, 2, 3, 4"),
-        (ILL.replace("120.0", "high"), "got 14 columns, 13 of them of numbers, allowed: 14, all of numbers"),
+        (ILL.replace("120.0", "high"), "got 14 columns, 13 of them of numbers, allowed: 14 columns of numbers"),
         (ILL + ",1", "got a file that cannot be read as a table"),
     ],
 )

@@ -112,12 +112,15 @@ def test_one_column_of_images_or_arrays_that_was_saved(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"feature_columns": "img,vector"}, "feature-columns: got img, vector, of which 'img' holds images or arrays"),
-        ({"feature_columns": "age"}, "feature-columns: got 'age', allowed: columns there are: img, label, vector"),
-        ({"label_column": "ill"}, "label-column: got 'ill', allowed: columns there are: img"),
+        (
+            {"feature_columns": "img,vector"},
+            "feature-columns: got img, vector, of which 'img' contains images or arrays",
+        ),
+        ({"feature_columns": "age"}, "feature-columns: got 'age', allowed: existing columns: img, label, vector"),
+        ({"label_column": "ill"}, "label-column: got 'ill', allowed: existing columns: img"),
         ({"dataset": "hf:relative/../path/./x", "feature_columns": "img"}, "no network and no local copy|a failure"),
         ({"dataset": "hf:./relative"}, "got ValueError: a relative path"),
-        ({"dataset": "hf:/nowhere"}, "'/nowhere': got FileNotFoundError.*allowed: the whole path of a data set"),
+        ({"dataset": "hf:/nowhere"}, "'/nowhere': got FileNotFoundError.*allowed: the absolute path of a data set"),
         ({"data_dir": "/tmp"}, "data-dir: got '/tmp', allowed: '', since dataset 'hf:.*' is read from its hub"),
         ({"partition": "own"}, "dataset: got 'hf:.*allowed: csv, .* or 'package.module:loader', since"),
         ({"dataset": "hf:"}, "dataset: got 'hf:', allowed: digits, .*, hf:owner/name"),

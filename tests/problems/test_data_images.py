@@ -100,7 +100,7 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path: Path) -> None:
 
     for name in ("train", "test"):
         (tmp_path / name).write_bytes(pickle.dumps({b"data": Harm()}, protocol=2))
-    with refuses(DataError, "mkdir has no place in a CIFAR batch"):
+    with refuses(DataError, "mkdir is not allowed in a CIFAR batch"):
         load(DataSpec(dataset="cifar100", data_dir=str(tmp_path)), 2)
     assert not (tmp_path / "harmed").exists()
     assert all(callable(allowed) for allowed in _ArraysOnly._allowed.values())

@@ -137,7 +137,7 @@ def test_a_site_loads_its_own_path(here: str, tmp_path: Path) -> None:
         ("mixed", r"item 39 has \(1, 3\) float32 and item 0 \(2, 3\) float32, allowed: features of one shape"),
         ("unlike", r"training features \(2, 3\) float32 but test features \(1, 3\) float32"),
         ("items", r"item 0 is a ndarray, allowed: \(features, label\) for each item"),
-        ("endless", "whose Dataset has no length, allowed: a map-style one"),
+        ("endless", "whose Dataset has no length, allowed: a map-style Dataset"),
         ("fails", r"which failed \(RuntimeError: no such table:\)"),
         ("asks", r"which failed \(TypeError: asks\(\) missing 1 required positional argument: 'path'\)"),
     ],

@@ -154,9 +154,12 @@ N = np.arange(40)
             ["1970-02-30" if n == 2 else f"1970-01-{n % 18 + 10}" for n in N],
             "1 of 40 cells that are not dates, the first",
         ),
-        ([f"case {n % 21}" for n in N], "what looks like an id, allowed: features; name the column in drop-columns"),
-        (N + 1, "what looks like an id, allowed: features; name the column in drop-columns"),
-        (N + 1001, "what looks like an id, allowed: features; name the column in drop-columns"),
+        (
+            [f"case {n % 21}" for n in N],
+            "a column that looks like an id, allowed: features; list the column in drop-columns",
+        ),
+        (N + 1, "a column that looks like an id, allowed: features; list the column in drop-columns"),
+        (N + 1001, "a column that looks like an id, allowed: features; list the column in drop-columns"),
     ],
 )
 def test_columns_that_are_no_categories(values: object, told: str, tmp_path: Path) -> None:
@@ -185,12 +188,12 @@ def test_all_columns_that_are_no_features_are_named_at_once(tmp_path: Path) -> N
         "Unnamed: 9": "no name in the file",
         "gap": "1 of 200 cells missing, the first in row 1",
         "text gap": "100 of 200 cells missing, the first in row 2",
-        "PatientID": "what looks like an id",
-        "mrn": "what looks like an id",
-        "ward": "text of 33 different values, allowed: 32 at most",
+        "PatientID": "a column that looks like an id",
+        "mrn": "a column that looks like an id",
+        "ward": "text of 33 different values, allowed: at most 32",
     }.items():
         assert states(text, f"column {column!r}: got {got}")
-    assert text.count("name the column in drop-columns, or name others") == text.count("see docs/data.md") == 1
+    assert text.count("list the column in drop-columns, or list other columns") == text.count("see docs/data.md") == 1
     assert "with * for all others, as in ward[w0|w1|*]" in text
     assert not {"'age'", "'Unnamed: 0'"} & set(text.replace(":", " :").split())
     table["label"] = frame(200)["label"]
@@ -203,13 +206,13 @@ def test_all_columns_that_are_no_features_are_named_at_once(tmp_path: Path) -> N
 def test_what_may_stand_for_missing_values_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     table = frame().assign(pulse=[-9, -9, *range(60, 98)], shift=[-9, -1, *range(38)])
     load(DataSpec(dataset="csv", data_dir=write_table(table, tmp_path / "t.csv")), 2)
-    told = "columns hold 'pulse' -9 (2 of 40) and else nothing below 0: where that means missing, name it in"
+    told = "columns contain 'pulse' -9 (2 of 40) and no other number below 0: if it means missing, list it in"
     assert caplog.messages == [f"{told} missing-values"]
 
 
 def test_a_name_that_occurs_twice(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("age,job,age,label\n" + "1,a,2,0\n3,b,4,1\n" * 20)
-    with refuses(DataError, r"t\.csv: got column 'age' more than once, allowed: once; rename the others"):
+    with refuses(DataError, r"t\.csv: got column 'age' more than once, allowed: different names; rename the other columns"):
         load(DataSpec(dataset="csv", data_dir=str(tmp_path)), 2)
 
 
@@ -255,7 +258,7 @@ def test_parquet_has_decimal_numbers_and_lists(tmp_path: Path) -> None:
     prices = [None if n == 3 else Decimal(n) / 4 for n in range(40)]
     path = write_table(frame().assign(price=prices, seen=[[n, 1] for n in range(40)]), tmp_path / "t.parquet")
     spec = DataSpec("parquet", path, missing="mean", scale="none")
-    with refuses(DataError, "column 'seen': got cells that are lists or the like, allowed: one value a ce"):
+    with refuses(DataError, "column 'seen': got cells that are lists or the like, allowed: a single value"):
         load(spec, 1)
     data = load(replace(spec, drop_columns="seen", feature_columns="price"), 1)
     known = np.concatenate([data.train.features, data.test.features])[:, 0]
@@ -271,7 +274,7 @@ def test_listed_values_are_those_of_the_file(tmp_path: Path, caplog: pytest.LogC
     data = load(DataSpec("csv", path, feature_columns=columns), 1)
     seen = np.concatenate([data.train.features, data.test.features]).sum(axis=0)
     assert seen.tolist() == [20.0] * 8 + [0.0] * 2
-    assert "column 'e' has 40 of 40 cells that are none of those in feature-columns" in caplog.text
+    assert "column 'e' has 40 of 40 cells that are not listed in feature-columns" in caplog.text
 
 
 def test_what_means_missing_is_not_looked_for_in_labels_and_sites(tmp_path: Path) -> None:
@@ -292,5 +295,5 @@ def test_a_label_that_means_missing_is_no_class(marker: str, tmp_path: Path) -> 
 def test_an_id_that_begins_anew_in_the_test_file(tmp_path: Path) -> None:
     for name, rows in (("train.csv", 40), ("test.csv", 20)):
         write_table(frame(rows).assign(number=np.arange(rows)), tmp_path / name)
-    with refuses(DataError, "column 'number': got what looks like an id"):
+    with refuses(DataError, "column 'number': got a column that looks like an id"):
         load(DataSpec("csv", str(tmp_path)), 2)

@@ -76,7 +76,7 @@ def test_sentinels_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     frame["smoker"] = np.where(np.arange(N) % 10 == 0, 98, LABELS ^ (np.arange(N) % 2))
     frame["seen"] = [f"{2010 + i % 9}-01-31" if i % 20 else "9999-12-31" for i in range(N)]
     text = said(frame, tmp_path, caplog)
-    assert "columns hold 'smoker' 98 (24 of 240), 'seen' 9999-12-31 (12 of 240), far from all other cells" in text
+    assert "columns contain 'smoker' 98 (24 of 240), 'seen' 9999-12-31 (12 of 240), far from all other cells" in text
     assert "'smoker' 98" not in said(frame, tmp_path, caplog, missing="mean", missing_values="smoker:98")
 
 

@@ -109,7 +109,7 @@ def test_groups_are_few_for_many_clients() -> None:
         ({}, {"partition": "shard"}, "partition: got 'shard', allowed: iid, dirichlet"),
         ({}, {"group_column": "label"}, "group-column: got 'label', allowed: a column that is neither label-column"),
         ({}, {"group_column": "nurse"}, "group-column: got 'nurse', allowed: one of patient, code"),
-        ({"label": [1] * 6 + [0] * 354}, {}, "got 1 group with positive rows, allowed: two groups at least"),
+        ({"label": [1] * 6 + [0] * 354}, {}, "got 1 group with positive rows, allowed: at least two groups"),
     ],
 )
 def test_unusable_groups_are_refused(change: dict[str, Any], keys: dict[str, Any], words: str, tmp_path: Path) -> None:

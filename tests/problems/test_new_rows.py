@@ -36,7 +36,7 @@ def test_svmlight_indices_mean_what_they_meant(
 @pytest.mark.parametrize(
     ("text", "keys", "told"),
     [
-        ("1 1:5\n0 2:1\n", {}, "indices between 1 and 2, of which it is not clear whether they start at 0 or at 1"),
+        ("1 1:5\n0 2:1\n", {}, "indices between 1 and 2, which do not show whether they start at 0 or at 1"),
         ("1 0:5\n", {"feature_columns": "3"}, "got indices from 0 to 2, allowed: 3 features"),
         ("1 0:5 3:1\n", {}, "got indices from 0 to 3, allowed: 3 features"),
         ("1 7:1\n", {}, "cannot be read as svmlight"),
@@ -69,7 +69,7 @@ def test_images_beside_class_folders_are_not_left_out_silently(tmp_path: Path) -
     for name in ("cat/1.png", "2.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    with refuses(DataError, "got images beside class folders"):
+    with refuses(DataError, "got images next to class folders"):
         read_array_rows(tmp_path, (1, 8, 8), SVMLIGHT)
 
 

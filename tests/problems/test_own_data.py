@@ -127,12 +127,12 @@ def test_without_names_columns_go_by_theirs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "columns", "told"),
     [
-        ({}, "", "column 'sex': got text, allowed: numbers, and text whose values are listed; encode it alike"),
+        ({}, "", "column 'sex': got text, allowed: numbers, and text whose values are listed; encode it the same way"),
         ({}, "age,height", "got no column 'height' of feature-columns, allowed: one of weight, age, sex, one"),
         (
             {"sex": ["d"] + ["f"] * 39},
             "sex[f|m]",
-            "column 'sex': got 1 of 40 cells that are none of those in feature-columns",
+            "column 'sex': got 1 of 40 cells that are not listed in feature-columns",
         ),
         (
             {"age": [np.nan] + [1.0] * 39},
@@ -256,7 +256,7 @@ def test_what_does_not_go_with_own_files(changes: dict[str, Any], told: str) -> 
     with pytest.raises(DataError) as caught:
         validate(spec(**changes))
     assert told in spell(caught.value)
-    with refuses(DataError, "the rows are at the sites"):
+    with refuses(DataError, "each site's rows are in a file"):
         load(spec(), 3)
 
 

@@ -87,7 +87,7 @@ def test_other_files_are_refused_by_name(tmp_path: Path, name: str) -> None:
 def test_depths_do_not_mix_and_new_images_have_the_depth_of_the_training(tmp_path: Path) -> None:
     for name, array in {"8.png": GREY, "16.png": DEEP, "float.tif": (GREY / 255).astype(np.float32)}.items():
         Image.fromarray(array).save(tmp_path / name)
-    with refuses(DataError, r"16-bit images \(16\.png\) and 8-bit images \(8\.png\), allowed: images of one"):
+    with refuses(DataError, r"16-bit images \(16\.png\) and 8-bit images \(8\.png\), allowed: images of equal"):
         read_images([tmp_path / "16.png", tmp_path / "8.png"])
     read = read_array_rows(tmp_path / "16.png", (1, 6, 8), DataSpec("image-folder"), 65535.0)
     np.testing.assert_array_equal(np.asarray(read.features)[0, 0], DEEP / np.float32(65535))

@@ -167,7 +167,7 @@ def test_tables_that_lack_something() -> None:
         ),
         (
             {"outputs": [{"column": "x", "kind": "number", "transform": "bin", "low": 2.0, "high": 2.0}]},
-            "or that do not ascend",
+            "or do not ascend",
         ),
         ({"bins": 10**9}, "1000000000 bins of a number"),
         ({"outputs": [{"column": "x", "kind": "number"}] * 2}, "feature 'x' twice"),
@@ -217,7 +217,7 @@ def test_a_rough_table(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert data.columns is not None
     whole = ("pulse", "smoker", "job=baker", "job=judge", "job=nurse", "seen")
     assert data.columns.names == (*whole, "pulse missing", "smoker missing", "job missing")
-    left = [f"left out column 'Unnamed: 0' of {tmp_path / name}, which counts rows and has no name"]
+    left = [f"ignored column 'Unnamed: 0' of {tmp_path / name}, which counts rows and has no name"]
     assert caplog.messages == (left if name == "t.csv" else [])
     features = data.columns.features(table)
     both = np.concatenate([data.train.features, data.test.features])
@@ -227,7 +227,7 @@ def test_a_rough_table(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert not features[gaps[:, 2], 2:5].any()
     filled = features[gaps[:, 0], 0]
     assert filled == pytest.approx(0, abs=1e-6)
-    with refuses(DataError, "drop-columns: got 'when', which .* has not, allowed: one of .*pulse"):
+    with refuses(DataError, "drop-columns: got 'when', which .* lacks, allowed: one of .*pulse"):
         load(DataSpec(name[2:], str(tmp_path / name), drop_columns="when"), 2)
 
 
@@ -246,5 +246,5 @@ def test_other_values_of_listed_text(tmp_path: Path) -> None:
 def test_columns_without_cells(tmp_path: Path) -> None:
     rough().assign(empty=None).to_csv(tmp_path / "t.csv", index=False)
     keys = {"missing": "mean", "missing_values": "-9,?", "drop_columns": "patient"}
-    with refuses(DataError, "column 'empty': got no cell that is not missing, allowed: some; name the"):
+    with refuses(DataError, "column 'empty': got no cell that is not missing, allowed: columns with cells; list the"):
         load(DataSpec("csv", str(tmp_path / "t.csv"), **keys), 2)  # type: ignore[arg-type]

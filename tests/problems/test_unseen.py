@@ -84,5 +84,5 @@ def test_a_test_file_with_other_categories(tmp_path: Path, caplog: pytest.LogCap
     load(spec, 2)
     assert "column 'sex': 20 of 40 cells of the test rows are not in a category of the training rows" in caplog.text
     frame.assign(sex=["M", "F"] * 20).to_csv(tmp_path / "test.csv", index=False)
-    with refuses(DataError, "column 'sex': got 40 of 40 cells of the test rows that are no category"):
+    with refuses(DataError, "column 'sex': got 40 of 40 cells of the test rows that are not a category"):
         load(spec, 2)

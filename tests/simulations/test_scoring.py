@@ -259,7 +259,7 @@ def test_wrong_runs_and_kinds_of_rows(
     for run, new, told in (
         (digits[0].path, hospital[1], "got a file of another kind, allowed: a file .npz"),
         (hospital[0].path, digits[1], "got a file of another kind, allowed: a file .csv"),
-        (digits[0].path, tmp_path / "none.npz", "got no such file, allowed: an existing one"),
+        (digits[0].path, tmp_path / "none.npz", "got no such file, allowed: an existing file"),
         (tmp_path, digits[1], "got no run (there is no config.toml)"),
     ):
         assert states(refusal(command, "predict", run, new), told)

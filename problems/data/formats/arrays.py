@@ -68,9 +68,9 @@ def svmlight_rows(
         got, allowed = f"indices from 0 to {width if last else width - 1}", f"{width} features, as in training"
         raise DataError(path, got=got, allowed=allowed, hint="write indices that start at 1")
     if not (first or last or from_one):
-        got = f"indices between 1 and {width - 1}, of which it is not clear whether they start at 0 or at 1"
+        got = f"indices between 1 and {width - 1}, which do not show whether they start at 0 or at 1"
         allowed = f"an index 0 or {width} in some row, since the run has {width} features and no feature-columns"
-        raise DataError(path, got=got, allowed=allowed, hint="give the rows as an npz file")
+        raise DataError(path, got=got, allowed=allowed, hint="convert the rows to an npz file")
     kept = matrix[:, :width] if first else matrix[:, 1:]
     return _dense(path, kept), labels
 
@@ -95,7 +95,7 @@ def a9a(path: Path) -> Source:
     education = features[:, EDUCATION]
     if not (education.sum(axis=1) == 1).all():
         got = "a row without a level of education"
-        raise DataError(path, got=got, allowed="one of columns 19 to 34", hint="take the published one")
+        raise DataError(path, got=got, allowed="a level in columns 19 to 34", hint="use the published file")
     return make_source(labels, features, sites=education.argmax(axis=1))
 
 
@@ -139,7 +139,7 @@ def _load_svmlight(
             loaded: list[Any] = load_svmlight_files(streams, n_features=features, dtype=dtype, zero_based=zero_based)
     except (OSError, EOFError, zlib.error, ValueError) as error:
         why = type(error).__name__ if site else error  # the error quotes the file, and a site's errors leave the site
-        got, way_out = f"a file that cannot be read as svmlight ({why})", "mend the file, or set dataset to its kind"
+        got, way_out = f"a file that cannot be read as svmlight ({why})", "repair the file, or set dataset to its kind"
         key = " or ".join(map(str, paths))
         raise DataError(key, got=got, allowed="lines such as '1 3:0.5 7:1'", hint=way_out) from error
     return loaded
@@ -183,7 +183,9 @@ def join(where: str | Path, pair: Pair, held_out: Pair | None) -> Source:
     if features.shape[1:] != test_features.shape[1:] or features.dtype != test_features.dtype:
         ours, theirs = (f"{array.shape[1:]} {array.dtype}" for array in (features, test_features))
         got = f"training features {ours} but test features {theirs}"
-        raise DataError(where, got=got, allowed="the same in both", hint="give both alike")
+        raise DataError(
+            where, got=got, allowed="equal shapes and types", hint="convert both to the same shape and type"
+        )
     return make_source(
         np.concatenate((labels, test_labels)), concatenate((features, test_features)), train_count=len(labels)
     )
@@ -242,7 +244,7 @@ def _pair(path: Path, arrays: dict[str, NDArray[Any]], ending: str) -> Pair | No
         return None
     if features is None or labels is None:
         got = f"only one of features and labels{ending}: {', '.join(arrays)}"
-        raise DataError(path, got=got, allowed="both", hint="save the other too")
+        raise DataError(path, got=got, allowed="both features and labels", hint="save the missing array too")
     check_pair(path, features, labels)
     return features, labels
 
@@ -260,10 +262,12 @@ def check_pair(where: str | Path, features: NDArray[Any], labels: NDArray[Any] |
     """
     if features.ndim < 2 or features.dtype.kind not in "biuf":
         got = f"features {features.shape} {features.dtype}"
-        raise DataError(where, got=got, allowed="numbers of shape (n, ...)", hint="give the features so")
+        raise DataError(
+            where, got=got, allowed="numbers of shape (n, ...)", hint="convert the features to numbers of this shape"
+        )
     if labels is not None and labels.shape != (len(features),):
         got = f"features {features.shape} and labels {labels.shape}, which do not belong together"
-        raise DataError(where, got=got, allowed="one label a row", hint="give them so")
+        raise DataError(where, got=got, allowed="exactly one label per row", hint="provide one label for each row")
 
 
 def _features(arrays: dict[str, NDArray[Any]], ending: str) -> NDArray[Any] | None:

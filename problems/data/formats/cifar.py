@@ -41,7 +41,7 @@ class _ArraysOnly(pickle.Unpickler):
         try:
             return self._allowed[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"{module}.{name} has no place in a CIFAR batch") from None
+            raise pickle.UnpicklingError(f"{module}.{name} is not allowed in a CIFAR batch") from None
 
 
 def cifar(name: str, root: Path) -> Source | None:

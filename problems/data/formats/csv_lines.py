@@ -125,7 +125,7 @@ def _check_record(
     if '"' in record and not well_quoted.fullmatch(record):
         faults.append(_describe_stray_quote(record, begin, mark))
     if len(lines) > 1 and 2 * sum(line.count(mark) == columns - 1 for line in lines) > len(lines):
-        got = f"a quote in line {begin:,} that begins a cell up to line {last:,}, and lines between that look like rows"
+        got = f"a quote in line {begin:,} that starts a cell up to line {last:,}, and lines between that look like rows"
         hint = f"delete the stray quotes in lines {begin:,} and {last:,}"
         faults.append((begin, got, "quotes around single cells", hint))
     if cells != columns:
@@ -154,7 +154,7 @@ def _describe_stray_quote(record: str, begin: int, mark: str) -> tuple[int, str,
     while opening >= 2 and quotes[opening] == quotes[opening - 1] + 1:
         opening -= 2
     line = line_of(opening)
-    got = f"a quote in line {line:,} that begins a cell"
+    got = f"a quote in line {line:,} that starts a cell"
     if at == len(quotes):
         got += " and has no counterpart up to the end of the file"
         return line, got, allowed, f"delete the quote in line {line:,}, or close the cell"

@@ -206,13 +206,13 @@ def _decode(contents: Contents, encoding: str, line: int = 0) -> Contents:
     guessed, hint = "UTF-8 or " if line else "", "set encoding, for example to cp1252 or mac-roman"
     if line and _TWO_BYTES.search(raw):
         got = f"bytes in line {line:,} that are not UTF-8, and letters in UTF-8 in other lines"
-        raise DataError(contents.path, got=got, allowed="one encoding", hint=f"{hint}, or save the file as UTF-8")
+        raise DataError(contents.path, got=got, allowed="a single encoding", hint=f"{hint}, or save the file as UTF-8")
     try:
         content = raw.decode(encoding).encode()
     except UnicodeError as error:
         line = raw[: error.start].count(b"\n") + 1 if isinstance(error, UnicodeDecodeError) else 1
         got = f"bytes in line {line:,} that are not {guessed}{encoding}"
-        raise DataError(contents.path, got=got, allowed="text in one encoding", hint=hint) from None
+        raise DataError(contents.path, got=got, allowed="text in a single encoding", hint=hint) from None
     return Contents(contents.path, "text", content, contents.packing)
 
 
@@ -251,7 +251,7 @@ def _read_header(contents: Contents, dialect: Dialect, notes: list[str]) -> _Tex
     stripped = [name.strip() or f"Unnamed: {column}" for column, name in enumerate(names)]
     if twice := [repr(name) for name, times in Counter(stripped).items() if times > 1]:
         got = f"column {', '.join(twice[:10])} more than once{', without the spaces around names' if spaces else ''}"
-        raise DataError(path, got=got, allowed="once", hint="rename the others")
+        raise DataError(path, got=got, allowed="different names", hint="rename the other columns")
     if mark != ",":
         notes.insert(0, name_separator(mark))
     removed = [f"spaces around {_count(spaces, 'name')}"] if spaces else []
@@ -332,7 +332,7 @@ def _check_decimals(frame: "pd.DataFrame", kinds: dict[str, type], comma: str, p
     if mixed:
         got = f"'auto', with decimal commas in column {comma!r} and points in numbers of column {mixed[0]!r}"
         hint = 'write all numbers with decimal points and set decimal to "."'
-        raise DataError("decimal", got=got, allowed="one decimal mark in a file", hint=hint)
+        raise DataError("decimal", got=got, allowed="the same decimal mark in all columns", hint=hint)
 
 
 def _check_thousands(text: _Text, frame: "pd.DataFrame") -> None:

@@ -18,9 +18,9 @@ def folder(data_dir: str) -> Path:
     if path.is_dir():
         return path
     if path.exists():
-        got, allowed, way_out = "is a file", "the folder that holds this data set's files", "set data-dir to it"
+        got, allowed, way_out = "is a file", "the folder of this data set's files", "set data-dir to that folder"
     else:
-        got, allowed, way_out = "does not exist", "a file or folder that does", "set data-dir to one"
+        got, allowed, way_out = "does not exist", "an existing file or folder", "set data-dir to its path"
     raise DataError("data-dir", got=f"{data_dir!r}, which {got}", allowed=allowed, hint=way_out)
 
 
@@ -96,5 +96,5 @@ def read_bytes(path: Path) -> bytes:
         content = path.read_bytes()
         return gzip.decompress(content) if path.suffix.lower() == ".gz" else content
     except (OSError, EOFError, zlib.error) as error:
-        got, allowed = f"a file that cannot be read ({error})", "one that is whole, packed where it ends in .gz"
-        raise DataError(path, got=got, allowed=allowed, hint="fetch it again") from error
+        got, allowed = f"a file that cannot be read ({error})", "a complete file, packed if it ends in .gz"
+        raise DataError(path, got=got, allowed=allowed, hint="download the file again") from error

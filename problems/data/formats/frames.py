@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from problems.data.cells import is_numeric, name_cells, numbers
 from problems.data.spec import DataError
 
-_ENCODE = "encode them as numbers, for example with pandas.get_dummies or astype(float), or drop them"
+_ENCODE = "encode these columns as numbers, for example with pandas.get_dummies or astype(float), or drop these columns"
 _MAX_NAMES = 10
 
 
@@ -104,7 +104,7 @@ def check_columns_alike(place: str, train: Any, test: Any) -> None:
     differing = sorted(set(map(str, train.columns)) ^ set(map(str, test.columns)))
     names = f"other columns than X: {_join(list(map(repr, differing)))}"
     got = f"X_test with {names if differing else 'the columns of X in another order'}"
-    raise DataError(place, got=got, allowed="the same columns in the same order", hint="return X_test[X.columns]")
+    raise DataError(place, got=got, allowed="equal columns in equal order", hint="return X_test[X.columns]")
 
 
 def _fits(column: Any) -> bool:

@@ -36,4 +36,4 @@ def gusto(path: Path, spec: DataSpec) -> Source:
     try:
         return table(path, None, columns)
     except DataError as error:
-        raise DataError.of(error, str(path), hint="take the file as it is published") from error
+        raise DataError.of(error, str(path), hint="use the file as it is published") from error

@@ -77,17 +77,17 @@ def hugging_face(dataset: str, spec: DataSpec) -> Source:
     for split in filter(None, (train, test)):
         for key, names in wanted.items():
             if lacking := [repr(name) for name in names if name not in split.column_names]:
-                allowed = f"columns there are: {', '.join(split.column_names[:30])}"
-                raise DataError(key, got=", ".join(lacking), allowed=allowed, hint="choose one of them")
+                allowed = f"existing columns: {', '.join(split.column_names[:30])}"
+                raise DataError(key, got=", ".join(lacking), allowed=allowed, hint="choose an existing column")
     others = [name for name in columns if not _is_scalar(train.features[name])]
     if not others:
         frame, other = (split and _frame(split, [*columns, *apart]) for split in (train, test))
         places = f"split {TRAIN!r}", f"split {TEST!r}"
         return from_frames(frame, other, places, spec)
     if len(columns) > 1 or spec.site_column:
-        got = f"{', '.join(columns)}, of which {others[0]!r} holds images or arrays"
-        allowed = "one such column by itself, without a site-column, or columns of numbers and text"
-        raise DataError("feature-columns", got=got, allowed=allowed, hint="set feature-columns to these")
+        got = f"{', '.join(columns)}, of which {others[0]!r} contains images or arrays"
+        allowed = "a single such column, without a site-column, or columns of numbers and text"
+        raise DataError("feature-columns", got=got, allowed=allowed, hint="set feature-columns to such columns")
     held_out = test and _pair(test, others[0], label_column)
     source = join(f"column {others[0]!r}", _pair(train, others[0], label_column), held_out)
     return replace(source, groups=_groups([train, test], spec.group_column)) if spec.group_column else source
@@ -108,7 +108,12 @@ def _two_splits(found: Any) -> tuple[Any, Any]:
         return found, None
     train = found.get(TRAIN) if len(found) > 1 else next(iter(found.values()))
     if train is None:
-        raise DataError("splits", got=", ".join(found), allowed="'train' among them, or one", hint="save it so")
+        raise DataError(
+            "splits",
+            got=", ".join(found),
+            allowed="a split 'train', or a single split",
+            hint="save the data set with a split 'train'",
+        )
     if VALIDATION in found and found[VALIDATION] is not train:
         train = datasets.concatenate_datasets([train, found[VALIDATION]])
     return train, None if found.get(TEST) is train else found.get(TEST)
@@ -173,8 +178,10 @@ def _rows(split: Any, column: str) -> NDArray[Any]:
     except DataError:
         raise
     except (ValueError, FloatingPointError) as error:
-        got = f"one with missing numbers or rows ({first_line(error)})"
-        raise DataError(place, got=got, allowed="arrays of one shape", hint="fill them, or drop the rows") from error
+        got = f"arrays with missing numbers or rows ({first_line(error)})"
+        raise DataError(
+            place, got=got, allowed="arrays of equal shape", hint="fill the gaps, or drop the rows"
+        ) from error
     return features
 
 
@@ -182,8 +189,11 @@ def _check_rows(place: str, rows: Sequence[NDArray[Any]], shape: tuple[int, ...]
     """Raise DataError if rows have another shape or are not numbers."""
     for row in rows:
         if row.shape != shape:
-            got, allowed = f"rows of {shape} and {row.shape}", "one size and, of images, one number of channels"
-            raise DataError(place, got=got, allowed=allowed, hint="bring them to one")
+            got, allowed = (
+                f"rows of {shape} and {row.shape}",
+                "equal shapes; for images, equal sizes and numbers of channels",
+            )
+            raise DataError(place, got=got, allowed=allowed, hint="resize the rows")
         check_pair(place, row[np.newaxis], None)
 
 
@@ -205,17 +215,21 @@ def _open(place: str) -> Any:
         from huggingface_hub import constants
     except ImportError as error:
         got = f"a package that is not usable ({error})"
-        raise DataError("Hugging Face's datasets", got=got, allowed="one", hint=install("simulation")) from None
+        raise DataError(
+            "Hugging Face's datasets", got=got, allowed="a working installation", hint=install("simulation")
+        ) from None
     if place.startswith(("/", "~", ".")):
         path = Path(place).expanduser()
         try:
             if not path.is_absolute():
-                raise ValueError("a relative path, but an app runs in a folder of its own")
+                raise ValueError("a relative path, but an app runs in a separate folder")
             saved = any((path / name).is_file() for name in _SAVED)
             return load_from_disk(str(path)) if saved else load_dataset(str(path))
         except Exception as error:  # the library raises many unrelated types
-            allowed = "the whole path of a data set that save_to_disk wrote, or that load_dataset reads"
-            raise DataError(repr(place), got=first_line(error), allowed=allowed, hint="give it") from None
+            allowed = "the absolute path of a data set that save_to_disk wrote, or that load_dataset reads"
+            raise DataError(
+                repr(place), got=first_line(error), allowed=allowed, hint="set dataset to hf: and such a path"
+            ) from None
     online = not constants.HF_HUB_OFFLINE and _reachable(constants.ENDPOINT)
     name, _, configuration = place.partition(":")
     try:

@@ -65,9 +65,9 @@ def pictures(root: Path, *, nested: bool = False) -> tuple[list[Path], list[str]
     home = next((root / split for split in ("test", "train") if _classes(root / split, nested=nested)), root)
     classes, loose = _classes(home, nested=nested), _images(home)
     if bool(classes) == bool(loose):
-        got = "images beside class folders" if loose else f"no images{_in_words(_count_others(home, ()))}"
+        got = "images next to class folders" if loose else f"no images{_in_words(_count_others(home, ()))}"
         allowed = f"files {', '.join(IMAGE_ENDINGS)}, or class folders of such files"
-        raise DataError(home, got=got, allowed=allowed, hint="arrange the images so")
+        raise DataError(home, got=got, allowed=allowed, hint="move the images into such folders")
     paths = loose or [path for folder in classes for path in _images(folder, nested=nested)]
     _report_others(home, paths)
     return paths, [path.relative_to(home).parts[0] for path in paths] if classes else None
@@ -108,8 +108,8 @@ def _read_folders(root: Path, train: Path, test: Path | None, bits: int, group_c
     unknown = set(labels[len(training) :]) - set(labels[: len(training)])
     if unknown:
         got = f"test classes without training images: {', '.join(sorted(unknown))}"
-        allowed = "images of each class in train/ too"
-        raise DataError(train.parent, got=got, allowed=allowed, hint="add them, or remove these classes")
+        allowed = "training images of each class"
+        raise DataError(train.parent, got=got, allowed=allowed, hint="add images in train/, or remove these classes")
     _report_others(root, paths)
     read = read_images(paths, bits=bits)
     below = [path.relative_to(folder).as_posix() for folder, path in training + held_out]
@@ -162,4 +162,4 @@ def _in_words(counts: Counter[str]) -> str:
 
 def _report_others(root: Path, taken: list[Path]) -> None:
     if words := _in_words(_count_others(root, taken)).removeprefix(", but files "):
-        _log.warning("of the files in %s %d are taken as images; not taken: %s", root, len(taken), words)
+        _log.warning("of the files in %s %d are read as images; ignored: %s", root, len(taken), words)

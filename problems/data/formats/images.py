@@ -26,14 +26,16 @@ def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
         got = f"a file that starts with {content[:4].hex(' ')}"
         allowed = "an IDX file of bytes, which starts with 00 00 08"
-        raise DataError(path, got=got, allowed=allowed, hint="fetch it again")
+        raise DataError(path, got=got, allowed=allowed, hint="download the file again")
     dimensions = content[3]
     start = 4 + 4 * dimensions
     shape = tuple(int(size) for size in np.frombuffer(content[4:start], dtype=">u4"))
     expected = int(np.prod(shape, dtype=np.int64))
     if len(shape) != dimensions or len(content) - start != expected:
         got = f"a damaged file of {max(len(content) - start, 0):,} bytes"
-        raise DataError(path, got=got, allowed=f"the {expected:,} bytes it announces", hint="fetch it again")
+        raise DataError(
+            path, got=got, allowed=f"{expected:,} bytes, as its header announces", hint="download the file again"
+        )
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
 
@@ -50,7 +52,7 @@ def fashion_mnist(root: Path) -> Source | None:
     for what, left, right in (("training", images, labels), ("test", test_images, test_labels)):
         if left.ndim != 3 or right.ndim != 1 or len(left) != len(right):
             got = f"{what} images {left.shape} and labels {right.shape}, which do not belong together"
-            raise DataError(root, got=got, allowed="one label an image", hint="fetch the files again")
+            raise DataError(root, got=got, allowed="exactly one label per image", hint="download the files again")
     pixels = np.concatenate((images, test_images))[:, None]  # (n, 1, 28, 28)
     return make_source(np.concatenate((labels, test_labels)), pixels, train_count=len(labels))
 
@@ -70,7 +72,9 @@ def stl10(root: Path) -> Source | None:
         raw = np.frombuffer(read_bytes(images_path), dtype=np.uint8)
         if len(raw) != len(label) * 3 * 96 * 96:
             got = f"{len(raw) / (3 * 96 * 96):g} images, and {len(label)} labels in {labels_path.name}"
-            raise DataError(images_path, got=got, allowed="one label an image", hint="unpack the archive again")
+            raise DataError(
+                images_path, got=got, allowed="exactly one label per image", hint="unpack the archive again"
+            )
         pixels.append(raw.reshape(-1, 3, 96, 96).transpose(0, 1, 3, 2))  # stored column by column
         labels.append(label)
     return make_source(np.concatenate(labels), np.concatenate(pixels), train_count=len(labels[0]))

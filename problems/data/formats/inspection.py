@@ -35,7 +35,7 @@ MIN_NUMBERS = 6
 """Fewest different numbers with which other words for "missing" are ignored too: fewer numbers, such as 0 and 1 in
 addition to "unknown", may be codes."""
 
-_DROP = "name the column in drop-columns"
+_DROP = "list the column in drop-columns"
 _LISTING = f", or list its values in feature-columns, as in {REST},sex[f|m|{REST}]: {REST} is all others"
 _DECIMAL = ', or in a csv set decimal to ","'
 ID_NAME = re.compile(r"(?i:(?:.*[\W_])?(?:id|uuid|mrn|ssn)(?:[\W_].*)?|idx|index|name|patient|subject)|.*[a-z]I[Dd]")
@@ -76,12 +76,10 @@ def check_columns(
         # Equal hints in succession are printed once.
         raise DataError.join([*found, *sorted(faults, key=lambda fault: fault.hint)])
     if doubts := [text for text in (check.sentinels() for check in checks) if text]:
-        words = "columns hold %s and else nothing below 0: where that means missing, name it in missing-values"
+        words = "columns contain %s and no other number below 0: if it means missing, list it in missing-values"
         _log.warning(words, ", ".join(doubts))
     if far := [text for text in (check.far_values() for check in checks) if text]:
-        words = (
-            "columns hold %s, far from all other cells: where that means missing, name it in missing-values, for one"
-        )
+        words = "columns contain %s, far from all other cells: if it means missing, list it in missing-values, for one"
         _log.warning(f"{words} column as in 'smoker:98|99'", ", ".join(far))
 
 
@@ -129,7 +127,12 @@ def numeric_column(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
         got = f"{len(bad):,} of {len(values):,} values missing or not finite, the first in row {bad[0] + 1:,}"
-        raise DataError(f"column {str(column.name)!r}", got=got, allowed="none", hint="fill or drop them")
+        raise DataError(
+            f"column {str(column.name)!r}",
+            got=got,
+            allowed="no missing values",
+            hint="fill these cells, or drop their rows",
+        )
     return values
 
 
@@ -157,13 +160,13 @@ class _Check:
         try:
             gaps = self.values.isna().to_numpy()
             if self.kind is not None and gaps.all() and not self.site and self.spec.missing != "error":
-                yield self._fault("no cell that is not missing", "some", _DROP)
+                yield self._fault("no cell that is not missing", "columns with cells", _DROP)
             if gaps.any() and self.spec.missing == "error":
                 way_out = "set missing to mean, median or indicator, or fill or drop them"
                 yield self._fault(name_cells(gaps, "missing"), "none", way_out)
             if _has_nested(self.values):
-                way_out = f"{_DROP}, or write each value into a column of its own"
-                yield self._fault("cells that are lists or the like", "one value a cell", way_out)
+                way_out = f"{_DROP}, or write each value into a separate column"
+                yield self._fault("cells that are lists or the like", "a single value in each cell", way_out)
             elif self.column.categories:
                 yield from self._strangers()
             elif self.kind is None:
@@ -205,13 +208,11 @@ class _Check:
         if REST in listed or not strange.any():
             return
         if not self.site:
-            what = name_cells(strange, "that are none of those in feature-columns")
-            _log.warning("column %r has %s: they count as none of them", self.column.name, what)
+            what = name_cells(strange, "that are not listed in feature-columns")
+            _log.warning("column %r has %s: they belong to no category", self.column.name, what)
         else:
-            way_out = f"list them in feature-columns, or {REST} for all others"
-            yield self._fault(
-                name_cells(strange, "that are none of those in feature-columns"), ", ".join(listed), way_out
-            )
+            way_out = f"list these values in feature-columns, or {REST} for all others"
+            yield self._fault(name_cells(strange, "that are not listed in feature-columns"), ", ".join(listed), way_out)
 
     def _faults_of_text(self, places: Int64[np.ndarray, "there"]) -> Iterator[DataError]:
         """Yield the faults of a text column; ``places`` are the rows with cells."""
@@ -223,25 +224,25 @@ class _Check:
             where = f", the first in row {wrong[0] + 1:,}" if len(wrong) else ""
             return f" but for {len(wrong):,} of {len(self.values):,}{where}" if len(wrong) else ""
 
-        markers = ", or name in missing-values what means missing"
+        markers = ", or list the missing values in missing-values"
         missing_words: Collection[str] = MISSING_WORDS if words[numbers].nunique() >= MIN_NUMBERS else MARKERS
         if numbers.sum() >= MOSTLY * (~words.str.casefold().isin(missing_words)).sum() > 0:
-            way_out = f"mend or drop these cells{markers}{_LISTING}"
+            way_out = f"correct or drop these cells{markers}{_LISTING}"
             yield self._fault(f"numbers as text{strays(numbers)}", "numbers alone", way_out)
         elif _has_thousands(words):
             way_out = f"write 1,234 as 1234 or, if the comma is a decimal one, as 1.234{_DECIMAL}"
-            yield self._fault("numbers with commas between thousands", "numbers without", way_out)
+            yield self._fault("numbers with commas between thousands", "numbers without such commas", way_out)
         elif _marks(words.str.replace(",", ".", regex=False)).mean() >= MOSTLY:
             yield self._fault("numbers with decimal commas", "decimal points", f"write them with points{_DECIMAL}")
         elif disguise := find_disguise(words.tolist()):
             pair = disguise.startswith("two")
             way_out = f"write {'each into a separate column' if pair else 'the numbers alone'}{_LISTING}"
-            yield self._fault(disguise, "one number in a cell" if pair else "numbers alone", way_out)
+            yield self._fault(disguise, "a single number in each cell" if pair else "numbers alone", way_out)
         elif dates.mean() >= MOSTLY:
             forms = words[dates].str.extract(_DATE)[0].str.replace(r"\d", "0", regex=True)
             form = forms.value_counts().index[0]
             iso = form == "0000-00-00"
-            way_out = f"mend these cells{markers}" if iso else f"write them so, or {_DROP}"
+            way_out = f"correct these cells{markers}" if iso else f"write the dates in this form, or {_DROP}"
             got = f"dates{strays(dates)}" if iso else f"dates in the form {form}"
             yield self._fault(got, "dates in the form 0000-00-00, years first", way_out)
         elif ID_NAME.fullmatch(self.column.name) or (different > 2 and 2 * different > len(words)):
@@ -249,11 +250,11 @@ class _Check:
         elif different > MOST_VALUES:
             listing = f"list the frequent values in feature-columns with {REST} for all others, as in "
             way_out = f"{_DROP} or encode it, or {listing}{self._example(words)}"
-            yield self._fault(f"text of {different:,} different values", f"{MOST_VALUES} at most", way_out)
+            yield self._fault(f"text of {different:,} different values", f"at most {MOST_VALUES}", way_out)
         elif self.site:
             allowed, way_out = (
                 "numbers, and text whose values are listed",
-                f"encode it alike at every site{_LISTING}",
+                f"encode it the same way at every site{_LISTING}",
             )
             yield self._fault("text", allowed, way_out)
 
@@ -269,7 +270,9 @@ class _Check:
 
     @property
     def _an_id(self) -> DataError:
-        return self._fault("what looks like an id", "features", f"{_DROP}, or name others in feature-columns")
+        return self._fault(
+            "a column that looks like an id", "features", f"{_DROP}, or list other columns in feature-columns"
+        )
 
 
 def _has_thousands(words: "pd.Series[str]") -> bool:

@@ -23,7 +23,7 @@ _SAMPLED, _READS = 8, 3  # the number of items of a Dataset that are read again,
 
 _log = logging.getLogger(__name__)
 
-_FORMS = "(X, y), (X, y, X_test, y_test), a torch Dataset, or two of them"
+_FORMS = "(X, y), (X, y, X_test, y_test), a torch Dataset, or two torch Datasets"
 _LOADER = f"'{LOADER_FORM}', where loader(data_dir, seed) returns {_FORMS}"
 
 
@@ -52,13 +52,13 @@ def call_loader(path: str, data_dir: str, seed: int, *, site: bool = False, grou
             halves, groups = pop_groups(path, halves, group_column)
         parts = [_pair_of(path, half) for half in halves]
         if len(halves) > 1 and not _is_dataset(halves[0]):
-            check_columns_alike(f"what {path!r} returned", halves[0][0], halves[1][0])
+            check_columns_alike(f"the result of {path!r}", halves[0][0], halves[1][0])
     except DataError:
         raise
     except Exception as error:
         why = type(error).__name__ if site else first_line(error)
         raise _unfit(f"{path!r}, which failed ({why})") from error
-    source = join(f"what {path!r} returned", parts[0], parts[1] if len(parts) > 1 else None)
+    source = join(f"the result of {path!r}", parts[0], parts[1] if len(parts) > 1 else None)
     return replace(source, groups=groups)
 
 
@@ -115,7 +115,7 @@ def _equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
 
 
 def _pair_of(path: str, half: Any) -> Pair:
-    place = f"what {path!r} returned"
+    place = f"the result of {path!r}"
     if _is_dataset(half):
         features, labels = _rows(path, half)
     else:
@@ -140,7 +140,7 @@ def _is_dataset(value: Any) -> bool:
 def _rows(path: str, dataset: Any) -> Pair:
     """Read a map-style Dataset row by row into an array, as uint8 if items are uint8, else as float32."""
     if not hasattr(dataset, "__len__"):
-        raise _unfit(f"{path!r}, whose Dataset has no length", "a map-style one, with __len__ and __getitem__")
+        raise _unfit(f"{path!r}, whose Dataset has no length", "a map-style Dataset, with __len__ and __getitem__")
     features: NDArray[Any] = np.empty((0, 1))
     labels = []
     for row in range(len(dataset)):

@@ -84,14 +84,14 @@ def read_array_rows(path: Path, shape: tuple[int, ...], spec: DataSpec, pixel_ma
         return NewRows(*arrays.npz_rows(path))
     if len(shape) != 1:
         got, allowed = "rows of one axis", f"samples of shape {shape}"
-        raise DataError(path, got=got, allowed=allowed, hint="give an npz file or images")
+        raise DataError(path, got=got, allowed=allowed, hint="provide an npz file or images")
     from_one = bool(spec.feature_columns) or spec.dataset in _FROM_ONE or spec.partition == OWN
     return NewRows(*arrays.svmlight_rows(path, shape[0], from_one=from_one))
 
 
 def _check_file(path: Path, endings: tuple[str, ...], since: str, opened: tuple[str, ...] = ()) -> None:
     if not path.is_file():
-        raise DataError(repr(str(path)), got="no such file", allowed="an existing one", hint="give its path")
+        raise DataError(repr(str(path)), got="no such file", allowed="an existing file", hint="correct the path")
     if not path.name.lower().endswith(opened or endings):
         allowed = f"a file {', '.join(endings)}, {since}"
-        raise DataError(repr(str(path)), got="a file of another kind", allowed=allowed, hint="convert it")
+        raise DataError(repr(str(path)), got="a file of another kind", allowed=allowed, hint="convert the file")

@@ -72,7 +72,9 @@ def read_images(paths: list[Path], channels: int = 0, *, bits: int = 0, like: fl
     where = paths[0].parent
     if len(kinds) > 1:
         got = " and ".join(f"{kind} images ({path.name})" for kind, path in kinds.items())
-        raise DataError(f"images in {where}", got=got, allowed="images of one depth", hint="save all in one depth")
+        raise DataError(
+            f"images in {where}", got=got, allowed="images of equal depth", hint="save all images in the same depth"
+        )
     if channels == 1 and not grey:
         raise DataError(
             where, got="coloured images", allowed="grey images, as in training", hint="convert them to grey"
@@ -129,7 +131,7 @@ def _open_picture(path: Path) -> Iterator[Any]:
     except Exception as error:  # the library raises many unrelated types for damaged files
         why = "its format is not known" if isinstance(error, UnidentifiedImageError) else error
         got = f"{path}, which cannot be read as an image ({why})"
-        raise DataError(path.parent, got=got, allowed="a whole image", hint="replace it, or remove it") from error
+        raise DataError(path.parent, got=got, allowed="a complete image", hint="replace or remove the file") from error
 
 
 def _check_frames(picture: Any) -> None:
@@ -173,7 +175,7 @@ def _check_kind(where: Path, kind: Kind, bits: int, like: float | None) -> None:
             raise DataError(f"images in {where}", got=f"{kind} images", allowed=allowed, hint=f"save them as {wanted}")
     elif bits and kind != "16-bit":
         got = f"{bits}, with {kind} images in {where}"
-        raise DataError("pixel-bits", got=got, allowed="0 for such images", hint="leave pixel-bits out")
+        raise DataError("pixel-bits", got=got, allowed="0 for such images", hint="remove pixel-bits")
 
 
 def _read_pixels(paths: list[Path], channels: int, dtype: Any) -> Shaped[np.ndarray, "n channels height width"]:
@@ -190,11 +192,13 @@ def _read_pixels(paths: list[Path], channels: int, dtype: Any) -> Shaped[np.ndar
         if array.shape[1:] != pixels.shape[2:]:
             one, other = ((shape[1], shape[0]) for shape in (pixels.shape[2:], array.shape[1:]))
             got = f"{paths[0].name} of {one}, and {path} of {other}"
-            raise DataError(f"images in {path.parent}", got=got, allowed="one size", hint="bring them to one size")
+            raise DataError(
+                f"images in {path.parent}", got=got, allowed="images of equal size", hint="resize the images"
+            )
         pixels[index] = array
     if clear:
         _log.warning(
-            "%d of %d images in %s have transparent pixels: they are put on black",
+            "%d of %d images in %s have transparent pixels: these become black",
             clear,
             len(paths),
             paths[0].parents[1],

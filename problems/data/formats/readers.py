@@ -131,7 +131,7 @@ def read_site(path: Path, spec: DataSpec) -> Source:
     """
     if not path.exists():
         allowed = "an existing file, or for images a folder"
-        raise DataError(repr(str(path)), got="no such file", allowed=allowed, hint="give its path")
+        raise DataError(repr(str(path)), got="no such file", allowed=allowed, hint="correct the path")
     if loader := loader_path(spec.dataset):
         return call_loader(loader, str(path), spec.seed, site=True, group_column=spec.group_column)
     if spec.dataset == "image-folder" and path.is_dir():
@@ -139,7 +139,7 @@ def read_site(path: Path, spec: DataSpec) -> Source:
     endings = _SITE_ENDINGS.get(spec.dataset, ("a folder of class folders",))
     opened = tables.OPENED_ENDINGS if spec.dataset in TABLES else endings
     if not path.is_file() or not path.name.lower().endswith(opened):
-        got, way_out = f"no file of dataset {spec.dataset!r}", "set dataset to its kind, or give another path"
+        got, way_out = f"no file of dataset {spec.dataset!r}", "set dataset to the kind of the file, or change the path"
         raise DataError(repr(str(path)), got=got, allowed=", ".join(endings), hint=way_out)
     if spec.dataset == "npz":
         return arrays.npz(path, None)
@@ -193,7 +193,7 @@ def _folders(root: Path, spec: DataSpec) -> Source:
             repr(str(root)),
             got=f"no images{image_folders.count_files(root)}",
             allowed=allowed,
-            hint="arrange the images so",
+            hint="move the images into such folders",
         )
     return found
 

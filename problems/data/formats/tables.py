@@ -58,7 +58,12 @@ def read_table(path: Path, words: Sequence[str] = (), dialect: Dialect | None = 
         got, allowed = "no row", "names of columns and at least one row"
         raise DataError(path, got=got, allowed=allowed, hint="choose a file with rows")
     if twice := [repr(name) for name, times in Counter(frame.columns).items() if times > 1]:
-        raise DataError(path, got=f"column {', '.join(twice)} more than once", allowed="once", hint="rename the others")
+        raise DataError(
+            path,
+            got=f"column {', '.join(twice)} more than once",
+            allowed="different names",
+            hint="rename the other columns",
+        )
     return frame
 
 
@@ -175,7 +180,9 @@ def from_frames(
         if not _only_some(spec) and set(other.columns) != set(frame.columns):
             differing = sorted(map(str, set(other.columns) ^ set(frame.columns)))
             got = f"other columns than {train}: {', '.join(differing[:10])}"
-            raise DataError(test, got=got, allowed="the same", hint="set feature-columns or drop-columns")
+            raise DataError(
+                test, got=got, allowed=f"the columns of {train}", hint="set feature-columns or drop-columns"
+            )
         train_count = len(frame)
         shared = [name for name in frame.columns if name in other.columns]
         frame = pd.concat([frame[shared], other[shared]], ignore_index=True)
@@ -192,21 +199,28 @@ def from_frames(
     groups = number_groups(take("group-column", spec.group_column)) if spec.group_column else None
     if not len(frame.columns):
         got = f"no column but {label_column!r}"
-        raise DataError(train, got=got, allowed="one of features at least", hint="add columns of features")
+        raise DataError(train, got=got, allowed="at least a column of features", hint="add columns of features")
     wanted = fill_in(named, sorted(frame.columns) if site else frame.columns)
     lacking = [column.name for column in wanted if column.name not in frame.columns]
     if lacking:
         got = f"no column {', '.join(map(repr, lacking[:10]))} of feature-columns"
-        raise DataError(train, got=got, allowed=_columns(frame), hint="set feature-columns to some of these")
+        raise DataError(train, got=got, allowed=_columns(frame), hint="set feature-columns to existing columns")
     missing, found = int(labels.isna().sum()), list[DataError]()
     if missing:
         got = f"{missing:,} of {len(labels):,} labels missing"
-        found = [DataError(f"column {label_column!r}", got=got, allowed="none", hint="fill or drop them")]
+        found = [
+            DataError(
+                f"column {label_column!r}",
+                got=got,
+                allowed="no missing values",
+                hint="fill these cells, or drop their rows",
+            )
+        ]
     check_columns(frame, wanted, spec, found, train_count=train_count, site=site)
     if groups is None:
         _warn_of_repeats(everything, [column.name for column in wanted], (label_column, spec.site_column))
     if counting:
-        _log.warning("left out column %r of %s, which counts rows and has no name", counting[0], files)
+        _log.warning("ignored column %r of %s, which counts rows and has no name", counting[0], files)
     encoder = lambda train_rows: encode(frame, wanted, train_rows, spec)  # noqa: E731
     notes = tuple(describe_hits(parse_markers(spec.missing_values), hits, len(frame)))
     return replace(make_source(labels.to_numpy(), encoder, train_count, sites), groups=groups, notes=notes)
@@ -239,7 +253,7 @@ def clean(
     dropped = [name for name in parse_names("drop-columns", spec.drop_columns) if name != spec.group_column]
     lacking = [repr(name) for name in dropped if name not in frame.columns]
     if lacking and not site:
-        got, way_out = f"{', '.join(lacking[:10])}, which {place} has not", "leave it out"
+        got, way_out = f"{', '.join(lacking[:10])}, which {place} lacks", "remove them from drop-columns"
         raise DataError("drop-columns", got=got, allowed=_columns(frame), hint=way_out)
     markers, hits = parse_markers(spec.missing_values), Counter[str]()
     if not site:
@@ -308,7 +322,7 @@ def _features(
     categories = column.categories
     if is_text(values) and distinct_cells(values).str.contains(r"[\r\n]", regex=True).any():
         breaks = values.str.contains(r"[\r\n]", regex=True, na=False).to_numpy()
-        got, hint = name_cells(breaks, "with line breaks"), "look for stray quotes, or name the column in drop-columns"
+        got, hint = name_cells(breaks, "with line breaks"), "look for stray quotes, or list the column in drop-columns"
         raise DataError(f"column {column.name!r}", got=got, allowed="cells of one line", hint=hint)
     if not categories:
         if kind := kind_of(values, spec):
@@ -316,12 +330,12 @@ def _features(
         cells, missing = texts(values.iloc[train_rows])
         categories = tuple(np.unique(cells[~missing]).tolist())
         if not categories:
-            got, allowed = "no cell in the training rows that is not missing", "some"
-            raise DataError(f"column {column.name!r}", got=got, allowed=allowed, hint="name it in drop-columns")
+            got, allowed = "no cell in the training rows that is not missing", "columns with cells"
+            raise DataError(f"column {column.name!r}", got=got, allowed=allowed, hint="list the column in drop-columns")
         grouped = all(re.fullmatch(POINTS_BETWEEN_THOUSANDS, value) for value in categories)
         if grouped and any(re.search(r"\..*[.,]", value) for value in categories):
             got, hint = "numbers with points between thousands", "write 1.234,5 as 1234,5"
-            raise DataError(f"column {column.name!r}", got=got, allowed="numbers without them", hint=hint)
+            raise DataError(f"column {column.name!r}", got=got, allowed="numbers without such points", hint=hint)
         return [Feature(column.name, "category", value) for value in categories]
     return [Feature(column.name, "other" if value == REST else "category", value) for value in categories]
 

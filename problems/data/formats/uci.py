@@ -47,7 +47,7 @@ HEART_CODES: dict[str, tuple[int, ...]] = {"cp": (1, 2, 3, 4), "restecg": (0, 1,
 ALL_COLUMNS = 14  # with slope, ca and thal, which are left out, and the diagnosis
 TRAIN_SHARE, TEST_SHARE, SPLIT_SEED = 0.66, 0.34, 43
 
-_AS_PUBLISHED = "take the file as it is published"
+_AS_PUBLISHED = "use the file as it is published"
 
 
 def credit(path: Path) -> Source:
@@ -133,7 +133,7 @@ def _read(path: Path) -> Float64[np.ndarray, "n 11"]:
     numbers = sum(kind.kind in "if" for kind in frame.dtypes)
     if not frame.shape[1] == numbers == ALL_COLUMNS:
         got = f"{frame.shape[1]} columns, {numbers} of them of numbers"
-        raise DataError(path, got=got, allowed=f"{ALL_COLUMNS}, all of numbers or ?", hint=_AS_PUBLISHED)
+        raise DataError(path, got=got, allowed=f"{ALL_COLUMNS} columns of numbers or ?", hint=_AS_PUBLISHED)
     values = frame.to_numpy(dtype=np.float64)[:, [*range(len(COLUMNS)), -1]]
     rows: np.ndarray = values[~(np.isnan(values) | (values == -9)).any(axis=1)]
     for name, codes in HEART_CODES.items():
