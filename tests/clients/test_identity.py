@@ -176,11 +176,11 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     (certificate, key), (_, other) = authority.party("one"), authority.party("two")
     tries: list[tuple[Callable[[], Identity], str]] = [
-        (lambda: Identity.from_files(certificate, other), "is not that of the first certificate"),
-        (lambda: Identity.from_files(key, key), "holds no PEM certificate"),
-        (lambda: Identity.from_files(certificate, certificate), "holds no PEM private key"),
+        (lambda: Identity.from_files(certificate, other), "does not belong to the first certificate"),
+        (lambda: Identity.from_files(key, key), "contains no PEM certificate"),
+        (lambda: Identity.from_files(certificate, certificate), "contains no readable PEM private key"),
         (lambda: Identity.from_files(*authority.party("old", days=-1)), "which is not now"),
-        (lambda: Identity.from_files(*authority.party("hidden", password=b"secret")), "holds no PEM private key"),
+        (lambda: Identity.from_files(*authority.party("hidden", password=b"secret")), "contains no readable PEM private key"),
     ]
     for attempt, words in tries:
         with pytest.raises(ValueError, match=words):

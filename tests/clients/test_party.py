@@ -141,7 +141,7 @@ def test_a_party_starts_where_it_is_told() -> None:
 
 def test_saga_without_its_table_is_refused() -> None:
     case = make_case(3, algorithm="saga", start=False)
-    with pytest.raises(PartiesError, match=r"party \d: saga goes on from the table"):
+    with pytest.raises(PartiesError, match=r"party \d: saga needs the table"):
         case.run()
 
 

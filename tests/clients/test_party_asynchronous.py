@@ -128,7 +128,7 @@ def test_the_skew_holds_the_fast_dominator_back() -> None:
     updates.begin()
     # nothing is applied: updates 0, 1 and 2 of each may be under way, although the window is 4
     assert sorted(gifts.places) == [0, 0, 0, 1, 1, 1]
-    with pytest.raises(PartyError, match="party 0: it sent theta 1, where 0 is the next"):
+    with pytest.raises(PartyError, match="party 0: it sent theta 1, but 0 is the next"):
         updates.answer(0, 1, bytes(8))
     # 0 runs ahead, 1 has applied nothing
     assert thetas(0, 0, 1, 2) == []

@@ -122,11 +122,11 @@ FORGERIES: list[tuple[int, tuple[int, ...], dict[str, Any], int, Change, str]] =
             {"window": 2, **order},
             1,
             after(Kind.THETA, 1, {"update": 3}),
-            "theta 3, where 2 is the next and is not due",
+            "theta 3, but 2 is the next and is not due",
         )
         for order in BOTH_ORDERS
     ),
-    (4, TWO, {}, 2, at(Kind.THETA, None, active=1), "^it sent theta for party 1; each dominator sends its own$"),
+    (4, TWO, {}, 2, at(Kind.THETA, None, active=1), "^it sent theta for party 1, but each dominator sends its own theta$"),
     (4, TWO, {}, 3, after(Kind.PARTIAL, 0, {"kind": Kind.THETA, "active": 3, "body": bytes(32)}), ""),
     (
         4,
@@ -153,7 +153,7 @@ FORGERIES: list[tuple[int, tuple[int, ...], dict[str, Any], int, Change, str]] =
         for kind, masking, w in ((Kind.PARTIAL, {}, 2), (VALUES, TREES, 3), (MASKS, TREES, 3))
     ),
     (4, (1,), {"window": 2}, 2, after(Kind.PARTIAL, 15, {"update": 16}), "beyond the segment"),
-    (4, TWO, {}, 3, at(Kind.PARTIAL, None, active=2), "^it sent party 1 what only party 2 may have$"),
+    (4, TWO, {}, 3, at(Kind.PARTIAL, None, active=2), "^it sent party 1 a frame that only party 2 may get$"),
     (5, (0,), TREES, 1, at(VALUES, None, active=3), "which dominates nothing"),
     # kinds that have no place
     *(
@@ -192,7 +192,7 @@ def test_a_tree_frame_of_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Mesh, "send", everywhere)
     error = failure(make_case(5, (0,), masking="two-trees"))
     assert error.party == 1
-    assert "where it has none to give" in error.reason
+    assert "but it contributes none" in error.reason
 
 
 # data and plans
@@ -206,18 +206,18 @@ def test_labels_differ(culprit: int) -> None:
     error = failure(case, holdings)
     # the first is what the others are compared with
     assert error.party == (culprit if culprit != 2 else 1)
-    assert error.reason == "its labels differ from those of party 2; active parties must hold the same"
+    assert error.reason == "its labels differ from party 2's labels; active parties need equal labels"
 
 
 @pytest.mark.parametrize(
     ("culprit", "fields", "reason"),
     [
-        (3, {"features": np.zeros((29, 3))}, "it holds 29 training rows, the plan says 30"),
-        (0, {"test_features": None}, "it holds 0 test rows, the plan says 11"),
-        (2, {"labels": None}, "this party needs labels, it holds none"),
-        (2, {"labels": np.ones(29)}, "labels must be (30,), one a row, got (29,)"),
+        (3, {"features": np.zeros((29, 3))}, "it has 29 training rows, the plan has 30"),
+        (0, {"test_features": None}, "it has 0 test rows, the plan has 11"),
+        (2, {"labels": None}, "this party needs labels, it has none"),
+        (2, {"labels": np.ones(29)}, "labels must have shape (30,), got (29,)"),
         (2, {"labels": np.full(30, 2.0)}, "labels of problem 'logistic' must be -1 or +1, got 2.0"),
-        (1, {"test_labels": None}, "this party needs test labels, it holds none"),
+        (1, {"test_labels": None}, "this party needs test labels, it has none"),
         (3, {"features": np.full((30, 3), np.nan)}, "features must be finite, 90 are not"),
         (3, {"test_features": np.full((11, 3), np.inf)}, "test features must be finite"),
         (3, {"test_features": np.zeros((11, 4))}, "test features must be (k, 3), got (11, 4)"),
@@ -262,7 +262,7 @@ def test_the_ring_overflows() -> None:
     error = failure(case, states=states)
     assert error.party == 0
     assert error.reason.startswith("its partial cannot be sent")
-    assert "which masked sums hold" in error.reason
+    assert "the range of masked sums" in error.reason
     assert "4e+09" not in error.reason  # of whose row it is, nothing is said either
     # only the evaluation is left to find it
     error = failure(replace(case, plan=replace(case.plan, epochs=0)), states=states)
@@ -396,7 +396,7 @@ def test_notices_of_labels() -> None:
     told, own = notice(labels, flips), notice(labels, None)
     np.testing.assert_array_equal(agreed_flips(plan, 0, own, {2: told}, None), flips)
     np.testing.assert_array_equal(agreed_flips(plan, 2, told, {0: own}, flips), flips)
-    with pytest.raises(PartyError, match="party 2: its label flips differ from those party 0 has kept"):
+    with pytest.raises(PartyError, match="party 2: its label flips differ from party 0's kept flips"):
         agreed_flips(plan, 0, own, {2: told}, ~flips)
     with pytest.raises(PartyError, match="party 2: its notice of labels has 32 bytes, not 36"):
         agreed_flips(plan, 0, own, {2: own}, None)

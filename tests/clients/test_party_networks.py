@@ -170,9 +170,9 @@ def test_nobody_receives_an_embedding_or_a_sum_over_some(masking: str, seen: boo
     ("fields", "states", "reason"),
     [
         ({"algorithm": "svrg"}, None, "networks are trained by sgd"),
-        ({"active": (0, 1)}, None, "the head of 3 sums is at one active party, got 2"),
+        ({"active": (0, 1)}, None, "the head of 3 sums needs exactly one active party, got 2"),
         ({"update_passive": False}, None, "at all parties"),
-        ({"problem": "softmax", "embedding": 0}, None, "softmax has an embedding of 2 or more"),
+        ({"problem": "softmax", "embedding": 0}, None, "softmax needs an embedding of 2 or more"),
         (
             {"problem": "softmax", "embedding": 2},
             None,

@@ -231,7 +231,7 @@ async def test_party_that_takes_nothing_from_the_relay_is_named(place: Town) -> 
     for update in range(16):
         meshes[0].send(2, Frame(Kind.THETA, 0, update, bytes(2**20)))
     errors = await failures(meshes[:2] + meshes[3:])
-    assert {str(error) for error in errors} == {"party 2: it has taken no byte for 0.5 s"}
+    assert {str(error) for error in errors} == {"party 2: it has accepted no byte for 0.5 s"}
     await closed(*meshes)
 
 
@@ -245,7 +245,7 @@ async def test_relayed_body_that_is_too_long_is_named(place: Town) -> None:
 
 def test_somebody_can_be_reached() -> None:
     async def make(place: Town) -> None:
-        with pytest.raises(ValueError, match="at least one of 2 parties"):
+        with pytest.raises(ValueError, match="no address of 2 parties"):
             place.mesh(0)
 
     with town(2) as place:

@@ -162,7 +162,7 @@ async def test_peers_get_no_text_of_an_error(place: Town) -> None:
     meshes = [replace(place, verbose=me != 1).mesh(me) for me in range(3)]
     await asyncio.gather(*(mesh.join() for mesh in meshes))
     meshes[1].abort(PartyError.of(ValueError("labels must be 0 or 1, got 4711"), 1))
-    assert [str(error) for error in await failures(meshes)][::2] == ["party 1: it failed: its own log says why"] * 2
+    assert [str(error) for error in await failures(meshes)][::2] == ["party 1: it failed: see its log"] * 2
     assert "4711" in str(meshes[1].failed.exception())
     await closed(*meshes)
 

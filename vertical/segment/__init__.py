@@ -1,1 +1,1 @@
-"""What the parties do between two messages of the server: sums, updates, full passes, evaluation."""
+"""The parties' work between two messages of the server: sums, updates, full passes, evaluation."""

@@ -1,7 +1,8 @@
-"""Masked sums whose parties first tell each other whether their partials vary, in segments where that may change.
+"""Masked sums whose parties first exchange flags (whether their partials vary), in segments in which flags may change.
 
-A penalty can make a block zero in the middle of a segment. Each party that gives a vector then sends its flags to all
-other parties first. It gives the vector only once it has the flags of all parties that give, if these are enough.
+A penalty can make a block zero in the middle of a segment. Each party therefore sends its flags to all other parties
+before it contributes a vector. It contributes only after it has the flags of all contributing parties, and only if
+enough partials vary.
 """
 
 from collections import defaultdict, deque
@@ -15,18 +16,18 @@ from vertical.transport.frames import Frame, Kind, PartyError
 
 
 class CountedSums(Sums):
-    """Other sums, each of which waits for its flags.
+    """A wrapper of masked sums, in which each sum waits for its flags.
 
     Args:
         me: The party's index.
         agenda: The segment's sums.
         sums: The masked sums.
-        look: The party's flags at present.
+        look: A function that returns the party's present flags.
         fewest: The number of parties whose partials must vary.
-        broadcast: Sends a frame to all other parties.
+        broadcast: A function that sends a frame to all other parties.
 
     Attributes:
-        from_zero: Whether `Station.constant` is set; known only after the first frames.
+        from_zero: Whether `Station.constant` is set. Known only after the first frames.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class CountedSums(Sums):
         places = range(len(plan.active))
         self._mine = plan.active.index(me) if me in plan.active else -1
         self._totals = [sum(agenda.total(kind, place) for kind in SUMS) for place in places]
-        # by place: positions given, and positions that are done: sent or, at the own place, taken
+        # by place: positions contributed, and positions done (sent or, at this party's place, taken)
         self._given, self._done = [0] * len(places), [0] * len(places)
         self._waiting: list[deque[tuple[int, Array]]] = [deque() for _ in places]
         self._flags: dict[tuple[int, int], dict[int, Flags]] = defaultdict(dict)
@@ -89,7 +90,7 @@ class CountedSums(Sums):
         return total
 
     def _release(self, place: int) -> None:
-        """Give the vectors for a place whose flags are complete."""
+        """Contribute the vectors for a place whose flags are complete."""
         waiting = self._waiting[place]
         while waiting and len(flags := self._flags[place, self._done[place]]) == self._plan.parties - 1:
             check_collaborators(self._plan, self._fewest, flags)

@@ -1,4 +1,4 @@
-"""What an active party does with its sums: it computes and sends theta (Algorithm 2, steps 4 and 5)."""
+"""The work of an active party on its sums: it computes and sends theta (Algorithm 2, steps 4 and 5)."""
 
 import hashlib
 import math
@@ -21,12 +21,12 @@ class Dominator:
     """An active party's labels and loss.
 
     Args:
-        objective: Without correction for flipped labels.
-        labels: (n,) without flips.
-        flips: (n,) which labels to flip, under label privacy.
-        head: Makes predictions of the sums, and is trained here; None: the sums are predictions.
-        broadcast: Sends a frame to every other party.
-        send: Sends a frame to one party.
+        objective: The objective without correction for flipped labels.
+        labels: The (n,) labels without flips.
+        flips: The (n,) flips of the labels under label privacy.
+        head: The head that turns sums into predictions, trained here. None: the sums are the predictions.
+        broadcast: A function that sends a frame to every other party.
+        send: A function that sends a frame to one party.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Dominator:
         self._plan, self._head, self._broadcast, self._send = plan, head, broadcast, send
 
     def theta(self, sums: Array, rows: NDArray[np.int64] | slice) -> Array:
-        """Return (b * k,) the losses' slopes in the sums of some training rows; a head then does its own update.
+        """Return the (b * k,) slopes of the losses in the sums of training rows. A head then updates itself.
 
         Args:
-            sums: (b * k,) partials summed over all parties: the predictions, if there is no head.
-            rows: (b,) positions of these rows among the training rows, or a slice of them.
+            sums: The (b * k,) partials summed over all parties. Without a head, they are the predictions.
+            rows: The (b,) positions of these rows among the training rows, or a slice.
         """
         labels, head, width = self._labels[rows], self._head, self._plan.width
         if width > 1:
@@ -60,11 +60,11 @@ class Dominator:
         return head.learn(sums, self._slopes(head.predict(sums), labels)).ravel()
 
     def announce(self, kind: int, number: int, theta: Array) -> None:
-        """Send theta to all parties that update; the others get an empty frame.
+        """Send theta to all parties that update, and an empty frame to all other parties.
 
         Args:
-            kind: `Kind.THETA`, or `Kind.SNAPSHOT_THETA` of a full pass.
-            number: Of the update or full pass.
+            kind: `Kind.THETA`, or `Kind.SNAPSHOT_THETA` in a full pass.
+            number: The number of the update or full pass.
         """
         frame = Frame(kind, self._me, number, theta.tobytes())
         if self._plan.update_passive:
@@ -79,13 +79,13 @@ def draw_flips(rows: int, epsilon: float) -> Flips:
     """Draw (rows,) flips of randomised response, each with probability `flip_rate`.
 
     Args:
-        epsilon: Of the labels' differential privacy; at 0 a label is flipped with probability 1/2.
+        epsilon: The epsilon of the labels' differential privacy. At 0 a label is flipped with probability 1/2.
     """
     return come_true(np.full(rows, flip_rate(epsilon)))
 
 
 def flip_rate(epsilon: float) -> float:
-    """1 / (1 + e^epsilon), the probability that randomised response flips a label."""
+    """Return 1 / (1 + e^epsilon), the probability that randomised response flips a label."""
     return 1.0 / (1.0 + math.exp(min(epsilon, 700.0)))
 
 
@@ -97,26 +97,26 @@ def come_true(chances: Array) -> Flips:
 
 
 def notice(labels: Array, flips: Flips | None) -> bytes:
-    """Return what active parties send one another: a digest of their labels; the first adds its flips, if any.
+    """Return an active party's notice for the other active parties: a digest of its labels, and at the first its flips.
 
     Args:
-        labels: (n,) before any is flipped.
-        flips: (n,) of the first active party under label privacy; else None.
+        labels: The (n,) labels without flips.
+        flips: The (n,) flips of the first active party under label privacy, else None.
     """
     digest = hashlib.sha256(np.ascontiguousarray(labels, dtype="<f8").tobytes()).digest()
     return digest + (b"" if flips is None else np.packbits(flips).tobytes())
 
 
 def agreed_flips(plan: SegmentPlan, me: int, own: bytes, notices: dict[int, bytes], held: Flips | None) -> Flips | None:
-    """Return (n,) flips that the first active party has sent, once all notices agree; None without label privacy.
+    """Check that all notices agree, and return the first active party's (n,) flips; None without label privacy.
 
     Args:
         own: This party's notice.
-        notices: Those of the other active parties.
-        held: The flips that this party keeps from an earlier segment.
+        notices: The notices of the other active parties.
+        held: This party's flips from an earlier segment.
 
     Raises:
-        PartyError: Labels differ, with both parties named; or a notice is malformed, or the flips are not those held.
+        PartyError: Labels differ (the error names both parties), a notice is malformed, or the flips have changed.
     """
     first = plan.active[0]
     every = {**notices, me: own}
@@ -127,11 +127,11 @@ def agreed_flips(plan: SegmentPlan, me: int, own: bytes, notices: dict[int, byte
         if len(every[party]) != length:
             raise PartyError(party, f"its notice of labels has {len(every[party])} bytes, not {length}")
         if every[party][:_DIGEST_BYTES] != expected:
-            raise PartyError(party, f"its labels differ from those of party {first}; active parties must hold the same")
+            raise PartyError(party, f"its labels differ from party {first}'s labels; active parties need equal labels")
     if not packed_length:
         return None
     packed = np.frombuffer(every[first], dtype=np.uint8, offset=_DIGEST_BYTES)
     flips = np.unpackbits(packed, count=plan.rows).view(np.bool_)
     if held is not None and not np.array_equal(held, flips):
-        raise PartyError(first, f"its label flips differ from those party {me} has kept; they are drawn once a run")
+        raise PartyError(first, f"its label flips differ from party {me}'s kept flips; flips are drawn once a run")
     return flips

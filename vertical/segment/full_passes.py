@@ -1,7 +1,7 @@
-"""Passes over all rows: for the slopes that SVRG and SAGA remember, and to measure the model's quality.
+"""Passes over all rows, for the slopes that SVRG and SAGA remember, and for the metrics.
 
-The rows of a pass are cut into one chunk for each active party. It takes, for each row of its chunk, the masked sum of
-all parties' partials, and so learns the predictions of these rows and of no other. Nothing else is computed meanwhile.
+The rows of a pass are cut into one chunk for each active party. For each row of its chunk, the active party takes the
+masked sum of all parties' partials. It learns the predictions of these rows only. No updates run during a pass.
 """
 
 import numpy as np
@@ -21,9 +21,10 @@ COUNTS = slice(MARKS, MARKS + 2 * BINS)
 
 
 class FullPass(SegmentPhase):
-    """The full passes of a segment (Algorithm 4, steps 3 and 4; Algorithm 6, step 2); `begin` starts the next one.
+    """The full passes of a segment (Algorithm 4, steps 3 and 4; Algorithm 6, step 2); `begin` starts the next.
 
-    The active parties send the slopes (theta) of their chunks to all who learn; at the end the block stores them all.
+    The active parties send the slopes (theta) of their chunks to all parties that update. At the end the block stores
+    all slopes.
     """
 
     answer_kind = Kind.SNAPSHOT_THETA
@@ -75,7 +76,7 @@ class FullPass(SegmentPhase):
 
 
 def _check(peer: int, body: bytes | memoryview, length: int) -> Array:
-    """Return (length,) values of a body; PartyError for another length, or values that are not finite."""
+    """Return a body's (length,) values; raise PartyError if the length is wrong or a value is not finite."""
     what = "its slopes of a full pass have"
     if len(body) != 8 * length:
         raise PartyError(peer, f"{what} {len(body)} bytes, not the {8 * length} of {length} rows")
@@ -86,17 +87,17 @@ def _check(peer: int, body: bytes | memoryview, length: int) -> Array:
 
 
 class SegmentEvaluation(SegmentPhase):
-    """One evaluation, with the current block, by two masked sums.
+    """An evaluation of the current block, by two masked sums.
 
     The first gives each dominator the predictions of its share of the training and test rows. The second gives the
     reporter the totals over all parties: losses, hits or squared errors, penalties, largest second moments and, with
-    several dominators, how many rows of each class have scores in each of `BINS` narrow ranges
+    several dominators, the numbers of rows of each class with scores in each of `BINS` narrow ranges
     (`problems.binned_scores`).
     """
 
     def __init__(self, station: Station) -> None:
         self._station = station
-        # a dominator's own predictions, until the sum of the others' has come
+        # a dominator's own predictions, until the sum of the other parties' predictions has arrived
         self._own: Array | None = None
         self._totals: Array = np.zeros(0)
         self._reports = False
@@ -141,7 +142,7 @@ class SegmentEvaluation(SegmentPhase):
         self._station.done()
 
     def _measure(self, z: Array) -> None:
-        """Fill the totals from predictions, (r,) or (r, k), of this dominator's training rows, then its test rows."""
+        """Compute the totals from predictions, (r,) or (r, k), of this dominator's training rows and test rows."""
         station, plan, totals = self._station, self._station.plan, self._totals
         rows, test_rows = station.agenda.chunks[station.place], station.agenda.test_chunks[station.place]
         labels, objective = station.holding.labels, station.objective

@@ -1,7 +1,7 @@
-"""Masked sums: each collaborator gives its vector to a dominator, which learns the sum and nothing else.
+"""Masked sums: each collaborator contributes a vector, and the dominator learns only the sum.
 
-The dominator's own vector is not in the sum; it adds that itself. Callers see float64 vectors, the wire elements of
-Z_2^64. Positions and lengths come from the agenda, so that every frame is checked before it is added.
+The sum does not contain the dominator's own vector, which the dominator adds itself. Callers use float64 vectors;
+parties exchange elements of Z_2^64. Every frame's position and length are checked against the agenda.
 """
 
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ from vertical.segment.sum_order import SUMS, Agenda
 from vertical.transport.frames import Frame, Kind, PartyError
 
 _WAY_OUT = "either the model diverges (lower the step) or the features need scaling"
-# of the totals of a regression, in which the labels' squares are
+# addition for the totals of a regression, which contain squares of labels
 _LABELS = ", or the labels do (divide them, or take one active party)"
 _NAMES: dict[int, str] = {
     Kind.PARTIAL: "partial",
@@ -34,18 +34,19 @@ _NAMES: dict[int, str] = {
 Elements = NDArray[np.uint64]
 Send = Callable[[int, Frame], None]
 Share = tuple[int, int]
-"""A place in `plan.active`, and how many elements it gets."""
+"""A place in `plan.active`, and its number of elements."""
 
 
 class Gathering:
-    """Adds up the vectors that several parties give, position by position.
+    """The sum of several parties' vectors, position by position.
 
     Args:
-        name: What a vector is called in errors.
-        senders: The parties that give.
-        window: Positions that may be open at once.
-        length: Elements at a position; raises IndexError if there is no such position.
-        own: Whether this party gives too, by `add_own`.
+        name: The name of a vector in errors.
+        senders: The contributing parties.
+        window: The number of positions that may be open at once.
+        length: A function that returns the number of elements at a position. It raises IndexError for positions that do
+            not exist.
+        own: Whether this party also contributes, with `add_own`.
     """
 
     def __init__(
@@ -58,10 +59,10 @@ class Gathering:
         self._counts = [0] * window
 
     def add(self, peer: int, position: int, body: bytes | memoryview) -> bool:
-        """Add what a peer sent; returns whether its position is now complete.
+        """Add a peer's vector, and return whether its position is now complete.
 
         Raises:
-            PartyError: The peer gives nothing here, is ahead of the window or behind it, or sent another length.
+            PartyError: The peer does not contribute, is outside the window, or sent a vector of the wrong length.
         """
         if not 0 <= position - self._next < self._window or peer not in self._senders:
             raise self._out_of_place(peer, position)
@@ -82,8 +83,8 @@ class Gathering:
         """Add this party's elements.
 
         Args:
-            position: Inside the window, which is not checked.
-            elements: (k,); the caller must not use the array afterwards.
+            position: A position inside the window. This is not checked.
+            elements: The (k,) elements. The caller must not use the array afterwards.
         """
         slot = position % self._window
         total = self._totals[slot]
@@ -99,7 +100,7 @@ class Gathering:
         return self._counts[self._next % self._window] == self._needed
 
     def take(self) -> tuple[int, Elements]:
-        """Return the next position and its sum, which must be complete; zeros where nobody gives."""
+        """Return the next position and its sum, which must be complete. Without contributing parties it is zero."""
         position = self._next
         slot = position % self._window
         if not self.ready:
@@ -114,7 +115,7 @@ class Gathering:
 
     def _out_of_place(self, peer: int, position: int) -> PartyError:
         if peer not in self._senders:
-            return PartyError(peer, f"it sent a {self._name} ({position}) where it has none to give")
+            return PartyError(peer, f"it sent a {self._name} ({position}), but it contributes none")
         return PartyError(
             peer,
             f"it sent {self._name} {position}, outside the window of {self._window} from {self._next} on "
@@ -123,7 +124,7 @@ class Gathering:
 
 
 class Sums(ABC):
-    """The sums of all dominators as one party sees them."""
+    """A party's view of the sums of all dominators."""
 
     def __init__(self, me: int, agenda: Agenda, send: Send, recorder: Recorder | None) -> None:
         plan = agenda.plan
@@ -135,16 +136,16 @@ class Sums(ABC):
         self._numbers = not (objective.classification or objective.multiclass)
 
     def contribute(self, kind: int, values: Array, shares: Sequence[Share]) -> None:
-        """Cut (k,) values into the shares, and give each to its place's next sum of this kind.
+        """Cut (k,) values into shares, and contribute each to its place's next sum of this kind.
 
         Raises:
-            PartyError: Names this party, whose values do not fit the ring.
+            PartyError: This party's values do not fit the ring.
         """
         try:
             elements = RING.encode(values, self._limit)
         except ValueError as error:
-            # The error itself names a row's place and value, and this one goes to the peers.
-            reason = f"a number of it is not within +-{self._limit:g}, which masked sums hold"
+            # the original error names a row's place and value, and must not be sent to the peers
+            reason = f"a number is outside +-{self._limit:g}, the range of masked sums"
             way_out = _WAY_OUT + (_LABELS if kind == Kind.TOTALS and self._numbers else "")
             raise PartyError(self._me, f"its {_NAMES[kind]} cannot be sent: {reason}: {way_out}") from error
         start = 0
@@ -157,11 +158,11 @@ class Sums(ABC):
 
     @abstractmethod
     def _give(self, kind: int, place: int, elements: Elements) -> None:
-        """Give elements, which this may overwrite, to a place's next sum of a kind."""
+        """Contribute elements to a place's next sum of a kind. This may overwrite the elements."""
 
     @abstractmethod
     def receive(self, peer: int, frame: Frame) -> bool:
-        """Add a peer's frame; returns whether it may have completed one of this party's own sums.
+        """Add a peer's frame, and return whether it may have completed one of this party's own sums.
 
         Raises:
             PartyError: The plan has no such frame.
@@ -169,15 +170,15 @@ class Sums(ABC):
 
     @abstractmethod
     def take(self, kind: int) -> Array | None:
-        """Take this party's next own sum of a kind, without its own values.
+        """Return this party's next own sum of a kind, without its own values.
 
         Returns:
-            (k,) values; None while the sum is incomplete.
+            The (k,) values; None while the sum is incomplete.
         """
 
 
 class DirectSums(Sums):
-    """Every collaborator sends its vector plus its pairwise mask to the dominator; without `masks` its bare vector."""
+    """Sums in which collaborators send vector plus pairwise mask to the dominator; without `masks` the bare vector."""
 
     def __init__(
         self, me: int, agenda: Agenda, send: Send, masks: PairwiseMasks | None, recorder: Recorder | None = None
@@ -205,7 +206,7 @@ class DirectSums(Sums):
     def receive(self, peer: int, frame: Frame) -> bool:
         gathering = self._own.get(frame.kind)
         if gathering is None or frame.active != self._me:
-            raise PartyError(peer, f"it sent party {self._me} what only party {frame.active} may have")
+            raise PartyError(peer, f"it sent party {self._me} a frame that only party {frame.active} may get")
         return gathering.add(peer, frame.update, frame.body)
 
     def take(self, kind: int) -> Array | None:
@@ -214,7 +215,7 @@ class DirectSums(Sums):
 
 
 class _Branch:
-    """This party's place in one tree of one dominator: it adds up what its children send and passes the sum on."""
+    """This party's place in a dominator's tree: it adds its children's vectors and sends the sum to its parent."""
 
     def __init__(
         self, kind: int, active: int, parent: int, children: Collection[int], gathering: Gathering, send: Send
@@ -246,8 +247,8 @@ class _Branch:
 class TreeSums(Sums):
     """Algorithm 1, with a pair of trees for every dominator, the root of both.
 
-    Vectors plus random masks go up one tree, the masks up the other, and the dominator subtracts. All kinds of sums
-    share one count of positions.
+    Vectors plus random masks go up the first tree, the masks go up the second tree, and the dominator subtracts. All
+    kinds of sums share one count of positions.
     """
 
     def __init__(self, me: int, agenda: Agenda, send: Send, recorder: Recorder | None = None) -> None:
@@ -261,7 +262,7 @@ class TreeSums(Sums):
                 gathering = Gathering(
                     _NAMES[kind],
                     children,
-                    # A party that is no dominator gives its totals at once, one position ahead.
+                    # a party that is not a dominator contributes its totals at once, one position ahead
                     self._window + 1,
                     partial(agenda.length_at, place),
                     own=active != me,

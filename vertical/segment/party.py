@@ -1,4 +1,4 @@
-"""One party of a vertical segment: it joins its peers, trains, evaluates and leaves.
+"""A party of a vertical segment: it joins its peers, trains, evaluates and leaves.
 
 Between two barriers all work is done in the callbacks of incoming frames. docs/vertical-theory.md ("Metrics") lists the
 counters of an `SegmentOutcome`.
@@ -55,13 +55,15 @@ async def run_segment(
     """Take part in one segment.
 
     Args:
-        me: Index of this party.
-        start: The state its last segment left. Under label privacy an active party's ``start.flips`` is set as soon as
-            flips are drawn. It must be kept even if the segment fails: flips drawn twice would protect half as much.
-        endpoint: None for a party without peers.
-        network: Of this party, in a plan with an embedding.
-        threads: How many compute asynchronous updates; with an injected computing time, how many workers sleep.
-        events: Whether the outcome has a log; with threads it is in the order in which results came in.
+        me: The index of this party.
+        start: The party's state after its last segment. Under label privacy an active party's ``start.flips`` is set as
+            soon as flips are drawn. It must be kept even if the segment fails: flips drawn twice would protect half as
+            much.
+        endpoint: The party's endpoint. None: a party without peers.
+        network: The party's network, in a plan with an embedding.
+        threads: The number of threads that compute asynchronous updates. With an injected computing time: the number of
+            sleeping workers.
+        events: Whether the outcome has a log. With threads it is in the order of the results.
         fewest: The number of parties whose partials must vary over the rows, in a plan that counts them.
 
     Raises:
@@ -150,10 +152,10 @@ class _Party:
     async def _set_up(self, recorder: Recorder | None, events: bool) -> Station:
         """Join the peers, compare plans, and agree on keys and labels.
 
-        A party with unusable data joins too, so that all learn of it at once.
+        A party with unusable data also joins, so all parties learn of the failure at once.
         """
         plan = self.plan
-        # in a thread, as a sparse block may first compile code: signs of life go out meanwhile
+        # in a thread, since a sparse block may compile code first: heartbeats continue
         prepared = asyncio.ensure_future(asyncio.to_thread(self._prepare))
         prepared.add_done_callback(lambda task: task.cancelled() or task.exception())  # no warning if joining fails
         hellos = {self.me: self._hello}
@@ -166,7 +168,7 @@ class _Party:
         block, head, flags = await prepared
         sums = shared_sums(self.me, self._agenda, self._private, hellos, self._exchange.send, recorder)
         counted = None
-        if plan.counts and plan.penalty != NO_PENALTY:  # which may make a block zero during the segment
+        if plan.counts and plan.penalty != NO_PENALTY:  # a penalty may make a block zero during the segment
             look = VariationWatch(self.holding, block)
             sums = counted = CountedSums(self.me, self._agenda, sums, look, self.fewest, self._exchange.broadcast)
         self._exchange.open(sums, recorder)
@@ -204,7 +206,7 @@ class _Party:
             raise PartyError(self.me, str(error), WITHHELD) from error
 
     async def _count(self, flags: bytes) -> bool:
-        """Return whether no party's partials vary before the first update; ends the run if too few hide others."""
+        """Return whether no party's partials vary before the first update. End the run if too few hide others."""
         others = {party: flags for party in range(self.plan.parties) if party != self.me}
         received = await self._exchange.notices(Kind.VARIES, others)
         return check_start(self.plan, self.fewest, {**received, self.me: flags})
@@ -247,18 +249,18 @@ class _Party:
         scoring = Scoring(station)
         for number in range(len(self._agenda.pieces)):
             await self._exchange.through(scoring)
-            # nobody is ahead by a piece: every recipient has taken this one
+            # no party is ahead by a piece: every recipient has taken this piece
             await self._exchange.barrier(2 + number)
 
     def _make_workers(self) -> Workers:
         if self.injection.compute:
             return SleepingWorkers(self.injection.compute, self.threads, self._exchange.fail)
-        # with a penalty threads take turns, and a party that counts reads the weights between updates
+        # with a penalty threads take turns, since a party that counts reads the weights between updates
         counted = self.plan.counts and self.plan.penalty != NO_PENALTY
         if self.threads > 1 and not self.plan.synchronous and not counted:
             plan = self.plan
             in_turn = plan.embedding > 0 or plan.penalty != NO_PENALTY or sparse.issparse(self.holding.features)
-            # a change that two threads lose of SAGA's mean would be missing until the segment ends
+            # a change of SAGA's mean that two threads lose would be missing until the segment ends
             in_turn |= plan.algorithm == SAGA
             return Threads(self.threads, self._exchange.fail, lock=in_turn)
         return Workers()

@@ -1,6 +1,6 @@
-"""What a segment does, what a party brings to it, and what it leaves with.
+"""A segment's plan, a party's data and state for it, and its outcome.
 
-A segment is some epochs of vertical training between two messages of the server.
+A segment is a number of epochs of vertical training between two messages of the server.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ MOST_PARTIES = 2**16 - 1
 
 @dataclass(frozen=True)
 class SegmentPlan:
-    """One segment; the same at every party.
+    """The plan of a segment, the same at every party.
 
     Attributes:
-        serial: Names this attempt; larger than that of every earlier one, below 2^32.
-        weight: Factor of the regulariser.
+        serial: The number of this attempt, larger than the number of any earlier attempt, below 2^32.
+        weight: The factor of the regulariser.
         step: gamma.
-        batch_size: Rows per update; 0 is an active party's whole slice.
-        first_epoch: Epochs of the run before this segment.
-        epochs: Epochs of this segment; 0 only evaluates.
-        parties: Q.
-        active: The parties that hold labels and dominate updates, in order; the first is the reporter.
-        window: W, updates of one dominator that may be under way at once. Synchronous rounds have 1.
-        skew: D, how far a dominator may be ahead of the slowest unfinished one, in updates; 0 is no bound.
+        batch_size: The rows of an update. 0: an active party's whole slice.
+        first_epoch: The number of the run's epochs before this segment.
+        epochs: The number of this segment's epochs. 0: only evaluate.
+        parties: The number of parties.
+        active: The parties that have labels and dominate updates, in order. The first is the reporter.
+        window: W, the number of a dominator's updates that may be under way at once. Synchronous rounds have 1.
+        skew: D, the number of updates that a dominator may be ahead of the slowest unfinished dominator. 0: no bound.
         masking: "pairwise", "two-trees" (Algorithm 1), or "none", which shows every partial to its dominator.
-        synchronous: Whether updates go by rounds, each of which evaluates every active party's batch at one point and
-            then applies all in order.
-        update_passive: Whether parties without labels update their blocks; False is AFSVRG-VP.
+        synchronous: Whether updates go by rounds. A round evaluates every active party's batch at one point and then
+            applies all updates in order.
+        update_passive: Whether parties without labels update their blocks. False: AFSVRG-VP.
         evaluate: Whether the reporter gets the metrics at the end.
-        label_epsilon: Epsilon of the labels' differential privacy (classification); 0 is off.
-        rows: n, of training.
+        label_epsilon: The epsilon of the labels' differential privacy (classification). 0: off.
+        rows: The number n of training rows.
         curvature: Whether the evaluation also bounds the objective's curvature.
-        start: Whether this is the run's first segment with epochs, where SAGA fills its table.
-        allow_bare: Accept q = 2, where the dominator sees its only collaborator's partials.
-        score: Whether the segment does nothing but give every active party the sums of all rows, for which nobody needs
-            labels; the blocks stay as they are.
-        embedding: k, the numbers that each party makes of a row with a network; 0: its linear partial.
-        penalty: Of every block beside the regulariser: "none", "l1" or "group-lasso".
-        penalty_weight: Its factor.
+        start: Whether this is the run's first segment with epochs, in which SAGA fills its table.
+        allow_bare: Whether to accept two parties, although the dominator sees its only collaborator's partials.
+        score: Whether the segment only sends every active party the sums of all rows. No party needs labels, and blocks
+            do not change.
+        embedding: The numbers k that a party's network computes for each row. 0: a linear partial.
+        penalty: The nonsmooth penalty of every block: "none", "l1" or "group-lasso".
+        penalty_weight: The penalty's factor.
         ids: The digest of the rows' ids at this party, "" if they are not compared. It is not part of the plan's
-            digest, by which a peer could test guesses: see `vertical.segment.same_rows`. By sums to which a
-            party gives shifted rows, a server and a recipient could tell partials apart.
+            digest, since a peer could test guesses with it: see `vertical.segment.same_rows`. The comparison is
+            necessary: if a party contributed shifted rows, a server and a recipient could separate the partials.
         counted: Whether the parties count whose partials vary over the rows. False for simulated parties.
-        history: The digest of the segment that left the weights it starts from; "": weights 0.
-        wanted: The number of label holders that are active: the first of all; 0: not checked.
-        terms: Names and digests of everything that the server sends all parties alike.
+        history: The digest of the segment that produced the initial weights. "": weights 0.
+        wanted: The number of active label holders, the first of all label holders. 0: not checked.
+        terms: Names and digests of everything that the server sends to all parties equally.
     """
 
     serial: int
@@ -100,17 +100,17 @@ class SegmentPlan:
 
     @property
     def counts(self) -> bool:
-        """Whether parties count whose partials vary, which masks of three or more parties need."""
+        """Whether the parties count whose partials vary, as masks of three or more parties require."""
         return self.counted and self.parties > 2 and self.masking != BARE
 
     @property
     def width(self) -> int:
-        """Numbers of a row in partials, sums and thetas."""
+        """The numbers of a row in partials, sums and thetas."""
         return max(self.embedding, 1)
 
     @property
     def headed(self) -> bool:
-        """Whether the dominator makes one prediction of a row's sums with a head; else the sum itself is one."""
+        """Whether the dominator's head turns a row's sums into a prediction. If not, the sum is the prediction."""
         return self.embedding > 1 and self.problem != SOFTMAX
 
     def moves(self, party: int) -> bool:
@@ -118,14 +118,14 @@ class SegmentPlan:
         return self.update_passive or party in self.active
 
     def digest(self) -> bytes:
-        """32 bytes that two plans share only if they are equal, except for `ids`."""
+        """Return a 32-byte digest of the plan except `ids`."""
         return self.agreement().greet()[:-1]
 
     def agreement(self, *, labelled: bool = False) -> Agreement:
         """Return what this party compares with its peers.
 
         Args:
-            labelled: Whether the party holds labels.
+            labelled: Whether the party has labels.
         """
         names = [part.name for part in fields(self) if part.name not in ("terms", "ids")]
         own = {name: json.dumps(getattr(self, name)) for name in names}
@@ -133,7 +133,7 @@ class SegmentPlan:
         return Agreement({**dict(self.terms), **derived}, self.active, self.wanted, labelled)
 
     def check(self) -> None:
-        """Raise ValueError, with the reason, if the plan cannot be carried out."""
+        """Raise ValueError with the reason if the plan is impossible."""
         if not 0 <= self.serial < 2**32:
             raise ValueError(f"serial must be 0 to 2^32 - 1, got {self.serial}")
         least = dict.fromkeys(
@@ -159,13 +159,15 @@ class SegmentPlan:
         if not 0.0 <= self.penalty_weight < math.inf:
             raise ValueError(f"penalty_weight must be >= 0 and finite, got {self.penalty_weight}")
         if self.embedding and self.penalty != NO_PENALTY:
-            raise ValueError("a penalty is one of linear blocks, not of networks")
+            raise ValueError("a penalty needs linear blocks, not networks")
         if self.embedding and (self.algorithm != SGD or self.curvature or not self.update_passive):
             raise ValueError("networks are trained by sgd, at all parties, and without a bound of the curvature")
         if self.problem == SOFTMAX and self.embedding < 2:
-            raise ValueError(f"softmax has an embedding of 2 or more, the number of classes, got {self.embedding}")
+            raise ValueError(f"softmax needs an embedding of 2 or more, the number of classes, got {self.embedding}")
         if self.headed and len(self.active) > 1:
-            raise ValueError(f"the head of {self.embedding} sums is at one active party, got {len(self.active)}")
+            raise ValueError(
+                f"the head of {self.embedding} sums needs exactly one active party, got {len(self.active)}"
+            )
 
     def _check_parties(self) -> None:
         if not 1 <= self.parties <= MOST_PARTIES:
@@ -178,7 +180,7 @@ class SegmentPlan:
         if self.parties == 2 and not self.allow_bare:
             raise ValueError(
                 "2 parties: the dominator would learn its only collaborator's partials, whatever the masking; "
-                "take 3 or more, or allow_bare"
+                "use 3 or more, or set allow_bare"
             )
 
 
@@ -187,11 +189,12 @@ class Holding:
     """A party's data.
 
     Attributes:
-        features: (n, d) its columns of the training rows, dense or sparse.
-        test_features: (k, d) those of the test rows.
-        labels: (n,) of an active party.
-        test_labels: (k,) of an active party.
-        groups: (d,) the number of each column's group, for a penalty; below 0: not penalised. None: each is a group.
+        features: The (n, d) columns of the training rows, dense or sparse.
+        test_features: The (k, d) columns of the test rows.
+        labels: The (n,) training labels of an active party.
+        test_labels: The (k,) test labels of an active party.
+        groups: The (d,) number of each column's group, for a penalty. Below 0: not penalised. None: each column is a
+            group.
     """
 
     features: Features
@@ -207,14 +210,14 @@ class Holding:
 
 @dataclass
 class PartyState:
-    """What a party keeps from one segment to the next.
+    """A party's state between two segments.
 
     Attributes:
-        weights: (d,) its block, or (p,) its network; None is zeros, or a network's first weights.
-        table: (n,) SAGA's alpha.
-        flips: (n,) which labels are flipped, of an active party under label privacy.
-        head: (k + 1,) its head, of the active party where there is one; None is its first weights.
-        history: The digest of the segment that left it; "": none did.
+        weights: The block's (d,) or the network's (p,) weights. None: zeros, or a network's initial weights.
+        table: SAGA's (n,) alpha.
+        flips: The (n,) flips of labels, at an active party under label privacy.
+        head: The (k + 1,) head, at the active party of a plan with a head. None: its initial weights.
+        history: The digest of the segment that produced the state. "": no segment.
     """
 
     weights: Array | None = None
@@ -225,8 +228,8 @@ class PartyState:
 
 
 class Event(NamedTuple):
-    """One step of a party: "partial" (computed, by a collaborator), "theta" (computed, by the dominator, with its own
-    partial) or "apply". `active` is the dominating party, `update` counts its updates in this segment."""
+    """A party's step: "partial" (computed by a collaborator), "theta" (computed by the dominator, with its own partial)
+    or "apply". `active` is the dominating party, `update` counts its updates in this segment."""
 
     kind: str
     active: int
@@ -234,32 +237,32 @@ class Event(NamedTuple):
 
 
 class Recorder(Protocol):
-    """Callbacks of a test that watches a segment."""
+    """Callbacks of a test that observes a segment."""
 
     def received(self, peer: int, frame: Frame) -> None:
-        """Called with every frame of a peer."""
+        """Receive every frame of a peer."""
 
     def contributed(self, kind: int, active: int, values: Array) -> None:
-        """Called with every vector that this party adds to another's sum.
+        """Receive every vector that this party adds to another party's sum.
 
         Args:
-            kind: Of the sum, a number of `Kind`.
+            kind: The kind of the sum, a number of `Kind`.
             active: The dominator that takes the sum.
-            values: (k,) as they are before encoding and masking.
+            values: The (k,) values before encoding and masking.
         """
 
 
 @dataclass
 class SegmentOutcome:
-    """What a segment leaves at a party: its state and results.
+    """A party's state and results after a segment.
 
     Attributes:
-        metrics: At the reporter: `objective` (training rows); for the test rows `loss`, with `accuracy` and `auc` or
-            with `rmse`; and `largest_eigenvalue` (a bound of the curvature) if asked for.
-        counters: see `vertical.segment.party`.
-        log: The steps in the order in which this party did them, if asked for.
-        scores: (n,) z of every row, (n, k) of softmax, at an active party of a segment that scores rows.
-        head: see `PartyState`.
+        metrics: The metrics at the reporter: `objective` (training rows); for the test rows `loss`, with `accuracy` and
+            `auc` or with `rmse`; and `largest_eigenvalue` (a bound of the curvature) if the plan requires it.
+        counters: The counters, see `vertical.segment.party`.
+        log: The party's steps in their order, if requested.
+        scores: The (n,) z of every row, (n, k) for softmax, at an active party of a segment that scores rows.
+        head: The head, see `PartyState`.
     """
 
     weights: Array
@@ -273,5 +276,5 @@ class SegmentOutcome:
 
     @property
     def state(self) -> PartyState:
-        """Where the next segment starts."""
+        """Return the initial state of the next segment."""
         return PartyState(self.weights, self.table, self.flips, self.head)

@@ -31,14 +31,14 @@ _FORM = struct.Struct(f"<32s{GREETING_BYTES}s32sQQ")
 
 
 class Hello(NamedTuple):
-    """What a party sends when it joins.
+    """The message that a party sends when it joins.
 
     Attributes:
-        key: Its X25519 public key, of this segment only.
-        greeting: The digest of the plan, and whether the party holds labels.
+        key: The party's X25519 public key, for this segment only.
+        greeting: The digest of the plan, and whether the party has labels.
         ids: The tag of its rows' ids, see `vertical.segment.same_rows`.
-        rows: Training rows it holds.
-        test_rows: Test rows it holds.
+        rows: The number of its training rows.
+        test_rows: The number of its test rows.
     """
 
     key: bytes
@@ -61,7 +61,7 @@ class Hello(NamedTuple):
         """Read a party's hello.
 
         Raises:
-            PartyError: It has another length; names the party.
+            PartyError: The hello has the wrong length. Names the party.
         """
         if len(body) != _FORM.size:
             raise PartyError(party, f"its hello has {len(body)} bytes, not {_FORM.size}")
@@ -69,21 +69,21 @@ class Hello(NamedTuple):
 
 
 def check_hellos(plan: SegmentPlan, hellos: Mapping[int, Hello]) -> None:
-    """Check that all parties hold as many rows as planned.
+    """Check that all parties have the planned numbers of rows.
 
     Raises:
-        PartyError: Names the first party with other row counts.
+        PartyError: A party has other numbers of rows. Names the first such party.
     """
     for party, hello in sorted(hellos.items()):
         for name, held, planned in (("training", hello.rows, plan.rows), ("test", hello.test_rows, plan.test_rows)):
             if held != planned:
-                raise PartyError(party, f"it holds {held:,} {name} rows, the plan says {planned:,}")
+                raise PartyError(party, f"it has {held:,} {name} rows, the plan has {planned:,}")
 
 
 def agree_keys(plan: SegmentPlan, me: int, private: X25519PrivateKey, hellos: Mapping[int, Hello]) -> dict[int, bytes]:
     """Return the 32-byte secret shared with each other party, for this segment.
 
-    Masks under it cancel only between parties with the same plan and terms.
+    Masks cancel only between parties with the same plan and terms.
 
     Raises:
         PartyError: A party's public key makes no secret.
@@ -101,14 +101,14 @@ def agree_keys(plan: SegmentPlan, me: int, private: X25519PrivateKey, hellos: Ma
 def prepared_block(
     me: int, plan: SegmentPlan, holding: Holding, objective: Objective, state: PartyState, network: Architecture | None
 ) -> Block:
-    """Return the party's block as its last segment left it.
+    """Return the party's block after its last segment.
 
     Args:
-        network: What the party makes its embeddings with, in a plan that has any.
+        network: The party's network, in a plan with embeddings.
 
     Raises:
-        ValueError: The party lacks what the plan needs, or a block does not accept the features, the weights or the
-            table. Numbers of rows are compared in the hellos.
+        ValueError: The party lacks data that the plan needs, or a block does not accept the features, the weights or
+            the table. Numbers of rows are compared in the hellos.
     """
     columns, test = holding.features.shape[1], holding.test_features
     if test is not None:
@@ -131,7 +131,7 @@ def prepared_block(
         if state.table is not None:
             block.remember(state.table)
         elif plan.epochs and plan.moves(me):
-            raise ValueError("saga goes on from the table of its last segment, and there is none")
+            raise ValueError("saga needs the table of its last segment, but the party has none")
     return block
 
 
@@ -147,10 +147,10 @@ def _new_block(plan: SegmentPlan, holding: Holding, objective: Objective, networ
 def prepared_head(
     me: int, plan: SegmentPlan, objective: Objective, state: PartyState, network: Architecture | None
 ) -> Head | None:
-    """Return the head as its last segment left it; None at a party without.
+    """Return the head after its last segment; None at a party without a head.
 
     Raises:
-        ValueError: As of `Head.set_weights`, or there is none to score rows with.
+        ValueError: See `Head.set_weights`; or the plan scores rows and the party has no head.
     """
     if not plan.headed or me not in plan.active or network is None:
         return None
@@ -158,15 +158,15 @@ def prepared_head(
     if state.head is not None:
         head.set_weights(state.head)
     elif plan.score:
-        raise ValueError("it has no head to make scores of the sums with")
+        raise ValueError("it has no head, which turns sums into scores")
     return head
 
 
 def _check_labels(name: str, labels: object, plan: SegmentPlan, rows: int, objective: Objective) -> None:
     if not isinstance(labels, np.ndarray):
-        raise ValueError(f"this party needs {name}, it holds none")
+        raise ValueError(f"this party needs {name}, it has none")
     if labels.shape != (rows,):
-        raise ValueError(f"{name} must be ({rows:,},), one a row, got {labels.shape}")
+        raise ValueError(f"{name} must have shape ({rows:,},), got {labels.shape}")
     objective.check_labels(labels)
     if objective.multiclass and labels.max() >= plan.embedding:
         classes = f"{name} of {int(labels.max()) + 1} classes at least"
@@ -181,7 +181,7 @@ def shared_sums(
     send: Send,
     recorder: Recorder | None,
 ) -> Sums:
-    """Return the sums, with the plan's masking. With two parties nothing can be hidden, so nothing is masked.
+    """Return the sums with the plan's masking. With two parties masks could not hide anything, so there are none.
 
     Raises:
         PartyError: A party's public key makes no secret.

@@ -1,4 +1,4 @@
-"""One party's frames: those that come in go to sums, phase, barriers or notices; a failure ends all waiting."""
+"""The routing of a party's incoming frames to sums, phase, barriers or notices. A failure ends all waiting."""
 
 import asyncio
 from collections import defaultdict
@@ -15,7 +15,7 @@ _SUMS = frozenset((*SUMS, Kind.VALUE_TREE, Kind.MASK_TREE, Kind.COUNT))
 
 
 class FrameRouter:
-    """Frames of one segment at one party. `mesh` must have joined before `open`; None for a party without peers."""
+    """A party's frames in a segment. `mesh` must have joined before `open`. It is None for a party without peers."""
 
     def __init__(self, plan: SegmentPlan, mesh: Mesh | None) -> None:
         self._mesh = mesh
@@ -30,16 +30,16 @@ class FrameRouter:
         self._notices: dict[int, dict[int, bytes]] = defaultdict(dict)
         self._everybody: dict[int, bool] = {Kind.ALIGN: bool(plan.ids), Kind.VARIES: plan.counts}
         self._at_barrier: dict[int, set[int]] = defaultdict(set)
-        # the failure of any party, as the mesh has it
+        # the failure of any party, from the mesh
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future() if mesh is None else mesh.failed
         self._failed.add_done_callback(lambda _: self._change.set())
 
     def open(self, sums: Sums, recorder: Recorder | None) -> None:
-        """Take frames from now on.
+        """Start to take frames.
 
         Args:
-            sums: Where partials, masked or not, go.
-            recorder: Sees each frame before all else; None: nobody watches.
+            sums: The receiver of partials, masked or not.
+            recorder: An observer that gets each frame first. None: no observer.
         """
         self._sums, self._recorder = sums, recorder
         if self._mesh is not None:
@@ -62,7 +62,7 @@ class FrameRouter:
         """End the segment at every party.
 
         Returns:
-            The first failure, which may be another party's: the segment ends with it.
+            The first failure, with which the segment ends. It may be another party's.
         """
         failure = PartyError.of(error, self._me)
         if self._mesh is not None:
@@ -77,10 +77,10 @@ class FrameRouter:
         return found if isinstance(found, PartyError) else None
 
     def later(self, call: Callable[[], None]) -> None:
-        """Have a function called in the next turn of the loop, unless the segment has failed by then.
+        """Call a function in the next turn of the loop, unless the segment has failed by then.
 
         Args:
-            call: An exception that it raises fails the segment.
+            call: The function. If it raises an exception, the segment fails.
         """
 
         def unless_failed() -> None:
@@ -93,7 +93,7 @@ class FrameRouter:
         asyncio.get_running_loop().call_soon(unless_failed)
 
     async def through(self, phase: SegmentPhase) -> None:
-        """Carry a phase out, until this party has done its share.
+        """Run a phase until this party has done its share.
 
         Raises:
             PartyError: The segment has failed.
@@ -103,10 +103,10 @@ class FrameRouter:
         await self._until(lambda: self._phase_done)
 
     async def barrier(self, number: int) -> None:
-        """Wait until every party has come here.
+        """Wait until every party has reached the barrier.
 
         Args:
-            number: Tells the barriers of a segment apart.
+            number: The number of the barrier in the segment.
 
         Raises:
             PartyError: The segment has failed.
@@ -115,14 +115,14 @@ class FrameRouter:
         await self._until(lambda: len(self._at_barrier[number]) == self._others)
 
     async def notices(self, kind: int, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Exchange one notice with each of some parties.
+        """Exchange a notice with each of the given parties.
 
         Args:
-            kind: `Kind.LABELS` between active parties; `Kind.ALIGN` or `Kind.VARIES` between all.
+            kind: `Kind.LABELS` between active parties; `Kind.ALIGN` or `Kind.VARIES` between all parties.
             bodies: The bytes for each of these parties.
 
         Returns:
-            The bytes that each of them has sent.
+            The bytes from each party.
 
         Raises:
             PartyError: The segment has failed.
@@ -146,14 +146,16 @@ class FrameRouter:
         return self._everybody.get(kind, False)
 
     def _receive(self, peer: int, frame: Frame) -> None:
-        """Route a frame; if this raises an exception, the mesh fails the segment with it."""
+        """Route a frame. If this raises an exception, the mesh fails the segment with it."""
         if self._recorder is not None:
             self._recorder.received(peer, frame)
         kind, phase = frame.kind, self._phase
         if phase is not None and kind == phase.answer_kind:
             place = self._places.get(peer, -1)
             if place < 0 or frame.active != peer:
-                raise PartyError(peer, f"it sent theta for party {frame.active}; each dominator sends its own")
+                raise PartyError(
+                    peer, f"it sent theta for party {frame.active}, but each dominator sends its own theta"
+                )
             phase.answer(place, frame.update, frame.body)
         elif kind in _SUMS and self._sums is not None:
             if self._sums.receive(peer, frame) and phase is not None:
@@ -165,4 +167,4 @@ class FrameRouter:
             self._notices[kind][peer] = bytes(frame.body)
             self._change.set()
         else:
-            raise PartyError(peer, f"it sent a frame of kind {kind} where none may come")
+            raise PartyError(peer, f"it sent an unexpected frame of kind {kind}")

@@ -1,4 +1,4 @@
-"""A private test of whether two parties bring the same rows: neither learns more about the other's ids than yes or no.
+"""A private test whether two parties have the same rows. It reveals only yes or no about the other party's ids.
 
 Each party hashes the digest of its ids to a point of Curve25519 and raises it to a fresh secret key. The result, its
 tag, goes into its hello. Each peer raises the tag to its own key too and returns a hash of the product. Equal digests
@@ -16,26 +16,26 @@ from vertical.transport.frames import FinalError, PartyError
 
 _DOMAIN = b"digest of the ids of a segment's rows "
 ABSENT = bytes(TAG_BYTES)
-"""The tag of a party that compares no ids."""
+"""The tag of a party that does not compare ids."""
 
 
 class RowComparison:
-    """One party's side of the test, for one segment.
+    """A party's side of the test, for a segment.
 
     Args:
         me: The party's index.
-        ids: The digest of its ids, as text; "": it compares none.
+        ids: The digest of its ids, as text. "": it does not compare ids.
         rows: The number of its rows, for errors.
 
     Attributes:
-        tag: The 32 bytes that it sends to all peers.
+        tag: The 32 bytes for all peers.
     """
 
     def __init__(self, me: int, ids: str, rows: int) -> None:
         self._me, self._rows = me, rows
         self._secret = X25519PrivateKey.generate().private_bytes_raw()
         self.tag = hash_ids([ids.encode()], _DOMAIN, self._secret) if ids else ABSENT
-        # the answer that is right, by peer
+        # the correct answer, by peer
         self._expected: dict[int, bytes] = {}
 
     def answer(self, tags: Mapping[int, bytes]) -> dict[int, bytes]:
@@ -57,13 +57,13 @@ class RowComparison:
         return answers
 
     def check(self, answers: Mapping[int, bytes]) -> None:
-        """Check that all peers bring the rows of this party.
+        """Check that all peers have the rows of this party.
 
         Args:
             answers: The hash that each peer has sent.
 
         Raises:
-            FinalError: Some do not. Names them or, if they are more than half of the parties, this party.
+            FinalError: Some peers have other rows. Names them or, if they are the majority, this party.
         """
         differing = [peer for peer, right in sorted(self._expected.items()) if answers[peer] != right]
         parties, count = len(answers) + 1, f"{self._rows:,}"
@@ -74,7 +74,9 @@ class RowComparison:
         else:
             culprit, agreed = differing[0], f"{parties - len(differing)} of {parties} parties"
         more = f", as has party {', '.join(map(str, differing[1:]))}" if culprit != self._me and differing[1:] else ""
-        words = f'{more}, allowed: the same ids everywhere; bring these, or set vfb2.alignment="intersection"'
+        words = (
+            f'{more}, allowed: the same ids at all parties; provide the same ids, or set vfb2.alignment="intersection"'
+        )
         raise FinalError(culprit, f"got other rows ({count}) than {agreed}{words}")
 
 

@@ -1,6 +1,6 @@
-"""Scoring of rows: every active party gets the masked sums of all parties' partials, and so z of every row.
+"""Scoring of rows: every active party gets z of every row from the masked sums of all parties' partials.
 
-Nothing is trained and no labels are used. Rows go in pieces, so that frames stay short whatever the number of rows.
+Nothing is trained and no labels are used. Rows are sent in pieces, so frames stay short.
 """
 
 import numpy as np
@@ -12,10 +12,10 @@ from vertical.transport.frames import Kind, PartyError
 
 
 class Scoring(SegmentPhase):
-    """The scoring of one piece of the rows after another; `begin` starts the next one.
+    """The scoring of the rows piece by piece. `begin` starts the next piece.
 
     Raises:
-        PartyError: This party's partials are too large for the masks, whose text says nothing of a row.
+        PartyError: This party's partials are too large for the masks. The text reveals nothing about a row.
     """
 
     def __init__(self, station: Station) -> None:
@@ -25,14 +25,14 @@ class Scoring(SegmentPhase):
         beyond = int((~(np.abs(self._partials) < limit)).any(axis=1).sum())
         if beyond:
             reason = f"its columns add more than {limit:g} to the score of {beyond:,} of {len(self._partials):,} rows"
-            words = "which masked sums cannot hold: are they as in training?"
+            words = "the limit of masked sums: compare the columns with those of training"
             raise PartyError(
                 station.me, f"{reason}, {words}", f"its columns add more than {limit:g} to a score, {words}"
             )
         if station.place >= 0:
             station.scores = station.predict(np.zeros(self._partials.size))
         self._number = -1
-        # a recipient's own partials of the piece, until the sum of the others' has come
+        # a recipient's own partials of the piece, until the sum of the other parties' partials has arrived
         self._own: Array | None = None
 
     def begin(self) -> None:

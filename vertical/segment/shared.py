@@ -1,4 +1,4 @@
-"""What the phases of a segment share at one party."""
+"""The objects that a segment's phases share at a party."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -18,13 +18,13 @@ from vertical.segment.sum_order import Agenda
 
 @dataclass
 class SegmentTally:
-    """Counts over the updates of a segment, at one party.
+    """A party's counts over the updates of a segment.
 
     Attributes:
-        applied: Updates of all dominators.
-        delays, most_delay: Sum and maximum, over all updates, of the number of updates of the same dominator applied
-            between an update's partial and its theta.
-        staleness, most_staleness: The same, counting the updates of all dominators.
+        applied: The number of applied updates of all dominators.
+        delays, most_delay: Sum and maximum of the delay: the number of the same dominator's updates applied between an
+            update's partial and its theta.
+        staleness, most_staleness: The same for updates of all dominators.
     """
 
     applied: int = 0
@@ -34,7 +34,7 @@ class SegmentTally:
     most_staleness: int = 0
 
     def count(self, delay: int, staleness: int) -> None:
-        """Count an update that is applied."""
+        """Count an applied update."""
         self.applied += 1
         self.delays += delay
         self.staleness += staleness
@@ -44,21 +44,21 @@ class SegmentTally:
 
 @dataclass
 class Station:
-    """One party in one segment.
+    """A party in a segment.
 
     Attributes:
-        objective: Without correction for flipped labels, for the evaluation.
-        dominator: None at a passive party.
-        head: Makes predictions of the sums, at the active party; None: the sums are predictions.
-        later: Has a function called in the next turn of the loop.
-        done: To be called when the current phase has ended at this party.
-        log: The party's steps, if asked for.
-        place: Its place in `plan.active`; -1 at a passive party.
-        learns: Whether its block is updated.
-        scores: (n,) of all rows, (n, k) of softmax, of an active party in a segment that scores them.
-        constant: The party's (k,) partial of every row, if parties that count start with partials that do not vary.
-            The sum of a dominator's first update then has only such partials, and later sums wait until all blocks have
-            had an update. Otherwise None.
+        objective: The objective without correction for flipped labels, for the evaluation.
+        dominator: The party's dominator. None at a passive party.
+        head: The head that turns sums into predictions, at the active party. None: the sums are the predictions.
+        later: A function that schedules a call in the next turn of the loop.
+        done: A function to call when the current phase has ended at this party.
+        log: The party's steps, if requested.
+        place: The party's place in `plan.active`; -1 at a passive party.
+        learns: Whether the party's block is updated.
+        scores: The (n,) scores of all rows, (n, k) for softmax, at an active party in a segment that scores rows.
+        constant: The party's (k,) partial of every row, if parties that count start with partials that do not vary. The
+            sum of a dominator's first update then has only such partials, and later sums wait until all blocks have had
+            an update. Otherwise None.
     """
 
     me: int
@@ -83,7 +83,7 @@ class Station:
         self.learns = self.plan.moves(self.me)
 
     def predict(self, sums: Array) -> Array:
-        """Return z of rows at an active party, given the sums (n * k,) over all parties: (n,), or (n, k) of softmax."""
+        """Return z of rows, (n,) or (n, k) for softmax, given the sums (n * k,) over all parties."""
         rows = sums.reshape(-1, self.plan.width) if self.plan.width > 1 else sums
         return rows if self.head is None else self.head.predict(rows)
 
@@ -91,20 +91,20 @@ class Station:
         """Log a step on an update, if the steps are logged.
 
         Args:
-            kind: One of those of `Event`.
-            place: Of the update's dominator.
+            kind: The kind of the step, see `Event`.
+            place: The place of the update's dominator.
         """
         if self.log is not None:
             self.log.append(Event(kind, self.plan.active[place], number))
 
     def share(self, kind: int, vectors: Mapping[int, Array]) -> Array | None:
-        """Give dominators the vectors that they sum.
+        """Contribute vectors to the dominators' sums.
 
         Args:
-            vectors: One for each dominator that takes a sum of this kind now, by its place.
+            vectors: The vector for each dominator that takes a sum of this kind now, by place.
 
         Returns:
-            The vector of this party's own place, which it does not send; None if there is none.
+            The vector for this party's own place, which is not sent; None if there is no such vector.
         """
         given = {place: vector for place, vector in vectors.items() if place != self.place}
         if given:
@@ -116,7 +116,7 @@ class Station:
         """Return this dominator's next sum of a kind with its own vector added; None while the sum is incomplete.
 
         Args:
-            own: That vector, from `share`; None, and None is returned: this party takes no such sum.
+            own: The own vector, from `share`. None: this party takes no such sum, and None is returned.
         """
         others = None if own is None else self.sums.take(kind)
         return None if own is None or others is None else others + own
@@ -125,25 +125,25 @@ class Station:
 class SegmentPhase(ABC):
     """A part of a segment that all parties begin at the same point and that ends when this party has done its share.
 
-    It then calls `Station.done`, once. Before this party has begun a phase, no frames of it come but partials for its
-    own sums, which wait in `Sums`.
+    It then calls `Station.done`, once. Before this party has begun a phase, the only frames of the phase are partials
+    for its own sums, which wait in `Sums`.
     """
 
     answer_kind: ClassVar[int] = -1
-    """Kind of the frames with which dominators answer; -1: none."""
+    """The kind of the dominators' answer frames. -1: no answers."""
 
     @abstractmethod
     def begin(self) -> None:
-        """Start the phase; it may end at once."""
+        """Start the phase, which may end at once."""
 
     @abstractmethod
     def pull(self) -> None:
-        """Use this party's own sums, as far as they are complete."""
+        """Use this party's complete own sums."""
 
     def answer(self, place: int, number: int, body: bytes | memoryview) -> None:
-        """Use what the dominator at `place` sends to everyone.
+        """Use the answer that the dominator at `place` sends to all parties.
 
         Raises:
-            PartyError: It is not due, or malformed.
+            PartyError: The answer is not due, or malformed.
         """
         raise RuntimeError("no dominator answers in this phase")

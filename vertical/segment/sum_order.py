@@ -1,9 +1,9 @@
-"""The order of every dominator's sums in a segment, which every party derives from the plan alone.
+"""The order of every dominator's sums in a segment. Every party derives it from the plan alone.
 
-Active party k takes, one after another, the sums of its updates, with a full pass before every epoch (SVRG) or before
-the first (SAGA), then the sum for its share of the evaluation's rows, and for k = 0 the evaluation's totals.
+Active party k takes the sums of its updates in order, with a full pass before every epoch (SVRG) or before the first
+epoch (SAGA), then the sum for its share of the evaluation's rows, and for k = 0 the evaluation's totals.
 
-In a segment that scores rows, every active party takes the sums of all rows instead, one piece of them after another.
+In a segment that scores rows, every active party takes the sums of all rows instead, piece by piece.
 """
 
 from collections.abc import Iterator
@@ -19,11 +19,11 @@ from vertical.segment.plan import SegmentPlan
 from vertical.transport.frames import Kind
 
 SUMS = (Kind.PARTIAL, Kind.SNAPSHOT_PARTIAL, Kind.EVALUATION, Kind.TOTALS, Kind.SCORES)
-# number of evaluation totals that are not counts of scores
+# the number of evaluation totals except counts of scores
 MARKS = 5
 # ranges of scores, each with a count per class
 BINS = 2048
-# most numbers of rows that are scored at once: a frame has at most half a MiB
+# maximum number of values of rows that are scored at once: a frame has at most half a MiB
 PIECE = 2**16
 
 
@@ -37,22 +37,22 @@ class Agenda:
         self.test_chunks = shares(plan.test_rows, len(plan.active))
         binned = len(plan.active) > 1 and plan.test_rows > 0 and make_objective(plan.problem, 0.0).classification
         self.totals = MARKS + 2 * BINS * binned + (plan.penalty != NO_PENALTY)
-        """Length of the evaluation's totals."""
+        """The length of the evaluation's totals."""
         first = plan.algorithm == SAGA and plan.start and plan.epochs > 0
         self.passes = plan.epochs if plan.algorithm == SVRG else int(first)
-        """Full passes of the segment."""
+        """The number of the segment's full passes."""
         self.barriers = plan.synchronous or plan.algorithm == SVRG
         """Whether every epoch ends with all its updates applied everywhere."""
         self.counts = [0 if plan.score else self.schedule.count(place) for place in range(len(plan.active))]
-        """Updates per epoch, by place."""
+        """The number of updates per epoch, by place."""
         piece = max(PIECE // plan.width, 1)
         starts = range(0, plan.rows if plan.score else 0, piece)
         self.pieces = [slice(start, min(start + piece, plan.rows)) for start in starts]
-        """The rows that are scored at once, in order."""
+        """The pieces of rows that are scored at once, in order."""
 
     @property
     def longest(self) -> int:
-        """A bound of the elements of every sum."""
+        """The maximum number of elements of a sum."""
         if self.plan.score:
             return self.plan.width * max(map(_count, self.pieces))
         return max(self.plan.width * (self.plan.rows + self.plan.test_rows), self.totals)
@@ -63,7 +63,7 @@ class Agenda:
             yield from self.schedule.batches(epoch, place)
 
     def total(self, kind: int, place: int) -> int:
-        """How many sums of a kind a place takes."""
+        """Return the number of sums of a kind that a place takes."""
         if kind == Kind.SCORES:
             return len(self.pieces)
         if kind == Kind.PARTIAL:
@@ -73,7 +73,7 @@ class Agenda:
         return int(self.plan.evaluate and (kind == Kind.EVALUATION or place == 0))
 
     def length(self, kind: int, place: int, number: int) -> int:
-        """Return how many elements a place's sum ``number`` of a kind has; they are counted from 0.
+        """Return the number of elements of a place's sum of a kind. Sums are counted from 0.
 
         Raises:
             IndexError: There is no such sum.
@@ -83,7 +83,7 @@ class Agenda:
         return self.totals if kind == Kind.TOTALS else self.plan.width * self._rows(kind, place, number)
 
     def _rows(self, kind: int, place: int, number: int) -> int:
-        """How many rows a sum is of."""
+        """Return the number of rows of a sum."""
         if kind == Kind.SCORES:
             return _count(self.pieces[number])
         length = _count(self.chunks[place])
@@ -95,17 +95,17 @@ class Agenda:
         return min(self.plan.batch_size or length, length - first)
 
     def length_at(self, place: int, position: int) -> int:
-        """Return how many elements the sum at a position has.
+        """Return the number of elements of the sum at a position.
 
         Args:
-            position: Among all sums that the place takes, of any kind, from 0.
+            position: The position among all sums of the place, of any kind, from 0.
 
         Raises:
             IndexError: There is no such sum.
         """
         if self.plan.score:
             return self.length(Kind.SCORES, place, position)
-        # SAGA's full pass comes before all updates, one of SVRG before those of each epoch
+        # SAGA has a full pass before all updates, SVRG a full pass before the updates of each epoch
         before, each = (0, 1) if self.plan.algorithm == SVRG else (self.passes, 0)
         epoch, within = divmod(position - before, self.counts[place] + each)
         if 0 <= epoch < self.plan.epochs and within >= each:

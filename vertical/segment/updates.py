@@ -1,4 +1,4 @@
-"""The updates of one party, dominator or collaborator (Algorithms 2 to 7): as they come, or in rounds."""
+"""The updates of a party, dominator or collaborator (Algorithms 2 to 7): asynchronous, or in rounds."""
 
 from collections import deque
 from functools import partial
@@ -16,10 +16,10 @@ Rows = NDArray[np.int64]
 
 
 class UpdatePhase(SegmentPhase):
-    """The updates between two barriers, or of the whole segment; `begin` starts the next stretch.
+    """The updates between two barriers, or of the whole segment. `begin` starts the next stretch.
 
     Args:
-        ends: For each stretch and place, the number of the segment's updates done at its end.
+        ends: The number of the segment's updates done at the end of each stretch, by place.
     """
 
     answer_kind = Kind.THETA
@@ -32,14 +32,14 @@ class UpdatePhase(SegmentPhase):
         self._batches = [station.agenda.batches(place) for place in places]
         self._stretches = iter(ends)
         self._ends = [0] * len(places)
-        # updates applied, by place, counted over the segment
+        # the number of applied updates in the segment, by place
         self._applied = [0] * len(places)
 
     def _read(self, place: int, number: int, expected: int, rows: Rows | None, body: bytes | memoryview) -> Array:
-        """The theta of a body; PartyError if none is due (``rows`` is None), or another, or one of another length."""
+        """Return a body's theta; raise PartyError if it is not due (also if ``rows`` is None) or of wrong length."""
         peer = self._active[place]
         if rows is None or number != expected:
-            raise PartyError(peer, f"it sent theta {number}, where {expected} is the next and is not due")
+            raise PartyError(peer, f"it sent theta {number}, but {expected} is the next and is not due")
         length = 8 * self._width * len(rows) if self._station.learns else 0
         if len(body) != length:
             raise PartyError(peer, f"its theta {number} has {len(body)} bytes, not the {length} of the batch")
@@ -58,10 +58,10 @@ class UpdatePhase(SegmentPhase):
 
 
 class Updates(UpdatePhase):
-    """Asynchronous updates: partials within window and skew, thetas applied as they come.
+    """Asynchronous updates: partials within window and skew, thetas applied when they arrive.
 
-    A party sends its partial of dominator a's update t, unasked, once it has applied theta (a, t - W); all it needs to
-    know is what it has applied itself. A dominator adds its own partial at the moment the sum is complete. The partials
+    A party sends its partial of dominator a's update t without a request as soon as it has applied theta (a, t - W). It
+    needs no information about other parties. A dominator adds its own partial when the sum is complete. The partials
     that become due in one turn of the loop are computed together, at its end.
     """
 
@@ -69,17 +69,17 @@ class Updates(UpdatePhase):
         super().__init__(station, ends, workers)
         self._tally, self._window, self._skew = station.tally, station.plan.window, station.plan.skew
         places = range(len(self._active))
-        # by place of the dominator, counted over the segment
+        # by the dominator's place, counted over the segment
         self._sent = [0] * len(places)  # partials; at this party's own place, sums taken
         self._answered = [0] * len(places)
         # partials under way: rows, and updates applied when they were computed (this dominator's, all)
         self._pending: list[deque[tuple[Rows, int, int]]] = [deque() for _ in places]
-        # where this stretch starts, and how many of its updates are left
+        # the stretch's first update, and the number of its remaining updates
         self._starts = [0] * len(places)
         self._left = 0
-        # smallest number of updates applied in this stretch, over the places that are not finished
+        # the minimum number of applied updates in this stretch, over the unfinished places
         self._least = 0
-        # partials that are due: place, number and rows
+        # the due partials: place, number and rows
         self._due: list[tuple[int, int, Rows]] = []
         self._scheduled = False
         # one partial at a time: waiting would gain nothing
@@ -136,7 +136,7 @@ class Updates(UpdatePhase):
         self._finish(self._mine, self._applied[self._mine], self._tally.applied)
 
     def _finish(self, place: int, applied: int, applied_of_all: int) -> None:
-        """Note that the next update of a place is applied, and schedule the partials that this allows."""
+        """Note that a place's next update is applied, and schedule the partials that become possible."""
         number = self._applied[place]
         self._tally.count(number - applied, self._tally.applied - applied_of_all)
         self._applied[place] = number + 1
@@ -157,7 +157,7 @@ class Updates(UpdatePhase):
             self._station.done()
 
     def _advance(self, place: int) -> None:
-        """Schedule the partials for a place that window and skew allow; threads start on them at once."""
+        """Schedule the partials for a place that window and skew allow. Threads start at once."""
         if place == self._mine:
             return
         end = self._applied[place] + self._window
@@ -179,7 +179,7 @@ class Updates(UpdatePhase):
                 self._workers.submit(place, partial(self._partials, number, rows), give)
 
     def _compute(self) -> None:
-        """Compute the partials that are due, and send them."""
+        """Compute and send the due partials."""
         self._scheduled = False
         due = self._due
         if not due:
@@ -195,7 +195,7 @@ class Updates(UpdatePhase):
         self._sums.contribute(Kind.PARTIAL, values, [(place, self._width * len(rows)) for place, _, rows in due])
 
     def _raise_least(self) -> bool:
-        """Recompute `_least`; returns whether it has grown."""
+        """Recompute `_least`, and return whether it has grown."""
         before = self._least
         progress = zip(self._applied, self._starts, self._ends, strict=True)
         self._least = min((applied - start for applied, start, end in progress if applied < end), default=before)
@@ -203,15 +203,15 @@ class Updates(UpdatePhase):
 
 
 class Rounds(UpdatePhase):
-    """Synchronous updates (VFB), in rounds within an epoch, for comparison; `begin` starts the next epoch.
+    """Synchronous updates (VFB), in rounds within an epoch, for comparison. `begin` starts the next epoch.
 
-    Round t evaluates the t-th batch of every active party at one point; then every party applies the updates in the
-    order of the active parties. A party whose slice has fewer batches takes no part in the epoch's last round.
+    Round t evaluates the t-th batch of every active party at one point. Then every party applies the updates in the
+    order of the active parties. A party whose slice has fewer batches skips the epoch's last round.
     """
 
     def __init__(self, station: Station, ends: list[list[int]], workers: Workers) -> None:
         super().__init__(station, ends, workers)
-        # this round: its places, in order; their rows; the thetas that have come, and those due; how many are applied
+        # this round: its places, in order; their rows; the arrived and the due thetas; the number of applied thetas
         self._in: list[int] = []
         self._rows: dict[int, Rows] = {}
         self._thetas: dict[int, Array] = {}
@@ -241,7 +241,7 @@ class Rounds(UpdatePhase):
         self.pull()
 
     def pull(self) -> None:
-        """Do all that can be done. A loop, as a party without peers completes every round at once."""
+        """Do all work that is possible. It is a loop, since a party without peers completes every round at once."""
         if self._proceeding or not self._in:
             return
         self._proceeding = True
@@ -259,7 +259,7 @@ class Rounds(UpdatePhase):
         self._station.done()
 
     def _open(self) -> None:
-        """Begin a round: compute all its partials now. At the end of the epoch `_in` becomes empty."""
+        """Begin a round by computing all its partials. At the end of the epoch `_in` becomes empty."""
         self._in = [place for place, end in enumerate(self._ends) if self._applied[place] < end]
         self._due = set(self._in) - {self._mine}
         self._next = 0
@@ -282,5 +282,5 @@ class Rounds(UpdatePhase):
         self._apply_theta(place, self._rows[place], self._thetas[place])
         self._station.note("apply", place, self._applied[place])
         self._applied[place] += 1
-        # stale by the updates of this round that are applied since its partials were computed
+        # its staleness is the number of this round's updates applied since its partials were computed
         self._station.tally.count(0, self._next)

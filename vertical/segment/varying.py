@@ -1,8 +1,8 @@
-"""Which parties' partial sums vary over the rows.
+"""Checks whether enough parties' partial sums vary over the rows.
 
-A masked sum of one party's varying partials and of constants shows that party's bare partials. The parties therefore
-tell each other, over the mesh, two facts about their partials; the server takes no part. The run ends before anything
-is summed if partials are shown while fewer parties than needed hide one another's.
+If only one party's partials vary and all others are constant, a masked sum shows that party's bare partials. The
+parties therefore exchange two flags about their partials over the mesh, without the server. The run ends before
+anything is summed if partials would be shown and too few parties hide each other's partials.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,38 +19,39 @@ from vertical.segment.plan import Holding, SegmentPlan
 from vertical.transport.frames import FinalError, PartyError
 
 FEWEST = 3
-"""The fewest parties whose partials must vary. An owner may demand more by ``fewest-parties``."""
-# A party hides others only if no value, with all values closer to it than this share of the range, has more of the rows
+"""The minimum number of parties whose partials must vary. ``fewest-parties`` may require more."""
+# A party hides other parties only if no value has more than this share of the rows, counting values within this share
+# of the range
 _MOST_ALIKE, _NEAR = 0.95, 1e-4
-# Differences below are rounding errors of partials, and too small in columns to train a weight
+# Smaller differences are rounding errors in partials, and too small in columns to train a weight
 _ROUNDING, _SMALL = 2.0**-40, 1e-6
-# Columns that are compared one by one
+# maximum number of columns that are compared one by one
 _MOST_COLUMNS = 4096
-# Rows that are compared after an update
+# maximum number of rows that are compared after an update
 _SAMPLE = 4096
-# With fewer rows, the weights alone decide: a single row cannot vary
+# With fewer rows the weights alone decide, since a single row cannot vary
 _FEW_ROWS = 20
 
 
 class Flags(IntFlag):
-    """What a party's partials are to the sums that they are in."""
+    """The effect of a party's partials on sums."""
 
     NONE = 0
     SHOWN = 1
-    """They differ between rows, so a sum shows them if nothing hides them."""
+    """The partials differ between rows, so a sum shows them if nothing hides them."""
     HIDES = 2
-    """They differ enough to hide the partials of another party."""
+    """The partials differ enough to hide another party's partials."""
 
 
 BOTH = Flags.SHOWN | Flags.HIDES
 
 
 def flags_of_values(values: Float64[np.ndarray, "n"], least: float = _ROUNDING) -> Flags:
-    """Compare one number of every row.
+    """Return the flags of one number of every row.
 
     Args:
         values: The numbers.
-        least: The smallest range of numbers that counts as a difference.
+        least: The minimum range of numbers that counts as a difference.
     """
     ordered = np.sort(values)
     spread = float(ordered[-1] - ordered[0]) if len(ordered) else 0.0
@@ -62,10 +63,10 @@ def flags_of_values(values: Float64[np.ndarray, "n"], least: float = _ROUNDING) 
 
 
 def flags_of_columns(features: Features) -> Flags:
-    """Compare the rows of some columns: together, by a fixed random weight for each, then column by column.
+    """Return the flags of columns: compare rows with a fixed random weight for each column, then column by column.
 
     Args:
-        features: (n, d), dense or sparse.
+        features: The (n, d) features, dense or sparse.
     """
     rows, columns = features.shape
     if not rows or not columns:
@@ -91,11 +92,11 @@ def flags_of_party(me: int, plan: SegmentPlan, holding: Holding, block: Block) -
         me: The party's index.
         plan: The segment's plan.
         holding: The party's data.
-        block: Its block, with the weights that the segment starts from.
+        block: The party's block, with the segment's initial weights.
 
     Returns:
-        For each number that a row has in partials one byte: its flags now, then, for each, once the block has been
-        updated.
+        A byte with the present flags of each number in a row's partials, then a byte with each number's flags after an
+        update of the block.
     """
     partials = block.partials().reshape(-1, plan.width)
     if plan.score:
@@ -120,7 +121,7 @@ def _both(one: Flags, other: Flags) -> Flags:
 
 
 def _flags_of_scores(values: Float64[np.ndarray, "n"], block: Block) -> Flags:
-    """Return the flags of partials that score rows, of which there may be one only."""
+    """Return the flags of partials that score rows. There may be a single row."""
     if not block.weights.any():
         return Flags.NONE
     return BOTH if len(values) < _FEW_ROWS or float(np.ptp(values)) > _ROUNDING else Flags.SHOWN
@@ -132,13 +133,13 @@ def check_start(plan: SegmentPlan, fewest: int, facts: Mapping[int, bytes]) -> b
     Args:
         plan: The segment's plan.
         fewest: The number of parties that must hide one another's partials.
-        facts: The bytes of each party, see `flags_of_party`.
+        facts: Each party's bytes, see `flags_of_party`.
 
     Returns:
         Whether no party's partials vary now.
 
     Raises:
-        PartyError: A party sent something else.
+        PartyError: A party sent malformed bytes.
         FinalError: Too few parties hide partials.
     """
     width = plan.width
@@ -153,8 +154,8 @@ def check_start(plan: SegmentPlan, fewest: int, facts: Mapping[int, bytes]) -> b
 class VariationWatch:
     """The flags of a linear block whose weights may become zero during a segment.
 
-    They follow from the columns that have weights. They are computed again only if other columns have weights, and
-    from a sample of the rows.
+    They depend on the columns with nonzero weights. They are computed again only if these columns change, from a sample
+    of the rows.
 
     Args:
         holding: The party's data.
@@ -185,10 +186,10 @@ Look = Callable[[], Flags]
 
 
 def check_flags(plan: SegmentPlan, fewest: int, flags: Mapping[int, Flags]) -> None:
-    """Check that no party's partials are shown while too few hide them.
+    """Check that no party's partials are shown while too few parties hide them.
 
-    Without SHOWN at any party there is nothing to hide. Nor is there if the only party with it is the only one that
-    sees sums: with ``update_passive`` every party computes sums from the thetas, otherwise only the active ones do.
+    If no party has SHOWN, there is nothing to hide. The same holds if the only party with SHOWN is the only party that
+    sees sums: with ``update_passive`` every party computes sums from the thetas, otherwise only active parties do.
 
     Args:
         plan: The segment's plan.
@@ -196,7 +197,7 @@ def check_flags(plan: SegmentPlan, fewest: int, flags: Mapping[int, Flags]) -> N
         flags: The flags of all parties, by party.
 
     Raises:
-        FinalError: There are fewer; names the first party that hides nothing.
+        FinalError: Too few parties hide partials. Names the first party that hides nothing.
     """
     viewers = set(plan.active) if plan.score or not plan.update_passive else set(range(plan.parties))
     shown = {party for party, flag in flags.items() if Flags.SHOWN in flag}
@@ -205,7 +206,7 @@ def check_flags(plan: SegmentPlan, fewest: int, flags: Mapping[int, Flags]) -> N
 
 
 def check_collaborators(plan: SegmentPlan, fewest: int, flags: Mapping[int, Flags]) -> None:
-    """Check a sum before anything of it is sent, as `check_flags`.
+    """Check a sum like `check_flags` before any part of it is sent.
 
     Args:
         plan: The segment's plan.
@@ -213,7 +214,7 @@ def check_collaborators(plan: SegmentPlan, fewest: int, flags: Mapping[int, Flag
         flags: The flags of all parties except the dominator.
 
     Raises:
-        FinalError: There are fewer; names the first party that hides nothing.
+        FinalError: Too few parties hide partials. Names the first party that hides nothing.
     """
     if any(Flags.SHOWN in flag for flag in flags.values()):
         _check_count(plan, fewest - 1, flags)
@@ -224,13 +225,13 @@ def _check_count(plan: SegmentPlan, fewest: int, flags: Mapping[int, Flags]) -> 
     if (count := len(flags) - len(silent)) >= fewest:
         return
     if plan.penalty != NO_PENALTY:
-        hint = "lower vfb2.penalty-weight, or take more parties"
+        hint = "lower vfb2.penalty-weight, or add parties"
     elif not plan.update_passive:
-        hint = "leave out vfb2.update-passive, or lower vfb2.active-parties to 1"
+        hint = "remove vfb2.update-passive, or lower vfb2.active-parties to 1"
     else:
-        hint = "give these parties columns that vary: check feature-columns, drop-columns and missing-values"
+        hint = "add varying columns at these parties: check feature-columns, drop-columns and missing-values"
     names = ", ".join(map(str, silent))
-    reason = f"its partial sums do not vary over the rows (nor do those of all parties {names})"
+    reason = f"its partial sums do not vary over the rows (all such parties: {names})"
     reason = reason if len(silent) > 1 else "its partial sums do not vary over the rows"
     parties = f"{len(flags)} parties" if len(flags) == plan.parties else f"the {len(flags)} parties that send"
     bare = f"they vary at {count} of {parties}, and masks hide them only if they vary at {fewest} or more"

@@ -1,4 +1,4 @@
-"""What computes a party's updates: the event loop, workers that sleep, which imitate a slower party, or threads."""
+"""The workers that compute a party's updates: the event loop, sleeping workers (an imitated slow party), or threads."""
 
 import asyncio
 import threading
@@ -14,29 +14,29 @@ Fail = Callable[[BaseException], object]
 
 
 class Workers:
-    """Do the jobs of each place in order. This class does them in the loop, as soon as a frame comes in."""
+    """Workers that do the jobs of each place in order. This class does them in the loop, when a frame arrives."""
 
     only_updates: ClassVar[bool] = True
     """Whether partials are computed in the loop, without these workers."""
 
     def submit(self, place: int, work: Callable[[], Result], finish: Callable[[Result], None]) -> None:
-        """Have `finish(work())` called, after all earlier jobs of the place.
+        """Schedule `finish(work())`, after all earlier jobs of the place.
 
         Args:
-            work: May run in a thread.
-            finish: Takes its result, and runs in the loop.
+            work: The computation, which may run in a thread.
+            finish: The function that takes the result, in the loop.
         """
         finish(work())
 
     def close(self) -> None:
-        """Drop the jobs that have not begun."""
+        """Drop the jobs that have not started."""
 
 
 class SleepingWorkers(Workers):
-    """Each update occupies one of `count` workers for `seconds`, asleep, before it is computed in the loop.
+    """Workers that sleep: each update occupies one of `count` workers for `seconds` before it runs in the loop.
 
-    A worker that wakes late (the loop sleeps in whole milliseconds) starts its next job as of the time it was due,
-    so the mean rate is exact.
+    If a worker wakes late (the loop sleeps in whole milliseconds), its next job counts from the time it was due, so the
+    mean rate is exact.
     """
 
     def __init__(self, seconds: float, count: int, fail: Fail) -> None:
@@ -48,7 +48,7 @@ class SleepingWorkers(Workers):
         self._closed = False
 
     def submit(self, place: int, work: Callable[[], Result], finish: Callable[[Result], None]) -> None:
-        # all jobs take equally long, so they end in the order they came
+        # all jobs have the same duration, so they end in their order
         end = max(self._loop.time(), heappop(self._free)) + self._seconds
         heappush(self._free, end)
         self._jobs.append((end, lambda: finish(work())))
@@ -73,7 +73,7 @@ class SleepingWorkers(Workers):
 
 
 class Threads(Workers):
-    """A pool of `count` threads; with `lock` they take turns, as sparse blocks, networks and SAGA require.
+    """A pool of `count` threads. With `lock` they take turns, as sparse blocks, networks and SAGA require.
 
     Without it a thread may read a block while another writes it: the paper's inconsistent reads.
     """
@@ -85,7 +85,7 @@ class Threads(Workers):
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="vertical")
         self._fail = fail
         self._lock = threading.Lock() if lock else nullcontext()
-        # by place, the jobs that are not finished: what is computed, and what takes the result; the first is under way
+        # the unfinished jobs by place: the computation, and the function that takes the result; the first is under way
         self._jobs: dict[int, deque[tuple[Callable[[], Any], Callable[[Any], None]]]] = defaultdict(deque)
         self._closed = False
 

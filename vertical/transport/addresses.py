@@ -1,4 +1,4 @@
-"""Where a party listens: a Unix socket on the same machine, TCP, or nowhere."""
+"""A party's address: a Unix socket on the same machine, TCP, or none."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from pathlib import Path
 from problems.files import LONGEST_SOCKET_PATH
 
 # Linux allows 107 bytes for a Unix socket's path; some systems allow 103
-# of a party that nobody can connect to
+# the kind of address of an unreachable party
 UNREACHABLE = "none"
 _ALLOWED = "unix:/path, tcp:host:port or none:party"
 
 
 @dataclass(frozen=True)
 class Address:
-    """One party's address.
+    """A party's address.
 
     Attributes:
-        kind: "unix", "tcp" or, where nobody can connect to the party, "none".
+        kind: "unix", "tcp" or, if the party is unreachable, "none".
         text: The socket's path, "host:port" (an IPv6 host in brackets), or the party's index.
     """
 
@@ -38,7 +38,7 @@ class Address:
             if len(self.text.encode()) >= LONGEST_SOCKET_PATH:
                 raise ValueError(
                     f"a Unix socket's path is shorter than {LONGEST_SOCKET_PATH} bytes, not {len(self.text.encode())}: "
-                    f"{self.text!r}; take a folder with a shorter path"
+                    f"{self.text!r}; use a folder with a shorter path"
                 )
         elif self.kind == "tcp":
             self._split()
@@ -50,7 +50,7 @@ class Address:
         """Read "unix:/path", "tcp:host:port" or "none:party".
 
         Raises:
-            ValueError: The text is none of them.
+            ValueError: The text is not an address.
         """
         kind, colon, rest = text.partition(":")
         if not colon:
@@ -62,12 +62,12 @@ class Address:
 
     @property
     def host(self) -> str:
-        """Host of a TCP address, without brackets."""
+        """The host of a TCP address, without brackets."""
         return self._split()[0]
 
     @property
     def port(self) -> int:
-        """Port of a TCP address."""
+        """The port of a TCP address."""
         return self._split()[1]
 
     def _split(self) -> tuple[str, int]:
@@ -75,11 +75,11 @@ class Address:
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
         elif ":" in host:
-            raise ValueError(f"an IPv6 host stands in brackets: tcp:[{host}]:{port}, not tcp:{self.text}")
+            raise ValueError(f"an IPv6 host needs brackets: tcp:[{host}]:{port}, not tcp:{self.text}")
         try:
             host.encode("idna")
         except UnicodeError as error:
-            raise ValueError(f"{host!r} is no host name: {error}") from error
+            raise ValueError(f"{host!r} is not a host name: {error}") from error
         if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
             raise ValueError(f"a TCP address is tcp:host:port with a port of 1 to 65535, not tcp:{self.text}")
         return host, int(port)
@@ -88,8 +88,8 @@ class Address:
 def free_port() -> int:
     """Return a free TCP port of 127.0.0.1.
 
-    For a minute the system gives it to no program that asks for any free port, since a connection that the server
-    closes first keeps it in the state TIME_WAIT; `listen` can take it.
+    For a minute the system does not assign it to programs that ask for any free port: a connection that the server
+    closes first keeps it in the state TIME_WAIT. `listen` can use it.
     """
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
         server.accept()[0].close()
@@ -97,10 +97,10 @@ def free_port() -> int:
 
 
 async def listen(address: Address, patience: float = 0.0) -> socket.socket:
-    """Return a listening, non-blocking socket; a socket file that nobody listens at any more is replaced.
+    """Return a listening, non-blocking socket. A socket file without a listener is replaced.
 
     Args:
-        patience: Seconds to wait for an address that somebody else holds.
+        patience: The seconds to wait for an address that is in use.
 
     Raises:
         OSError: The address is not available.
@@ -143,7 +143,7 @@ async def connect(address: Address) -> socket.socket:
     """Return a connected, non-blocking socket.
 
     Raises:
-        OSError: Nobody listens there.
+        OSError: No process listens at the address.
     """
     family, target = await _resolve(address)
     connection = socket.socket(family, socket.SOCK_STREAM)
@@ -176,7 +176,7 @@ def stop_listening(listener: socket.socket) -> None:
 
 
 def reason_of(error: OSError) -> str:
-    """Return the plain reason of a failure: asyncio adds addresses to an error's text, and a timeout has no text."""
+    """Return a failure's plain reason: asyncio adds addresses to an error's text, and a timeout has no text."""
     if isinstance(error.errno, int) and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or "nothing"
@@ -195,7 +195,7 @@ def _left_behind(path: str) -> bool:
 
 
 async def _resolve(address: Address, flags: int = 0) -> tuple[socket.AddressFamily, str | tuple[str, int]]:
-    """Return a socket's family, and its path or numeric address; only host names go to the resolver."""
+    """Return a socket's family, and its path or numeric address. The resolver gets only host names."""
     if address.kind == "unix":
         return socket.AF_UNIX, address.text
     host, port = address.host, address.port

@@ -1,7 +1,7 @@
 """TLS over a non-blocking socket, driven by the event loop's readiness callbacks.
 
-Unlike asyncio's TLS, it raises no exception for each read, and it keeps reading after a write has failed, so that what
-a peer sent before it closed is not lost.
+Unlike asyncio's TLS, it does not raise an exception for each read. It also keeps reading after a write has failed, so a
+peer's last bytes are not lost.
 """
 
 import asyncio
@@ -14,22 +14,22 @@ from typing import NamedTuple
 from vertical.transport.frames import FrameError
 
 _RECEIVE = 65536
-# largest content of one TLS record
+# maximum content of a TLS record
 _RECORD = 16384
 
 
 class Cause(Enum):
-    """Why a channel ended."""
+    """The cause of a channel's end."""
 
     CLOSED = auto()  # end of file, reset
-    UNTRUSTED = auto()  # the peer's certificate is not accepted here
-    REFUSED = auto()  # the peer does not accept ours
-    FOREIGN = auto()  # the other side does not speak TLS 1.3
+    UNTRUSTED = auto()  # this party does not accept the peer's certificate
+    REFUSED = auto()  # the peer does not accept this party's certificate
+    FOREIGN = auto()  # the other side does not use TLS 1.3
     FORGED = auto()  # bytes that no honest party sends
 
 
 class ConnectionLoss(NamedTuple):
-    """Why a channel ended, with a text for error messages."""
+    """The cause of a channel's end, with a text for error messages."""
 
     cause: Cause
     reason: str
@@ -39,11 +39,11 @@ _AT_END = ConnectionLoss(Cause.CLOSED, "its connection closed")
 
 
 class Channel:
-    """One TLS connection. Subclasses override `opened`, `received` and `lost`.
+    """A TLS connection. Subclasses override `opened`, `received` and `lost`.
 
     Args:
-        connection: Connected and non-blocking; the channel closes it.
-        name: The server name that a client sends, unencrypted; None on the side that accepted the connection.
+        connection: A connected, non-blocking socket. The channel closes it.
+        name: The server name that a client sends, unencrypted. None on the side that accepted the connection.
     """
 
     def __init__(self, connection: socket.socket, context: ssl.SSLContext, name: str | None) -> None:
@@ -51,18 +51,18 @@ class Channel:
         self._socket = connection
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        # `Door` also uses it as the key of what the context's callback reports
+        # also the key by which `Door` finds the reports of the context's callback
         self.tls = context.wrap_bio(self._incoming, self._outgoing, name is None, name)
-        # whether the handshake is done on this side, so that the peer's certificate is known
+        # whether the handshake is done on this side and the peer's certificate is known
         self.is_open = False
-        # encrypted bytes that the socket has not taken yet, and their number
+        # encrypted bytes that the socket has not accepted yet, and their number
         self._backlog: deque[bytes | memoryview] = deque()
         self.waiting = 0
-        # whether the socket has taken bytes of the backlog since the last tick of the mesh
+        # whether the socket has accepted bytes of the backlog since the last tick of the mesh
         self.took = False
         self.paused = False
         self._forged = False
-        # a write has failed; what the peer sent may still be read
+        # whether a write has failed; received bytes may still be read
         self._mute = False
         self.closed = False
         # ticks of the mesh since the last byte arrived, and whether bytes were written since the last tick
@@ -71,24 +71,24 @@ class Channel:
         self._loop.add_reader(connection.fileno(), self._readable)
 
     def opened(self) -> None:
-        """The handshake is done."""
+        """Handle the end of the handshake."""
 
     def received(self, chunk: bytes) -> None:
         """Take decrypted bytes.
 
         Raises:
-            FrameError: No honest party sends them; it ends the channel as forged.
+            FrameError: No honest party sends these bytes. The channel ends as forged.
         """
 
     def lost(self, loss: ConnectionLoss) -> None:
-        """Called when the channel has ended, and not by `close`.
+        """Handle the channel's end, unless `close` caused it.
 
         Args:
-            loss: Why; after forged bytes the channel can still be written to.
+            loss: The cause. After forged bytes the channel can still be written to.
         """
 
     def write(self, data: bytes) -> None:
-        """Encrypt and send; bytes that the socket does not take now are sent later."""
+        """Encrypt and send bytes. Bytes that the socket does not accept now are sent later."""
         if self._mute or self.closed:
             return
         self.spoke = True
@@ -102,10 +102,10 @@ class Channel:
         self._push()
 
     def note_room(self) -> None:
-        """Called when the socket has taken some of the bytes that waited."""
+        """React to the socket's acceptance of waiting bytes."""
 
     def pause(self, paused: bool) -> None:
-        """Stop or go on reading from the peer, who can then send no more than the sockets' buffers take."""
+        """Pause or resume reading. While paused, the peer can only fill the sockets' buffers."""
         if self.closed or self._forged or paused == self.paused:
             return
         self.paused = paused
@@ -115,7 +115,7 @@ class Channel:
             self._loop.add_reader(self._socket.fileno(), self._readable)
 
     def close(self) -> None:
-        """End the connection at once; `lost` is not called."""
+        """End the connection at once, without a call of `lost`."""
         if self.closed:
             return
         self.closed = True
@@ -179,7 +179,7 @@ class Channel:
         if not self.is_open and not self.shake():
             return
         try:
-            # with nothing pending no whole record is left, and a read would cost an exception
+            # with nothing pending there is no complete record, and a read would raise an exception
             while self._incoming.pending and not self.closed:
                 if not (chunk := self.tls.read(_RECORD)):
                     self._end(_AT_END)
@@ -193,7 +193,7 @@ class Channel:
             self._end(ConnectionLoss(Cause.FORGED, str(error)))
 
     def shake(self) -> bool:
-        """Do a step of the handshake, which the client's side begins; True when it is done."""
+        """Do a step of the handshake, which the client begins. Return True when it is done."""
         try:
             self.tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -213,7 +213,7 @@ class Channel:
         if self.closed:
             return
         if loss.cause is Cause.FORGED:
-            # nothing more is read from the forger, but an abort may still be sent to it
+            # nothing more is read from the forging peer, but an abort may still be sent to it
             self._forged = True
             self._loop.remove_reader(self._socket.fileno())
         else:

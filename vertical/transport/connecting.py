@@ -1,7 +1,7 @@
-"""How the parties of a segment find one another: in each pair one listens and the other connects.
+"""Connections between the parties of a segment: in each pair one party listens and the other connects.
 
-A peer is identified by its certificate, never by what it says. A connection of a stranger, or of an earlier attempt at
-the segment, is closed and remembered for the error message; it does not fail the segment.
+A peer is identified only by its certificate. A connection of a stranger, or of an earlier attempt at the segment, is
+closed and noted for the error message. It does not fail the segment.
 """
 
 import asyncio
@@ -17,23 +17,23 @@ from vertical.transport.identity import client_context, fingerprint, server_cont
 from vertical.transport.links import Link, Owner
 from vertical.transport.notes import Notes
 
-# seconds between two attempts to connect, growing from the first to the last
+# the first and the longest pause between two attempts to connect, in seconds
 _FIRST_PAUSE, _LAST_PAUSE = 0.005, 0.2
-# seconds to retry an address that an ending attempt still holds, to wait until a connection is answered, and for
-# whoever connects to us to prove its identity
+# seconds to retry an address that an ending attempt still uses, to wait for an answer to a connection, and for a
+# connecting party to prove its identity
 _BIND_PATIENCE, _CONNECT_PATIENCE, _PROOF_PATIENCE = 0.5, 2.0, 1.0
 
 
 class Door(Owner):
-    """Listens and connects for one party.
+    """The object that listens and connects for a party.
 
     Args:
-        greeting: Body of this party's hello.
-        linked: Called with each link to a peer of this segment and the peer's hello; must set the link's owner.
-        refused: Called when joining has failed.
+        greeting: The body of this party's hello.
+        linked: A function of each link to a peer of this segment and the peer's hello. It must set the link's owner.
+        refused: A function that is called when joining has failed.
 
     Attributes:
-        notes: What was wrong with connections, for the error message.
+        notes: The faults of connections, for the error message.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Door(Owner):
         self._where = [str(one) if one.kind != UNREACHABLE else "the relay" for one in endpoint.addresses]
         self._own = endpoint.listen or endpoint.addresses[me]
         self._limits = endpoint.limits
-        # If not, a stranger's certificate ends the joining no sooner than a closed port.
+        # if not verbose, a stranger's certificate ends the joining no sooner than a closed port
         self._verbose = endpoint.verbose
         self._serial, self._greeting = serial, greeting
         self._linked, self._refused = linked, refused
@@ -63,16 +63,16 @@ class Door(Owner):
         self._server.sni_callback = self.notes.note_claim
         self._listener: socket.socket | None = None
         self._tasks: dict[int, asyncio.Task[None] | asyncio.Task[bool]] = {}
-        # connections, accepted or made, on which the peer's hello has not come
+        # connections, accepted or made, on which the peer's hello has not arrived
         self._pending: dict[Link, asyncio.TimerHandle] = {}
-        # the accepted ones among them that have not proved their identity, oldest first, and their hosts
+        # the accepted connections among them without proof of identity, oldest first, and their hosts
         self._unproven: dict[Link, str] = {}
-        # connections made by us: set when the link is greeted or lost
+        # the outcome of each connection made by this party, set when the link is greeted or lost
         self._outcomes: dict[Link, asyncio.Future[ConnectionLoss | None]] = {}
         self._verdict: bytes | None = None
 
     async def listen(self) -> None:
-        """Listen where this party does, if it can be reached; PartyError names this party when that fails."""
+        """Listen at this party's address if it has one; raise PartyError that names this party on failure."""
         if self._own.kind == UNREACHABLE:
             return
         try:
@@ -83,15 +83,15 @@ class Door(Owner):
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
     def dial(self, peer: int) -> None:
-        """Connect to a peer, again and again until it answers."""
+        """Connect to a peer, repeatedly until it answers."""
         if peer not in self._tasks:
             self._tasks[peer] = self._loop.create_task(self._dial(peer))
 
     def meet(self, peer: int, connection: socket.socket) -> None:
-        """Join a peer on a connection that the relay carries; there is no other to it.
+        """Join a peer on a connection through the relay, the only possible connection to it.
 
         Args:
-            connection: Non-blocking; the door closes it. The higher index begins the handshake.
+            connection: A non-blocking socket. The door closes it. The party with the higher index begins the handshake.
         """
         if peer < self._me:
             self._tasks[peer] = self._loop.create_task(self._meet(peer, connection))
@@ -99,7 +99,7 @@ class Door(Owner):
             self._link(connection, self._server, peer, self._limits.join)
 
     def condemn(self, verdict: bytes) -> None:
-        """Send the failure of the segment to all who are joining, now or later.
+        """Send the segment's failure to all parties that are joining, now or later.
 
         Args:
             verdict: The failure, from `PartyError.to_bytes`.
@@ -110,7 +110,7 @@ class Door(Owner):
                 link.say(Kind.ABORT, verdict)
 
     async def close(self) -> None:
-        """Stop listening and connecting; links that were handed over stay."""
+        """Stop listening and connecting. Links that were handed over stay open."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -118,7 +118,7 @@ class Door(Owner):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def stop(self) -> None:
-        """Close the listener and the connections not handed over."""
+        """Close the listener and the connections that were not handed over."""
         if self._listener is not None:
             self._loop.remove_reader(self._listener.fileno())
             stop_listening(self._listener)
@@ -141,9 +141,9 @@ class Door(Owner):
             pause = min(1.5 * pause, _LAST_PAUSE)
 
     async def _meet(self, peer: int, connection: socket.socket) -> bool:
-        """Do handshake and hellos on a connection we made; True when there is no need to connect again."""
-        self.notes.note(peer, f"{self._where[peer]} is connected but says nothing")
-        # whoever is met at the relay may come there later
+        """Do handshake and hellos on a connection made by this party. Return whether it needs no other connection."""
+        self.notes.note(peer, f"{self._where[peer]} is connected but silent")
+        # a peer that is met at the relay may arrive there later
         patience = self._limits.silence if self._addresses[peer].kind != UNREACHABLE else self._limits.join
         link = self._link(connection, self._client, peer, patience)
         outcome: asyncio.Future[ConnectionLoss | None] = self._loop.create_future()
@@ -161,7 +161,7 @@ class Door(Owner):
             self._refused(PartyError(peer, f"{loss.reason} (at {self._where[peer]})"))
             return True
         if loss.cause is Cause.REFUSED and link.is_open:
-            # the peer has proved its identity before it refused ours
+            # the peer has proved its identity before it refused this party's certificate
             words = f"party {peer} refuses its certificate"
             self._refused(PartyError(self._me, f"{words}: {loss.reason}", words))
             return True
@@ -182,7 +182,7 @@ class Door(Owner):
             try:
                 prepare(connection)
             except OSError:
-                # it has gone already
+                # the peer is gone already
                 connection.close()
                 continue
             host = source[0] if isinstance(source, tuple) else ""
@@ -193,9 +193,9 @@ class Door(Owner):
                 connection.close()
 
     def _make_room(self, host: str) -> bool:
-        """Whether one more connection may wait; if there are too many, the oldest without proof of identity is dropped.
+        """Return whether another connection may wait. If too many wait, drop the oldest without proof of identity.
 
-        If ``host`` has half of all places, its own oldest is dropped, so that no stranger can keep others out.
+        If ``host`` has half of all places, drop its own oldest connection, so a stranger cannot block other hosts.
         """
         most = 4 * len(self._addresses) + 16
         same = [link for link, other in self._unproven.items() if other == host]
@@ -207,7 +207,7 @@ class Door(Owner):
         return len(self._pending) < most
 
     def _link(self, connection: socket.socket, context: ssl.SSLContext, peer: int, patience: float) -> Link:
-        """A link to ``peer``, or to whoever has connected (-1), on which something must come within some seconds."""
+        """Return a link to ``peer``, or to an unknown client (-1), that must send bytes within ``patience`` seconds."""
         name = self.notes.own_name if context is self._client else None
         link = Link(connection, context, name, self, self._serial, self._limits.body, peer)
         self._pending[link] = self._loop.call_later(patience, self._tire, link, patience)
@@ -225,9 +225,9 @@ class Door(Owner):
         link.close()
 
     def _tire(self, link: Link, patience: float) -> None:
-        """Drop a connection on which nothing has come for too long."""
+        """Drop a connection that has been silent for too long."""
         link.close()
-        self.lost(link, ConnectionLoss(Cause.CLOSED, f"it said nothing for {patience:g} s"))
+        self.lost(link, ConnectionLoss(Cause.CLOSED, f"it was silent for {patience:g} s"))
 
     def opened(self, link: Link) -> None:
         """Identify the peer by its certificate, and greet it."""
@@ -251,7 +251,7 @@ class Door(Owner):
         """Hand a peer of this attempt over, or close its connection.
 
         Args:
-            serial: The peer's attempt; a later one than ours ends ours.
+            serial: The peer's attempt. If it is later than this party's attempt, this attempt ends.
         """
         if serial == self._serial:
             self._release(link)
@@ -265,10 +265,10 @@ class Door(Owner):
             self._refused(PartyError(link.peer, later))
 
     def lost(self, link: Link, loss: ConnectionLoss) -> None:
-        """Remember what was wrong with a connection that led to nothing; it is said of the peer if joining fails.
+        """Note the fault of a failed connection, for the error message if the peer never joins.
 
         Args:
-            loss: Why it ended. Forged bytes from a peer that has proved its identity end the segment.
+            loss: The cause of its end. Forged bytes from a peer that has proved its identity end the segment.
         """
         if loss.cause is Cause.FORGED and link.peer >= 0:
             self._refused(PartyError(link.peer, loss.reason))

@@ -1,4 +1,4 @@
-"""How a party reaches the others of a segment, when it gives up on them, and the delays that experiments inject."""
+"""A party's access to the other parties: addresses, certificates, time limits, and the delays of experiments."""
 
 import math
 from collections.abc import Sequence
@@ -10,16 +10,16 @@ from vertical.transport.identity import Identity
 
 @dataclass(frozen=True)
 class Limits:
-    """When a party gives up.
+    """The limits after which a party gives up.
 
     Attributes:
-        join: Seconds from `Mesh.join` until every peer must have joined.
-        beat: Seconds between two signs of life to a peer that is sent nothing else.
-        silence: Seconds without any byte from a peer after which it counts as failed. If a party's own loop is blocked
-            for longer, its peers name it as failed.
-        body: Largest body of a frame, bytes.
-        close: Seconds `Mesh.close` waits for the peers.
-        grace: Seconds that a broken connection waits for an abort that names the party that failed first.
+        join: The seconds from `Mesh.join` until every peer must have joined.
+        beat: The seconds between two heartbeats to a peer, if nothing else is sent.
+        silence: The seconds without a byte after which a peer counts as failed. If a party's own loop is blocked for
+            longer, its peers name it as failed.
+        body: The maximum body of a frame, in bytes.
+        close: The seconds that `Mesh.close` waits for the peers.
+        grace: The seconds to wait after a broken connection for an abort that names the party that failed first.
     """
 
     join: float = 10.0
@@ -41,9 +41,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Delays:
-    """Delay of a party's outgoing frames: one_way + jitter * U, U uniform on [0, 1), in seconds.
+    """The delay of a party's outgoing frames: one_way + jitter * U seconds, U uniform on [0, 1).
 
-    The frames of one link keep their order. Signs of life and aborts are not delayed.
+    The frames of a link keep their order. Heartbeats and aborts are not delayed.
     """
 
     one_way: float = 0.0
@@ -59,16 +59,17 @@ class Delays:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """How a party reaches the others.
+    """A party's access to the other parties.
 
     Attributes:
-        addresses: At which each party is reached, by index.
-        identity: Its own certificate and key.
-        certificates: (DER) of every party, by index.
-        authority: File of the authority (PEM) that must have signed them; None where each certificate is pinned.
-        limits: When it gives up on the others.
-        listen: Where this party listens; None: at its own of the addresses.
-        verbose: Whether failures are sent to the peers in full; else the public part of the reason.
+        addresses: The address of each party, by index.
+        identity: This party's certificate and key.
+        certificates: The certificate (DER) of each party, by index.
+        authority: The file of the authority (PEM) that must have signed the certificates. None: each certificate is
+            pinned.
+        limits: The party's time limits.
+        listen: The address where this party listens. None: its entry in ``addresses``.
+        verbose: Whether failures are sent to the peers in full. If not, only the public part of the reason is sent.
     """
 
     addresses: Sequence[Address]

@@ -1,4 +1,4 @@
-"""The private folders in which parties on one host meet, by Unix sockets."""
+"""The private folders for Unix sockets between parties on one host."""
 
 import contextlib
 import hashlib
@@ -11,7 +11,7 @@ from vertical.transport.addresses import Address
 
 
 def run_folder(salt: bytes) -> Path:
-    """Return the folder for the sockets of a run's parties on one host: a short path, the same for all of them.
+    """Return the folder for the sockets of a run's parties on one host: a short path, the same for all parties.
 
     Args:
         salt: The run's random bytes, which the server sends to all parties.
@@ -20,7 +20,7 @@ def run_folder(salt: bytes) -> Path:
 
 
 def host_mark() -> bytes:
-    """32 bytes, equal for two parties that can meet in a folder: same machine, same file system, same user."""
+    """Return 32 bytes that are equal for parties that can share a folder: same machine, file system and user."""
     base = socket_base().stat()
     boot = Path("/proc/sys/kernel/random/boot_id")
     machine = boot.read_text("ascii").strip() if boot.exists() else os.uname().nodename
@@ -29,10 +29,10 @@ def host_mark() -> bytes:
 
 @contextlib.contextmanager
 def sockets(address: Address) -> Iterator[None]:
-    """Provide a private folder for a Unix socket; the last party to leave removes it.
+    """Provide a private folder for a Unix socket. The last party to leave removes it.
 
     Raises:
-        PermissionError: A folder that is not private to this user is in its place.
+        PermissionError: The folder exists and is not private to this user.
     """
     if address.kind != "unix":
         yield
@@ -43,12 +43,12 @@ def sockets(address: Address) -> Iterator[None]:
         yield
     finally:
         marker.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # the others are still there
+        with contextlib.suppress(OSError):  # other parties still use the folder
             marker.parent.rmdir()
 
 
 def _enter(marker: Path) -> None:
-    """Create the marker, which keeps the folder from being removed, and the folder if it is missing."""
+    """Create the marker, which protects the folder from removal, and the folder if it is missing."""
     while True:
         try:
             make_private(marker.parent)

@@ -1,4 +1,4 @@
-"""Frames, which two parties send each other (a header of 15 bytes and a body), and the error that ends a segment.
+"""Frames between two parties (a header of 15 bytes and a body), and the error that ends a segment.
 
 Header, little-endian: length of the body (u32), serial of the segment (u32), kind (u8), active party (u16), update
 (u32).
@@ -13,14 +13,14 @@ from enum import IntEnum
 HEADER = struct.Struct("<IIBHI")
 HEADER_BYTES = HEADER.size
 _CULPRIT = struct.Struct("<i")
-# bytes of a reason on the wire
+# maximum bytes of a reason that is sent
 _LONGEST = 2000
-# the public reason of a failure whose own text may quote a party's data
-WITHHELD = "it failed: its own log says why"
+# the public reason of a failure whose full text may quote a party's data
+WITHHELD = "it failed: see its log"
 
 
 class Kind(IntEnum):
-    """What a frame is. The numbers are sent: never change one, and never reuse one that is free."""
+    """The kind of a frame. The numbers are sent: never change a number, and never reuse a free number."""
 
     # work of a segment
     PARTIAL = 1
@@ -38,7 +38,7 @@ class Kind(IntEnum):
     TERMS = 15
     VARIES = 20
     COUNT = 21
-    # the mesh's own
+    # control frames of the mesh
     HELLO = 240
     BEAT = 241
     DONE = 242
@@ -46,7 +46,7 @@ class Kind(IntEnum):
     RELAY = 244
 
 
-# kinds of this number and above are the mesh's own
+# kinds of this number and above are control frames of the mesh
 CONTROL = Kind.HELLO.value
 WORK_KINDS = frozenset(int(kind) for kind in Kind if kind < CONTROL)
 
@@ -57,13 +57,13 @@ class FrameError(ValueError):
 
 @dataclass(slots=True)
 class Frame:
-    """One message between two parties.
+    """A message between two parties.
 
     Attributes:
         kind: A number of `Kind`.
-        active: The active party it concerns, 0..65535.
-        update: Number of the update, 0..2^32 - 1.
-        body: Its content; bytes on arrival. A body to send is copied at once, so its memory may be reused.
+        active: The frame's active party, 0..65535.
+        update: The number of the update, 0..2^32 - 1.
+        body: The content, bytes on arrival. A body to send is copied at once, so its memory may be reused.
     """
 
     kind: int
@@ -98,9 +98,9 @@ class PartyError(RuntimeError):
     """A party's failure, known to every party of the segment.
 
     Attributes:
-        party: Index of the culprit; None where nobody in particular can be named.
-        reason: What happened, in words.
-        public: The part of the reason that may leave a party with its own file.
+        party: The index of the culprit. None if no single party can be named.
+        reason: The reason.
+        public: The part of the reason that may be sent by a party that reads its own file.
     """
 
     def __init__(self, party: int | None, reason: str, public: str | None = None) -> None:
@@ -114,10 +114,10 @@ class PartyError(RuntimeError):
 
     @classmethod
     def of(cls, error: BaseException, party: int) -> PartyError:
-        """Return the error itself if it names a culprit already, else one that wraps it.
+        """Return the error itself if it names a culprit, else an error that wraps it.
 
         Args:
-            party: At which it occurred, the culprit then.
+            party: The party at which the error occurred, the culprit by default.
         """
         if isinstance(error, PartyError):
             return error
@@ -127,11 +127,11 @@ class PartyError(RuntimeError):
         return failure
 
     def redact(self) -> PartyError:
-        """Return the error with the public part of its reason alone."""
+        """Return the error with only the public part of its reason."""
         return self if self.public == self.reason else PartyError(self.party, self.public)
 
     def to_bytes(self) -> bytes:
-        """Body of an ABORT frame; a reason of more than 2,000 bytes is cut."""
+        """Return the body of an ABORT frame. A reason of more than 2,000 bytes is cut."""
         reason = self.reason.encode(errors="replace")[:_LONGEST]
         return _CULPRIT.pack(-1 if self.party is None else self.party) + reason
 
@@ -139,10 +139,10 @@ class PartyError(RuntimeError):
     def from_bytes(cls, body: bytes, parties: int) -> PartyError:
         """Read an ABORT's body.
 
-        Line breaks, escape sequences and all else that cannot be printed is spelt out: the reason ends up in logs.
+        Line breaks, escape sequences and other unprintable characters are escaped, since the reason appears in logs.
 
         Raises:
-            ValueError: It is too short, or names no party of 0..parties-1.
+            ValueError: The body is too short, or names no party of 0..parties-1.
         """
         if len(body) < _CULPRIT.size:
             raise ValueError(f"an abort has at least {_CULPRIT.size} bytes, not {len(body)}")
@@ -155,4 +155,4 @@ class PartyError(RuntimeError):
 
 
 class FinalError(PartyError):
-    """A failure that each repetition of the attempt would bring again."""
+    """A failure that would recur in each further attempt."""

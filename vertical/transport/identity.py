@@ -1,4 +1,4 @@
-"""A party's certificate and key, and the TLS 1.3 contexts that accept its peers' certificates only."""
+"""A party's certificate and key, and TLS 1.3 contexts that accept only its peers' certificates."""
 
 import secrets
 import ssl
@@ -25,9 +25,9 @@ class Identity:
     """The certificate and key by which a party proves its identity to its peers.
 
     Attributes:
-        certificate: (DER) the one that the peers pin.
-        chain: (PEM) the certificate, then those between it and an authority.
-        key: (PEM, PKCS #8, not encrypted) the private key.
+        certificate: The certificate (DER) that the peers pin.
+        chain: The certificate (PEM), followed by the certificates between it and an authority.
+        key: The private key (PEM, PKCS #8, not encrypted).
     """
 
     certificate: bytes
@@ -39,14 +39,14 @@ class Identity:
 
     @classmethod
     def create(cls, name: str, *, days: int = 365) -> Self:
-        """Make a P-256 key with a certificate it signs itself, valid from a day ago (clocks differ).
+        """Return a new P-256 key with a self-signed certificate, valid from a day ago since clocks differ.
 
         Args:
-            name: Stands in the certificate, at most 40 characters of it; peers do not rely on it.
-            days: From now until the certificate ends.
+            name: The name in the certificate, cut to 40 characters. Peers do not rely on it.
+            days: The days from now until the certificate expires.
         """
         key = ec.generate_private_key(ec.SECP256R1())
-        # Of two certificates with one name, each would be tried as the other's issuer.
+        # with equal names, each certificate would be tried as the other's issuer
         label = f"{name[:40]} {secrets.token_hex(8)}"
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, label)])
         now = datetime.now(UTC)
@@ -69,21 +69,21 @@ class Identity:
 
     @classmethod
     def from_files(cls, certificate: str | Path, key: str | Path, password: bytes | None = None) -> Self:
-        """Read PEM files: the certificate with those between it and an authority, and its private key.
+        """Read PEM files: the certificate, with the certificates between it and an authority, and its private key.
 
         Raises:
-            ValueError: Not PEM, the key is another certificate's, or the certificate is not valid today.
+            ValueError: A file is not PEM, the key belongs to another certificate, or the certificate is not valid now.
         """
         try:
             chain = x509.load_pem_x509_certificates(Path(certificate).read_bytes())
         except ValueError as error:
-            raise ValueError(f"{certificate} holds no PEM certificate: {error}") from error
+            raise ValueError(f"{certificate} contains no PEM certificate: {error}") from error
         try:
             private = load_pem_private_key(Path(key).read_bytes(), password)
         except (ValueError, TypeError) as error:
-            raise ValueError(f"{key} holds no PEM private key this can read: {error}") from error
+            raise ValueError(f"{key} contains no readable PEM private key: {error}") from error
         if chain[0].public_key() != private.public_key():
-            raise ValueError(f"the key in {key} is not that of the first certificate in {certificate}")
+            raise ValueError(f"the key in {key} does not belong to the first certificate in {certificate}")
         first, last, now = chain[0].not_valid_before_utc, chain[0].not_valid_after_utc, datetime.now(UTC)
         if not first <= now <= last:
             raise ValueError(f"{certificate} is valid from {first} to {last}, which is not now ({now})")
@@ -98,50 +98,50 @@ class Identity:
         )
 
     def to_bytes(self) -> bytes:
-        """Key and certificates in PEM; a party must keep them secret."""
+        """Return key and certificates in PEM. A party must keep them secret."""
         return self.key + self.chain
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read what `to_bytes` gave.
+        """Read the result of `to_bytes`.
 
         Raises:
-            ValueError: It is something else.
+            ValueError: The bytes are not an identity.
         """
         key, end, chain = data.partition(_END)
         try:
             return cls._of(x509.load_pem_x509_certificates(chain), load_pem_private_key(key + end, None))
         except (ValueError, TypeError) as error:
-            raise ValueError(f"these {len(data)} bytes are no identity: {error}") from error
+            raise ValueError(f"these {len(data)} bytes are not an identity: {error}") from error
 
 
 def fingerprint(certificate: bytes) -> str:
-    """SHA-256 of a certificate (DER), hexadecimal."""
+    """Return the SHA-256 of a certificate (DER), in hexadecimal."""
     return sha256(certificate).hexdigest()
 
 
 def server_context(identity: Identity, peers: Sequence[bytes], authority: str | None = None) -> ssl.SSLContext:
-    """Return TLS 1.3 for the side that listens; the other must show a certificate that is vouched for.
+    """Return the TLS 1.3 context of the listening side. The other side must present a trusted certificate.
 
     Args:
-        peers: (DER) the certificates that vouch for themselves, where there is no authority.
-        authority: (PEM) the file of the one that vouches for all; None: there is none.
+        peers: The trusted certificates (DER), if there is no authority.
+        authority: The file of the trusted authority (PEM). None: no authority.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    # tickets would let a later connection skip the certificates
+    # with tickets a later connection could skip the certificates
     context.num_tickets = 0
     return _mutual(context, identity, peers, authority)
 
 
 def client_context(identity: Identity, peers: Sequence[bytes], authority: str | None = None) -> ssl.SSLContext:
-    """Return TLS 1.3 for the side that connects, with the same demands; it does not compare host names.
+    """Return the TLS 1.3 context of the connecting side, with the same requirements. Host names are not compared.
 
     Args:
-        peers: As for `server_context`.
-        authority: Likewise.
+        peers: The trusted certificates, see `server_context`.
+        authority: The file of the trusted authority, see `server_context`.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # a certificate is pinned whole, whatever host name it bears
+    # the entire certificate is pinned, so its host name does not matter
     context.check_hostname = False
     return _mutual(context, identity, peers, authority)
 
@@ -154,11 +154,11 @@ def _mutual(
     if authority is not None:
         context.load_verify_locations(cafile=authority)
     else:
-        # each pinned certificate vouches for itself, whoever signed it
+        # each pinned certificate is trusted, regardless of its signer
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         for peer in peers:
             context.load_verify_locations(cadata=peer)
-    # the ssl module reads keys from files only, so one exists for a moment
+    # the ssl module reads keys only from files, so a file exists for a moment
     with tempfile.TemporaryDirectory(prefix="vfl-") as folder:  # mode 0700
         path = Path(folder) / "identity.pem"
         path.touch(mode=0o600)

@@ -1,4 +1,4 @@
-"""A connection to one peer, cut into frames, each accepted once; and delays that experiments inject."""
+"""A connection to a peer, cut into frames that are accepted once, and the delays of experiments."""
 
 from __future__ import annotations
 
@@ -14,55 +14,55 @@ from vertical.transport.frames import CONTROL, HEADER, HEADER_BYTES, WORK_KINDS,
 
 
 class Owner:
-    """Receives the events of a link. A subclass leaves out those that it cannot get."""
+    """The receiver of a link's events. Subclasses override the events that they can get."""
 
     def opened(self, link: Link) -> None:
-        """The handshake is done; the peer's certificate is known."""
+        """Handle the end of the handshake, after which the peer's certificate is known."""
 
     def greeted(self, link: Link, serial: int, hello: bytes) -> None:
-        """The peer has sent its hello.
+        """Handle the peer's hello.
 
         Args:
-            serial: Of the segment that the peer is in, which may be another than ours.
+            serial: The serial of the peer's segment, which may differ from this party's.
             hello: The hello's body.
         """
 
     def work(self, peer: int, frame: Frame) -> None:
-        """A frame of the segment's work was accepted."""
+        """Handle an accepted frame of the segment's work."""
 
     def done(self, link: Link) -> None:
-        """The peer has sent its last frame."""
+        """Handle the peer's last frame."""
 
     def relayed(self, link: Link, party: int, body: bytes) -> None:
-        """The peer has sent bytes of a connection between two others, or between another and this party.
+        """Handle bytes of a relayed connection, between two other parties or between another party and this party.
 
         Args:
-            party: For whom they are, or from whom, see `vertical.transport.relay`.
-            body: Empty at the connection's end.
+            party: The destination or the source, see `vertical.transport.relay`.
+            body: The bytes. Empty at the connection's end.
 
         Raises:
-            FrameError: No such connection passes here.
+            FrameError: There is no such connection.
         """
 
     def aborted(self, link: Link, body: bytes) -> None:
-        """The peer has sent an abort.
+        """Handle the peer's abort.
 
         Args:
-            body: Not checked, for `PartyError.from_bytes`.
+            body: The unchecked body, for `PartyError.from_bytes`.
         """
 
     def note_room(self, link: Link) -> None:
-        """The peer has taken some of the bytes that waited for it."""
+        """React to the peer's acceptance of waiting bytes."""
 
     def lost(self, link: Link, loss: ConnectionLoss) -> None:
-        """The link has ended, and not by `close`."""
+        """Handle the link's end, unless `close` caused it."""
 
 
 class ReplayGuard:
-    """Accepts each (kind, active, update) of one sender once, in bounded memory.
+    """A filter that accepts each (kind, active, update) of a sender once, in bounded memory.
 
     For each (kind, active), at most `streams` of them, it keeps the highest update and a bit for each of the last
-    `width` ones. These may come in any order; an older one is refused, since it might be a repetition.
+    `width` updates. These may arrive in any order. Older updates are refused, since they might be repetitions.
     """
 
     def __init__(self, width: int = 1024, streams: int = 4096) -> None:
@@ -78,7 +78,7 @@ class ReplayGuard:
         """Note a frame.
 
         Raises:
-            FrameError: It is a repetition, too old to tell, or of one (kind, active) too many.
+            FrameError: The frame is a repetition, is too old to check, or has one (kind, active) too many.
         """
         window = self._windows.get(kind << 16 | active)
         if window is None:
@@ -99,13 +99,13 @@ class ReplayGuard:
 
 
 class Link(Channel):
-    """Frames to and from one peer.
+    """The frames to and from a peer.
 
     Args:
-        owner: May be replaced while the link lives.
-        serial: Of the segment; every frame carries it.
-        longest: Largest body, bytes.
-        peer: Index of the peer; -1 until its certificate is known.
+        owner: The receiver of events. It may be replaced while the link is open.
+        serial: The serial of the segment, which every frame carries.
+        longest: The maximum body, in bytes.
+        peer: The index of the peer; -1 until its certificate is known.
     """
 
     def __init__(
@@ -126,9 +126,9 @@ class Link(Channel):
         self.is_greeted = False
         self.is_done = False
         self.has_aborted = False
-        # work is accepted on the link that joins two parties, not on one that only carries an abort
+        # whether work is accepted: not on a link that only carries an abort
         self.works = False
-        # ticks of the mesh since the peer took a byte, while senders wait for it at the relay
+        # ticks of the mesh since the peer accepted a byte, while senders wait for it at the relay
         self.stuck = 0
         # the injected delay, if any
         self.delayed: Delayed | None = None
@@ -136,36 +136,36 @@ class Link(Channel):
         self._guard = ReplayGuard()
         # frames that wait for `flush`
         self._queue: list[bytes] = []
-        # pieces of a frame whose end has not arrived; how many bytes are there, and how many are needed
+        # pieces of an incomplete frame, the number of bytes that have arrived, and the number that is needed
         self._partial: list[bytes] = []
         self._have = self._need = 0
 
     def queue(self, data: bytes) -> bool:
-        """Keep a frame for the next `flush`; returns whether it is the first of them.
+        """Keep a frame for the next `flush`. Return whether it is the first such frame.
 
         Args:
-            data: From `pack`.
+            data: The result of `pack`.
         """
         self._queue.append(data)
         return len(self._queue) == 1
 
     def flush(self) -> None:
-        """Write what was queued, in one piece."""
+        """Write the queued frames in one piece."""
         if self._queue:
             data = b"".join(self._queue) if len(self._queue) > 1 else self._queue[0]
             self._queue.clear()
             self.write(data)
 
     def say(self, kind: Kind, body: bytes = b"") -> None:
-        """Send a frame of the mesh's own at once, after what is queued."""
+        """Send a control frame at once, after the queued frames."""
         self._queue.append(pack(self.serial, kind, 0, 0, body))
         self.flush()
 
     def greet(self, hello: bytes, verdict: bytes | None) -> None:
-        """Send the hello, and with it the failure if there is one, so that the peer does not count it as joined.
+        """Send the hello, and with it the failure if there is one, so the peer does not count this party as joined.
 
         Args:
-            verdict: The failure, from `PartyError.to_bytes`; None: there is none.
+            verdict: The failure, from `PartyError.to_bytes`. None: no failure.
         """
         self._queue.append(pack(self.serial, Kind.HELLO, 0, 0, hello))
         if verdict is not None:
@@ -214,7 +214,7 @@ class Link(Channel):
             self._need = need
 
     def _control(self, serial: int, kind: int, active: int, body: bytes) -> None:
-        """Handle a frame that is not plain work: one of the mesh's own, or a forged one."""
+        """Handle a frame that is not plain work: a control frame or a forged frame."""
         if kind == Kind.HELLO and not self.is_greeted:
             self.is_greeted = True
             self.owner.greeted(self, serial, body)
@@ -238,11 +238,11 @@ class Link(Channel):
         elif kind < CONTROL and kind not in WORK_KINDS:
             raise FrameError(f"it sends a frame of unknown kind {kind}")
         else:
-            raise FrameError(f"it sends a frame of kind {kind} where none may come")
+            raise FrameError(f"it sends an unexpected frame of kind {kind}")
 
 
 class Delayed:
-    """Holds a link's outgoing frames back, in their order (`Delays`)."""
+    """The delay line of a link's outgoing frames, which keep their order (`Delays`)."""
 
     def __init__(self, link: Link, delays: Delays, me: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -253,7 +253,7 @@ class Delayed:
         self._timer: asyncio.TimerHandle | None = None
 
     def queue(self, data: bytes) -> None:
-        """Have the link write `data` when its delay has passed and all earlier frames are written."""
+        """Schedule `data` for writing when its delay has passed and all earlier frames are written."""
         due = self._loop.time() + self._delays.one_way + self._delays.jitter * float(self._random.random())
         self._waiting.append((due, data))
         if self._timer is None:

@@ -1,8 +1,8 @@
 """The parties' direct connections during one segment: one TLS 1.3 connection for each pair.
 
 Every failure ends the segment at every party, with the culprit named. The party that sees it first sends an abort to
-all others, and each of them passes it on once. When a connection breaks, a party waits a moment for such an abort, so
-that a peer that left because of another party is not named itself.
+all other parties, and each of them forwards it once. When a connection breaks, a party waits a moment for such an
+abort: a peer that left because of another party must not be named itself.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ from vertical.transport.traffic import Hub
 
 
 class Mesh(Hub):
-    """This party's connections to all others in one segment.
+    """This party's connections to all other parties in a segment.
 
-    Create it inside the running event loop, `join`, then `send` and receive; at the end always `close`, also after an
+    Create it inside the running event loop, `join`, then `send` and receive. At the end always `close`, also after an
     error. Call all methods in the loop's thread.
 
     Args:
-        serial: Of the segment's attempt, 0..2^32 - 1; frames of another are refused.
-        hello: What every peer gets from `join`.
-        delays: Injected on this party's outgoing frames.
+        serial: The serial of the segment's attempt, 0..2^32 - 1. Frames of other attempts are refused.
+        hello: The bytes that every peer gets from `join`.
+        delays: The injected delays of this party's outgoing frames.
 
     Raises:
-        ValueError: The endpoint's lists do not fit one another or this party, or nobody can be reached.
+        ValueError: The endpoint's lists do not fit each other or this party, or no party can be reached.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class Mesh(Hub):
         self._change = asyncio.Event()
 
     async def join(self) -> dict[int, bytes]:
-        """Connect to every peer; returns each one's hello.
+        """Connect to every peer, and return each peer's hello.
 
         Raises:
             PartyError: A party never joined, has an unknown certificate or cannot listen, or any peer has failed.
-            RuntimeError: Called a second time.
+            RuntimeError: The mesh has joined already.
         """
         if self._ticker is not None or self._ended:
             raise RuntimeError("a mesh joins once; the next segment needs another")
@@ -94,11 +94,11 @@ class Mesh(Hub):
         return dict(sorted(self._hellos.items()))
 
     async def close(self) -> None:
-        """End the segment: announce that nothing more will come, and wait until every peer has announced the same.
+        """End the segment: announce the end of this party's frames, and wait for every peer's announcement.
 
-        After a failure, wait until every peer that can be reached knows of it. Either wait lasts at most
-        `Limits.close` and raises nothing, but the relay stays as long as others talk through it. If not all have joined
-        or the work is not done, call `abort` first.
+        After a failure, wait until every reachable peer knows of it. Either wait lasts at most `Limits.close` and
+        raises nothing, but the relay stays as long as other parties talk through it. If not all parties have joined or
+        the work is not done, call `abort` first.
         """
         if self._ended:
             return
@@ -138,12 +138,12 @@ class Mesh(Hub):
     def _expire(self) -> None:
         missing = [peer for peer in self._peers() if peer not in self._hellos]
         if self._relay.place in missing:
-            # whoever is met at the relay is missing for that reason
+            # peers that are met at the relay are missing because the relay is missing
             missing = [peer for peer in missing if not self._relay.meets(peer)]
         within, note = f"within {self._limits.join:g} s", self._door.notes.of(missing[0])
         alone = not self._hellos
         if alone and self._door.notes.distrusted:
-            words = f"no party joined party {self.me} {within}: somebody refused its certificate"
+            words = f"no party joined party {self.me} {within}: a peer refused its certificate"
             self.abort(PartyError(self.me, words))
         elif alone and len(missing) > 1:
             words = f"no party joined party {self.me} {within}"
@@ -204,7 +204,7 @@ class Mesh(Hub):
                 if peer != error.party and self._links[peer] is None and self._relay.reaches(peer):
                     self._door.dial(peer)
         self.failed.set_exception(error)
-        self.failed.exception()  # marks it as seen: no warning where nobody looks at it
+        self.failed.exception()  # marks the exception as seen, to avoid a warning
         self._held.clear()
         self._change.set()
 
@@ -212,11 +212,11 @@ class Mesh(Hub):
         return [link for link in self._links if link is not None and not link.closed] + list(self._others)
 
     def _beat(self) -> None:
-        """Send a sign of life where nothing was written, and check for one from every peer.
+        """Send a heartbeat on links without traffic, and check that every peer is alive.
 
-        Silence is counted in ticks, not seconds: a loop that was held up must first read what has arrived meanwhile.
-        What it wrote before that is too long ago to be a sign of life. The relay hears whether those who meet there
-        are alive, and goes on when it has nothing more to say itself.
+        Silence is counted in ticks, not seconds: a blocked loop must first read the bytes that have arrived. Its
+        earlier writes are too old to count as heartbeats. The relay monitors the parties that meet at it, and continues
+        after its own last frame.
         """
         now = self._loop.time()
         held_up, self._ticked = now - self._ticked > 1.5 * self._tick, now
@@ -230,12 +230,12 @@ class Mesh(Hub):
             if (held_up or not link.spoke) and not silent:
                 link.say(Kind.BEAT)
             link.spoke = False
-            # nothing is read from a party that waits until another takes its bytes
+            # nothing is read from a party that waits for another party to accept its bytes
             link.quiet = 0 if link.paused else link.quiet + 1
             link.stuck = link.stuck + 1 if self._relay.holds_up(link.peer) and not link.took else 0
             link.took = False
             if (link.stuck - 1) * self._tick >= self._limits.silence:
-                words = f"it has taken no byte for {self._limits.silence:g} s"
+                words = f"it has accepted no byte for {self._limits.silence:g} s"
                 self.abort(PartyError(link.peer, words))
                 return
             over = (link.quiet - 1) * self._tick >= self._limits.silence
@@ -266,11 +266,11 @@ class Mesh(Hub):
                     await self._change.wait()
 
     def _all_done(self) -> bool:
-        """Return whether every peer has announced that it sends no more, and so needs nothing more, or is gone."""
+        """Return whether every peer has announced its end, and therefore needs nothing more, or is gone."""
         return self._error is not None or all(link is None or link.closed or link.is_done for link in self._links)
 
     def _all_told(self) -> bool:
-        """Whether every peer but the culprit knows of the failure, or is gone; the relay tells those who meet there."""
+        """Return whether every peer except the culprit knows of the failure (perhaps from the relay) or is gone."""
         links = [link for link in (*self._links, *self._others) if link is not None]
         culprit = None if self._error is None else self._error.party
         aware = {self.me, culprit} | {link.peer for link in links if link.has_aborted or link.closed}

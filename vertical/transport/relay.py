@@ -1,8 +1,8 @@
-"""Two parties whom nobody can connect to meet at a third, the relay: both have connected to it, and it passes bytes on.
+"""The relay: a party that forwards bytes between two unreachable parties, which have both connected to it.
 
-Their connection is TLS from end to end, as between any two parties: the relay sees how many bytes pass, and when. On
-the links to the relay these bytes are the bodies of RELAY frames, whose header names the other party: on the way to the
-relay the one they are for, on the way from it the one they are from. An empty body is the connection's end.
+Their connection is TLS from end to end, as between any two parties: the relay sees only the number and times of bytes.
+On the links to the relay these bytes are the bodies of RELAY frames. The header names the other party: the destination
+on the way to the relay, the source on the way from the relay. An empty body is the connection's end.
 """
 
 import asyncio
@@ -14,24 +14,24 @@ from vertical.transport.addresses import UNREACHABLE, Address
 from vertical.transport.frames import FrameError, Kind, pack
 from vertical.transport.links import Link
 
-# most bytes of a frame
+# maximum bytes of a frame
 _CHUNK = 65536
-# most bytes that the relay keeps from one party for another that has not joined: who connects sends one message of the
+# maximum bytes that the relay keeps for a party that has not joined: a connecting party sends one message of the
 # handshake, and waits for the answer
 _MOST_KEPT = 16384
-# bytes that wait for a party at the relay, above which the relay stops to read from the parties that send them
+# number of waiting bytes for a party above which the relay stops reading from their senders
 _MOST_WAITING = 2**22
 
 
 class Tunnel:
-    """A connection to a peer that the relay carries.
+    """A connection to a peer through the relay.
 
     Args:
-        send: Called with bytes for the peer; b"" at the end.
-        most: Bytes at a time.
+        send: A function that takes bytes for the peer; b"" at the end.
+        most: The maximum number of bytes at a time.
 
     Attributes:
-        near: The socket of this party's link, as if it were connected to the peer's.
+        near: The socket of this party's link, as if it were connected to the peer's socket.
     """
 
     def __init__(self, send: Callable[[bytes], None], most: int) -> None:
@@ -40,12 +40,12 @@ class Tunnel:
         self.near, self._far = socket.socketpair()
         self.near.setblocking(False)
         self._far.setblocking(False)
-        # bytes that the link has not taken yet
+        # bytes that the link has not accepted yet
         self._backlog: deque[bytes | memoryview] = deque()
         self._loop.add_reader(self._far.fileno(), self._readable)
 
     def take(self, data: bytes) -> None:
-        """Give the link bytes of the peer; b"": these were the last."""
+        """Pass the peer's bytes to the link; b"" at the end."""
         if self._far.fileno() < 0:
             return
         self._backlog.append(data)
@@ -53,7 +53,7 @@ class Tunnel:
             self._writable()
 
     def close(self) -> None:
-        """End the connection at once; the peer is not told."""
+        """End the connection at once, without notice to the peer."""
         if (handle := self._far.fileno()) >= 0:
             self._loop.remove_reader(handle)
             self._loop.remove_writer(handle)
@@ -91,15 +91,15 @@ class Tunnel:
 
 
 class Relay:
-    """Who connects to whom, and this party's part in what is relayed: it meets others at the relay, or is the relay.
+    """The directions of connections, and this party's relayed connections: as the relay or through the relay.
 
     Args:
-        longest: Largest body of a frame, bytes.
-        links: The mesh's link to each peer, None before it has joined.
-        meet: Called with a peer and the connection on which it is met.
+        longest: The maximum body of a frame, in bytes.
+        links: The mesh's link to each peer. None before it has joined.
+        meet: A function of a peer and the relayed connection to it.
 
     Attributes:
-        place: The party that is the relay: of those that can be reached, the one of lowest index.
+        place: The relay's index: the lowest index of a reachable party.
 
     Raises:
         ValueError: No party can be reached.
@@ -116,19 +116,21 @@ class Relay:
     ) -> None:
         self._hidden = [address.kind == UNREACHABLE for address in addresses]
         if all(self._hidden):
-            raise ValueError(f"at least one of {len(addresses)} parties can be reached: where would the others meet?")
+            raise ValueError(
+                f"no address of {len(addresses)} parties can be reached; at least one party must be reachable"
+            )
         self.place = self._hidden.index(False)
         self._me, self._serial, self._most = me, serial, min(longest, _CHUNK)
         self._links, self._meet = links, meet
         self._tunnels: dict[int, Tunnel] = {}
         # frames for parties that have not joined, by source and destination
         self._kept: dict[tuple[int, int], bytes] = {}
-        # the relay reads no more from these sources until the destination has taken bytes
+        # the relay does not read from these sources until the destination has accepted bytes
         self._held_up: set[tuple[int, int]] = set()
         self._failed = False
 
     def connects(self, peer: int) -> bool:
-        """Whether this party connects to a peer, and does not wait for it: the higher index does, or who is hidden."""
+        """Return whether this party connects to a peer: the higher index connects, or the unreachable party."""
         return self.reaches(peer) and (peer < self._me or self._hidden[self._me])
 
     def reaches(self, peer: int) -> bool:
@@ -145,16 +147,16 @@ class Relay:
         return self.relays(self._me, peer)
 
     def is_needed(self) -> bool:
-        """Return whether others meet at this party, and one of them has not sent its last frame."""
+        """Return whether other parties meet at this party and have not all sent their last frames."""
         links = [link for link, hidden in zip(self._links, self._hidden, strict=True) if hidden and link is not None]
         return self._me == self.place and len(links) > 1 and any(not (link.is_done or link.closed) for link in links)
 
     def depends_on(self, peer: int) -> bool:
-        """Return whether a peer is the relay of connections of this party on which more is to come."""
+        """Return whether a peer relays unfinished connections of this party."""
         return peer == self.place and any(not link.is_done for link in self._tunnelled_links())
 
     def welcome(self, peer: int) -> None:
-        """Do what had to wait for a peer: connect to others through it, or pass on what was kept for it."""
+        """Connect to other parties through a joined peer, or forward the frames that were kept for it."""
         if peer == self.place:
             for other in filter(self.meets, range(self._me)):
                 self._open(other)
@@ -165,21 +167,21 @@ class Relay:
         """Handle a RELAY frame.
 
         Args:
-            peer: Who sent it.
-            other: For whom it is if this party is the relay, else from whom.
-            body: Empty at the connection's end.
+            peer: The sender.
+            other: The destination if this party is the relay, else the source.
+            body: The bytes. Empty at the connection's end.
 
         Raises:
-            FrameError: No honest party sends it.
+            FrameError: No honest party sends this frame.
         """
         if len(body) > self._most:
-            raise FrameError(f"it sends {len(body)} bytes of a connection at once; the most are {self._most}")
+            raise FrameError(f"it sends {len(body)} bytes of a connection at once; the maximum is {self._most}")
         if self._me == self.place and self.relays(peer, other):
             self._pass(peer, other, body)
         elif peer == self.place and self.meets(other):
             if body and other not in self._tunnels:
                 if other < self._me:
-                    raise FrameError(f"it brings an answer of party {other}, which was not asked")
+                    raise FrameError(f"it forwards an answer of party {other}, which was not asked")
                 self._open(other)
             if other in self._tunnels:
                 self._tunnels[other].take(body)
@@ -187,10 +189,10 @@ class Relay:
             raise FrameError(f"it sends bytes of a connection with party {other}, which does not pass here")
 
     def lose(self, peer: int) -> bool:
-        """Note that the link to a peer has ended, and end what passed through it.
+        """Note that the link to a peer has ended, and end the connections through it.
 
         Returns:
-            Whether a connection has ended with it on which more was to come.
+            Whether an unfinished connection has ended with it.
         """
         if self._me == self.place:
             self._held_up = {pair for pair in self._held_up if peer not in pair}
@@ -201,27 +203,27 @@ class Relay:
         elif peer == self.place:
             carried = self._tunnelled_links()
             for link in carried:
-                # no event of its own: who broke it is the relay
+                # no separate event: the relay broke the connection
                 link.close()
             self.close()
             return any(not link.is_done for link in carried)
         return False
 
     def release(self, peer: int) -> None:
-        """Read again from the parties whose bytes a peer has taken."""
+        """Resume reading from the parties whose bytes a peer has accepted."""
         link = self._links[peer]
         if self.holds_up(peer) and link is not None and link.waiting <= _MOST_WAITING // 2:
             self._held_up = {pair for pair in self._held_up if pair[1] != peer}
             self._resume()
 
     def fail(self) -> None:
-        """Read from all parties again, to get their aborts. Bytes for a party that takes none are dropped from now."""
+        """Resume reading from all parties, to get their aborts. From now on, bytes for blocked parties are dropped."""
         self._failed = True
         self._held_up.clear()
         self._resume()
 
     def holds_up(self, peer: int) -> bool:
-        """Return whether others wait until a peer takes their bytes."""
+        """Return whether other parties wait for a peer to accept their bytes."""
         return any(to == peer for _, to in self._held_up)
 
     def _resume(self) -> None:
@@ -231,7 +233,7 @@ class Relay:
                 link.pause(False)
 
     def close(self) -> None:
-        """End the connections that the relay carries."""
+        """End the relayed connections."""
         for tunnel in self._tunnels.values():
             tunnel.close()
 

@@ -1,4 +1,4 @@
-"""Frames of work on a mesh's links, out and in; those of one turn of the loop are written in one piece."""
+"""Frames of work on a mesh's links, out and in. Outgoing frames of one turn of the loop are written in one piece."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ Handler = Callable[[int, Frame], None]
 
 @dataclass(slots=True)
 class Counters:
-    """Frames of work that one party has sent and received, and their bytes with headers, without TLS's."""
+    """A party's sent and received frames of work, and their bytes, including headers but not TLS overhead."""
 
     frames_sent: int = 0
     frames_received: int = 0
@@ -26,8 +26,8 @@ class Hub(Owner, ABC):
     """The part of a mesh that sends and receives frames of work.
 
     Attributes:
-        failed: Gets the PartyError as soon as a failure of any party is known here.
-        counters: Frames and bytes so far.
+        failed: A future that gets the PartyError as soon as this party knows of any failure.
+        counters: The frames and bytes so far.
     """
 
     def __init__(self, me: int, parties: int, serial: int, limits: Limits) -> None:
@@ -41,21 +41,21 @@ class Hub(Owner, ABC):
         self._limits = limits
         # the link to each peer
         self._links: list[Link | None] = [None] * parties
-        # whether all have joined, and whether this party has announced that it sends no more
+        # whether all parties have joined, and whether this party has announced its last frame
         self._complete = False
         self._closing = False
         # links with frames queued in this turn of the loop
         self._dirty: list[Link] = []
-        # frames that came before a handler could take them
+        # frames that arrived before a handler was set
         self._held: list[tuple[int, Frame]] = []
         self._holding = True
         self._on_frame: Handler | None = None
 
     @property
     def on_frame(self) -> Handler | None:
-        """Called in the loop's thread with (peer, frame) for each accepted frame, once all have joined.
+        """The handler, called in the loop's thread with (peer, frame) for each accepted frame once all have joined.
 
-        Frames that arrive earlier wait. An exception that it raises fails the segment.
+        Earlier frames wait. If the handler raises an exception, the segment fails.
         """
         return self._on_frame
 
@@ -67,12 +67,12 @@ class Hub(Owner, ABC):
             self._loop.call_soon(self._release)
 
     def send(self, to: int, frame: Frame) -> None:
-        """Send a frame to one peer, unless the segment has failed or the peer has closed. Never blocks.
+        """Send a frame to a peer, unless the segment has failed or the peer has closed. Never blocks.
 
         Raises:
-            ValueError: No such peer, a kind that is the mesh's own, a number too large for the header, or a body
-                longer than the limit.
-            RuntimeError: Before `join` has returned, or after `close`.
+            ValueError: The peer does not exist, the kind is a control frame's, a number is too large for the header, or
+                the body is longer than the limit.
+            RuntimeError: `join` has not returned yet, or `close` was called.
         """
         if not 0 <= to < self.parties or to == self.me:
             raise ValueError(f"party {self.me} of {self.parties} has no peer {to}")
@@ -82,7 +82,7 @@ class Hub(Owner, ABC):
         """Send a frame to every peer.
 
         Raises:
-            ValueError, RuntimeError: As for `send`.
+            ValueError, RuntimeError: See `send`.
         """
         data = self._pack(frame)
         for peer in range(self.parties):
@@ -94,7 +94,7 @@ class Hub(Owner, ABC):
         """End the segment: send every peer the failure, and fail here.
 
         Args:
-            error: The failure; if there is one already, this one is ignored.
+            error: The failure. It is ignored if the segment has failed already.
         """
 
     def _pack(self, frame: Frame) -> bytes:
@@ -110,7 +110,7 @@ class Hub(Owner, ABC):
             return
         link = self._links[to]
         if link is None or not self._complete or self._closing:
-            raise RuntimeError(f"party {self.me} sends after join() and before close() only")
+            raise RuntimeError(f"party {self.me} sends only after join() and before close()")
         if link.closed:
             return
         counters = self.counters
@@ -129,7 +129,7 @@ class Hub(Owner, ABC):
         self._dirty.clear()
 
     def work(self, peer: int, frame: Frame) -> None:
-        """Take an accepted frame; it is ignored once this party has failed or is closing."""
+        """Take an accepted frame. It is ignored once this party has failed or is closing."""
         if self._error is not None or self._closing:
             return
         counters = self.counters
@@ -147,7 +147,7 @@ class Hub(Owner, ABC):
             self.abort(PartyError.of(error, self.me))
 
     def _release(self) -> None:
-        """Deliver the frames that were held."""
+        """Deliver the waiting frames."""
         handler = self._on_frame
         if handler is None:
             return

@@ -56,10 +56,10 @@ def make_module(name: str, columns: int, width: int, seed: int) -> Module:
         seed: The seed of torch's generator while the factory runs.
 
     Raises:
-        NetworkError: The factory cannot be imported or fails, or its module does not map (b, d) to (b, k). The module is
-            random or depends on the batch, as with dropout and batch norm. Partials and updates would use different
-            functions. It has or draws more state than its trained parameters, which alone are kept. Its function does
-            not depend on the seed, so the first sums would reveal columns to every party.
+        NetworkError: The factory cannot be imported or fails. Or its module does not map (b, d) to (b, k). Or the
+            module is random or depends on the batch, as with dropout and batch norm: partials and updates would then
+            use different functions. Or it has or draws more state than its trained parameters, which alone are kept.
+            Or its function does not depend on the seed, so the first sums would reveal columns to every party.
     """
     factory = import_named(name, _unfit)
     if isinstance(factory, BuiltinFunctionType) or (isclass(factory) and not issubclass(factory, nn.Module)):
