@@ -45,7 +45,7 @@ def device_of(training: TrainingSettings) -> torch.device:
         ValueError: The run asks for CUDA, which is not available.
     """
     if training.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device: got 'cuda', but PyTorch sees no CUDA device here; allowed: auto, cpu; remove device")
+        raise ValueError("device: remove device (got 'cuda', but PyTorch sees no CUDA device here; allowed: auto, cpu)")
     wanted = "cuda" if training.device == "auto" and torch.cuda.is_available() else training.device
     return torch.device("cpu" if wanted == "auto" else wanted)
 

@@ -180,7 +180,9 @@ def test_a_site_without_any_cell_of_a_column(tmp_path: Path) -> None:
     for table in tables:
         table["seen"] = None
     told = refused(tmp_path / "none", files(tmp_path, tables), keys)
-    assert states(told, "handshake: columns: got 'seen' with fewer than 10 cells that are not missing, allowed: 10 cells")
+    assert states(
+        told, "handshake: columns: got 'seen' with fewer than 10 cells that are not missing, allowed: 10 cells"
+    )
     tables[1]["seen"] = 3.5
     tables[2]["seen"] = "1970-01-01"
     told = refused(tmp_path / "clash", files(tmp_path, tables), keys)

@@ -61,7 +61,9 @@ def test_columns_that_are_no_features_are_named_at_once(tmp_path: Path) -> None:
     columns = rows_of(40) | {"second_id": [f"p{n}" for n in range(40)], "gap": [None] + [1.0] * 39}
     with pytest.raises(DataError) as caught:
         table(tmp_path, columns)
-    assert "column 'second_id': got a column that looks like an id, allowed: features; list the column" in spell(caught.value)
+    assert "column 'second_id': got a column that looks like an id, allowed: features; list the column" in spell(
+        caught.value
+    )
     assert "column 'gap': got 1 of 40 cells missing" in spell(caught.value)
 
 

@@ -212,7 +212,9 @@ def test_what_may_stand_for_missing_values_is_warned_of(tmp_path: Path, caplog: 
 
 def test_a_name_that_occurs_twice(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("age,job,age,label\n" + "1,a,2,0\n3,b,4,1\n" * 20)
-    with refuses(DataError, r"t\.csv: got column 'age' more than once, allowed: different names; rename the other columns"):
+    with refuses(
+        DataError, r"t\.csv: got column 'age' more than once, allowed: different names; rename the other columns"
+    ):
         load(DataSpec(dataset="csv", data_dir=str(tmp_path)), 2)
 
 
