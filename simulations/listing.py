@@ -106,5 +106,10 @@ def _describe(experiment: Mapping[str, Any]) -> str:
     return f"{experiment['title']} ({origin}; {', '.join(experiment['datasets'])}; minutes: {minutes})"
 
 
-if __name__ == "__main__":
+def write() -> None:
+    """Write the lines to the file again."""
     FILE.write_text(json.dumps(collect(), indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    write()
