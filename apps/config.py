@@ -118,12 +118,14 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
         known |= {algorithm.table: algorithm.settings} if algorithm.table else {}
         flat = add_settings(flat, strategy, algorithm)
     keys = allowed_values(known_fields(known))
-    problems = [_unknown_key(key, keys) for key in flat if key not in keys]
+    # an unknown strategy may have any table
+    own = {key for key in flat if algorithm is None and key.partition(".")[0] not in known and "." in key}
+    problems = [*faults, *(_unknown_key(key, keys) for key in flat if key not in keys and key not in own)]
     flat = {**flat, **_without_auto(flat, algorithm)}
     parts = {model: _parse(model, "", flat, keys, problems) for model in _COMMON}
     tables = {name: _parse(model, f"{name}.", flat, keys, problems) for name, model in known.items()}
     if problems or algorithm is None:
-        raise ConfigError.join([*problems, *faults])
+        raise ConfigError.join(problems)
     run: RunSettings = parts[RunSettings]
     training: TrainingSettings = parts[TrainingSettings]
     data = parts[DataSettings]
@@ -194,7 +196,9 @@ def _row_of(strategy: Scalar) -> tuple[Algorithm | None, list[ConfigError]]:
 def _without_auto(flat: Mapping[str, Scalar], row: Algorithm | None) -> dict[str, Scalar]:
     """The model, number type, step and scale for the data set and strategy, where the config has none or "auto"."""
     own = {**_AUTO, **_AUTO_OF.get(flat.get("dataset", ""), {})}
-    if row is not None:
+    if row is None:
+        own["learning-rate"] = ADAM_STEP  # "auto" is not a fault if the strategy is unknown
+    else:
         dataset = str(flat.get("dataset", ""))
         if row.sites.hold_columns and (dataset in TABLES or is_hub(dataset)):
             own["scale"] = "range"
@@ -208,13 +212,15 @@ def _parse(
     model: type[Settings], prefix: str, flat: Mapping[str, Scalar], keys: dict[str, str], problems: list[ConfigError]
 ) -> Any:
     names = {prefix + kebab(name): kebab(name) for name in model.model_fields}
+    listed = not prefix or prefix.removesuffix(".") in _TABLES
     try:
         return model.model_validate({names[key]: value for key, value in flat.items() if key in names})
     except ValidationError as error:
         # A key that takes a number or a word has one error for each; a key left at its default has its Python name.
         found = {prefix + kebab(str(detail["loc"][0])): detail["input"] for detail in error.errors()}
         problems += [
-            ConfigError(key, got=repr(got), allowed=keys[key], hint=list_hint("keys")) for key, got in found.items()
+            ConfigError(key, got=repr(got), allowed=keys[key], hint=list_hint("keys") if listed else f"change {key}")
+            for key, got in found.items()
         ]
         return None
 

@@ -116,6 +116,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "select-by": st.just(""),  # needs validation rows, and the next key needs it
         "patience": st.just(0),
         "threshold-at": st.just(""),  # likewise, and not for every strategy, as the next
+        "calibration": st.just("none"),  # likewise
         "site-metrics": st.just(False),
         "site-metrics-every": st.just(0),  # needs the key above
         "vfb2.score-run": st.just(""),  # leaves one round only
@@ -314,3 +315,9 @@ def test_all_wrong_keys_are_named_at_once() -> None:
 def test_a_table_of_another_strategy_is_checked_too() -> None:
     with refuses(ConfigError, re.escape("fedx.gamma: got 7.0")):
         parse_run_config({"strategy": "local-sgd", "fedx.gamma": 7.0})
+
+
+def test_an_unknown_strategy_is_the_only_fault_of_its_own_keys() -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_run_config({"strategy": "fedy9", "learning-rate": "auto", "fedy9.rate": 1.0, "seed": -1})
+    assert [error.value.key, *(each.key for each in error.value.also)] == ["strategy", "seed"]

@@ -77,11 +77,13 @@ ROWS = [
     ),
     # files of a data set
     Row("no files", run('dataset="csv"'), ("data-dir", "nothing", "'csv' is read from files", "docs/data.md")),
-    Row("no such folder", run(FILES), ("data-dir", "{tmp}/data', which does not exist", "a file", "set data-dir")),
+    Row(
+        "no such folder", run(FILES), ("data-dir", "{tmp}/data', which does not exist", "existing file", "set data-dir")
+    ),
     Row(
         "file where a folder is needed",
         run(f'{TINY} dataset="cifar10" data-dir="{{tmp}}/a.bin"'),
-        ("data-dir", "{tmp}/a.bin', which is a file", "the folder", "set data-dir to it"),
+        ("data-dir", "{tmp}/a.bin', which is a file", "the folder", "set data-dir to that folder"),
         {"a.bin": "x"},
     ),
     Row(
