@@ -104,7 +104,7 @@ def _refuse(got: str) -> InputError:
 def _unknown(strategy: str) -> ConfigError:
     known_as = _ALSO.get(strategy.lower())
     names = list(dict.fromkeys([*ALGORITHMS, *(one.name for one in plugins(ROWS)), ROW_FORM]))
-    way_out = f"set strategy to {known_as!r}" if known_as else "list all strategies with `florilegium list strategies`"
+    way_out = f"its name here is {known_as!r}" if known_as else "`florilegium list strategies` explains them"
     allowed = ", ".join(names) + did_you_mean(known_as or strategy, names)
     return ConfigError("strategy", got=repr(strategy), allowed=allowed, hint=way_out)
 

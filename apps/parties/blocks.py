@@ -99,7 +99,7 @@ def read_block(node: Mapping[str, Any], score_run: str, problem: str, place: tup
     path = SiteConfig.of(node).vertical.block or client_folder(base, token, party) / _NAME
     if not path.is_file():
         got, where = f"{str(path)!r}, which does not exist", f"in the node config's {STATE_DIR}, or at its {BLOCK}"
-        allowed = f"the party's block of the run {score_run!r}, {where}"
+        allowed = f"its block of the run {score_run!r}, {where}"
         raise ConfigError(f"party {party}: {BLOCK}", got=got, allowed=allowed, hint=_PAGE)
     return _read(path, path.stat().st_mtime_ns, token, problem, party, parties)
 

@@ -66,7 +66,7 @@ def parse_for_command(option: str, text: str, command: str) -> dict[str, Scalar]
         seen: dict[str, Scalar] = parse_config_args(text) if text else {}
     except (click.ClickException, OSError, ValueError) as error:
         got = f"{text!r}, which {command} refuses ({getattr(error, 'message', '') or error})"
-        hint = "save the file as UTF-8 without a byte order mark" if _is_file(text.strip()) else _rewrite(values)
+        hint = "save it as UTF-8 without a byte order mark" if _is_file(text.strip()) else _rewrite(values)
         raise ConfigError(option, got=got, allowed=f"text that {command} reads", hint=hint) from None
     wrong = [key for key, value in values.items() if key not in seen or repr(seen[key]) != repr(value)]
     if wrong := wrong or [key for key in seen if key not in values]:

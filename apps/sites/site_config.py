@@ -123,7 +123,7 @@ def _unknown(where: str, key: str, value: Any) -> ConfigError:
     if isinstance(value, Mapping):
         allowed = ", ".join(f"[{table}]" for table in TABLES) + did_you_mean(key, TABLES)
         return _refuse(where, "an unknown table", allowed)
-    allowed = f"the {len(KEYS)} keys of docs/site-settings.md{did_you_mean(kebab(key.lower()), KEYS)}"
+    allowed = f"the {len(KEYS)} of docs/site-settings.md{did_you_mean(kebab(key.lower()), KEYS)}"
     return _refuse(where, "an unknown key", allowed)
 
 

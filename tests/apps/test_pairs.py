@@ -87,7 +87,7 @@ def test_files_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_bytes(b"\xef\xbb\xbfseed = 3\r\n[privacy]\r\nepsilon = 1.0 # a note\r\n")
     assert parse_pairs("-c", str(path)) == {"seed": 3, "privacy.epsilon": 1.0}
-    with pytest.raises(ConfigError, match="refuses .*; save the file as UTF-8 without a byte order mark"):
+    with pytest.raises(ConfigError, match="which flwr run refuses .*; save it as UTF-8 without a byte order mark"):
         parse_for_command("--run-config", str(path), "flwr run")
     path.write_text("seed = 3", "utf-16")
     with pytest.raises(ConfigError, match="UTF-16, but TOML is UTF-8"):

@@ -51,5 +51,5 @@ def test_a_run_config_names_no_folder_of_a_site(tmp_path: Path, deployed: pytest
     with pytest.raises(ConfigError, match="vfb2.score-run: got '.*', allowed: the 32 hexadecimal digits"):
         read_block({}, str(tmp_path), "logistic", (0, 2))
     deployed.setattr(shared_disk, "_engines", [True])
-    with pytest.raises(ConfigError, match="which does not exist, allowed: the party's block of the run"):
+    with pytest.raises(ConfigError, match="which does not exist, allowed: its block of the run"):
         read_block({}, str(tmp_path), "logistic", (0, 2))
