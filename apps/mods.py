@@ -82,7 +82,7 @@ def uncovered_fields(strategy: type[PayloadStrategy], settings: Settings) -> lis
 
 
 def _refuse(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Reject, as a mod, unfit algorithms in the handshake, in which the server still shows a client's reason."""
+    """Reject unfit algorithms in the handshake, in which the server still shows a client's reason. This is a mod."""
     config = run_config(context)
     secure = "with privacy.secure-sum a reply contains a masked term, not a model" if config.privacy.secure_sum else ""
     if objection := config.algorithm.traits.objection or secure:

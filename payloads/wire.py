@@ -34,7 +34,7 @@ RUN_TOKEN = "run-token"
 NUM_EXAMPLES = "num-examples"
 # the stage of a secure sum that a message asks for
 STAGE = "stage"
-# in a question and its reply: the number of the secure sum, counted over the run
+# in all messages of a secure sum: the sum's number, counted over the run
 SUM_NUMBER = "sum-number"
 # the samples of the largest client, in a message whose reply is a term of a secure sum; absent with equal weights
 LARGEST_SITE = "largest-site"

@@ -1,4 +1,4 @@
-"""Budgets of differential privacy, for neighbouring data sets that differ in one record which only one of them has.
+"""Budgets of differential privacy. Neighbouring data sets differ by the presence of one record.
 
 ``dp-accounting`` does the accounting. For noise on all records it is exact (B. Balle, Y.-X. Wang, "Improving the
 Gaussian Mechanism for Differential Privacy", ICML 2018, Theorem 8): several releases of the same record with noise of

@@ -76,7 +76,7 @@ class Secrets:
 
     @classmethod
     def make(cls, box_key: bytes = b"") -> Self:
-        """Draw new ones from the operating system, or all but a box key."""
+        """Draw new secrets from the operating system, except a given box key."""
         fresh = [secrets.token_bytes(KEY_BYTES) for _ in range(3)]
         return cls(fresh[0], box_key or fresh[1], fresh[2])
 
@@ -84,7 +84,7 @@ class Secrets:
         """Return their public side.
 
         Args:
-            box_key: the public key for boxes, if it was computed before.
+            box_key: The public key for boxes, if it was computed before.
         """
         return Member(_public(self.mask_key), box_key or _public(self.box_key), sha256(self.seed).digest())
 
@@ -212,7 +212,8 @@ def mask(
         question: A hash of the message. Masks of clients that received different messages do not cancel.
 
     Raises:
-        SecureSumError: ``present`` includes others than members, or lacks the client or too many of its neighbours.
+        SecureSumError: ``present`` includes a client that is not a member, or lacks this client or too many of its
+            neighbours.
     """
     members = me in present and set(present) <= group.members.keys()
     if not members or len(peers := group.peers(me, present)) < group.threshold:
@@ -380,12 +381,12 @@ def _pair_key(private: X25519PrivateKey, owner: int, peer: int, group: Group, qu
 
 
 def _code(agreed: bytes, sender: int, receiver: int, view: bytes) -> bytes:
-    """The code by which a sender vouches for a view. The agreed secret is the key of no other HMAC."""
+    """Return the code by which a sender vouches for a view. The agreed secret is the key of no other HMAC."""
     text = b"view" + sender.to_bytes(4, "big") + receiver.to_bytes(4, "big") + view
     return hmac_digest(agreed, text, "sha256")[:CODE_BYTES]
 
 
 def _box(agreed: bytes, sender: int, receiver: int, group: Group) -> tuple[bytes, bytes]:
-    """The key of a box, and the bytes that bind it to its sender and its receiver."""
+    """Return the key of a box, and the bytes that bind it to its sender and its receiver."""
     about = group.digest + sender.to_bytes(4, "big") + receiver.to_bytes(4, "big")
     return expand(agreed, about), about

@@ -67,7 +67,10 @@ def certificate(path: Path, authority: Path, key: Path | None = None) -> str:
         raise WrongError(path, got=got, allowed=allowed, hint="make a certificate with deploy/certificates.sh")
     days = (min(shown.not_valid_after_utc, root.not_valid_after_utc) - datetime.now(UTC)).days
     if days < WARNING_DAYS:
-        got, way_out = f"a certificate that is valid for {days} more days", "make a new one with deploy/certificates.sh"
+        got, way_out = (
+            f"a certificate that is valid for {days} more days",
+            "make a new certificate with deploy/certificates.sh",
+        )
         raise WrongError(path, got=got, allowed=f"at least {WARNING_DAYS} days", hint=way_out)
     return f"{path} is valid for {days:,} days"
 

@@ -106,7 +106,7 @@ def count_pools(work: Work) -> None:
     if not epsilon:
         return
     _check_delta("fedx.pool-delta", delta, len(work.client.site))
-    most = work.run.training.num_server_rounds + 1  # one before round 1
+    most = work.run.training.num_server_rounds + 1  # including a histogram before round 1
     agreed = {"epsilon": epsilon, "delta": delta, "most": most}
     with open_record(work.context, work.client.site.partition_id, POOLS) as released:
         if any(released.get(key, value) != value for key, value in agreed.items()):

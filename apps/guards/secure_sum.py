@@ -89,7 +89,7 @@ def mask(answer: Answer, work: Work) -> Answer:
     request, training, limit = work.request, work.run.training, work.run.privacy.secure_range
     assert request.present is not None
     steps = [new - old for new, old in zip(answer.arrays, request.parameters, strict=False)]
-    if steps and training.aggregation == NORM_BOUND:  # the server cannot, since it sees no single step
+    if steps and training.aggregation == NORM_BOUND:  # the server cannot bound it, since it sees no single step
         steps[0] = bound_length(steps[0], training.norm_bound)
     ring, asked = make_ring(training.dtype, limit, len(request.present.places)), request.config
     weight = len(work.client.site) / int(asked[LARGEST_SITE]) if LARGEST_SITE in asked else 1.0

@@ -81,7 +81,7 @@ class ColumnUse:
             raise PolicyError(COLUMNS, got=got, allowed=allowed, hint="change columns in the site config")
         if label in names and label not in self.labels and self.may_be_feature(label):
             got = f"a run with label-column={label!r}, a column of this party, whose settings allow no such label"
-            allowed = f"as label-column {' or '.join(map(repr, self.labels)) or 'no column of this party'}"
+            allowed = f"label-column {' or '.join(map(repr, self.labels))}" if self.labels else "another party's column"
             hint = f"set label-column, or let the owner add the column to {LABELS} in the site config"
             raise PolicyError(LABELS, got=got, allowed=allowed, hint=hint)
         asked = [column.name for column in parse_columns(spec.feature_columns)]

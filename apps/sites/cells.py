@@ -43,7 +43,7 @@ def check_classes(rows: SiteRows, least: int) -> None:
         raise DataError(
             "training rows",
             got=f"a class with fewer than {least} rows",
-            allowed=f"no row of a class, or {least} or more ({LEAST} of the site's settings)",
+            allowed=f"no rows of a class, or at least {least} ({LEAST} of the site's settings)",
             hint=f"add rows, or let the site's owner set {LEAST} to 1",
         )
 
@@ -78,7 +78,7 @@ def common_labels(rows: SiteRows, least: int) -> tuple[tuple[str, ...], tuple[st
     for values, counts in zip(rows.label_values, rows.label_rows, strict=True):
         common = tuple(value for value, count in zip(values, counts, strict=True) if count >= least)
         if values and not common:
-            allowed = f"a value of {least} rows or more in each class ({LEAST} of the site's settings)"
+            allowed = f"a value with at least {least} rows in each class ({LEAST} of the site's settings)"
             hint = f"merge rare labels, or let the site's owner set {LEAST} to 1"
             raise DataError("labels", got="only rarer values in a class", allowed=allowed, hint=hint)
         named.append(common)

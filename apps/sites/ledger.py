@@ -140,7 +140,7 @@ def _digest(node: Mapping[str, Scalar]) -> str:
                     whole.update(hashlib.file_digest(content, "sha256").digest())
     except OSError as error:  # its own text names the file, and a file may be named after a patient
         got, allowed = f"files that cannot be read ({error.strerror})", "files that can be read"
-        raise ConfigError(DATA_PATH, got=got, allowed=allowed, hint="change their permissions") from None
+        raise ConfigError(DATA_PATH, got=got, allowed=allowed, hint="change the permissions of the files") from None
     return whole.hexdigest()
 
 

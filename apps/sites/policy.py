@@ -80,15 +80,17 @@ def _check_fixed(node: Mapping[str, Scalar], config: RunConfig) -> None:
         )
         raise ConfigError("strategy", got=got, allowed=allowed, hint=f"let the owner remove {named[0]}")
     if named and data.partition != OWN:
-        got, allowed = f"a run with partition={data.partition!r}", f"{OWN!r}, since this site's settings have it"
-        raise ConfigError(named[0], got=got, allowed=allowed, hint="set partition")
+        got, allowed = f"a run with partition={data.partition!r}", f"{OWN!r}, since this site's settings require it"
+        raise ConfigError(named[0], got=got, allowed=allowed, hint=f'set partition="{OWN}"')
     if party and data.seed != node.get(SPLIT_SEED, data.seed):
         allowed = f"{node[SPLIT_SEED]!r}, the {SPLIT_SEED} of this site's settings: all parties hold out the same rows"
-        raise ConfigError("seed", got=f"a run with seed={data.seed}", allowed=allowed, hint="set seed")
+        raise ConfigError(
+            "seed", got=f"a run with seed={data.seed}", allowed=allowed, hint=f"set seed to {node[SPLIT_SEED]!r}"
+        )
     for key, wanted in _agreement(node).items():
         if (got := getattr(data, key.replace("-", "_"))) != wanted:
             allowed = f"{wanted!r}, which this site's settings fix"
-            raise ConfigError(key, got=f"a run with {key}={got!r}", allowed=allowed, hint=f"set {key}")
+            raise ConfigError(key, got=f"a run with {key}={got!r}", allowed=allowed, hint=f"set {key} to {wanted!r}")
 
 
 def _agreement(node: Mapping[str, Scalar]) -> dict[str, Scalar]:

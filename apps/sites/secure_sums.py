@@ -28,7 +28,7 @@ def check_sums(node: Mapping[str, Scalar], config: RunConfig) -> None:
     own, demands = SiteConfig.of(node).privacy, demands_of(node)
     if (own.secure_sum or demands.fewest > FEWEST_MEMBERS or demands.peers) and not config.privacy.secure_sum:
         got, allowed = "a run with privacy.secure-sum=false", "true, since this site's settings demand secure sums"
-        raise ConfigError("secure-sum", got=got, allowed=allowed, hint="set privacy.secure-sum")
+        raise ConfigError("secure-sum", got=got, allowed=allowed, hint="set privacy.secure-sum to true")
 
 
 def demands_of(node: Mapping[str, Scalar]) -> Demands:

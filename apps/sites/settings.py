@@ -28,8 +28,8 @@ _FIXES = "Fixes the same key of the run config: the site refuses a run with anot
 _NAMES, _ADDRESS = "names with commas", "host:port, an IPv6 host in brackets, with a port of 1 to 65535"
 # The keys of the form of the site's own csv file, which may differ from the form in the run config.
 DIALECT = ("separator", "decimal", "encoding")
-# Of a party with its own file. One varying column follows from the first sums, up to its scale. Two columns take two
-# looks at each row.
+# Defaults of a party with its own file. The first sums reveal a single varying column, up to its scale. Two columns
+# take two looks at each row.
 DEFAULT_FEWEST_COLUMNS, DEFAULT_LARGEST_EMBEDDING = 2, 16
 
 

@@ -58,7 +58,7 @@ def test_json_and_quiet(command: Line, tmp_path: Path, subcommand: str) -> None:
     [
         (f"{TINY} fedx.gamma=0.5", 0, ["3 sites; model linear: 65 par", "site 2: ", "no effect", "fedx.gamma=0.5"]),
         (FAILING, 1, ["error: dataset 'npz': data-dir: got '/nowhere.npz'"]),
-        ('strategy="fedavg"', 1, ["strategy: got 'fedavg'", "its name here is 'local-sgd'"]),
+        ('strategy="fedavg"', 1, ["strategy: got 'fedavg'", "set strategy to 'local-sgd'"]),
         ('seed=1 model "mlp"', 1, ["""'model "mlp"' is not a pair"""]),
     ],
     ids=["fine", "no data", "another's name", "no pair"],
