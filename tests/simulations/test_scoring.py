@@ -267,7 +267,7 @@ def test_wrong_runs_and_kinds_of_rows(
     ):
         florilegium.load(digits[0].path).predict(np.zeros((2, 63)))
     for name, config, told in (
-        ("vertical", {"strategy": "vfb2-sgd"}, "whose parties hold a part of the model each"),
+        ("vertical", {"strategy": "vfb2-sgd"}, "whose parties each have a part of the model"),
         (
             "problem",
             {"strategy": "fedsgda-mb", "dataset": "synthetic-pl"},
@@ -277,7 +277,7 @@ def test_wrong_runs_and_kinds_of_rows(
         other, _ = federate(tmp_path / name, {**config, "num-server-rounds": 1})
         assert told in refusal(command, "predict", other.path, digits[1])
     (tmp_path / "problem" / "result.json").unlink()
-    assert "got a run that is unfinished, allowed: a finished one" in refusal(command, "card", tmp_path / "problem")
+    assert "got a run that is unfinished, allowed: a finished run" in refusal(command, "card", tmp_path / "problem")
 
 
 def test_the_card_tells_what_the_run_directory_knows(command: Line, hospital: tuple[Run, Path], tmp_path: Path) -> None:

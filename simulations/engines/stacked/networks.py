@@ -97,7 +97,7 @@ class StackedNetwork:
         return product
 
     def _score_linearly(self, weights: Tensor, rows: Tensor) -> tuple[Tensor, Pullback]:
-        """Score with a single layer with one output. Products of a row with matrices take a sixth of the general time."""
+        """Score with a single layer with one output, by products of a row with matrices: six times as fast."""
         (_, count, biased), *_ = self.shapes
         scores = torch.bmm(weights[:, :count].unsqueeze(1), rows.transpose(1, 2)).squeeze(1)
         if biased:
