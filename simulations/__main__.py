@@ -37,7 +37,7 @@ from simulations.results.output import log_off, print_json, progress, stdout_to_
 from simulations.scoring.command import card, evaluate, export, predict
 from simulations.sweeps.command import sweep
 
-SITES_MISSING = 3  # exit code of a run that has finished, but with a site missing in some round
+SITES_MISSING = 3  # exit code of a finished run in which a site was missing in some round
 
 cli = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -67,27 +67,30 @@ def run(
     node_config: NodeConfigs = None,
     engine: Annotated[
         Literal["inprocess", "ray", "flower"],
-        typer.Option(help="in this process, in workers of Ray, or Flower's Ray simulation"),
+        typer.Option(help="in this process, in Ray workers, or in Flower's Ray simulation"),
     ] = "inprocess",
-    threads: Annotated[int, typer.Option(min=1, help="clients that train at once (in process); changes no result")] = 1,
+    threads: Annotated[
+        int, typer.Option(min=1, help="number of clients that train at once (inprocess); does not change results")
+    ] = 1,
     stack: Stacked = "1",
     client_gpus: Annotated[
-        float | None, typer.Option(min=0, max=1, help="share of a GPU for a client (flower); without, CPUs share them")
+        float | None,
+        typer.Option(min=0, max=1, help="share of a GPU for a client (flower); default: divided among the CPUs"),
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="of a Ray cluster's head, or auto (ray); without, a Ray of its own")
+        str | None, typer.Option(help="address of a Ray cluster's head, or auto (ray); default: a new local Ray")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="number of workers (ray); without, one for each CPU")
+        int | None, typer.Option(min=1, help="number of workers (ray); default: one for each CPU")
     ] = None,
     gpus_per_worker: Annotated[float | None, typer.Option(min=0, help="share of a GPU for a worker (ray)")] = None,
     baselines: Annotated[
-        bool, typer.Option("--baselines", help="compare with each site alone, and with all rows in one place")
+        bool, typer.Option("--baselines", help="compare with a model of each site alone, and of all rows pooled")
     ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run one federation and write its run directory. Exit code 3: it has finished, but sites were missing."""
+    """Run a federation and write its run directory. Exit code 3: the run has finished, but sites were missing."""
     from apps.config import ConfigError, parse_run_config
     from apps.run_directory.missing import WITH_MISSING, in_words
     from apps.server_app import RunFailedError
@@ -104,12 +107,12 @@ def run(
     for option, value in placing.items():
         if value is not None and engine != "ray":
             got = f"{value} with --engine {engine}"
-            raise ConfigError(option, got=got, allowed="with --engine ray only", hint="leave it out")
+            raise ConfigError(option, got=got, allowed="only with --engine ray", hint=f"remove {option}")
     if engine == "flower":
         for option, given in (("--node-config", len(nodes)), ("--stack", 0 if limit == 1 else limit)):
             if given:
                 got = f"{given} with --engine flower"
-                raise ConfigError(option, got=got, allowed="in this process only", hint="leave --engine out")
+                raise ConfigError(option, got=got, allowed="only in this process", hint="remove --engine")
     with log_off(quiet), stdout_to_stderr(as_json):
         try:
             if engine == "flower":
@@ -120,7 +123,7 @@ def run(
         except RunFailedError:
             if quiet or engine == "flower":
                 raise
-            raise SystemExit(1) from None  # the ServerApp has logged the reason
+            raise SystemExit(1) from None  # the ServerApp has already logged the reason
         except KeyboardInterrupt as error:
             print(str(error) or "interrupted", file=sys.stderr)  # Typer would print nothing
             raise SystemExit(130) from None
@@ -158,12 +161,12 @@ def _run_with_flower(out: Path, clients: int, flat: dict[str, Any], client_gpus:
         reason = json.loads(failure.read_text("utf-8"))["reason"] if failure.exists() else str(error)
         raise RunFailedError(reason) from None
     if not (out / "result.json").exists():
-        raise RunFailedError(f"the run completed, but left no {out / 'result.json'}")
+        raise RunFailedError(f"the run completed, but wrote no {out / 'result.json'}")
 
 
 @cli.command()
 def check(config: Overrides = None, clients: ClientsOrSites = None, node_config: NodeConfigs = None) -> None:
-    """Try a run config on its data, up to the first round: nothing is trained or written."""
+    """Check a run config with its data, up to the first round, without training or writing."""
     from simulations.engines.checking import check_run
 
     clients, nodes = sites_of(clients, node_config)
@@ -175,7 +178,7 @@ def check(config: Overrides = None, clients: ClientsOrSites = None, node_config:
 def centralized(
     out: Out, config: Overrides = None, clients: Clients = 8, quiet: Quiet = False, as_json: Json = False
 ) -> None:
-    """Train on the union of the clients' data: pairwise SGD, or SOX for a non-linear outer function."""
+    """Train on the union of the clients' data, by pairwise SGD, or by SOX for a non-linear outer function."""
     from simulations.engines.launch import run_centralized
 
     _train_reference(partial(run_centralized, clients), out, config, quiet, as_json)
@@ -205,14 +208,17 @@ def _train_reference(
 @cli.command()
 def compare(
     directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="run directories")],
-    metric: Annotated[str | None, typer.Option(help="whose curve compare.png shows; auc where runs have it")] = None,
-    name: Annotated[
-        list[str] | None, typer.Option(help="once a curve, runs that differ only in their seed being one: its name")
+    metric: Annotated[
+        str | None, typer.Option(help="metric of the curves in compare.png; default: auc if runs have it")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="a folder for compare.csv and compare.png")] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(help="name of a curve; repeat it for each curve (runs that differ only in the seed share one)"),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="folder for compare.csv and compare.png")] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare runs: metrics of the last evaluated round, or of the selected model on the test rows; costs; configs."""
+    """Compare runs: metrics of the last evaluated round or of the selected model on test rows, costs, and configs."""
     from simulations.results.compare import Comparison
 
     comparison = Comparison.of(directories, name or ())
@@ -233,10 +239,11 @@ def compare(
 def report(
     directories: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run directories")],
     out: Annotated[
-        Path | None, typer.Option("--out", help="the page; without, report.html in the directory of the one run")
+        Path | None,
+        typer.Option("--out", help="file of the page; default: report.html in the run directory, for a single run"),
     ] = None,
 ) -> None:
-    """Write one self-contained HTML page about runs, finished or not: curves, metrics, missing sites, config."""
+    """Write a self-contained HTML page about runs, finished or not: curves, metrics, missing sites, config."""
     from simulations.results.report import write_report
 
     typer.echo(write_report(directories, out))
@@ -248,8 +255,8 @@ for command in (predict, evaluate, export, card, sweep, reproduce):
 
 
 def main() -> None:
-    """Entry point: wrong input is one message on stderr and exit code 1, never a traceback."""
-    if logging.lastResort is not None:  # prints the warnings of modules that know no Flower
+    """Run the command line. Wrong input causes a message on stderr and exit code 1, never a traceback."""
+    if logging.lastResort is not None:  # prints the warnings of modules without Flower
         logging.lastResort.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
     try:
         cli()

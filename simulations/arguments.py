@@ -1,4 +1,4 @@
-"""Command-line options that several commands share, and the run and node configs and directories they give."""
+"""Command-line options that several commands share, and their conversion to run configs and node configs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from apps.config import ConfigError, Scalar
 
 AUTO: Literal["auto"] = "auto"
-# how many clients are computed as one, at most: a number above 0, or `AUTO`, which tries what is fastest
+# the maximum number of clients that are computed as one: a number above 0, or `AUTO`, which finds the fastest
 Stack = int | Literal["auto"]
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where the workers of a run on Ray are.
+    """The workers of a run on Ray.
 
     Attributes:
-        address: Of a Ray cluster's head, or "auto" for one that runs on this machine; empty: a Ray of its own.
-        workers: Their number; None: one for each CPU, and no more than there are clients.
+        address: The address of a Ray cluster's head, or "auto" for a Ray on this machine. Empty: a new local Ray.
+        workers: The number of workers. None: one for each CPU, at most one for each client.
         gpus: The share of a GPU that each worker takes.
     """
 
@@ -39,28 +39,30 @@ Overrides = Annotated[
 Out = Annotated[Path, typer.Option("--out", help="the run directory to write")]
 Clients = Annotated[int, typer.Option("--clients", min=1, help="number of clients")]
 ClientsOrSites = Annotated[
-    int | None, typer.Option("--clients", min=1, help="number of clients; 8, or one a --node-config")
+    int | None, typer.Option("--clients", min=1, help="number of clients; default: 8, or one for each --node-config")
 ]
 NodeConfigs = Annotated[
     list[str] | None,
-    typer.Option("--node-config", "-n", help="once a site: its node config, e.g. 'data-path=\"/srv/a.csv\"'"),
+    typer.Option(
+        "--node-config", "-n", help="node config of a site, e.g. 'data-path=\"/srv/a.csv\"'; repeat it for each site"
+    ),
 ]
 Stacked = Annotated[
     str,
-    typer.Option("--stack", help="clients that are computed as one, at most, or auto; changes results by rounding"),
+    typer.Option(
+        "--stack", help="maximum number of clients that are computed as one, or auto; changes results by rounding"
+    ),
 ]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", help="print nothing but errors and missing sites (and what --json asks for)")
-]
-ProfileName = Literal["smoke", "quick", "full"]  # how much of an experiment is run
-Json = Annotated[bool, typer.Option("--json", help="print the outcome on stdout as one JSON object, nothing else")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="print only errors and missing sites (and the output of --json)")]
+ProfileName = Literal["smoke", "quick", "full"]  # the extent of an experiment
+Json = Annotated[bool, typer.Option("--json", help="print only the outcome, as a JSON object on stdout")]
 
 
 def overrides_of(texts: Sequence[str] | None) -> dict[str, Scalar]:
-    """Return the flat run config of some ``key=value`` strings or TOML files; later ones win.
+    """Return the flat run config of ``key=value`` strings or TOML files. Later values win.
 
     Raises:
-        ConfigError: A text is neither, or names a key that the command line sets itself.
+        ConfigError: A text is neither, or sets a key that the command line sets itself.
     """
     from apps.config import ConfigError
     from apps.run_config.pairs import parse_pairs
@@ -71,17 +73,17 @@ def overrides_of(texts: Sequence[str] | None) -> dict[str, Scalar]:
     for key in ("output-dir", "run-name"):
         if key in flat:
             raise ConfigError(
-                key, got=f"{flat[key]!r} by --config", allowed="by --out alone", hint="leave it out of --config"
+                key, got=f"{flat[key]!r} by --config", allowed="only by --out", hint="remove the key from --config"
             )
     return flat
 
 
 def sites_of(clients: int | None, texts: Sequence[str] | None) -> tuple[int, list[dict[str, Scalar]]]:
-    """Return the number of clients, and their node configs, from ``key=value`` strings or TOML files, if there are any.
+    """Return the number of clients, and their node configs from ``key=value`` strings or TOML files, if any.
 
     Raises:
-        ConfigError: A text is neither; it sets a site's partition, which follows from the order of the texts; or there
-            are more or fewer texts than clients.
+        ConfigError: A text is neither, or sets a site's partition, which follows from the order of the texts; or the
+            numbers of texts and clients differ.
     """
     from apps.config import ConfigError
     from apps.run_config.pairs import parse_pairs
@@ -89,11 +91,11 @@ def sites_of(clients: int | None, texts: Sequence[str] | None) -> tuple[int, lis
     nodes = [parse_pairs("--node-config", text) for text in texts or []]
     for key in ("partition-id", "num-partitions"):
         if any(key in node for node in nodes):
-            allowed = "any other, since it follows from the order and the number of these options"
-            raise ConfigError("--node-config", got=key, allowed=allowed, hint="leave it out")
+            allowed = "other keys, since the order and the number of these options determine it"
+            raise ConfigError("--node-config", got=key, allowed=allowed, hint=f"remove {key}")
     if nodes and clients not in (None, len(nodes)):
         got = f"{len(nodes)}, but --clients {clients}"
-        raise ConfigError("--node-config", got=got, allowed="one for each client", hint="leave --clients out")
+        raise ConfigError("--node-config", got=got, allowed="a node config for each client", hint="remove --clients")
     return clients or len(nodes) or 8, nodes
 
 
@@ -101,7 +103,7 @@ def stack_of(text: str) -> Stack:
     """Return the value of ``--stack``.
 
     Raises:
-        ConfigError: It is neither "auto" nor a number above 0.
+        ConfigError: The text is neither "auto" nor a number above 0.
     """
     if text == AUTO:
         return AUTO
@@ -111,27 +113,29 @@ def stack_of(text: str) -> Stack:
 
 
 def wrong_stack(key: str, given: object) -> ConfigError:
-    """Return the error about a number of clients to stack that is none."""
+    """Return the error about a wrong number of clients to stack."""
     from apps.config import ConfigError
 
-    return ConfigError(key, got=repr(given), allowed="auto, or an integer >= 1", hint="auto tries what is fastest")
+    return ConfigError(
+        key, got=repr(given), allowed="auto, or an integer >= 1", hint="use auto to find the fastest number"
+    )
 
 
 def add_directory(flat: Mapping[str, Scalar], directory: Path) -> dict[str, Scalar]:
     """Return the flat run config of a run whose directory is ``directory``.
 
     Returns:
-        A copy with ``output-dir``, the absolute path of the folder above it, and ``run-name``, its own name.
+        A copy with ``output-dir``, the absolute path of the parent folder, and ``run-name``, the directory's name.
     """
     target = directory.expanduser().resolve()
     return {**flat, "output-dir": str(target.parent), "run-name": target.name}
 
 
 def nest(flat: Mapping[str, Scalar]) -> dict[str, Any]:
-    """``{"fedx.gamma": 0.5}`` -> ``{"fedx": {"gamma": 0.5}}``, the form a TOML file has.
+    """Convert ``{"fedx.gamma": 0.5}`` to ``{"fedx": {"gamma": 0.5}}``, the form of a TOML file.
 
     Args:
-        flat: Value by key; what stands before a key's last dot names a table, and no other key may have that name.
+        flat: Values by key. The part before a key's last dot names a table. No other key may have that name.
     """
     tree: dict[str, Any] = {}
     for key, value in flat.items():

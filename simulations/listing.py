@@ -1,7 +1,7 @@
 """The command ``list``: strategies, data sets, partitions, models, run-config keys and experiments.
 
-The lines come from ``listing.json``: they belong to modules that load PyTorch, which takes seconds. After a change of a
-description, a key or an experiment, write the file again; a test compares it with the modules:
+The lines come from ``listing.json``, since the modules that contain them load PyTorch, which takes seconds. After a
+change of a description, a key or an experiment, write the file again. A test compares it with the modules:
 
     python -m simulations.listing
 """
@@ -37,7 +37,7 @@ def collect() -> dict[Section, dict[str, Any]]:
     """Collect the lines of each section from the project's modules.
 
     Returns:
-        By section, a text for each name; for an experiment its title, paper, figure, data sets and minutes.
+        A text for each name, by section; for an experiment its title, paper, figure, data sets and minutes.
 
     Raises:
         ConfigError: An experiment's file is wrong.
@@ -73,11 +73,12 @@ def collect() -> dict[Section, dict[str, Any]]:
 
 
 def list_everything(
-    section: Annotated[Section | None, typer.Argument(help="only these")] = None, as_json: Json = False
+    section: Annotated[Section | None, typer.Argument(help="section to list; default: all")] = None,
+    as_json: Json = False,
 ) -> None:
     """List strategies, data sets, partitions, models, run-config keys and experiments, one line each.
 
-    Those of installed packages follow the project's own, with the package in brackets.
+    Lines of installed packages follow the project's own lines, with the package in brackets.
     """
     lines: dict[Section, dict[str, Any]] = json.loads(FILE.read_text("utf-8"))
     chosen = {name: {**rows, **_of_packages(name, rows)} for name, rows in lines.items() if section in (None, name)}

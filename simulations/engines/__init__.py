@@ -1,1 +1,1 @@
-"""The engines that compute runs: in this process, by Flower, round by round, or in worker processes."""
+"""The engines that compute runs: in this process, with Flower, round by round, or in worker processes."""

@@ -1,4 +1,4 @@
-"""Addresses on this machine for parties that no server introduces to each other: in attacks, benchmarks and tests."""
+"""Addresses on this machine for parties without a server, in attacks, benchmarks and tests."""
 
 import contextlib
 import tempfile
@@ -17,7 +17,7 @@ def socket_folder() -> Iterator[Path]:
 
 
 def local_addresses(parties: int, folder: Path | None = None) -> list[Address]:
-    """Addresses of parties: Unix sockets in `folder`, or, without a folder, free TCP ports of 127.0.0.1."""
+    """Return addresses of parties: Unix sockets in `folder`, or free TCP ports of 127.0.0.1 without a folder."""
     if folder is None:
         return [Address("tcp", f"127.0.0.1:{free_port()}") for _ in range(parties)]
     return [Address("unix", str(folder / f"{party}.sock")) for party in range(parties)]

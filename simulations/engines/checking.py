@@ -1,4 +1,4 @@
-"""Tries a run config on its data, up to the first round: finds errors, and settings worth a warning."""
+"""The check of a run config with its data, up to the first round."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from strategies.rounds.handshake import Roster
 
 
 def check_run(clients: int, flat: Mapping[str, Scalar], nodes: Sequence[Mapping[str, Scalar]] = ()) -> list[str]:
-    """Read the data, let all sites join and make the model, in this process; nothing is trained or kept.
+    """Read the data, let all sites join, and make the model in this process, without training.
 
     Args:
-        clients: Their number.
+        clients: The number of clients.
         flat: The run config.
-        nodes: The clients' node configs, if they have any.
+        nodes: The clients' node configs, if any.
 
     Returns:
-        Lines that describe the run and its sites, and a warning if there is one.
+        Lines that describe the run and its sites, and any warnings.
 
     Raises:
         InputError: A run would end with this error.
@@ -60,8 +60,8 @@ def check_run(clients: int, flat: Mapping[str, Scalar], nodes: Sequence[Mapping[
 
 def _of_sites(config: RunConfig, roster: Roster) -> Iterator[str]:
     if not config.algorithm.strategy.counts_samples:
-        return  # parties disclose their rows only to parties that they have agreed to meet
+        return  # parties disclose their rows only to accepted parties
     for place, (negatives, positives) in enumerate(roster.class_counts.tolist()):
         lacking = [name for name, count in (("positive", positives), ("negative", negatives)) if not count]
-        missing = f"; no {lacking[0]} ones" if lacking else ""
+        missing = f"; no {lacking[0]} rows" if lacking else ""
         yield f"site {place}: {negatives + positives:,} rows, {positives:,} positive{missing}"

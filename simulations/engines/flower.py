@@ -1,7 +1,7 @@
-"""Runs the app with ``flwr run`` and reports what really happened.
+"""Runs of the app by ``flwr run``, with their real outcome.
 
-``flwr run`` exits with 0 even if the run failed, so this module submits the run, follows its log and then asks for its
-final status.
+``flwr run`` exits with 0 even if the run failed. This module therefore submits the run, follows its log and then
+asks for its final status.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ POLL_SECONDS = 1.0
 
 
 class FlowerError(RuntimeError):
-    """``flwr`` refused a run, or the run did not complete; the message has Flower's own words."""
+    """A run that ``flwr`` refused or that did not complete. The message contains Flower's text."""
 
 
 def run_with_flower(
@@ -51,11 +51,11 @@ def run_with_flower(
     client_gpus: float = 0.0,
     quiet: bool = False,
 ) -> None:
-    """Submit a run to Flower's local simulation, follow it, and return when it has completed.
+    """Submit a run to Flower's local simulation, and return when it has completed.
 
     Args:
-        together: Whether all clients must run at once; Ray is then started as if it had a CPU for each.
-        client_gpus: The share of a GPU that each client's process gets; with 0 Ray hides the GPUs from it.
+        together: Whether all clients must run at once. Ray then starts as if it had a CPU for each client.
+        client_gpus: The share of a GPU for each client's process. With 0 Ray hides the GPUs from it.
 
     Raises:
         ConfigError: There is no checkout to run from.
@@ -63,9 +63,9 @@ def run_with_flower(
         MissingExtraError: Ray is not installed.
     """
     if not (PROJECT / "pyproject.toml").exists():
-        got = f"flower, but {PROJECT} holds no pyproject.toml"
-        allowed = "that in a checkout of the project"
-        raise ConfigError("--engine", got=got, allowed=allowed, hint="leave it out, or clone the project")
+        got = f"flower, but {PROJECT} contains no pyproject.toml"
+        allowed = "flower only in a checkout of the project"
+        raise ConfigError("--engine", got=got, allowed=allowed, hint="remove --engine, or clone the project")
     require("--engine flower", "simulation", "ray")
     with tempfile.TemporaryDirectory() as folder:
         overrides = Path(folder) / "run-config.toml"
@@ -73,8 +73,7 @@ def run_with_flower(
         federation = federation_config(num_clients, together=together, client_gpus=client_gpus)
         submitted = _flwr_json("run", str(PROJECT), "--run-config", str(overrides), "--federation-config", federation)
     run_id = str(submitted[RUN_ID])
-    # The log ends when the run does. Polling the status instead would start Python each time and slow the run's own
-    # processes down.
+    # The log ends with the run. Each poll of the status would start a Python process and slow the run down.
     output = subprocess.DEVNULL if quiet else None
     follower = subprocess.Popen(
         _flwr("log", run_id, "--stream"), cwd=PROJECT, env=_environment(), stdout=output, stderr=output
@@ -94,30 +93,29 @@ def run_with_flower(
 
 
 def federation_config(num_clients: int, *, together: bool = False, client_gpus: float = 0.0) -> str:
-    """The ``--federation-config`` of a simulation: as many clients at once as there are CPUs, and shares of GPUs.
+    """Return the ``--federation-config`` of a simulation: one client at once for each CPU, and shares of GPUs.
 
     Returns:
-        ``key=value`` pairs in one text; for ``together`` and ``client_gpus`` see `run_with_flower`.
+        ``key=value`` pairs in one text. For ``together`` and ``client_gpus`` see `run_with_flower`.
     """
     federation = f"num-supernodes={num_clients} client-resources-num-cpus=1"
     if client_gpus:
         federation += f" client-resources-num-gpus={client_gpus:g}"
-    # Init-args are given only where needed: with them Ray refuses to join a cluster that is already running on the
-    # machine.
+    # Init-args are set only if needed: with them Ray refuses to join a cluster that is running on the machine.
     if together:
         federation += f" init-args-num-cpus={max(num_clients, os.cpu_count() or 1)}"
     return federation
 
 
 def gpu_share(device: str) -> float:
-    """Return the share of a GPU for each client if as many clients as CPUs share all GPUs.
+    """Return the share of a GPU for each client if one client for each CPU share all GPUs.
 
     Returns:
         At most 1, rounded down to four decimals; 0 if ``device`` is "cpu", or PyTorch sees no GPU.
     """
     if device == "cpu" or not torch.cuda.is_available():
         return 0.0
-    # rounded down, since Ray must find room for all of them
+    # rounded down, so all clients fit
     return math.floor(1e4 * min(1.0, torch.cuda.device_count() / (os.cpu_count() or 1))) / 1e4
 
 
@@ -135,8 +133,8 @@ def _flwr(*arguments: str) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    # Without the variable Flower re-installs every dependency in a new environment for each run; without the path it
-    # does not find flower-superlink where no environment is activated.
+    # Without the variable Flower re-installs every dependency in a new environment for each run. Without the path it
+    # does not find flower-superlink if no environment is activated.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return {**os.environ, NO_INSTALLATION: "1", "PATH": path}
 

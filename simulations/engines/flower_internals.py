@@ -1,4 +1,4 @@
-"""Further names of Flower that it does not promise, used by the engines alone; see ``payloads/flower_internals.py``."""
+"""Names of Flower that are not part of its API and that only the engines use; see ``payloads/flower_internals.py``."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from payloads.flower_internals import make_twin
 
 T = TypeVar("T")
 
-# Output of ``flwr ... --format json``: fields, and the states of a run that has not ended or has ended well.
+# Output of ``flwr ... --format json``: fields, and the states of a run that is running or has completed.
 RUN_ID, RUNS, STATUS, DETAILS = "run-id", "runs", "status", "status-details"
 SUCCESS, ERROR_MESSAGE = "success", "error-message"
 UNFINISHED = ("pending", "starting", "running")
@@ -24,12 +24,12 @@ def set_message_id(message: Message, message_id: str) -> None:
     message.metadata.__dict__["_message_id"] = message_id
 
 
-# Copies of containers around the same immutable bytes. They are made without constructors, which would check every
-# value and give messages a new time stamp.
+# Copies of containers around the same immutable bytes, made without constructors, which would check every value and
+# give messages a new time stamp.
 
 
 def make_reply(content: RecordDict, message: Message) -> Message:
-    """``Message(content, reply_to=message)``, whose constructor needs four times as long for its checks."""
+    """Return ``Message(content, reply_to=message)``, without the checks that take three quarters of its time."""
     reply, metadata, now = make_twin(message), make_twin(message.metadata), time.time()
     asked = message.metadata.__dict__
     metadata.__dict__.update(
@@ -48,7 +48,7 @@ def make_reply(content: RecordDict, message: Message) -> Message:
 
 
 def own_message(message: Message) -> Message:
-    """Return a message whose metadata and records can be changed without changing another's."""
+    """Return a copy of a message whose metadata and records can be changed independently."""
     own = make_twin(message)
     own.__dict__["_metadata"] = make_twin(message.metadata)
     if message.has_content():
@@ -57,14 +57,14 @@ def own_message(message: Message) -> Message:
 
 
 def with_content(message: Message, content: RecordDict | None) -> Message:
-    """Return the message around another content, or around none."""
+    """Return the message with another content, or without content."""
     other = make_twin(message)
     other.__dict__["_content"] = content
     return other
 
 
 def own_records(records: RecordDict) -> RecordDict:
-    """Records that can be changed without changing another's."""
+    """Return a copy of records that can be changed independently."""
     return _like(records, _own_record)
 
 

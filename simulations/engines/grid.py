@@ -1,4 +1,4 @@
-"""What grids of this package have in common: a message is answered before the call that pushes it returns.
+"""Base of this package's grids, in which a message is answered before the call that pushes it returns.
 
 Node ids, message ids and error replies behave as in Flower's own simulation.
 """
@@ -24,12 +24,12 @@ FIRST_NODE_ID = 1000
 
 
 def task_identity() -> AbstractContextManager[None]:
-    """Set the identity that ``Message`` requires of this process, and restore the former one afterwards."""
+    """Set the identity that ``Message`` requires of this process, and restore the former identity afterwards."""
     return identity(RUN_ID, RUN_ID, SERVER_NODE_ID)
 
 
 class AnsweringGrid(Grid):
-    """A grid without a queue: whoever pushes messages waits for their replies. Subclasses say how they are answered."""
+    """A grid without a queue: pushing messages waits for their replies. Subclasses implement `answer`."""
 
     engine: ClassVar[str]
 
@@ -40,18 +40,18 @@ class AnsweringGrid(Grid):
 
     @abstractmethod
     def answer(self, messages: list[Message]) -> list[Message]:
-        """Return the reply to each message, with ids; one that cannot be answered gets a reply with an error."""
+        """Return the reply to each message, with ids. A message that cannot be answered gets a reply with an error."""
 
     def close(self) -> None:
-        """Free what the grid holds beside memory."""
+        """Free the grid's resources other than memory."""
 
     def set_run(self, run: Run) -> None:
-        """Set the run the grid operates in."""
+        """Set the grid's run."""
         self._run = run
 
     @property
     def run(self) -> Run:
-        """The run."""
+        """The grid's run."""
         return self._run
 
     def create_message(
@@ -62,19 +62,19 @@ class AnsweringGrid(Grid):
         group_id: str,
         ttl: float | None = None,
     ) -> Message:
-        """Flower's deprecated constructor of messages."""
+        """Make a message, as Flower's deprecated constructor does."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Let each message be answered, and keep its reply until it is pulled.
+        """Answer each message, and keep the reply until it is pulled.
 
-        Where a ClientApp raises, or there is no such node, the reply has an error, as in Flower's own simulation.
+        If a ClientApp raises an exception or the node does not exist, the reply has an error, as in Flower's engine.
 
         Returns:
-            The ids that the messages have been given, in their order.
+            The new ids of the messages, in their order.
 
         Raises:
-            ValueError: A message is a reply, or was pushed before; no ClientApp has been run.
+            ValueError: A message is a reply, or was pushed before. No ClientApp has run.
         """
         pushed = list(messages)
         for message in pushed:
@@ -87,10 +87,10 @@ class AnsweringGrid(Grid):
         return [message.metadata.message_id for message in pushed]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the replies to some messages, each handed out once.
+        """Return and forget the replies to messages.
 
         Args:
-            message_ids: As `push_messages` returned them; those without a reply are passed over.
+            message_ids: The ids from `push_messages`. Ids without a reply are skipped.
         """
         return [self._replies.pop(message_id) for message_id in list(message_ids) if message_id in self._replies]
 
@@ -100,8 +100,8 @@ class AnsweringGrid(Grid):
         """Push messages and pull their replies, in the order of the messages.
 
         Args:
-            timeout: Has no effect and loses no reply, as a message is answered before the call that pushes it returns.
-            more: Any other limit on waiting that a later Flower may pass; without effect too.
+            timeout: No effect, since a message is answered before the call that pushes it returns.
+            more: Other limits that a later Flower may pass. No effect.
         """
         return self.pull_messages(self.push_messages(messages))
 
@@ -113,12 +113,12 @@ def stamp(reply: Message) -> Message:
 
 
 def error_reply(code: int, reason: str, message: Message) -> Message:
-    """Return the reply to a message that has no other."""
+    """Return a reply with an error."""
     return stamp(Message(Error(code, reason), reply_to=message))
 
 
 def run_on(grid: AnsweringGrid, server_app: ServerApp, run_config: Mapping[str, bool | int | float | str]) -> None:
-    """Run a ServerApp to its end on a grid, and close the grid; exceptions of the ServerApp propagate."""
+    """Run a ServerApp on a grid, and close the grid. Exceptions of the ServerApp propagate."""
     context = Context(
         run_id=RUN_ID,
         node_id=SERVER_NODE_ID,
@@ -126,7 +126,7 @@ def run_on(grid: AnsweringGrid, server_app: ServerApp, run_config: Mapping[str, 
         state=RecordDict(),
         run_config=dict(run_config),
     )
-    gc.freeze()  # else each full collection walks over all that was imported, once in a few rounds
+    gc.freeze()  # otherwise each full collection visits all imported objects, every few rounds
     try:
         server_app(grid, context)
     finally:

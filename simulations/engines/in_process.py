@@ -1,8 +1,7 @@
 """The in-process engine: the same ServerApp, Strategy and ClientApp objects, with no polling and no processes.
 
 Its ``flwr.serverapp.Grid`` runs a message's ClientApp when the message is pushed. Each side gets its own containers of
-a message's records, so that its changes to them do not reach the other side. The arrays inside are immutable bytes and
-are shared.
+a message's records, so the other side does not see its changes. The arrays inside are immutable bytes and are shared.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from payloads.flower_internals import make_twin
 from simulations.engines.flower_internals import ErrorCode, own_message, own_records
 from simulations.engines.grid import FIRST_NODE_ID, AnsweringGrid, error_reply, run_on, stamp, task_identity
 
-# Takes messages to different nodes, which it does not change, and the nodes' contexts, in which it keeps what a client
-# remembers. Returns for each message a new reply, the exception that was met, or None for one that it leaves to others.
+# A function of messages to different nodes, which it does not change, and of the nodes' contexts, in which it keeps the
+# clients' memories. It returns for each message a reply, an exception, or None if the ClientApp must answer.
 Together = Callable[[Sequence[Message], Sequence[Context | None]], Sequence[Message | Exception | None]]
 
 
@@ -31,14 +30,14 @@ class InProcessGrid(AnsweringGrid):
     """A grid whose nodes are contexts in this process.
 
     Args:
-        client_app: What every node runs.
+        client_app: The ClientApp of every node.
         num_clients: The number of nodes, whose partition ids are 0 to num_clients - 1.
         run_config: The flat run config, copied for every node.
-        node_configs: Extra node-config entries, one mapping for each node; empty: none.
-        threads: How many nodes' ClientApps run at the same time; messages to one node always run one after another.
-        together: Answers messages of a push in place of the ClientApp, which answers what it leaves.
-        held: The partition ids of the nodes that are here; None: all.
-        run_id: What the nodes call the run, by which sites keep files on their disks; None: a new one.
+        node_configs: Extra node-config entries for each node. Empty: no entries.
+        threads: The number of nodes whose ClientApps run at the same time. Messages to a node always run one by one.
+        together: A function that answers messages of a push. The ClientApp answers the other messages.
+        held: The partition ids of this grid's nodes. None: all.
+        run_id: The id of the run at the nodes, by which sites name files on their disks. None: a new id.
     """
 
     engine = "in-process"
@@ -62,7 +61,7 @@ class InProcessGrid(AnsweringGrid):
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "client") if threads > 1 else None
         run_id = secrets.randbits(63) if run_id is None else run_id
-        shared = dict(run_config)  # a ClientApp gets a copy of its own
+        shared = dict(run_config)  # each ClientApp gets its own copy
         self._contexts = {
             FIRST_NODE_ID + partition: Context(
                 run_id=run_id,
@@ -79,17 +78,17 @@ class InProcessGrid(AnsweringGrid):
         return list(self._contexts)
 
     def run_together(self, nodes: int) -> None:
-        """Let the ClientApps of several nodes run at the same time, for clients that talk to each other.
+        """Allow several nodes' ClientApps to run at the same time, for clients that talk to each other.
 
         Args:
-            nodes: How many; the number that was set before is never lowered.
+            nodes: The number of nodes. A higher number that was set before stays.
         """
         if nodes > self._threads:
             self.close()
             self._threads, self._pool = nodes, ThreadPoolExecutor(nodes, "client")
 
     def close(self) -> None:
-        """End the threads, if there are any."""
+        """End the threads."""
         if self._pool is not None:
             self._pool.shutdown()
 
@@ -132,7 +131,7 @@ class InProcessGrid(AnsweringGrid):
 
 
 def _as_reply(outcome: Message | Exception, message: Message) -> Message:
-    """What a client has answered, or an error reply if it raised an exception."""
+    """Return a client's answer, or an error reply if it raised an exception."""
     if isinstance(outcome, Message):
         return stamp(outcome)
     return error_reply(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(outcome)}:<'{outcome}'>", message)
@@ -148,7 +147,7 @@ def _check_reply(reply: object, message: Message) -> None:
 def _node_config(
     partition: int, partitions: int, own: Mapping[str, bool | int | float | str]
 ) -> dict[str, bool | int | float | str]:
-    """A node's config. Its errors leave it in full, since all files are on this machine, unless its file forbids it."""
+    """Return a node's config. Errors are sent in full, since all files are local, unless the node's file forbids it."""
     verbose = {VERBOSE: True} if look_up(own, "privacy", VERBOSE) is None else {}
     return {"partition-id": partition, "num-partitions": partitions, **verbose, **own}
 
@@ -169,10 +168,10 @@ def run_in_process(
     node_configs: Sequence[Mapping[str, bool | int | float | str]] = (),
     together: Together | None = None,
 ) -> InProcessGrid:
-    """Run a whole federation in this process; exceptions of the ServerApp propagate.
+    """Run a federation in this process. Exceptions of the ServerApp propagate.
 
     Returns:
-        The grid, with the clients' contexts as the run left them.
+        The grid, with the clients' final contexts.
     """
     with task_identity():
         grid = InProcessGrid(client_app, num_clients, run_config, node_configs, threads, together)

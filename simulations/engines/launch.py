@@ -1,4 +1,4 @@
-"""Starts one run here: a federation in this process, or a centralised reference. Both leave a run directory."""
+"""Runs on this machine: a federation in this process, or a reference. Both write a run directory."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from simulations.results.records import RunRecord, read_run
 
 IN_PROCESS, CENTRALIZED, NONFEDERATED = "in-process", "centralized", "nonfederated"  # as result.json names them
 
-# the metrics of each evaluated round, the entries of the model file, a table's columns, and what the samples were
+# the metrics of each evaluated round, the entries of the model file, a table's columns, and the form of samples
 Trained = tuple[list[dict[str, float]], dict[str, object], Preprocessing | None, SampleFormat | None]
 
 
 def launch(engine: str, clients: int, config: Mapping[str, Scalar], stack: Stack = 1) -> None:
-    """Run a flat run config, which names its run directory, in this process or as a reference.
+    """Run a flat run config, which contains its run directory, in this process or as a reference.
 
     Args:
-        engine: "centralized" or "nonfederated" for a reference; anything else is a federation in this process.
-        clients: Their number; a nonfederated reference has none.
-        stack: Of a federation, see `run`.
+        engine: "centralized" or "nonfederated" for a reference. Otherwise: a federation in this process.
+        clients: The number of clients. A nonfederated reference has none.
+        stack: The stack of a federation, see `run`.
 
     Raises:
         RunFailedError: A federation has no result.
-        ConfigError: A reference cannot be trained with this config, or a run is there already.
+        ConfigError: A reference cannot be trained with this config, or the run directory contains a run.
     """
     if engine == CENTRALIZED:
         run_centralized(clients, config)
@@ -51,16 +51,19 @@ def launch(engine: str, clients: int, config: Mapping[str, Scalar], stack: Stack
 
 
 def check_reference(engine: str, config: RunConfig) -> None:
-    """Check that there is the reference that an engine names; other engines pass.
+    """Check that an engine's reference exists. Other engines pass.
 
     Raises:
-        ConfigError: A nonfederated reference is named, but the strategy is not vertical, or a centralized one, but the
-            loss has none; or the reference is to select a model, or to have figures.
+        ConfigError: A nonfederated reference is requested for a strategy that is not vertical, or a centralized
+            reference for a loss without one. Or the config requires a selected model or figures.
     """
     if engine in (CENTRALIZED, NONFEDERATED):
         for key, value in config.evaluation.model_dump(by_alias=True, exclude_defaults=True).items():
-            got, allowed = f"{value!r} of a {engine} reference", "nothing, since it has metrics of its rounds alone"
-            raise ConfigError(key, got=got, allowed=allowed, hint="leave it out")
+            got, allowed = (
+                f"{value!r} of a {engine} reference",
+                "no value, since a reference only has metrics of its rounds",
+            )
+            raise ConfigError(key, got=got, allowed=allowed, hint=f"remove {key}")
     if engine == NONFEDERATED:
         check_vertical(config)
     elif engine == CENTRALIZED:
@@ -78,21 +81,21 @@ def run(
     cluster: Cluster | None = None,
     quiet: bool = False,
 ) -> RunRecord:
-    """Run one federation in this process, or with its clients in workers of Ray, and read its run directory.
+    """Run a federation in this process, or with its clients in Ray workers, and read its run directory.
 
     Args:
-        config: The run config, with tables or with flat keys: ``{"fedx": {"gamma": 0.5}}`` or ``{"fedx.gamma": 0.5}``.
+        config: The run config with tables or flat keys: ``{"fedx": {"gamma": 0.5}}`` or ``{"fedx.gamma": 0.5}``.
         out: The run directory to write.
-        clients: Their number; without it 8, or one for each node config.
-        threads: Clients that train at once; changes no result.
-        stack: Clients that are computed as one, at most, or "auto"; changes results by rounding. With 1 a run is
-            bit-identical to one of Flower's own engine.
-        node_configs: One for each client, as its SuperNode would have; empty: none.
-        cluster: Where the workers are; None: everything is in this process.
-        quiet: Write no log.
+        clients: The number of clients. None: 8, or one for each node config.
+        threads: The number of clients that train at once. It does not change results.
+        stack: The maximum number of clients that are computed as one, or "auto". It changes results by rounding. With 1
+            a run is bit-identical to a run on Flower's own engine.
+        node_configs: The node config of each client's SuperNode. Empty: no node configs.
+        cluster: The Ray workers. None: everything runs in this process.
+        quiet: Whether to write no log.
 
     Raises:
-        RunFailedError: The run has no result; the message says why.
+        RunFailedError: The run has no result. The message contains the reason.
     """
     flat = add_directory(flatten(config), Path(out))
     with log_off(quiet):
@@ -108,29 +111,29 @@ def run_federation(
     stack: Stack = 1,
     cluster: Cluster | None = None,
 ) -> None:
-    """Run a federation in this process, or with its clients in workers of Ray.
+    """Run a federation in this process, or with its clients in Ray workers.
 
     Args:
-        node_configs: One for each client, as SuperNodes have; empty: none.
+        node_configs: The node config of each client. Empty: no node configs.
 
     Raises:
-        ConfigError: ``threads`` is above 1, and so is ``stack``; or there is a ``cluster``, and ``threads`` is above 1
-            or the strategy vertical.
+        ConfigError: ``threads`` and ``stack`` are above 1; or there is a ``cluster``, and ``threads`` is above 1 or the
+            strategy is vertical.
         MissingExtraError: Ray is not installed.
-        RunFailedError: The run has no result; the log and failure.json have the reason too.
+        RunFailedError: The run has no result. The log and failure.json also contain the reason.
     """
     if threads > 1 and (stack != 1 or cluster is not None):
         other = "--engine ray" if cluster is not None else f"--stack {stack}"
-        raise ConfigError("--threads", got=f"{threads} with {other}", allowed="1", hint="leave one of both out")
+        raise ConfigError("--threads", got=f"{threads} with {other}", allowed="1", hint="remove --threads")
     if cluster is not None:
         if (parsed := parse_run_config(config)).algorithm.strategy.clients_meet:
             got, allowed = (
                 f"ray with {parsed.run.strategy}",
                 "inprocess or flower, since its parties talk to each other",
             )
-            raise ConfigError("--engine", got=got, allowed=allowed, hint="leave it out")
+            raise ConfigError("--engine", got=got, allowed=allowed, hint="remove --engine")
         require("--engine ray", "simulation", "ray")
-        from simulations.engines.on_ray import run_on_ray  # Ray takes a second that no other run needs
+        from simulations.engines.on_ray import run_on_ray  # imported here, since Ray takes a second to load
 
         run_on_ray(server_app, clients, config, node_configs, stack, cluster=cluster)
         return
@@ -139,10 +142,10 @@ def run_federation(
 
 
 def run_centralized(clients: int, config: Mapping[str, Scalar], on_round: RoundHook | None = None) -> None:
-    """Run the same training with the clients' data in one place.
+    """Run the training with the clients' pooled data.
 
     Raises:
-        ConfigError: There is no such reference, or a run is there already.
+        ConfigError: The reference does not exist, or the run directory contains a run.
     """
 
     def train(parsed: RunConfig) -> Trained:
@@ -153,10 +156,10 @@ def run_centralized(clients: int, config: Mapping[str, Scalar], on_round: RoundH
 
 
 def run_nonfederated(config: Mapping[str, Scalar], on_round: RoundHook | None = None) -> None:
-    """Run the same training of a vertical strategy with all columns in one place.
+    """Run the training of a vertical strategy with all columns in one place.
 
     Raises:
-        ConfigError: The strategy is not vertical, or a run is there already.
+        ConfigError: The strategy is not vertical, or the run directory contains a run.
     """
     run_reference(NONFEDERATED, config, 1, lambda parsed: (*train_nonfederated(parsed, on_round), None, None))
 
@@ -168,15 +171,16 @@ def run_reference(name: str, config: Mapping[str, Scalar], clients: int, train: 
         name: The name of the reference, for result.json.
         config: The flat run config.
         clients: The number of clients, for result.json.
-        train: Returns the metrics of each evaluated round, the entries of the model file, the columns and the format.
+        train: A function that returns the metrics of each evaluated round, the entries of the model file, the columns
+            and the format.
 
     Raises:
-        ConfigError: The config asks for a resumed run, a selection or figures, or a run is there already.
+        ConfigError: The config requires a resumed run, a selection or figures, or the run directory contains a run.
     """
     parsed = parse_run_config(config)
     if parsed.run.resume:
         allowed = f"false, since a {name} reference is trained in one go"
-        raise ConfigError("resume", got="true", allowed=allowed, hint="leave it out")
+        raise ConfigError("resume", got="true", allowed=allowed, hint="remove resume")
     check_reference(name, parsed)
     begun = time.perf_counter()
     directory = RunDirectory.open(parsed, name)

@@ -1,12 +1,12 @@
-"""The engine of a Ray cluster: the same ServerApp, Strategy and ClientApp objects, with the clients in Ray's workers.
+"""The engine of a Ray cluster: the same ServerApp, Strategy and ClientApp objects, with the clients in Ray workers.
 
-A worker is a Ray actor that keeps a share of the clients for the whole run, with their models and memory. Where workers
-run, what happens when one dies, and how arrays reach them is Ray's business. The data set and the content that messages
-of a round share go once to each machine, and each client's reply comes back whole, so that the server checks every one
-of them and a run equals one in a single process bit for bit.
+A worker is a Ray actor that keeps a share of the clients for the whole run, with their models and memory. Ray places
+and restarts workers and transfers arrays. The data set, and the content that messages of a round share, are sent once
+to each machine. Each client's complete reply returns to the server, which checks it, so a run equals a run in a single
+process bit for bit.
 
-A worker that has died is started anew by Ray and given its messages once more. Its clients are then as sites that were
-restarted: they continue with the memory that they have on disk, and where there is none the run reports it as lost.
+Ray restarts a dead worker, which gets its messages again. Its clients are then like restarted sites: they continue with
+their memory on disk. Without memory on disk the run reports it as lost.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from simulations.engines.in_process import InProcessGrid
 from simulations.engines.ray_session import enter_folder, open_ray
 from simulations.engines.stacked.messages import make_stacker
 
-# messages that are on their way at the same time, which bounds the memory of a handshake with very many clients
+# maximum number of simultaneous messages, which bounds the memory of a handshake with very many clients
 AT_ONCE = 10_000
-# bytes from which on an array is not part of the pickle around it
+# minimum bytes of an array that is sent separately from its pickle
 APART = 2**16
 
 
 class Share:
-    """What a worker does: it answers messages to its share of the clients.
+    """The work of a worker, which answers messages to its share of the clients.
 
     Args:
-        folder: The one that the command was given in.
-        partitions: Of its clients.
+        folder: The working folder of the command.
+        partitions: The partition ids of its clients.
         clients: The number of all clients.
-        run_id: What the nodes call the run, by which sites keep files on their disks.
+        run_id: The id of the run at the nodes, by which sites name files on their disks.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class Share:
     def answer(
         self, envelopes: Sequence[tuple[Message, int]], data: Sequence[Any], *contents: RecordDict
     ) -> list[Message]:
-        """Return the replies to some messages.
+        """Return the replies to messages.
 
         Args:
-            envelopes: Each message without its content, and which of the contents it has.
-            data: Ray's reference to the data set, if there is one; a worker that has been started again needs it anew.
-            contents: Those of the messages, each once.
+            envelopes: Each message without its content, and the index of its content.
+            data: Ray's reference to the data set, if any. A restarted worker needs it again.
+            contents: The different contents of the messages.
         """
         if data and not self._has_data:
             resources.adopt(self._spec, self._clients, ray.get(data[0]))
@@ -89,10 +89,10 @@ class Share:
 
 
 def _send_arrays(received: Callable[[dict[str, Any]], Array]) -> None:
-    """Let Ray copy the arrays that this process sends straight into its memory, not first into a pickle.
+    """Make Ray copy the arrays that this process sends directly into its memory, without a pickle.
 
     Args:
-        received: Makes the array at the other end.
+        received: A function that makes the array at the other end.
     """
     ray.util.register_serializer(Array, serializer=_fields_of, deserializer=received)
 
@@ -102,12 +102,12 @@ def _fields_of(array: Array) -> dict[str, Any]:
 
 
 def _own_array(fields: dict[str, Any]) -> Array:
-    """Return an array with bytes of its own, which a client may keep for as long as it likes."""
+    """Return an array with its own bytes, which a client may keep."""
     return _array_around(bytes(fields["data"]), fields)
 
 
 def _view_array(fields: dict[str, Any]) -> Array:
-    """An array in Ray's memory, for the server, which reads each reply once and keeps none when the run has ended."""
+    """Return an array in Ray's memory, for the server, which keeps no reply after the run."""
     return _array_around(memoryview(fields["data"]), fields)
 
 
@@ -118,14 +118,14 @@ def _array_around(data: bytes | memoryview, fields: dict[str, Any]) -> Array:
 
 
 class RayGrid(AnsweringGrid):
-    """A grid whose nodes are contexts in the workers of a Ray that is open.
+    """A grid whose nodes are contexts in the workers of an open Ray.
 
     Args:
         clients: The number of nodes, whose partition ids are 0 to clients - 1.
         config: The flat run config, copied for every node.
-        node_configs: Extra node-config entries, one mapping for each node; empty: none.
-        stack: How many clients a worker computes as one, at most.
-        cluster: The number of workers, and what each needs.
+        node_configs: Extra node-config entries for each node. Empty: no entries.
+        stack: The maximum number of clients that a worker computes as one.
+        cluster: The number of workers, and the resources of each.
     """
 
     engine = "ray"
@@ -143,8 +143,7 @@ class RayGrid(AnsweringGrid):
         self._clients = clients
         found: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         count = min(clients, cluster.workers or int(found.get("CPU", 1)))
-        # By itself Ray asks for a CPU to place an actor and for none afterwards, so that there is always room for one
-        # that is started again.
+        # By default Ray needs a CPU to place an actor and no CPU afterwards, so a restarted actor always has room.
         options: dict[str, Any] = {"num_gpus": cluster.gpus} if cluster.gpus else {}
         actor = ray.remote(Share).options(max_restarts=-1, max_task_retries=1, scheduling_strategy="SPREAD", **options)
         run_id, folder = secrets.randbits(63), str(Path.cwd())
@@ -159,7 +158,7 @@ class RayGrid(AnsweringGrid):
         return range(FIRST_NODE_ID, FIRST_NODE_ID + self._clients)
 
     def answer(self, messages: list[Message]) -> list[Message]:
-        """Let the workers answer their clients' messages, all workers at once."""
+        """Let all workers answer their clients' messages at the same time."""
         parts = (messages[begin : begin + AT_ONCE] for begin in range(0, len(messages), AT_ONCE))
         return [reply for part in parts for reply in self._answer_part(part)]
 
@@ -191,11 +190,11 @@ class RayGrid(AnsweringGrid):
 
 
 def _share_data(config: Mapping[str, Scalar], clients: int) -> list[Any]:
-    """Read the run's data set and let all workers have it, of which each machine then has one copy.
+    """Read the run's data set and share it with all workers. Each machine has one copy.
 
     Returns:
-        Ray's reference to it; nothing where sites have files of their own, where there is no room for it, or where it
-        cannot be read, which is for the sites to tell.
+        Ray's reference to it. An empty list if sites read their own files, if the data do not fit into shared memory,
+        or if they cannot be read. In the last case each site reports the error.
     """
     spec = parse_run_config(config).data
     if spec.partition == OWN:
@@ -204,7 +203,7 @@ def _share_data(config: Mapping[str, Scalar], clients: int) -> list[Any]:
         reference = ray.put(resources.federated_data(spec, clients))
     except (ValueError, ray.exceptions.RayError):
         return []
-    resources.adopt(spec, clients, ray.get(reference))  # so that the server uses this machine's copy too
+    resources.adopt(spec, clients, ray.get(reference))  # the server uses this machine's copy too
     return [reference]
 
 
@@ -217,12 +216,12 @@ def run_on_ray(
     *,
     cluster: Cluster,
 ) -> None:
-    """Run a whole federation on Ray; exceptions of the ServerApp propagate.
+    """Run a federation on Ray. Exceptions of the ServerApp propagate.
 
     Raises:
         ConfigError: There is no Ray at the cluster's address.
     """
-    make_stacker(stack, config)  # finds what is wrong with it here
+    make_stacker(stack, config)  # raises errors in this process
     logged = not getLogger("flwr").disabled
     with task_identity(), open_ray(cluster.workers, cluster.address, workers_log=logged):
         try:
@@ -230,4 +229,4 @@ def run_on_ray(
             log(INFO, "%d workers of Ray for %d clients", len(grid._workers), clients)
             run_on(grid, server_app, config)
         finally:
-            resources.disown()  # what follows in this process must not use arrays in Ray's memory
+            resources.disown()  # later code in this process must not use arrays in Ray's memory

@@ -1,4 +1,4 @@
-"""Runs of a folder: those that have ended there, and those that wait."""
+"""Runs of a folder: ended runs and waiting runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FREE = (*SHOWING_KEYS, "data-dir")  # a directory and its data may be moved
 
 
 class Planned(Protocol):
-    """A run that is to be made; ``name`` is its directory's, ``title`` is for people."""
+    """A planned run. ``name`` is the name of its directory, ``title`` is for people."""
 
     @property
     def name(self) -> str: ...
@@ -41,12 +41,12 @@ class Planned(Protocol):
 
 
 R = TypeVar("R", bound=Planned)
-# called with (run, why it has no result, or "") once a run has ended
+# a function of an ended run and the reason why it has no result, or ""
 RunHook = Callable[[R, str], None]
 
 
 class Runs(Generic[R]):
-    """Runs of a folder, in which each has a directory.
+    """The runs of a folder, each in its own directory.
 
     Args:
         runs: The runs, which have different names.
@@ -55,7 +55,7 @@ class Runs(Generic[R]):
 
     Attributes:
         runs: The runs by name.
-        records: The runs that have ended, by name. Of earlier ones those that finished or were stopped early.
+        records: The ended runs, by name. Earlier runs only if they finished or were stopped early.
     """
 
     def __init__(self, runs: Iterable[R], folder: Path, metric: str) -> None:
@@ -87,11 +87,11 @@ class Runs(Generic[R]):
         return self.metric
 
     def value(self, run: R, record: RunRecord) -> float | None:
-        """Return the value of the run's metric, of the model that the run leaves."""
+        """Return the value of the run's metric for its final model."""
         return record.final(self.metric_of(run))
 
     def take(self) -> None:
-        """Take over the runs that ended before, and delete the directories of all others.
+        """Take over the runs that ended before, and delete the directories of all other runs.
 
         Raises:
             ConfigError: A run has ended with another config, engine or number of clients.
@@ -110,35 +110,35 @@ class Runs(Generic[R]):
             if unlike:
                 got = f"a run in {record.path} that has finished with another {', '.join(unlike)}"
                 hint = "choose another directory, or delete this run"
-                raise ConfigError("--out", got=got, allowed="the same", hint=hint)
+                raise ConfigError("--out", got=got, allowed="runs of the same plan", hint=hint)
             self.records[run.name] = record
         for run in self.waiting:
             shutil.rmtree(self.folder / run.name, ignore_errors=True)
 
     def make(self, start: Callable[[RunHook[R]], object], say: Callable[[str], None], option: str = "") -> None:
-        """Make the runs that are waiting.
+        """Make the waiting runs.
 
         Args:
-            start: Makes these runs; called with the function to call after each of them.
-            say: Called with a line for each run that has ended.
+            start: A function that makes these runs. It takes the function to call after each run.
+            say: A function of a line for each ended run.
             option: The option with which the same command continues after Ctrl-C.
 
         Raises:
-            RunsInterruptedError: Ctrl-C. The runs that have ended are kept.
+            RunsInterruptedError: Ctrl-C. The ended runs are kept.
         """
         try:
             if self.waiting:
                 start(lambda run, reason: say(self.end(run, reason)))
         except KeyboardInterrupt:
             count = f"{len(self.finished)} of {len(self.runs)} runs have finished"
-            raise RunsInterruptedError(f"interrupted: {count}; the same command{option} goes on") from None
+            raise RunsInterruptedError(f"interrupted: {count}; the same command{option} continues") from None
 
     def end(self, run: R, reason: str = "") -> str:
-        """Record how a run ended, also in its directory if the run could not.
+        """Record the end of a run, also in its directory if the run could not.
 
         Args:
             run: The run.
-            reason: Why it has no result, if this is known.
+            reason: The reason why it has no result, if known.
 
         Returns:
             The progress line.

@@ -1,4 +1,4 @@
-"""An in-process run that waits after each evaluated round, so that its caller can decide whether it goes on."""
+"""An in-process run that waits after each evaluated round, to let the caller decide whether it continues."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from simulations.results.records import STOPPED_EARLY, evaluation
 
 
 class _EndedError(ValueError):
-    """Ends a run before its last round; the message is the reason in its failure.json."""
+    """The error that ends a run before its last round. The message is the reason in its failure.json."""
 
 
 class SteppedRun:
-    """A run in a thread of its own, computed as ``florilegium run`` computes it.
+    """A run in a separate thread, computed as by ``florilegium run``.
 
-    A process can have only one at a time, since the engine's task identity belongs to the process.
+    A process can have only one such run at a time, since the engine's task identity belongs to the process.
 
     Args:
-        clients: Number of clients.
+        clients: The number of clients.
         config: The flat run config.
         rounds: The run's last round.
-        node_configs: One for each client; empty: none.
-        stack: Clients that are computed as one, at most.
+        node_configs: The node config of each client. Empty: no node configs.
+        stack: The maximum number of clients that are computed as one.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class SteppedRun:
         node_configs: Sequence[Mapping[str, Scalar]] = (),
         stack: Stack = 1,
     ) -> None:
-        self.failure = ""  # why the run has no result, once it has ended
+        self.failure = ""  # the reason why an ended run has no result
         self._clients, self._config, self._rounds = clients, config, rounds
         self._node_configs, self._stack = node_configs, stack
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
@@ -49,7 +49,7 @@ class SteppedRun:
         self._thread = threading.Thread(target=self._run, name="run", daemon=True)
 
     def advance(self) -> dict[str, Any] | None:
-        """Run to the end of the next evaluated round and return its line; None once the run has ended.
+        """Run to the end of the next evaluated round, and return its line; None once the run has ended.
 
         The last round's line is not returned: after that round the run ends.
         """
@@ -63,10 +63,10 @@ class SteppedRun:
         return line
 
     def stop(self, reason: str) -> None:
-        """End a waiting run early; a run that has ended, or has not begun, is left alone.
+        """End a waiting run early. Runs that have ended or have not begun do not change.
 
         Args:
-            reason: Follows "stopped early: " in its failure.json, by which `read_run` tells it from a failed run.
+            reason: The reason. It follows "stopped early: " in failure.json, by which `read_run` recognises such runs.
         """
         self.fail(f"{STOPPED_EARLY}: {reason}")
 
@@ -74,7 +74,7 @@ class SteppedRun:
         """End a waiting run as failed, and return when its thread has ended.
 
         Args:
-            reason: What its failure.json, and then `failure`, says.
+            reason: The reason in its failure.json and in `failure`.
         """
         if self._thread.is_alive():
             self._end = reason
@@ -82,7 +82,7 @@ class SteppedRun:
             self._thread.join()
 
     def _run(self) -> None:
-        ROUND_LISTENER.set(self._hear)  # of this thread only
+        ROUND_LISTENER.set(self._hear)  # for this thread only
         try:
             run_federation(self._clients, self._config, node_configs=self._node_configs, stack=self._stack)
         except RunFailedError as error:

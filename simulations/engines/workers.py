@@ -1,7 +1,7 @@
-"""Runs tasks in worker processes, several at a time: one that dies ends no other, and Ctrl-C here ends them all.
+"""Tasks in worker processes, several at a time. A process that dies does not affect others; Ctrl-C ends them all.
 
-A worker keeps the data sets that it has read and gets further runs on the same data; for other data a new worker is
-started, so that its memory does not grow.
+A worker keeps the data sets that it has read and gets further runs on the same data. For other data a new worker is
+started, so memory does not grow.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SPAWN = get_context("spawn")  # a fork would copy PyTorch's threads
 
 @dataclass(frozen=True)
 class WorkerTask:
-    """One run: the arguments of `launch`, the metrics it must have, and ``data``, equal for runs on the same data.
+    """A run: the arguments of `launch`, its required metrics, and ``data``, which is equal for runs on the same data.
 
     ``injected`` delays the parties of a vertical run, see `vertical.injection.make_injections`.
     """
@@ -46,15 +46,15 @@ class WorkerTask:
     injected: Mapping[str, float] = field(default_factory=dict)
 
 
-# called with (task, why its run has no result, or "") once a task has ended
+# a function of an ended task and the reason why its run has no result, or ""
 TaskHook = Callable[[WorkerTask, str], None]
 
 
 def run_all(tasks: Sequence[WorkerTask], jobs: int, ended: TaskHook) -> None:
-    """Run tasks, ``jobs`` at a time, calling ``ended`` after each.
+    """Run tasks, ``jobs`` at a time, and call ``ended`` after each.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C; the runs under way are lost and their processes killed.
+        KeyboardInterrupt: Ctrl-C. The current runs are lost, and their processes are killed.
     """
     waiting = list(tasks)
     workers: list[_Worker] = []
@@ -79,7 +79,7 @@ def run_all(tasks: Sequence[WorkerTask], jobs: int, ended: TaskHook) -> None:
 
 
 class _Worker:
-    """A process and the task it has."""
+    """A process and its task."""
 
     def __init__(self, task: WorkerTask) -> None:
         self.connection, theirs = _SPAWN.Pipe()
@@ -98,7 +98,7 @@ class _Worker:
             self.alive = False
 
     def outcome(self) -> str:
-        """Why the task's run has no result, or an empty text."""
+        """Return the reason why the task's run has no result, or an empty text."""
         try:
             reason: str = self.connection.recv()
         except (EOFError, OSError):
@@ -108,7 +108,7 @@ class _Worker:
         return reason
 
     def end(self) -> None:
-        """Close the connection, at which the process ends by itself; kill it if it does not."""
+        """Close the connection, which ends the process. Kill the process if it does not end."""
         self.connection.close()
         self.process.join(_ENDING_SECONDS)
         self.kill()
@@ -145,8 +145,8 @@ def _serve(connection: Connection) -> None:
 
 
 def _reason(task: WorkerTask) -> str:
-    """Run a task; returns why it has no result, or an empty text."""
-    torch.set_num_threads(1)  # a federation sets its number of threads itself, a reference does not
+    """Run a task, and return the reason why it has no result, or an empty text."""
+    torch.set_num_threads(1)  # for references: a federation sets its own number of threads
     heard = ROUND_LISTENER.set(lambda line: _check_metrics(task.metrics, line))
     try:
         with log_off(True), inject(make_injections(task.clients, **task.injected)):
@@ -161,11 +161,11 @@ def _reason(task: WorkerTask) -> str:
 
 
 def _check_metrics(wanted: Sequence[str], line: Mapping[str, Any]) -> None:
-    """Raise ValueError if an evaluated line lacks a metric, so that the run fails at once, not after its last round."""
+    """Raise ValueError if an evaluated line lacks a metric, to end the run at once and not after its last round."""
     there = evaluation(line)
     missing = [name for name in wanted if name not in line]
     if there and missing:
         raise ValueError(
             f"the run has no metric {', '.join(missing)}, only {', '.join(there)}: set the experiment's metrics "
-            "to these"
+            "to available metrics"
         )

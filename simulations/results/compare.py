@@ -1,4 +1,4 @@
-"""Compares finished, stopped, failed and unfinished runs by their directories."""
+"""The comparison of finished, stopped, failed and unfinished runs by their directories."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _NO_VERDICT = "no verdict: sites were missing"
 
 @dataclass(frozen=True)
 class Comparison:
-    """Some runs side by side."""
+    """A comparison of runs."""
 
     runs: list[RunRecord]
-    # label of a group of runs -> its name; empty: the label is the name
+    # the name of each group of runs, by its label; empty: the labels are the names
     names: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -49,13 +49,13 @@ class Comparison:
         """Read runs and name them after their folders, or by their paths if two folders have the same name.
 
         Args:
-            paths: Their directories.
-            names: A name for each group of runs that differ only in their seed, in the order of each group's first
-                run; empty: the name of a group is what differs in its config.
+            paths: The run directories.
+            names: A name for each group of runs that differ only in their seed, in the order of each group's first run.
+                Empty: the differing config keys name a group.
 
         Raises:
-            ConfigError: A directory holds no run (the message names the first), or there is not a different name for
-                each group.
+            ConfigError: A directory contains no run (the message names the first such directory), or the groups do not
+                have different names.
         """
         folders = [path.resolve().name for path in paths]
         unique = len(set(folders)) == len(folders)
@@ -63,13 +63,13 @@ class Comparison:
         labels = list(dict.fromkeys(map(found.label, found.runs)))
         if names and (len(names) != len(labels) or len(set(names)) < len(names)):
             got = f"{len(names)}: {', '.join(names)}"
-            allowed = f"{len(labels)} different ones, for: {'; '.join(labels)}"
-            raise ConfigError("--name", got=got, allowed=allowed, hint="give one for each, in this order")
+            allowed = f"{len(labels)} different names, for: {'; '.join(labels)}"
+            raise ConfigError("--name", got=got, allowed=allowed, hint="set --name once for each group, in this order")
         return cls(found.runs, dict(zip(labels, names, strict=True)) if names else {})
 
     @cached_property
     def differing(self) -> list[str]:
-        """The config keys, and ``clients``, whose values are not the same in all runs."""
+        """The config keys, and ``clients``, whose values differ between runs."""
         configs = [{key: run.setting(key) for key in run.config if key not in UNTOLD} for run in self.runs]
         found = differing(configs)
         clients = {run.setting("clients") for run in self.runs} - {None}  # unknown for an unfinished run
@@ -77,7 +77,7 @@ class Comparison:
 
     @cached_property
     def _told(self) -> list[str]:
-        """The keys of `differing` in which some run departs from the defaults that follow from its strategy."""
+        """The keys of `differing` in which any run departs from the defaults of its strategy."""
         return [
             key
             for key in self.differing
@@ -87,13 +87,13 @@ class Comparison:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """Every metric that one of the runs has, the known ones first and in their order."""
+        """All metrics of the runs, known metrics first and in their order."""
         found = dict.fromkeys(name for run in self.runs for line in run.lines for name in evaluation(line))
         return sorted(found, key=lambda name: METRICS.index(name) if name in METRICS else len(METRICS))
 
     @property
     def compared(self) -> list[str]:
-        """The `metrics` that people compare, also of views."""
+        """The `metrics` that people compare, including metrics of views."""
         return [name for name in self.metrics if not name.startswith(UNCOMPARED)]
 
     @cached_property
@@ -105,10 +105,10 @@ class Comparison:
         return any(run.selected is not None for run in self.runs)
 
     def label(self, run: RunRecord) -> str:
-        """Return the label of a run and its other seeds: how they differ from the rest, and if any had sites missing.
+        """Return the label of a run and its other seeds: their differing keys, and whether any had missing sites.
 
         Returns:
-            The name that was given to the group, or else text such as ``learning-rate=0.1  batch-size=8``.
+            The group's name, or else a text such as ``learning-rate=0.1  batch-size=8``.
         """
         label = self._label(run)
         label += MISSING if label in self._labels_with_missing else ""
@@ -121,7 +121,7 @@ class Comparison:
         return text if run.status == FINISHED else f"{text} ({run.status})"
 
     def rows(self) -> list[dict[str, Any]]:
-        """One for each run: its name, status, facts, `RunRecord.metrics` and, under ``config``, differing keys."""
+        """Return a row for each run: name, status, facts, `RunRecord.metrics` and, under ``config``, differing keys."""
         return [
             {
                 "run": run.name,
@@ -137,10 +137,11 @@ class Comparison:
         ]
 
     def tables(self, metric: str | None = None) -> list[Table]:
-        """Return the runs as one table, and what differs in their configs as another.
+        """Return a table of the runs, and a table of their differing config keys.
 
         Args:
-            metric: Whose differences from the first group are added if groups have several common seeds; None: not.
+            metric: The metric whose differences from the first group are added, if groups have several common seeds.
+                None: no differences.
         """
         rows = self.rows()
         facts = ["run", "status", "strategy", "dataset", "seed", "rounds", *(["selected"] * self._some_select)]
@@ -170,11 +171,11 @@ class Comparison:
 
     @property
     def reasons(self) -> list[str]:
-        """Why runs have no result, which rounds others have selected, and which sites were missing: a line for each."""
+        """Return lines with the reasons of runs without a result, the selected rounds, and the missing sites."""
         ended = [(run, " ".join(run.reason.split())) for run in self.runs if run.reason]
         found = [f"{run.name} {run.status}: {reason}" for run, reason in ended]
         chosen = [(run.name, run.selection) for run in self.runs if run.selection]
-        found += [f"{name}: {selection}; its metrics are those on the test rows" for name, selection in chosen]
+        found += [f"{name}: {selection}; its metrics are measured on the test rows" for name, selection in chosen]
         return found + [
             f"{run.name} {run.status} with sites missing: {in_words(run.dropped, run.facts['rounds'])}"
             for run in self.runs
@@ -187,33 +188,33 @@ class Comparison:
         return "\n\n".join([*blocks, *(["\n".join(self.reasons)] if self.reasons else [])])
 
     def csv(self) -> str:
-        """Return one row for each run, not rounded; config keys that have a column of their own are not repeated."""
+        """Return an unrounded row for each run. Config keys with their own column are not repeated."""
         return csv_text([{**row, **config, **row} for row in self.rows() for config in [row.pop("config")]])
 
     def choose_metric(self, metric: str | None) -> str | None:
-        """Return the metric to draw: the one asked for, else the first that the runs have; None if they have none.
+        """Return the metric to draw: the requested metric, else the runs' first; None if they have none.
 
         Raises:
-            ConfigError: None of the runs has the metric.
+            ConfigError: No run has the metric.
         """
         if metric is not None and metric not in self.metrics:
-            allowed = ", ".join(self.metrics) or "none, there is no evaluated round"
+            allowed = ", ".join(self.metrics) or "none, since no round was evaluated"
             raise ConfigError(
                 "--metric",
                 got=repr(metric),
-                allowed=f"those of these runs: {allowed}",
-                hint="leave it out to draw the first",
+                allowed=f"metrics of these runs: {allowed}",
+                hint="remove --metric to draw the first",
             )
         return metric or next(iter(self.metrics), None)
 
     def save(self, folder: Path, metric: str | None) -> None:
-        """Write compare.csv and, if there is a metric, compare.png, replacing those of an earlier comparison.
+        """Write compare.csv and, with a metric, compare.png. Files of an earlier comparison are replaced.
 
         Args:
-            metric: The one that is drawn; None: none is.
+            metric: The metric to draw. None: no figure.
 
         Raises:
-            ConfigError: The folder cannot be created, or has files of these names that no comparison has written.
+            ConfigError: The folder cannot be created, or has files of these names from another source.
             MissingExtraError: There is a metric to draw, but Matplotlib is not installed.
         """
         if metric is not None:
@@ -229,15 +230,15 @@ class Comparison:
             draw({f"{RANKING.get(metric, metric)}{self.where(metric)}": self.curves(metric)}, folder / "compare.png")
 
     def where(self, *metrics: str) -> str:
-        """On which rows metrics were measured, such as " on the test set"; empty if no rows were held out for them."""
+        """Return the rows on which metrics were measured, such as " on the test set"; empty without held-out rows."""
         rows = dict.fromkeys(rows_in_words(run.config) for run in self.runs)
         return f" on {' or '.join(rows)}" if {*metrics} - {*OF_TRAINING} else ""
 
     def differences(self, metric: str) -> dict[str, tuple[str, Difference]]:
-        """Return a metric's differences from that of the first group of runs (`RunRecord.metrics`), over common seeds.
+        """Return a metric's differences from the first group of runs (`RunRecord.metrics`), over common seeds.
 
         Returns:
-            label -> (the first group's label, the difference), for groups of finished runs with finite values that
+            The first group's label and the difference, by label, for groups of finished runs with finite values that
                 have at least two seeds in common with the first group.
         """
         ends: dict[str, dict[int, float]] = {}
@@ -249,10 +250,10 @@ class Comparison:
         return {label: (first, gap) for label, gap in found.items() if gap is not None and gap.seeds > 1}
 
     def curves(self, metric: str) -> dict[str, list[dict[int, float]]]:
-        """Label -> the curves of the runs that differ only in their seed.
+        """Return the curves of runs that differ only in their seed, by label.
 
         Returns:
-            A curve is round -> metric. Runs that were never evaluated by the metric are left out.
+            The curves as metrics by round. Runs that were never evaluated by the metric are excluded.
         """
         groups: dict[str, list[dict[int, float]]] = {}
         for run in self.runs:
@@ -262,10 +263,10 @@ class Comparison:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Comma-separated values under the keys of all rows; None is an empty cell, truth values are in lower case.
+    """Return comma-separated values under the keys of all rows. None is an empty cell, booleans are in lower case.
 
     Args:
-        rows: A key that one of them lacks is an empty cell there.
+        rows: The rows. A missing key is an empty cell.
     """
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")

@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_PANEL, _SINGLE = (4.2, 3.2), (8.0, 4.6)  # a panel's size in inches, and the size of a panel that is alone
+_PANEL, _SINGLE = (4.2, 3.2), (8.0, 4.6)  # a panel's size in inches, and the size of a single panel
 _SIDES = 0.14  # inches left and right of a panel: half the width of a tick's number, which the layout ignores
-_CHARACTERS, _LINE = 12, 0.18  # a text's characters in an inch, and its lines' height in inches
-_FILLED = 0.3  # the least part of a linear y axis that trained models fill
-_FEW = 3  # a curve has so many points of trained models before its panel leaves the untrained models out
+_CHARACTERS, _LINE = 12, 0.18  # a text's characters per inch, and its lines' height in inches
+_FILLED = 0.3  # the minimum part of a linear y axis that trained models fill
+_FEW = 3  # the minimum number of a curve's points of trained models for a panel without the untrained models
 _MARGIN = 0.05  # of a y axis, above and below
-_MARKED = 40  # a curve of fewer points shows them
+_MARKED = 40  # a curve with fewer points shows them
 _STYLES = ("-", "--", ":", "-.")
 
-# label -> the curves of its runs, each round -> metric
+# the curves of runs by label; a curve contains metrics by round
 Groups = Mapping[str, Sequence[Mapping[int, float]]]
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A line of a panel; all arrays (points,)."""
+    """A line of a panel. All arrays have shape (points,)."""
 
     label: str
     x: np.ndarray
@@ -42,11 +42,11 @@ class Curve:
 
     @classmethod
     def of(cls, label: str, points: Collection[tuple[float, Sequence[float]]], log: bool = False) -> Curve:
-        """Return the mean of some values at each point, between mean - and + sample standard deviation.
+        """Return the mean of values at each point, with a band of one sample standard deviation.
 
         Args:
             label: The curve's name.
-            points: Each point's place on the x axis, and the values of the seeds there, at least one.
+            points: Each point's place on the x axis, and the values of the seeds there, at least one value.
             log: Whether the axis is logarithmic. Mean - standard deviation may not be positive there, so the range is
                 as long downwards as upwards.
         """
@@ -67,14 +67,14 @@ class Panel:
     x_label: str = "round"
     title: str = ""
     scale: str = "linear"
-    at_points: bool = False  # the x axis has the points' places alone, and the scale of the y axis
+    at_points: bool = False  # the x axis has ticks only at the points, and the scale of the y axis
 
 
 def in_common(curves: Sequence[Mapping[int, float]]) -> dict[int, list[float]]:
     """Return the values of several curves in the rounds that all of them have.
 
     Args:
-        curves: The curves, each round -> metric; at least one.
+        curves: The curves, metrics by round; at least one curve.
     """
     return {number: [curve[number] for curve in curves] for number in sorted(set.intersection(*map(set, curves)))}
 
@@ -83,7 +83,7 @@ def draw(panels: Mapping[str, Groups], target: Path | IO[bytes], form: str = "pn
     """Draw a panel for each metric, with a curve for each group of runs.
 
     Args:
-        panels: The text beside the y axis -> the groups.
+        panels: The groups of curves, by the text of the y axis.
         target: The file.
         form: The file's form, "png" or "svg". The same curves give the same file.
     """
@@ -100,7 +100,7 @@ def plot(panels: Sequence[Panel | None], columns: int, title: str = "") -> Figur
     """Plot panels row by row, with the names of their curves below.
 
     Args:
-        panels: The panels. None: the place stays empty.
+        panels: The panels. None: an empty place.
         columns: The number of panels in a row.
         title: The text above all panels.
     """
@@ -133,7 +133,7 @@ def plot(panels: Sequence[Panel | None], columns: int, title: str = "") -> Figur
 
 
 def save(figure: Figure, target: Path | IO[bytes], form: str) -> None:
-    """Write a figure; the same curves give the same file.
+    """Write a figure. The same curves give the same file.
 
     Args:
         figure: The figure.
@@ -147,7 +147,7 @@ def save(figure: Figure, target: Path | IO[bytes], form: str) -> None:
 
 
 def _draw_panel(axes: Axes, panel: Panel, labels: Sequence[str]) -> dict[str, Any]:
-    """Draw a panel; returns the line of each label, which has one colour in all panels."""
+    """Draw a panel, and return the line of each label, which has one colour in all panels."""
     drawn = {}
     for curve in panel.curves:
         number = labels.index(curve.label)
@@ -169,13 +169,13 @@ def _draw_panel(axes: Axes, panel: Panel, labels: Sequence[str]) -> dict[str, An
         axes.locator_params(axis="x", integer=True, min_n_ticks=1)
     if panel.scale == "linear":
         low, high = _range(panel.curves)
-        if 0 < high - low < math.inf:  # else matplotlib leaves out what is not finite
+        if 0 < high - low < math.inf:  # otherwise matplotlib skips values that are not finite
             axes.set_ylim(low - _MARGIN * (high - low), high + _MARGIN * (high - low))
     return drawn
 
 
 def _range(curves: Sequence[Curve]) -> tuple[float, float]:
-    """Return the range of a linear y axis; it leaves untrained models out if they would flatten the rest."""
+    """Return the range of a linear y axis. It excludes untrained models if they would flatten the curves."""
     ends = [(np.concatenate([curve.low, curve.high]), np.tile(curve.x > 0, 2)) for curve in curves]
     low, high = _extent([values for values, _ in ends])
     if all(trained.sum() < 2 * _FEW for _, trained in ends):

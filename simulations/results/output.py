@@ -1,4 +1,4 @@
-"""What the command line prints: tables, JSON, or nothing."""
+"""The output of the command line: tables, JSON, or nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def log_off(quiet: bool) -> Iterator[None]:
     """Turn off Flower's log, which reports a run's rounds, for the whole process.
 
     Args:
-        quiet: False: the log stays as it is.
+        quiet: Whether to turn it off. False: no change.
     """
     logger = logging.getLogger("flwr")
     before = logger.disabled
@@ -38,10 +38,10 @@ def log_off(quiet: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stdout_to_stderr(redirect: bool) -> Iterator[None]:
-    """Send what this process and its children write to stdout to stderr, to keep stdout free for one JSON object.
+    """Redirect this process's and its children's stdout to stderr, to keep stdout free for a JSON object.
 
     Args:
-        redirect: False: nothing is changed.
+        redirect: Whether to redirect. False: no change.
     """
     if not redirect:
         yield
@@ -58,10 +58,10 @@ def stdout_to_stderr(redirect: bool) -> Iterator[None]:
 
 
 def print_json(value: object) -> None:
-    """Print one JSON object on stdout.
+    """Print a JSON object on stdout.
 
     Args:
-        value: May hold dataclasses and paths; a number that JSON cannot express, such as nan, becomes null.
+        value: The object, which may contain dataclasses and paths. Numbers that JSON lacks, such as nan, become null.
     """
     typer.echo(json.dumps(from_json(to_json(value, inf_nan_mode="null")), indent=2))
 
@@ -70,7 +70,7 @@ def format_cell(value: object, decimals: int | None = None) -> str:
     """Return a table's cell: "-" for None, true and false in lower case.
 
     Args:
-        decimals: Of a float below a million; other floats, or all if this is None, have six digits at most.
+        decimals: The decimals of floats below a million. Other floats, or all if it is None, have at most six digits.
     """
     if value is None:
         return "-"
@@ -81,11 +81,11 @@ def format_cell(value: object, decimals: int | None = None) -> str:
 
 
 def format_metric(value: float | None, like: float | None = None) -> str:
-    """Return a metric's cell: four decimals, or four digits where those would be mostly zeros.
+    """Return a metric's cell: four decimals, or four digits if the decimals would be mostly zeros.
 
     Args:
-        value: None: the cell is "-".
-        like: The metric whose number format a spread takes.
+        value: The metric. None: the cell is "-".
+        like: The metric whose number format is used for a spread.
     """
     measure = value if like is None else like
     small = measure is not None and 0 < abs(measure) < _FIXED_ABOVE
@@ -101,7 +101,7 @@ def format_pair(mean: float | None, std: float | None) -> str:
     """Return a mean of metrics and its standard deviation.
 
     Args:
-        std: None: there is none, and the mean stands alone.
+        std: The standard deviation. None: only the mean.
     """
     return format_metric(mean) if std is None else f"{format_metric(mean)} ± {format_metric(std, like=mean)}"
 
@@ -118,9 +118,9 @@ def metric_cell(value: float | None) -> tuple[str, float | None]:
 
 @dataclass(frozen=True)
 class Table:
-    """A table under its caption.
+    """A table with its caption.
 
-    A cell is a value that `format_cell` formats, or a pair: its text, and the number by which it is sorted.
+    A cell is a value for `format_cell`, or a pair: its text, and the number by which it is sorted.
     """
 
     caption: str
@@ -129,12 +129,12 @@ class Table:
 
     @property
     def cells(self) -> list[list[tuple[str, str]]]:
-        """The text of each cell, and the number by which a page sorts it, empty if it has no finite number."""
+        """Return the text of each cell, and its sort key for a page, empty without a finite number."""
         return [[_text_and_key(cell) for cell in row] for row in self.rows]
 
     @property
     def texts(self) -> list[list[str]]:
-        """The texts of its cells."""
+        """Return the texts of the cells."""
         return [[text for text, _ in row] for row in self.cells]
 
     def text(self) -> str:
@@ -149,10 +149,10 @@ def _text_and_key(cell: Any) -> tuple[str, str]:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Aligned columns under their names, numbers to the right; a cell's control characters are escaped.
+    """Return aligned columns under their names, numbers to the right. Control characters are escaped.
 
     Raises:
-        ValueError: A row has more cells, or fewer, than there are columns.
+        ValueError: A row's number of cells differs from the number of columns.
     """
     cells = [[cell if cell.isprintable() else ascii(cell) for cell in row] for row in [columns, *rows]]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -173,16 +173,16 @@ def _is_number(cell: str) -> bool:
 
 @contextlib.contextmanager
 def progress(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Show how much of a command's work is done.
+    """Show the progress of a command.
 
-    On a terminal the lines stand above a progress bar with the time left.
+    On a terminal the lines appear above a progress bar with the remaining time.
 
     Args:
-        total: The number of things to do.
-        quiet: Show nothing.
+        total: The number of items.
+        quiet: Whether to show nothing.
 
     Yields:
-        A function that is called with a line for each thing done, and writes it to stderr.
+        A function that takes a line for each finished item and writes it to stderr.
     """
     if quiet or not sys.stderr.isatty():
         yield lambda line: None if quiet else typer.echo(line, err=True)

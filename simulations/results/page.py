@@ -1,4 +1,4 @@
-"""A page that needs no other file and no network: its skeleton, and a figure as a part of it."""
+"""A page that needs no other file and no network, and figures inside it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-_WIDTH = 0.7  # below this part of its own width a figure's text is too small to read
-# matplotlib's black and white, and its colours of curves in their order; a dark page replaces them
+_WIDTH = 0.7  # the minimum share of its width at which a figure's text is readable
+# matplotlib's black, white, and colours of curves in their order; a dark page replaces them
 _INK, _GROUND = "#000000", "#ffffff"
 _CYCLE = (
     *("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd"),
@@ -19,12 +19,12 @@ def render(template: Path, curves: str, **values: Any) -> str:
     """Fill a template.
 
     Args:
-        template: Its path; a template whose name ends in .html extends base.html.
-        curves: The text of the figure's SVG file; empty: nothing was drawn.
-        values: What the template names, and ``drawn``, what the figure shows.
+        template: The template's path. A template whose name ends in .html extends base.html.
+        curves: The text of the figure's SVG file. Empty: no figure.
+        values: The template's variables, and ``drawn``, a description of the figure.
 
     Returns:
-        The filled template; in a page every text is escaped.
+        The filled template. In a page every text is escaped.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
     from markupsafe import Markup
@@ -41,10 +41,10 @@ def render(template: Path, curves: str, **values: Any) -> str:
 
 
 def inline(svg: str) -> str:
-    """curves.svg as a part of a page: its head is left out, and its colours become the page's.
+    """Convert curves.svg to a part of a page: remove its head, and use the page's colours.
 
     Returns:
-        The ``<svg>`` element, which is at least 0.7 and at most 1.4 times as wide as in the file.
+        The ``<svg>`` element, at least 0.7 and at most 1.4 times as wide as in the file.
     """
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)

@@ -1,7 +1,7 @@
-"""Tests whether two sides of a comparison differ by more than seeds explain: a paired t-test.
+"""A paired t-test whether two sides of a comparison differ by more than seeds explain.
 
-A seed's data, sites and draws are the same for both sides, so that their effect cancels in the difference. A test of
-ranks could never find a difference with five seeds: the least p of Wilcoxon's test is 1/16 there.
+A seed's data, sites and draws are the same for both sides, so their effect cancels in the difference. A rank test could
+not find a difference with five seeds: the minimum p of Wilcoxon's test is then 1/16.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from simulations.results.output import format_count, format_metric
 
 LEAST_SEEDS = 5
 LEVEL = 0.05
-COLUMNS = ("95 % interval", "p", "seeds", "verdict")  # behind the column of the difference
-_NO_SPREAD = 1e-150  # the square of less than this is 0
+COLUMNS = ("95 % interval", "p", "seeds", "verdict")  # after the column of the difference
+_NO_SPREAD = 1e-150  # the square of a smaller number is 0
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One side minus the other, over the seeds that both have: the mean, its 95 % interval and p.
+    """One side minus the other side, over their common seeds: the mean, its 95 % interval and p.
 
     ``low``, ``high`` and ``p`` (two-sided, for no difference in the mean) are None for one seed. ``q`` is the p that
     `adjust` has adjusted, or None.
@@ -38,13 +38,13 @@ class Difference:
 
     @property
     def sign(self) -> int | None:
-        """1 or -1 if the sides differ, 0 if the seeds may explain the difference, None with too few seeds to tell."""
+        """1 or -1 if the sides differ, 0 if the seeds may explain the difference, None with too few seeds."""
         if self.seeds < LEAST_SEEDS or self.p is None:
             return None
         return int(np.sign(self.mean)) if (self.p if self.q is None else self.q) < LEVEL else 0
 
     def verdict(self, above: str, noise: str, below: str) -> str:
-        """Return the text for the `sign`; with too few seeds, that there is no verdict."""
+        """Return the text for the `sign`; "no verdict" with too few seeds."""
         words = {1: above, 0: noise, -1: below, None: f"no verdict with {format_count(self.seeds, 'seed')}"}
         return words[self.sign]
 
@@ -57,7 +57,7 @@ class Difference:
 
     @property
     def cells(self) -> list[Any]:
-        """The cells of a `Table`: the mean, the interval, p and the seeds."""
+        """Return the cells of a `Table`: the mean, the interval, p and the seeds."""
         mean, interval, p = self.format_cells()
         return [(mean, self.mean), interval, (p, self.p), self.seeds]
 
@@ -66,10 +66,11 @@ def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Differen
     """Return the difference of two sides' values by seed.
 
     Args:
-        one: seed -> value, as ``other``, which is subtracted.
+        one: The values by seed.
+        other: The values by seed, which are subtracted.
 
     Returns:
-        The difference over common seeds; None if there are none, or some value is not finite, of any seed.
+        The difference over common seeds; None if there are none, or if any value of any seed is not finite.
     """
     common = sorted(one.keys() & other.keys())
     values = np.array([[side[seed] for seed in common] for side in (one, other)], dtype=np.float64)
@@ -80,9 +81,9 @@ def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Differen
     if len(common) == 1:
         return Difference(1, mean, None, None, None)
     if np.ptp(gaps) <= max(np.finfo(np.float64).eps * np.abs(values).max(), _NO_SPREAD):
-        # apart from rounding all seeds have the same difference: there is no spread for a test
+        # except for rounding, all seeds have the same difference, so there is no spread for a test
         return Difference(len(common), mean, mean, mean, 0.0 if mean else 1.0)
-    from scipy import stats  # takes most of a second, which every command would wait for
+    from scipy import stats  # imported here, since it takes most of a second
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # differences that are almost equal
@@ -117,7 +118,7 @@ def format_signed(value: float | None, like: float | None = None) -> str:
     """Return a difference of metrics, for people.
 
     Args:
-        value: If it is above 0, its sign is written too; None: "-".
-        like: The metric whose number format it takes; None: its own.
+        value: The difference. A plus sign is written if it is above 0. None: "-".
+        like: The metric whose number format is used. None: its own format.
     """
     return ("+" if value is not None and value > 0 else "") + format_metric(value, like)

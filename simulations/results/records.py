@@ -1,4 +1,4 @@
-"""Reads run directories back: what ran, how it ended, and its metrics."""
+"""Records of runs, read from run directories."""
 
 from __future__ import annotations
 
@@ -19,33 +19,32 @@ from problems.errors import did_you_mean
 from problems.files import write_atomic
 from problems.metrics import binary_metrics
 
-# of a composite objective, see `apps.evaluation.composite`
+# metrics of a composite objective, see `apps.evaluation.composite`
 COMPOSITE_METRICS = ("nonzeros", "objective", "stationarity", "optimality", "support_f1")
-# of all problems
+# metrics of all problems
 METRICS = (
     *binary_metrics([0, 1], [0, 1]),
     *("accuracy", "loss", "rmse", "grad_phi_sq", *COMPOSITE_METRICS, SUBOPTIMALITY),
 )
-# of the training rows, or of a problem without rows: a choice by these metrics uses no test row
+# metrics of the training rows, or of a problem without rows: choosing by them uses no test row
 OF_TRAINING = (*COMPOSITE_METRICS, SUBOPTIMALITY, "grad_phi_sq")
 TRAINING_SECONDS = "training_seconds"
-# what a line of metrics.jsonl holds whether the round was evaluated or not
+# the entries of every line of metrics.jsonl, evaluated or not
 BOOKKEEPING = frozenset(
     [
         *("round", "bytes_up", "bytes_down", "clients_asked", "clients_answered"),
         *("dropped", "state_lost", "seconds", "server_seconds"),
     ]
 )
-# what only some runs have there: a vertical run the seconds without joining and evaluation, others spent budgets, or
-# the figures of sites
+# entries of some runs: a vertical run's seconds without joining and evaluation, spent budgets, figures of sites
 OF_SOME_RUNS = frozenset([TRAINING_SECONDS, "epsilon", "pool_epsilon", ROUND_FIGURES])
-UNTOLD = (*SHOWING_KEYS, "run-name", "resume")  # keys by which runs are not told apart
+UNTOLD = (*SHOWING_KEYS, "run-name", "resume")  # keys that do not distinguish runs
 FINISHED, STOPPED, FAILED, UNFINISHED = "finished", "stopped", "failed", "unfinished"
 STOPPED_EARLY = "stopped early"  # beginning of failure.json's reason if a sweep ended a run before its last round
 
 
 class RunsInterruptedError(Exception):
-    """Ctrl-C during several runs; the message says how to go on."""
+    """Ctrl-C during several runs. The message explains how to continue."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class RunRecord:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """The run's facts and numbers other than its metrics."""
+        """The run's facts and numbers, except its metrics."""
         result, lines = self.result, self.lines
         return {
             "strategy": result.get("strategy", self.config.get("strategy")),
@@ -81,51 +80,51 @@ class RunRecord:
 
     @cached_property
     def dropped(self) -> dict[str, dict[str, Any]]:
-        """The sites that were missing; see `dropped_sites`."""
+        """The missing sites, see `dropped_sites`."""
         return dropped_sites(self.lines)
 
     @property
     def selected(self) -> int | None:
-        """The round whose model the run has selected; None without ``select-by``, or before its end."""
+        """The selected round. None without ``select-by``, or before the run's end."""
         found: int | None = self.result.get("selected", {}).get("round")
         return found
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """The metrics of the model that the run leaves.
+        """The metrics of the run's final model.
 
         Returns:
-            Those of the last evaluated round or, with ``select-by`` or ``threshold-at``, on the test rows; empty if no
-            round was evaluated.
+            The metrics of the last evaluated round or, with ``select-by`` or ``threshold-at``, on the test rows. Empty
+                if no round was evaluated.
         """
         last = next((found for line in reversed(self.lines) if (found := evaluation(line))), {})
         tested: dict[str, float] = self.result.get("test_metrics", last)
         return tested
 
     def curve(self, metric: str) -> dict[int, float]:
-        """Round -> metric, of evaluated rounds.
+        """Return the metric of each evaluated round, by round.
 
         Returns:
-            The rounds in order, where 0 is the initial model; empty if the run has no such metric.
+            The rounds in order; 0 is the initial model. Empty if the run lacks the metric.
         """
         return {line["round"]: line[metric] for line in self.lines if metric in line}
 
     def last(self, metric: str) -> float | None:
-        """Return the metric in the last round that was evaluated by it or, with ``select-by``, in the selected round.
+        """Return the metric in the last round with it or, with ``select-by``, in the selected round.
 
         Returns:
-            The value, which may be nan; None if the run has none.
+            The value, which may be nan; None if the run lacks the metric.
         """
         curve, chosen = self.curve(metric), self.selected
         return next(reversed(curve.values()), None) if chosen is None else curve.get(chosen)
 
     def final(self, metric: str) -> float | None:
-        """The metric of the model that the run leaves: as `last`, or on the test rows if it was measured there."""
+        """Return the metric of the run's final model: on the test rows if it was measured there, else as `last`."""
         return self.metrics.get(metric) if "test_metrics" in self.result else self.last(metric)
 
     @property
     def selection(self) -> str:
-        """What a run has chosen on validation rows, in words: a round, or only a threshold; empty for others."""
+        """Return a text about the round or threshold chosen on validation rows; empty without a choice."""
         if not (chosen := self.result.get("selected")):
             return "its last model and a threshold chosen on validation rows" if "test_metrics" in self.result else ""
         value = format_metric(chosen["metric"], chosen["value"])
@@ -133,19 +132,19 @@ class RunRecord:
         return f"{text}, ended early after round {self.facts['rounds']}" if "stopped" in self.result else text
 
     def setting(self, key: str) -> Scalar | None:
-        """The value of a run-config key or ``clients``; ``strategy`` is what ran (``centralized`` for a reference).
+        """Return the value of a run-config key or ``clients``. For a reference ``strategy`` is ``centralized``.
 
         Returns:
-            None if the key is not set, or if it is ``clients`` and the run has no result.
+            The value; None if the key is not set, or if it is ``clients`` and the run has no result.
         """
         return self.facts[key] if key in ("strategy", "clients") else self.config.get(key)
 
     @property
     def departures(self) -> dict[str, Scalar | None]:
-        """The config keys in which the run departs from the defaults that follow from its strategy.
+        """Return the config keys in which the run departs from the defaults of its strategy.
 
         Returns:
-            Key -> the default; None where there is none.
+            The defaults by key; None for keys without a default.
         """
         default = defaults(self.config.get("strategy"))
         keys = [key for key in self.config if key not in (*UNTOLD, "strategy")]
@@ -155,8 +154,8 @@ class RunRecord:
         """Return the keys whose values would differ in a run of this flat run config.
 
         Args:
-            config: Flat; absent keys take their defaults.
-            free: Keys that may differ.
+            config: The flat run config. Absent keys have their defaults.
+            free: The keys that may differ.
 
         Raises:
             ConfigError: The config is not valid.
@@ -168,7 +167,7 @@ class RunRecord:
 
 @cache
 def defaults(strategy: Scalar | None) -> dict[str, Scalar]:
-    """Return the resolved run config if only the strategy is given; empty if there is no such strategy any more."""
+    """Return the resolved run config of a strategy without other keys; empty if the strategy no longer exists."""
     try:
         return flatten(parse_run_config({"strategy": strategy}).resolve())  # type: ignore[dict-item]
     except ConfigError:
@@ -176,10 +175,10 @@ def defaults(strategy: Scalar | None) -> dict[str, Scalar]:
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys whose values are not the same in all configs.
+    """Return the keys whose values differ between configs.
 
     Args:
-        configs: Flat configs; a key that one of them lacks has the value None there.
+        configs: The flat configs. A missing key has the value None.
 
     Returns:
         The keys in the order of their first occurrence.
@@ -192,7 +191,7 @@ def evaluation(line: Mapping[str, Any]) -> dict[str, float]:
     """Return the metrics of a line of metrics.jsonl.
 
     Returns:
-        Metric -> value; empty if the round was not evaluated.
+        The values by metric; empty if the round was not evaluated.
     """
     return {name: value for name, value in line.items() if name not in BOOKKEEPING | OF_SOME_RUNS}
 
@@ -201,11 +200,11 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
     """Read a run directory.
 
     Raises:
-        ConfigError: There is no run in it, or one of its files cannot be read.
+        ConfigError: The directory contains no run, or a file cannot be read.
     """
     if not (path / "config.toml").is_file():
         got = "no run (there is no config.toml)"
-        raise ConfigError(path, got=got, allowed="a run's directory", hint="give one, such as its --out")
+        raise ConfigError(path, got=got, allowed="a run directory", hint="use a run directory, such as a run's --out")
     try:
         config = flatten(tomllib.loads((path / "config.toml").read_text("utf-8")))
         result = _object(path / "result.json")
@@ -213,7 +212,7 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
         lines = _lines(path / "metrics.jsonl")
     except (OSError, ValueError) as error:
         got = f"what cannot be read as a run ({error})"
-        raise ConfigError(path, got=got, allowed="a run's directory", hint="see docs/run-directory.md") from None
+        raise ConfigError(path, got=got, allowed="a run directory", hint="see docs/run-directory.md") from None
     reason = str(failure.get("reason", ""))
     status = FINISHED if result else UNFINISHED
     if failure:
@@ -222,11 +221,11 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
 
 
 def leave_reason(path: Path, reason: str) -> None:
-    """Write into a run directory why the run has no result.
+    """Write the reason why a run has no result into its directory.
 
     Args:
-        path: The run directory; if it does not exist, nothing is written.
-        reason: Beginning with `STOPPED_EARLY` for a run that was stopped; any other is that of a failed run.
+        path: The run directory. If it does not exist, nothing is written.
+        reason: The reason. It begins with `STOPPED_EARLY` for a stopped run; any other reason marks a failed run.
     """
     if path.is_dir():
         write_atomic(path / "failure.json", (json.dumps({"reason": reason}, indent=2) + "\n").encode())
@@ -240,7 +239,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """Return all complete lines; the last one may be half written."""
+    """Return all complete lines. The last line may be incomplete."""
     text = path.read_text("utf-8") if path.exists() else ""
     lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
     if not all(isinstance(line, dict) and "round" in line for line in lines):
@@ -249,16 +248,16 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def check_metric(metric: str, config: Mapping[str, Scalar], asked: str = "--metric") -> None:
-    """Check that there is such a metric.
+    """Check that a metric exists.
 
-    A user's own problem (``loss = "package.module:factory"``) names its metrics itself, so any name may be right there.
+    A user's own problem (``loss = "package.module:factory"``) has its own metrics, so any name may be correct.
 
     Args:
-        config: The flat run config, of which ``loss`` alone counts.
+        config: The flat run config. Only ``loss`` matters.
         asked: The option or key that names the metric.
 
     Raises:
-        ConfigError: There is none; the message names them all.
+        ConfigError: The metric does not exist. The message lists all metrics.
     """
     if metric not in METRICS and ":" not in str(config.get("loss", "")):
         hint = did_you_mean(metric, METRICS, "see docs/run-directory.md")

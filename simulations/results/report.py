@@ -1,4 +1,4 @@
-"""The command ``report``: runs on one page, whether they have finished or not."""
+"""The command ``report``: a page about runs, finished or not."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ NAME = "report.html"
 
 
 def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
-    """Write the page of some runs.
+    """Write the page of runs.
 
     Args:
-        paths: Their run directories.
-        out: The file; None: ``report.html`` in the run directory, if there is one run.
+        paths: The run directories.
+        out: The file. None: ``report.html`` in the run directory, for a single run.
 
     Returns:
         The file.
 
     Raises:
-        ConfigError: A directory holds no run, several runs have no file, or it cannot be written.
+        ConfigError: A directory contains no run, several runs have no ``out``, or the file cannot be written.
         MissingExtraError: Matplotlib or Jinja is not installed.
     """
     require("report", "reports", "jinja2", "matplotlib")
     if out is None and len(paths) > 1:
-        allowed = "a file, where there are several runs"
-        raise ConfigError("--out", got="nothing", allowed=allowed, hint=f"give one, such as --out {NAME}")
+        allowed = "a file, since there are several runs"
+        raise ConfigError("--out", got="nothing", allowed=allowed, hint=f"set a file, such as --out {NAME}")
     page = as_html(Comparison.of([path.expanduser() for path in paths]))
     target = (out or paths[0] / NAME).expanduser()
     write_output(target, page.encode(), None if out is None else is_page)
@@ -49,7 +49,7 @@ def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
 
 
 def as_html(comparison: Comparison) -> str:
-    """Return the page's text, which is always the same for the same runs."""
+    """Return the page's text. The same runs give the same text."""
     runs, metrics = comparison.runs, comparison.compared
     figure = io.BytesIO()
     if metrics:
@@ -67,10 +67,10 @@ def as_html(comparison: Comparison) -> str:
 
 
 def _tell(run: RunRecord, comparison: Comparison) -> dict[str, Any]:
-    """Return the part of the page on one run, with tables before and behind its facts; empty tables are not shown."""
+    """Return a run's part of the page, with tables before and after its facts. Empty tables are not shown."""
     reason = " ".join(run.reason.split())
     if run.status == UNFINISHED:
-        reason = "it is still running, or it ended before it could say why"
+        reason = "it is still running, or it ended before it could report a reason"
     before = [_metrics(run, comparison.metrics), _sites(run), _missing(run)]
     behind = [_departures(run), _files(run.path)]
     return {
@@ -144,7 +144,7 @@ def _missing(run: RunRecord) -> Table:
     rows = [
         [int(site), (f"{one['rounds']} of {of}", one["rounds"]), one["reason"]] for site, one in run.dropped.items()
     ]
-    return Table("sites that were missing", ["partition", "rounds", "why, the last time"], rows)
+    return Table("missing sites", ["partition", "rounds", "last reason"], rows)
 
 
 def _departures(run: RunRecord) -> Table:

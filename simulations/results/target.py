@@ -1,4 +1,4 @@
-"""Files that ``--out`` names: written whole or not at all, and never over a file that the command did not write."""
+"""Files for ``--out``: written completely or not at all, and never over a file of another origin."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from problems.files import make_folder, write_atomic
 
 Recognize = Callable[[bytes], bool]
 
-_ROWS = 20  # of a file of scores that are compared
+_ROWS = 20  # rows of a file of scores that are compared
 _TOLERANCE = 1e-6
 
 
 def write_output(target: Path, content: bytes, recognize: Recognize | None, inputs: Sequence[Path] = ()) -> None:
-    """Write a file that ``--out`` names, whole or not at all.
+    """Write the file of ``--out``, completely or not at all.
 
     Args:
         target: The file.
         content: The bytes to write.
-        recognize: Whether the bytes of an existing file are an earlier output of the same command, which is replaced.
-            None: the command chose the file's name itself, in a run directory, and replaces the file.
+        recognize: A function that returns whether an existing file's bytes are an earlier output of the same command,
+            which is replaced. None: the command chose the file's name in a run directory, and replaces the file.
         inputs: The files that the command reads.
 
     Raises:
-        ConfigError: The file cannot be written, is an input, or is of another origin.
+        ConfigError: The file cannot be written, is an input, or has another origin.
     """
     target = _absolute(target)
     if recognize is not None:
@@ -41,11 +41,11 @@ def write_output(target: Path, content: bytes, recognize: Recognize | None, inpu
         write_atomic(target, content)
     except OSError as error:
         got = f"{target}, which cannot be written ({error.strerror or error})"
-        raise ConfigError("--out", got=got, allowed="a file that can be written", hint="choose another") from None
+        raise ConfigError("--out", got=got, allowed="a writable file", hint="choose another file") from None
 
 
 def make_out(folder: Path) -> None:
-    """Make the folder that ``--out`` names, unless it exists.
+    """Create the folder of ``--out``, unless it exists.
 
     Args:
         folder: The folder.
@@ -57,27 +57,27 @@ def make_out(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         got = f"{folder}, which cannot be created ({error.strerror})"
-        allowed = "a folder that can be written to"
-        raise ConfigError("--out", got=got, allowed=allowed, hint="choose another") from None
+        allowed = "a writable folder"
+        raise ConfigError("--out", got=got, allowed=allowed, hint="choose another folder") from None
 
 
 def check_target(target: Path, recognize: Recognize, inputs: Sequence[Path] = ()) -> None:
-    """Check that a file may be written: it does not exist, or is an earlier output and not an input.
+    """Check that a file may be written: it is new, or an earlier output and not an input.
 
     Args:
-        target: As of `write_output`.
-        recognize: As of `write_output`.
-        inputs: As of `write_output`.
+        target: The file.
+        recognize: See `write_output`.
+        inputs: The files that the command reads.
 
     Raises:
-        ConfigError: It may not.
+        ConfigError: The file may not be written.
     """
     target = _absolute(target)
     if not target.exists() or target.is_dir():  # the attempt to write to a folder has its own error
         return
     fault = ""
     if any(one.exists() and target.samefile(one) for one in (path.expanduser() for path in inputs)):
-        fault = "which is the file to read"
+        fault = "which is an input file"
     elif not target.is_file():
         fault = "which is not a regular file"
     elif not recognize(target.read_bytes()):
@@ -88,7 +88,7 @@ def check_target(target: Path, recognize: Recognize, inputs: Sequence[Path] = ()
 
 
 def _absolute(target: Path) -> Path:
-    """Return a path without ``..``, which would pass through folders that do not exist until they are made."""
+    """Return a path without ``..``, which could pass through folders that do not exist yet."""
     target = target.expanduser()
     return target.parent.resolve() / target.name
 
@@ -97,8 +97,8 @@ def is_scores(content: bytes, columns: Sequence[str]) -> bool:
     """Return whether a file is a table of scores with these columns: each probability is the sigmoid of its score.
 
     Args:
-        content: The file's bytes, which may be packed by gzip.
-        columns: The names, the last two of which are of the score and of the probability.
+        content: The file's bytes, possibly compressed by gzip.
+        columns: The names. The last two are the score and the probability.
     """
     try:
         text = (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode()
@@ -117,7 +117,7 @@ def is_onnx(content: bytes) -> bool:
 
     try:
         return bool(onnx.ModelProto.FromString(content).producer_name == NAME)
-    except Exception:  # protobuf's error is of a package that is not a dependency
+    except Exception:  # protobuf's error belongs to a package that is not a dependency
         return False
 
 

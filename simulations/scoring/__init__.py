@@ -1,1 +1,1 @@
-"""From a run directory to scores of new rows, to an ONNX file and to a model card."""
+"""Uses of a run's model: scores of new rows, an ONNX file, a model card."""

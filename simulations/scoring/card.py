@@ -1,4 +1,4 @@
-"""The model card of a run, in Markdown with Hugging Face's headings: what a model is, as its run directory says."""
+"""The model card of a run, in Markdown with Hugging Face's headings, from the run directory."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from simulations.scoring.model import BEST, TrainedModel
 
 # Run-config keys that disturb the training data on purpose.
 _DISTURBANCES = ("imbalance", "label-noise", "client-shift")
-# What concerns nobody who reads the card: a place on the machine of the training.
+# keys without meaning for readers of the card: a path on the machine of the training
 _UNTOLD = ("data-dir",)
-# Figures of a site that are too long for a table, and the name of the site, which has a cell of its own.
+# figures of a site that are too long for a table, and the name of the site, which has its own cell
 _LONG = ("partition", "reliability")
 
 
 def write_card(model: TrainedModel) -> str:
-    """Return the card of a trained model. A section about which the run directory says nothing is left out."""
+    """Return the card of a trained model. Sections without content in the run directory are omitted."""
     sections = {
         "Model Details": _details(model),
         "Uses": _uses(model),
@@ -56,13 +56,13 @@ def _details(model: TrainedModel) -> str:
             "Input": _input(model),
             "Strategy": _strategy(model),
             "Model": f"`{model.chosen}`, of round {round_}",
-            "License": "to be chosen by those who publish the model",
+            "License": "to be chosen by the publisher of the model",
         }
     )
 
 
 def _strategy(model: TrainedModel) -> str:
-    """Return the strategy's name and description. A reference has another name than the strategy of its config."""
+    """Return the strategy's name and description. A reference's name differs from the strategy of its config."""
     name, config = model.record.result["strategy"], model.config
     same = name == config.run.strategy
     return f"`{name}`, {config.algorithm.description if same else f'a reference of `{config.run.strategy}`'}"
@@ -88,12 +88,12 @@ def _uses(model: TrainedModel) -> str:
         )
     if loss == CROSS_ENTROPY:
         return (
-            "The score is the logit of a probability: the model was trained by cross-entropy. How well it is "
-            "calibrated on other rows than those of the training, `florilegium evaluate` tells there by `brier`."
+            "The score is the logit of a probability: the model was trained by cross-entropy. On other rows than the "
+            "training rows, `florilegium evaluate` measures its calibration by `brier`."
         )
     return (
-        f"The scores rank rows. The model was trained by `{loss}`, under which the sigmoid of a score is no "
-        "probability and 0 is no threshold: choose a threshold on labelled rows that did not train the model."
+        f"The scores rank rows. The model was trained by `{loss}`, under which the sigmoid of a score is not a "
+        "probability and 0 is not a threshold: choose a threshold on labelled rows that did not train the model."
     )
 
 
@@ -122,7 +122,7 @@ def _start(model: TrainedModel) -> str:
         f"```sh\nflorilegium predict {run} {new} --model {chosen} --out scores.csv\n```\n\n"
         f'```python\nimport florilegium\n{package}\n\nmodel = florilegium.load("{run}", model="{chosen}")\n'
         f"scores = model.decision_function({rows})\n```\n\n"
-        "`florilegium export` makes one ONNX file of it, with which ONNX Runtime scores."
+        "`florilegium export` converts it to one ONNX file, which ONNX Runtime can score."
     )
 
 
@@ -136,7 +136,7 @@ def _training(model: TrainedModel) -> str:
         data["Validation"] = f"{share} of the training rows"
     if counted := result.get("training_rows"):
         total, positives = (sum(site[name] for site in counted) for name in ("rows", "positives"))
-        data["Rows trained on"] = f"{total:,}, {positives:,} of them positive; as each site said before round 1:"
+        data["Rows trained on"] = f"{total:,}, {positives:,} of them positive; as each site reported before round 1:"
     facts = {
         "Rounds": f"{result['rounds']} of {config['num-server-rounds']}",
         "Loss": f"`{config['loss']}`",
@@ -162,7 +162,7 @@ def _training(model: TrainedModel) -> str:
 
 
 def _rows(counted: Sequence[Mapping[str, int]] | None) -> str:
-    """Return the rows of each site, where the server was told."""
+    """Return the rows of each site, if the sites reported them."""
     if not counted:
         return ""
     cells = [[f"site {one['partition']}", f"{one['rows']:,}", f"{one['positives']:,}"] for one in counted]
@@ -198,7 +198,7 @@ def _evaluation(model: TrainedModel) -> str:
 
 
 def _figures(result: Mapping[str, Any]) -> list[str]:
-    """What the result says of the rows of each site and of all together, where it does."""
+    """Return the figures of each site's rows and of all rows, if the result has any."""
     parts = []
     sites = [(f"site {one['partition']}", one) for one in result.get("sites", [])]
     rows = [*sites, *([("all", result["all"])] if "all" in result else [])]
@@ -229,7 +229,7 @@ def _privacy(model: TrainedModel) -> str:
     privacy, lines = model.config.privacy, model.record.lines
     sends = model.config.algorithm.traits.sends
     found = {
-        "What travelled beside the model": sends,
+        "Sent in addition to the model": sends,
         "Secure sums": f"yes, with threshold {privacy.secure_threshold:.3g}" if privacy.secure_sum else "no",
     }
     spent = {name: lines[-1][name] for name in ("epsilon", "pool_epsilon") if lines and name in lines[-1]}

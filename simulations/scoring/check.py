@@ -1,4 +1,4 @@
-"""Whether an ONNX file scores as PyTorch does, on rows made of what the run directory knows."""
+"""The check that an ONNX file scores like PyTorch, on rows made from the run directory's statistics."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ ROWS = 200
 
 
 def difference_from(model: TrainedModel, content: bytes, *, pixels: bool) -> float:
-    """Return by how much an ONNX file's scores and probabilities differ from the model's, at most.
+    """Return the maximum difference between an ONNX file's and the model's scores and probabilities.
 
     Args:
-        model: On the CPU, in the run's number type.
-        content: Of the file.
-        pixels: Whether its input are bytes.
+        model: The model, on the CPU, in the run's number type.
+        content: The bytes of the file.
+        pixels: Whether its inputs are bytes.
 
     Returns:
-        The difference; of a score above 1, relative to it.
+        The difference. For scores above 1 it is relative.
     """
     import onnxruntime
 
@@ -54,7 +54,7 @@ def difference_from(model: TrainedModel, content: bytes, *, pixels: bool) -> flo
 
 
 def make_rows(table: Preprocessing, rng: np.random.Generator) -> tuple[pd.DataFrame, dict[str, NDArray[Any]]]:
-    """Return made-up rows of a table, with missing cells unless training had none, and the same as inputs of a file."""
+    """Return made-up rows of a table and the same rows as inputs of a file. Cells are missing if training had any."""
     import pandas as pd
 
     frame, fed = dict[str, Any](), dict[str, NDArray[Any]]()
@@ -75,7 +75,7 @@ def make_rows(table: Preprocessing, rng: np.random.Generator) -> tuple[pd.DataFr
 
 
 def _made_numbers(features: Sequence[Feature], rng: np.random.Generator) -> NDArray[np.float64]:
-    """Numbers around the mean of a column or, of quantiles or bins, at, between and beyond their borders."""
+    """Return numbers around a column's mean or, for quantiles or bins, at, between and beyond their borders."""
     feature = features[0]
     if feature.kind == "boolean":
         return rng.integers(2, size=ROWS).astype(np.float64)
@@ -91,7 +91,7 @@ def _made_numbers(features: Sequence[Feature], rng: np.random.Generator) -> NDAr
 
 
 def _dates(days: NDArray[np.float64]) -> NDArray[np.datetime64]:
-    """Days since 1970-01-01 as dates to the second, which NumPy has of any year."""
+    """Return days since 1970-01-01 as dates to the second, which NumPy supports for any year."""
     dates = np.round(np.nan_to_num(days) * 86400).astype("datetime64[s]")
     dates[np.isnan(days)] = np.datetime64("NaT")
     return dates

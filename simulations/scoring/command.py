@@ -1,4 +1,4 @@
-"""The commands ``predict``, ``evaluate``, ``export`` and ``card``: what to do with the model that a run has left."""
+"""The commands ``predict``, ``evaluate``, ``export`` and ``card``, which use a run's model."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ NewRowsOption = Annotated[
     Path, typer.Argument(metavar="NEW", help="csv, csv.gz or parquet; or npz, svmlight, an image or a folder of them")
 ]
 ModelOption = Annotated[
-    str, typer.Option("--model", help="last, best, or a view such as inner; best where the run has it, else last")
+    str, typer.Option("--model", help="last, best, or a view such as inner; default: best if the run has it, else last")
 ]
 
-AllowUnseen = Annotated[bool, typer.Option("--allow-unseen", help="score also if the model knows no cell of a column")]
+AllowUnseen = Annotated[bool, typer.Option("--allow-unseen", help="score even if the model knows no cell of a column")]
 
 
 def predict(
     run: RunOption,
     new: NewRowsOption,
-    out: Annotated[Path | None, typer.Option("--out", help="the csv file to write; without, stdout")] = None,
-    keep: Annotated[str, typer.Option("--keep", help="columns of NEW to take over, with commas")] = "",
+    out: Annotated[Path | None, typer.Option("--out", help="csv file to write; default: stdout")] = None,
+    keep: Annotated[str, typer.Option("--keep", help="columns of NEW to copy to the scores, separated by commas")] = "",
     model: ModelOption = "",
     allow_unseen: AllowUnseen = False,
 ) -> None:
-    """Score new rows with a run's model: one line for each, in their order."""
+    """Score new rows with a run's model. The scores have a line for each row, in their order."""
     from apps.evaluation.labels import join_labels
     from problems.data.spec import parse_names
-    from simulations.scoring.model import load  # imports scikit-learn, which takes a second
+    from simulations.scoring.model import load  # imported here, since scikit-learn takes a second to load
     from simulations.scoring.rows import score_file, write_scores
 
     trained = load(run, model, allow_unseen=allow_unseen)
@@ -55,9 +55,9 @@ def evaluate(
     run: RunOption,
     new: NewRowsOption,
     model: ModelOption = "",
-    resamples: Annotated[int, typer.Option(min=1, help="bootstrap resamples of the rows")] = 1000,
-    confidence: Annotated[float, typer.Option(min=0.01, max=0.999, help="of the intervals")] = 0.95,
-    seed: Annotated[int, typer.Option(min=0, help="of the resamples")] = 0,
+    resamples: Annotated[int, typer.Option(min=1, help="number of bootstrap resamples of the rows")] = 1000,
+    confidence: Annotated[float, typer.Option(min=0.01, max=0.999, help="confidence level of the intervals")] = 0.95,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the resamples")] = 0,
     allow_unseen: AllowUnseen = False,
     as_json: Json = False,
 ) -> None:
@@ -88,16 +88,20 @@ def evaluate(
 
 def export(
     run: RunOption,
-    form: Annotated[Literal["onnx"], typer.Option("--format", help="of the file")] = "onnx",
-    out: Annotated[Path | None, typer.Option("--out", help="the file; or model.onnx in the run directory")] = None,
+    form: Annotated[Literal["onnx"], typer.Option("--format", help="format of the file")] = "onnx",
+    out: Annotated[
+        Path | None, typer.Option("--out", help="file to write; default: model.onnx in the run directory")
+    ] = None,
     model: ModelOption = "",
     pixels: Annotated[
         bool | None,
-        typer.Option("--pixels/--no-pixels", help="whether the sites' npz files held bytes; only where the run asks"),
+        typer.Option(
+            "--pixels/--no-pixels", help="whether the sites' npz files contained bytes; only if the run does not know"
+        ),
     ] = None,
-    with_card: Annotated[bool, typer.Option("--card", help="write the model card too, beside the file")] = False,
+    with_card: Annotated[bool, typer.Option("--card", help="also write the model card, next to the file")] = False,
 ) -> None:
-    """Write a run's model as one file, its preprocessing inside, that is scored without this project."""
+    """Write a run's model and its preprocessing as one file that can be scored without this project."""
     from simulations.results.target import check_target, is_card, is_onnx, write_output
     from simulations.scoring.export import export_onnx
     from simulations.scoring.model import load
@@ -123,10 +127,12 @@ def export(
 
 def card(
     run: RunOption,
-    out: Annotated[Path | None, typer.Option("--out", help="the file; without, card.md in the run directory")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="file to write; default: card.md in the run directory")
+    ] = None,
     model: ModelOption = "",
 ) -> None:
-    """Write the model card of a run, in Markdown: what the model is, as far as the run directory says."""
+    """Write the model card of a run, in Markdown, from its run directory."""
     from simulations.scoring.model import load
 
     _write_card(load(run, model), out or run / "card.md", named=out is not None)

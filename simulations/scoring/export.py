@@ -1,4 +1,4 @@
-"""A trained model as one ONNX file, with its preprocessing inside, and the check that it scores as PyTorch does."""
+"""The export of a trained model and its preprocessing to one ONNX file, with a check against PyTorch."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ class Exported:
     """An ONNX file.
 
     Attributes:
-        content: Its bytes.
-        inputs: name -> type and shape.
-        difference: As of `simulations.scoring.check.difference_from`; None: onnxruntime is not installed.
-        rows: On how many rows.
+        content: The bytes of the file.
+        inputs: The type and shape of each input, by name.
+        difference: The difference from PyTorch, see `simulations.scoring.check.difference_from`. None: onnxruntime is
+            not installed.
+        rows: The number of rows of the check.
     """
 
     content: bytes
@@ -54,12 +55,12 @@ def export_onnx(model: TrainedModel, *, pixels: bool | None = None) -> Exported:
 
     Args:
         model: The model.
-        pixels: Whether its input are bytes that are scaled to [0, 1], for a run that does not know it.
+        pixels: Whether its inputs are bytes that are scaled to [0, 1], for a run that does not know it.
 
     Raises:
         MissingExtraError: ONNX is not installed.
-        ConfigError: It is not known whether the input are pixels, or the run knows better.
-        ModelError: The network cannot be translated, or the file's scores are not those of PyTorch.
+        ConfigError: ``pixels`` is missing, or contradicts the run.
+        ModelError: The network cannot be translated, or the file's scores differ from PyTorch's.
     """
     require("export", "export", "onnx", "onnxscript")
     import onnx
@@ -67,18 +68,20 @@ def export_onnx(model: TrainedModel, *, pixels: bool | None = None) -> Exported:
     known = model.sample_format.pixels
     if model.preprocessing is None and (known is None) == (pixels is None):
         got = "nothing" if pixels is None else "a choice"
-        allowed = "a choice, since the run does not know what its sites' arrays hold" if known is None else "none"
-        hint = "leave it out" if known is not None else "--pixels: bytes, to be divided by 255; --no-pixels: numbers"
+        allowed = (
+            "a choice, since the run does not know the content of its sites' arrays" if known is None else "no option"
+        )
+        hint = "remove the option" if known is not None else "set --pixels for bytes to divide by 255, else --no-pixels"
         raise ConfigError("--pixels", got=got, allowed=allowed, hint=hint)
     is_pixels = bool(pixels if known is None else known)
     network = copy.deepcopy(model.network.module).cpu().float()
     scorer = Scorer(network, model.preprocessing, is_pixels, model.calibration)
     try:
         file = translate(scorer, model.sample_format.shape)
-    except Exception as error:  # the exporter wraps whatever the network's own code raises
+    except Exception as error:  # the exporter wraps the exceptions of the network's own code
         why = (str(error).strip().splitlines() or [""])[0]
         got = f"{model.config.run.model!r}, which torch.onnx.export cannot translate ({type(error).__name__}: {why})"
-        allowed = "a network of operators that ONNX has"
+        allowed = "a network of operators that ONNX supports"
         raise ModelError("model", got=got, allowed=allowed, hint="see PyTorch's page on torch.export") from error
     file.producer_name, file.producer_version = NAME, project_version()
     for key, value in _metadata(model).items():
@@ -90,7 +93,7 @@ def export_onnx(model: TrainedModel, *, pixels: bool | None = None) -> Exported:
     difference = difference_from(model, content, pixels=is_pixels)
     if not difference <= TOLERANCE:
         got = f"scores in the ONNX file that differ from PyTorch's by {difference:.1e}"
-        allowed = f"at most {TOLERANCE:g}, or that share of a score above 1"
+        allowed = f"at most {TOLERANCE:g}, relative to scores above 1"
         raise ModelError("model", got=got, allowed=allowed, hint="see docs/scoring.md")
     return Exported(content, _inputs(file), difference, ROWS)
 
@@ -129,7 +132,7 @@ class Scorer(nn.Module):
         else:
             features, faulty = table_features(self.preprocessing, inputs)
             score = self.network(features)
-            if self.preprocessing.missing == "error":  # a network may hide a NaN among its features, as ReLU does
+            if self.preprocessing.missing == "error":  # a network may hide a NaN in its features, as ReLU does
                 score = torch.where(faulty, torch.nan, score)
         return score, _calibrate(score, self.calibration)
 
@@ -174,7 +177,7 @@ def translate(scorer: Scorer, shape: tuple[int, ...]) -> onnx.ModelProto:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep away what the exporter says about packages that a network here does not need."""
+    """Suppress the exporter's messages about packages that these networks do not need."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -187,7 +190,7 @@ def _silence() -> Iterator[None]:
 
 
 def _name_inputs(file: onnx.ModelProto, table: Preprocessing) -> onnx.ModelProto:
-    """Return the file with an input for each raw column of a table; texts become their indices."""
+    """Return the file with an input for each raw column of a table. Texts become their indices."""
     from onnx import TensorProto, compose, helper
 
     compose.add_prefix(file, "scorer/", rename_outputs=False, inplace=True)
@@ -211,7 +214,7 @@ def _name_inputs(file: onnx.ModelProto, table: Preprocessing) -> onnx.ModelProto
 
 
 def _metadata(model: TrainedModel) -> dict[str, str]:
-    """What the file says of itself."""
+    """Return the file's metadata."""
     result, labels = model.record.result, model.sample_format
     return {
         "run": model.record.name,
@@ -233,7 +236,7 @@ def _metadata(model: TrainedModel) -> dict[str, str]:
 
 
 def _categories(preprocessing: Preprocessing, base: dict[str, str]) -> dict[str, list[str]]:
-    """Raw column of text -> the values that the model knows, if the column does not list all others."""
+    """Return the known values of each raw text column that does not list all other values."""
     found = {name: preprocessing.made_of(name) for name in preprocessing.columns}
     return {
         name: [*([base[name]] if name in base else []), *(feature.value for feature in features)]
@@ -243,7 +246,7 @@ def _categories(preprocessing: Preprocessing, base: dict[str, str]) -> dict[str,
 
 
 def _inputs(file: onnx.ModelProto) -> dict[str, str]:
-    """Input -> type and shape, in words."""
+    """Return the type and shape of each input, as texts."""
     import onnx
 
     found = {}

@@ -1,4 +1,4 @@
-"""The model that a run has left, with scikit-learn's conventions.
+"""A run's trained model, with scikit-learn's conventions.
 
 model = load("runs/a")
 model.predict_proba(table)[:, 1]
@@ -39,58 +39,57 @@ LAST, BEST = "last", "best"
 SCORE, PROBABILITY = "score", "probability"  # columns of a table of scores, and outputs of an exported model
 _PAGE = "see docs/scoring.md"
 _ALLOW = "set --allow-unseen (in Python allow_unseen=True) to score the rows without this column"
-_PREFIX = "model_"  # of the files of other models than the last one
+_PREFIX = "model_"  # of the files of models other than the last
 
 _log = logging.getLogger(__name__)
 
 
 def load(run: str | Path, model: str = "", *, allow_unseen: bool = False) -> TrainedModel:
-    """Return the model that a finished run has left.
+    """Return the trained model of a finished run.
 
     Args:
         run: The run directory.
-        model: "best", that of the round with the best validation metric; "last", that of the last round; or a view such
-            as "inner". "": the best if there is one, else the last.
-        allow_unseen: Score rows even if the model knows no cell of a column.
+        model: "best" (the round with the best validation metric), "last" (the last round), or a view such as "inner".
+            "": the best if the run has it, else the last.
+        allow_unseen: Whether to score rows even if the model knows no cell of a column.
 
     Raises:
-        ConfigError: There is no such model, or the run has none that scores rows.
+        ConfigError: The model does not exist, or the run has no model that scores rows.
         DataError: A file of the run directory is damaged.
-        ModelError: Its network cannot be built, such as one of the user's whose module is not found.
+        ModelError: The network cannot be built, for example because a user's own module is not found.
     """
     return TrainedModel(run, model, allow_unseen=allow_unseen)
 
 
 class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier that scores new rows: the network of a run, behind the preprocessing of its table.
+    """A classifier that scores new rows: a run's network with the preprocessing of its table.
 
-    It is fitted, and cannot be fitted again. Rows are given as a pandas DataFrame with the raw columns, if the run was
-    trained on a table, else as (n, \\*shape) raw features; pixels as bytes, or scaled to [0, 1].
+    It is fitted, and cannot be fitted again. Rows are a pandas DataFrame with the raw columns if the run was trained on
+    a table, else (n, \\*shape) raw features. Pixels are bytes, or scaled to [0, 1].
 
     Args:
-        run: As of `load`.
-        model: As of `load`.
-        allow_unseen: As of `load`.
+        run: The run directory.
+        model: The name of the model, see `load`.
+        allow_unseen: Whether to score rows even if the model knows no cell of a column.
 
     Attributes:
         classes_: 0 and 1.
-        record: What is in the run directory.
+        record: The content of the run directory.
         config: The run config.
         file: The file of the weights.
-        chosen: Which model it is: "best", "last" or the name of a view.
-        selected: By what and of which round it was selected; None if it was not.
-        server_round: The round after which it was the model.
-        is_left: Whether it is the model of which result.json speaks: the selected one, or else the last.
-        threshold: The least score that `predict` calls positive: that of the run, if it has chosen one for this model,
-            else 0, which is probability one half.
-        calibration: The map from scores to probabilities: the run's, if it has fitted one for this model, else the
-            sigmoid.
-        sample_format: What the samples of the run were.
-        preprocessing: Of the run's table; None if it had none.
-        network: Scores features.
+        chosen: The name of the model: "best", "last" or the name of a view.
+        selected: The metric and the round of the selection. None if the model was not selected.
+        server_round: The model's round.
+        is_left: Whether result.json describes this model: the selected model, or else the last.
+        threshold: The minimum score that `predict` calls positive: the run's threshold for this model, else 0, which is
+            probability one half.
+        calibration: The map from scores to probabilities: the run's calibration of this model, else the sigmoid.
+        sample_format: The form of the run's samples.
+        preprocessing: The preprocessing of the run's table. None: no table.
+        network: The network, which scores features.
 
     Raises:
-        ConfigError, DataError, ModelError: As of `load`.
+        ConfigError, DataError, ModelError: See `load`.
     """
 
     def __init__(self, run: str | Path, model: str = "", *, allow_unseen: bool = False) -> None:
@@ -114,7 +113,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
-        del state["config"]  # it names classes that pickle cannot find
+        del state["config"]  # it refers to classes that pickle cannot find
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -122,26 +121,26 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.config = parse_run_config(self.record.config)
 
     def fit(self, table: Any, labels: Any = None) -> TrainedModel:
-        """Refuse: the model is what the run has trained.
+        """Raise TypeError, since the run has already trained the model.
 
         Raises:
             TypeError: Always.
         """
-        raise TypeError(f"{type(self).__name__} is fitted; a run trains another: `florilegium run`")
+        raise TypeError(f"{type(self).__name__} is already fitted; train another model with `florilegium run`")
 
     def decision_function(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[Any]:
         """Return the raw scores.
 
         Args:
-            table: The rows; see the class.
+            table: The rows, see the class.
 
         Returns:
-            (n,) logits, in the number type of the run; larger for positives.
+            The (n,) logits, in the number type of the run. They are larger for positives.
 
         Raises:
-            DataError: The rows are not as those of the training; names the column.
+            DataError: The rows do not have the form of the training rows. Names the column.
         """
-        # PyTorch warns of arrays that must not be changed, though it changes none here.
+        # a writable array, since PyTorch warns of read-only arrays
         features = np.require(self.features(table), requirements=["C", "W"])
         return self.network.predict(torch.from_numpy(features)).cpu().numpy()
 
@@ -151,13 +150,13 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The sigmoid of a score is a probability only if the run's loss makes it one.
 
         Args:
-            table: As of `decision_function`.
+            table: The rows, see the class.
 
         Returns:
-            (n, 2): of label 0 and of label 1.
+            The (n, 2) probabilities of label 0 and label 1.
 
         Raises:
-            DataError: As of `decision_function`.
+            DataError: See `decision_function`.
         """
         return self.probabilities(self.decision_function(table))
 
@@ -170,27 +169,27 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return 1 where the score is at least `threshold`, else 0.
 
         Args:
-            table: As of `decision_function`.
+            table: The rows, see the class.
 
         Returns:
-            (n,) of 0 and 1.
+            The (n,) labels 0 and 1.
 
         Raises:
-            DataError: As of `decision_function`.
+            DataError: See `decision_function`.
         """
         return (self.decision_function(table).astype(np.float64) >= self.threshold).astype(np.int64)
 
     def features(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.float32]:
-        """Return rows as the network takes them. The log counts texts that the model does not know.
+        """Return the network's input for rows. The log counts texts that the model does not know.
 
         Args:
-            table: As of `decision_function`.
+            table: The rows, see the class.
 
         Returns:
-            (n, \\*shape).
+            The (n, \\*shape) features.
 
         Raises:
-            DataError: As of `decision_function`; or the model knows no cell of a column.
+            DataError: See `decision_function`; or the model knows no cell of a column.
         """
         import pandas as pd
 
@@ -213,39 +212,39 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def label_column(self) -> str:
-        """The column of a table in which its labels are."""
+        """The column of a table that contains its labels."""
         own = "" if self.preprocessing is None else self.preprocessing.label_column
         return own or self.config.data.labels_in
 
     @cached_property
     def feature_names_in_(self) -> NDArray[Any]:
-        """The raw columns that are needed, in order; only a run on a table has them."""
+        """The required raw columns, in order. Only a run on a table has them."""
         if self.preprocessing is None:
             raise AttributeError("feature_names_in_: the run was not trained on a table")
         return np.array(self.preprocessing.columns, dtype=object)
 
 
 def _config_of(record: RunRecord) -> RunConfig:
-    """Return the config of a run that has a network.
+    """Return the config of a finished run with a network.
 
     Raises:
-        ConfigError: It has none, or has not finished.
+        ConfigError: The run has no network, or has not finished.
     """
     place = str(record.path)
     if not record.result:
         reason = f"a run that is {record.status}" + f" ({record.reason})" * bool(record.reason)
-        raise ConfigError(place, got=reason, allowed="a finished one", hint="let it finish, or resume it")
+        raise ConfigError(place, got=reason, allowed="a finished run", hint="let the run finish, or resume it")
     config = parse_run_config(record.config)
     allowed = "a run of a horizontal strategy that trains a network"
     if not config.algorithm.strategy.shares_model:
-        got = f"a run of strategy {config.run.strategy!r}, whose parties hold a part of the model each"
+        got = f"a run of strategy {config.run.strategy!r}, whose parties each have a part of the model"
         raise ConfigError(place, got=got, allowed=allowed, hint="see docs/vertical.md")
     if is_problem(config):
         got = f"a run of the minimax problem {config.training.loss!r}, which has no network"
         raise ConfigError(place, got=got, allowed=allowed, hint=_PAGE)
     if "samples" not in record.result:
-        got = "a run of release 0.1.0, which did not say what its samples were"
-        raise ConfigError(place, got=got, allowed="a run of a later one", hint="repeat it")
+        got = "a run of release 0.1.0, which did not record the form of its samples"
+        raise ConfigError(place, got=got, allowed="a run of a later release", hint="repeat the run")
     return config
 
 
@@ -254,7 +253,7 @@ def _choose_file(path: Path, model: str) -> tuple[str, Path]:
     files = {LAST: path / "model.safetensors"} if (path / "model.safetensors").is_file() else {}
     files |= {file.stem.removeprefix(_PREFIX): file for file in sorted(path.glob(f"{_PREFIX}*.safetensors"))}
     if not files:
-        raise ConfigError(path, got="no model.safetensors", allowed="one", hint="take the whole run directory")
+        raise ConfigError(path, got="no model.safetensors", allowed="a model file", hint="copy the whole run directory")
     name = model or (BEST if BEST in files else LAST)
     if name not in files:
         allowed = f"{', '.join(files)}, which the run has left"
@@ -268,13 +267,13 @@ def _read_preprocessing(path: Path) -> Preprocessing | None:
     try:
         value = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        got, allowed = f"what cannot be read ({error})", "JSON"
-        raise DataError(path, got=got, allowed=allowed, hint="take it from the run again") from None
+        got, allowed = f"an unreadable file ({error})", "JSON"
+        raise DataError(path, got=got, allowed=allowed, hint="copy the file from the run again") from None
     return Preprocessing.from_json(value)
 
 
 def _read_network(path: Path, config: RunConfig, shape: tuple[int, ...]) -> FlatModel:
-    """Return the network with the weights of a file, on the GPU if there is one and the run may take it."""
+    """Return the network with the weights of a file, on a GPU if the run may use one."""
     dtype = dtype_of(config.training)
     module = build_model(config.run.model, shape, config.training.seed).to(dtype)
     try:
@@ -283,8 +282,8 @@ def _read_network(path: Path, config: RunConfig, shape: tuple[int, ...]) -> Flat
             named = {name: value for name, value in named.items() if name not in SADDLE_NAMES}
         module.load_state_dict(named)
     except (OSError, SafetensorError, RuntimeError) as error:
-        got = f"what does not fit model {config.run.model!r} ({' '.join(str(error).split())})"
+        got = f"weights that do not fit model {config.run.model!r} ({' '.join(str(error).split())})"
         allowed = "the weights of this network"
-        raise DataError(path, got=got, allowed=allowed, hint="take the model's code and file of the run") from None
+        raise DataError(path, got=got, allowed=allowed, hint="use the model's code and file from the run") from None
     on_gpu = config.training.device != "cpu" and torch.cuda.is_available()
     return FlatModel(module, dtype=dtype, device="cuda" if on_gpu else "cpu")

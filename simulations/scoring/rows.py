@@ -1,4 +1,4 @@
-"""New rows from files: read for a trained model, scored, evaluated, and their scores written."""
+"""Reading, scoring and evaluating new rows from files, and writing their scores."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ FILE = "file"
 
 
 def read_rows(model: TrainedModel, path: Path) -> NewRows:
-    """Read the rows of a file or folder, of the kind that the model scores.
+    """Read the rows of a file or folder in the form that the model scores.
 
     Raises:
-        DataError: It is of another kind, or cannot be read.
+        DataError: The file has another form, or cannot be read.
     """
     path = path.expanduser()
     if model.preprocessing is not None:
@@ -41,12 +41,12 @@ def score_file(model: TrainedModel, path: Path, keep: Sequence[str] = ()) -> pd.
     """Score the rows of a file or folder.
 
     Args:
-        model: Scores them.
-        path: Of the rows.
-        keep: Columns of the table to take over.
+        model: The model.
+        path: The file or folder.
+        keep: The columns of the table to copy.
 
     Returns:
-        One row for each, in their order: the kept columns, of images ``file``, and ``score`` and ``probability``.
+        A row for each row, in their order: the kept columns, ``file`` for images, and ``score`` and ``probability``.
 
     Raises:
         DataError: The rows cannot be read or scored, or lack a column to keep.
@@ -60,7 +60,7 @@ def score_file(model: TrainedModel, path: Path, keep: Sequence[str] = ()) -> pd.
 
 
 def _keep(path: Path, rows: NewRows, names: Sequence[str], dialect: Dialect) -> dict[str, Any]:
-    """The columns beside the scores; those of a csv file as they are written there, such as an id with zeros before."""
+    """Return the columns to copy. Cells of csv files keep their text, such as ids with leading zeros."""
     if not names:
         return {} if rows.files is None else {FILE: rows.files}
     there = [str(name) for name in getattr(rows.features, "columns", [])]
@@ -69,19 +69,19 @@ def _keep(path: Path, rows: NewRows, names: Sequence[str], dialect: Dialect) -> 
     if lacking or taken:
         got = f"no column {', '.join(lacking)}" if lacking else f"{', '.join(taken)}, which is a column of the scores"
         names_there = f"{', '.join(there[:30])}{', ...' if len(there) > 30 else ''}"
-        allowed = f"columns of {path.name}: {names_there}" if there else "nothing, where NEW is no table"
-        raise DataError("--keep", got=got, allowed=allowed, hint="choose others, or leave it out")
+        allowed = f"columns of {path.name}: {names_there}" if there else "no columns, since NEW is not a table"
+        raise DataError("--keep", got=got, allowed=allowed, hint="choose other columns, or remove --keep")
     frame = read_columns(path, names, dialect)
     return {name: frame[name].to_numpy() for name in names}
 
 
 def write_scores(scores: pd.DataFrame, out: Path, new: Path) -> None:
-    """Write a table of scores as csv, packed if the name ends in .gz.
+    """Write a table of scores as csv, compressed if the name ends in .gz.
 
     Args:
         scores: The table.
         out: The file to write.
-        new: The file or folder of the rows, which stays as it is.
+        new: The file or folder of the rows, which must not be overwritten.
 
     Raises:
         ConfigError: The file cannot be written, is the file of the rows, or exists and is not a table of scores.
@@ -93,15 +93,15 @@ def write_scores(scores: pd.DataFrame, out: Path, new: Path) -> None:
 
 @dataclass(frozen=True)
 class Measured:
-    """How well a model does on labelled rows.
+    """A model's metrics on labelled rows.
 
     Attributes:
-        run, model: Which it is.
-    positive_labels: The original labels that count as positive.
-        rows, positives: their numbers.
-        threshold: the least score that counts as positive in ``accuracy``.
-        resamples, confidence, seed: of the intervals; see `problems.metrics.scored_metrics`.
-        metrics: by name.
+        run, model: The names of the run and the model.
+        positive_labels: The original labels that count as positive.
+        rows, positives: The numbers of rows and of positives.
+        threshold: The minimum score that counts as positive in ``accuracy``.
+        resamples, confidence, seed: The parameters of the intervals, see `problems.metrics.scored_metrics`.
+        metrics: The metrics by name.
     """
 
     run: str
@@ -122,22 +122,22 @@ def evaluate_file(
     """Measure a model on the labelled rows of a file or folder.
 
     Args:
-        model: Scores them.
-        path: Of the rows.
-        resamples: As of `problems.metrics.scored_metrics`.
-        confidence: Likewise.
-        seed: Likewise.
+        model: The model.
+        path: The file or folder.
+        resamples: The number of bootstrap resamples, see `problems.metrics.scored_metrics`.
+        confidence: The confidence level of the intervals.
+        seed: The seed of the resamples.
 
     Raises:
-        DataError: The rows cannot be read or scored, have no labels, or not those of the training.
-        ValueError: Only one class is there.
+        DataError: The rows cannot be read or scored, or have no labels or other labels than the training.
+        ValueError: The rows have a single class.
     """
     rows = read_rows(model, path)
     if rows.labels is None:
         table = model.preprocessing is not None
         wanted = f"column {model.label_column!r}" if table else "class folders, or an array y"
         allowed = f"{wanted}, since metrics need labels"
-        raise DataError(path, got="rows without labels", allowed=allowed, hint="add them, or take `predict`")
+        raise DataError(path, got="rows without labels", allowed=allowed, hint="add labels, or use `predict`")
     labels = model.sample_format.encode_labels(np.asarray(rows.labels))
     scores = model.decision_function(rows.features)
     likely, called = model.probabilities(scores)[:, 1], scores.astype(np.float64) >= model.threshold

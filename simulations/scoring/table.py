@@ -1,7 +1,7 @@
-"""A table's preprocessing in PyTorch operators, in float64 as `problems.data.preprocessing` computes it.
+"""A table's preprocessing in PyTorch operators, in float64 as in `problems.data.preprocessing`.
 
-PyTorch has no texts: a text is its index among `known_texts`, or -1. All columns are computed side by side, so a wide
-table needs no more operators than a narrow one.
+PyTorch has no texts: a text is its index in `known_texts`, or -1. All columns are computed in parallel, so a wide table
+needs no more operators than a narrow table.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ FEATURES = "features"
 
 
 def input_names(preprocessing: Preprocessing) -> dict[str, str]:
-    """Return each raw column's input of a file: its name, except if an output has the name."""
+    """Return the name of each raw column's input in a file: the column's name, unless an output has this name."""
     return {name: f"{name} (column)" if name in (SCORE, PROBABILITY) else name for name in preprocessing.columns}
 
 
 def is_text(preprocessing: Preprocessing, column: str) -> bool:
-    """Return whether the cells of a raw column are texts; otherwise they are numbers."""
+    """Return whether the cells of a raw column are texts and not numbers."""
     return column in preprocessing.words
 
 
 def known_texts(preprocessing: Preprocessing, column: str) -> list[str]:
-    """Return the texts of a raw column that the model knows, the texts of missing cells first."""
+    """Return the known texts of a raw column, with the texts of missing cells first."""
     listed = [feature.value for feature in preprocessing.made_of(column) if feature.kind == "category"]
     return list(dict.fromkeys(["", *preprocessing.markers_of(column), *listed]))
 
@@ -43,11 +43,11 @@ def known_gaps(preprocessing: Preprocessing, column: str) -> list[float]:
 
 
 def table_features(preprocessing: Preprocessing, cells: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the features (n, f) of a table's rows, and which rows (n,) have a missing cell.
+    """Return the (n, f) features of a table's rows, and the (n,) mask of rows with a missing cell.
 
     Args:
         preprocessing: The run's preprocessing.
-        cells: (n, c) the cells of its raw columns, as numbers in float64. A missing number is NaN.
+        cells: The (n, c) cells of its raw columns, as float64 numbers. A missing number is NaN.
     """
     columns, features = preprocessing.columns, preprocessing.outputs
     texts = [is_text(preprocessing, column) for column in columns]
@@ -67,7 +67,7 @@ def table_features(preprocessing: Preprocessing, cells: torch.Tensor) -> tuple[t
 
 
 def _bounds(preprocessing: Preprocessing, feature: Feature) -> tuple[float, float]:
-    """Return the numbers (low, high] for which a feature is 1; NaN for a feature that is the number itself."""
+    """Return the interval (low, high] in which a feature is 1; NaN for a feature that is the number itself."""
     match feature.kind:
         case "category":
             index = known_texts(preprocessing, feature.column).index(feature.value)
@@ -80,12 +80,12 @@ def _bounds(preprocessing: Preprocessing, feature: Feature) -> tuple[float, floa
 
 
 def _row(numbers: ArrayLike) -> torch.Tensor:
-    """Numbers as a row (1, k)."""
+    """Return numbers as a row (1, k)."""
     return torch.from_numpy(np.array([numbers], dtype=np.float64))
 
 
 def _shape(numbers: torch.Tensor, features: Sequence[Feature]) -> torch.Tensor:
-    """Filled numbers (n, f) as `problems.data.preprocessing.shape` returns them."""
+    """Return filled numbers (n, f) as `problems.data.preprocessing.shape` does."""
     for name, function in (("log", _logarithm), ("quantile", _level)):
         chosen = [feature.transform == name for feature in features]
         if any(chosen):
@@ -98,7 +98,7 @@ def _logarithm(numbers: torch.Tensor, features: Sequence[Feature]) -> torch.Tens
 
 
 def _level(numbers: torch.Tensor, features: Sequence[Feature]) -> torch.Tensor:
-    """The levels of numbers among their feature's quantiles: from each quantile to the next a ramp, or a step."""
+    """Return numbers' levels among their feature's quantiles: a ramp or a step between neighbouring quantiles."""
     quantiles = [feature.quantiles or (0.0,) for feature in features]
     # features with fewer quantiles get ramps that no number reaches
     starts = np.array(list(zip_longest(*(some[:-1] for some in quantiles), fillvalue=np.inf))).T
@@ -114,7 +114,7 @@ def _level(numbers: torch.Tensor, features: Sequence[Feature]) -> torch.Tensor:
 
 
 def _scale(numbers: torch.Tensor, features: Sequence[Feature]) -> torch.Tensor:
-    """Shaped numbers (n, f) as `Feature.scale` standardises them."""
+    """Return shaped numbers (n, f), standardised like `Feature.scale`."""
     mean, deviation = np.array([(feature.mean, feature.deviation) for feature in features]).T
     bound = np.where(deviation == 0, 0.0, MOST_DEVIATIONS)
     bound[(mean == 0) & (deviation == 1)] = np.finfo(np.float64).max

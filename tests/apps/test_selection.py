@@ -243,7 +243,7 @@ def test_compare_shows_the_selected_model(tmp_path: Path) -> None:
     assert [(row["selected"], row["auc"]) for row in comparison.rows()] == [(None, 0.8), (1, 0.65)]
     assert [run.last("auc") for run in comparison.runs] == [0.8, 0.7]
     assert [run.final("auc") for run in comparison.runs] == [0.8, 0.65]
-    assert "b: round 1 selected by auc 0.7000 on validation rows; its metrics are those on the" in comparison.text()
+    assert "b: round 1 selected by auc 0.7000 on validation rows; its metrics are measured on the" in comparison.text()
 
 
 @pytest.mark.parametrize("method", ["platt", "isotonic"])

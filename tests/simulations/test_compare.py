@@ -75,8 +75,8 @@ def test_wrong_input_is_one_line(command: Line, tmp_path: Path) -> None:
     for arguments, told in (
         ([run, tmp_path], f"{tmp_path}: got no run (there is no config.toml), allowed: a run's directory"),
         ([run, tmp_path / "none"], f"{tmp_path / 'none'}: got no run"),
-        ([run, "--metric", "f1"], f"got 'f1', allowed: those of these runs: {', '.join(RANKING)}; leave it out"),
-        ([unmeasured, "--metric", "auc"], "got 'auc', allowed: those of these runs: none, there is no evaluated round"),
+        ([run, "--metric", "f1"], f"got 'f1', allowed: metrics of these runs: {', '.join(RANKING)}; remove --metric"),
+        ([unmeasured, "--metric", "auc"], "got 'auc', allowed: metrics of these runs: none, since no round was evaluated"),
         ([run, "--out", tmp_path / "file" / "below"], str(tmp_path / "file")),
     ):
         assert states(refusal(command, "compare", *arguments), told)
@@ -98,7 +98,7 @@ def test_wrong_input_is_one_line(command: Line, tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_one_line(command: Line, tmp_path: Path, name: str, content: bytes) -> None:
     path = fake(tmp_path / "a")
     (path / name).write_bytes(content)
-    assert states(refusal(command, "compare", path), f"error: {path}: got what cannot be read as a run (")
+    assert states(refusal(command, "compare", path), f"error: {path}: got an unreadable run (")
 
 
 def test_csv_and_picture(command: Line, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_curve_is_called_by_what_departs_from_its_strategy_or_as_one_says(comm
     assert [*comparison.curves("auc")] == [first, second]
     assert {"loss", "coda.stage-decay", "fedx.tau"} < {*comparison.differing}
     assert [*Comparison.of(paths, ["one", "other"]).curves("auc")] == ["one", "other"]
-    told = f"--name: got 1: one, allowed: 2 different ones, for: {first.replace('  ', ' ')}; "
+    told = f"--name: got 1: one, allowed: 2 different names, for: {first.replace('  ', ' ')}; "
     assert states(refusal(command, "compare", *paths, "--name", "one"), told)
 
 

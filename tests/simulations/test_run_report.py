@@ -36,7 +36,7 @@ def test_a_run_with_a_missing_site(command: Line, tmp_path: Path) -> None:
     assert text.index("<h1") < text.index("<svg") < text.index("<table")
     assert "<i>one, finished" in page.text
     assert not {"<i>", "<b>"} & {text[at : at + 3] for at in range(len(text))}
-    assert page.table("partition") == [{"partition": "1", "rounds": "2 of 2", "why, the last time": "<b>broke</b>"}]
+    assert page.table("partition") == [{"partition": "1", "rounds": "2 of 2", "last reason": "<b>broke</b>"}]
     last, result = {row["metric"]: row["last"] for row in page.table("metric")}, run.result
     assert last == {name: f"{value:.4f}" for name, value in result["metrics"].items()}
     for told in ("in-process", f"{result['bytes_up'] / 1e6:.3f} MB", f"flwr {result['versions']['flwr']}"):
@@ -75,8 +75,8 @@ def test_several_runs(command: Line, tmp_path: Path) -> None:
     ("words", "told"),
     [
         (["."], ".: got no run (there is no config.toml), allowed: a run's directory"),
-        (["a", "a"], "--out: got nothing, allowed: a file, where there are several runs; give one"),
-        (["a", "--out", "a"], "/a, which cannot be written (Is a directory), allowed: a file that can be written"),
+        (["a", "a"], "--out: got nothing, allowed: a file, since there are several runs; set a file"),
+        (["a", "--out", "a"], "/a, which cannot be written (Is a directory), allowed: a writable file"),
     ],
 )
 def test_wrong_input(

@@ -266,7 +266,7 @@ def test_wrong_runs_and_kinds_of_rows(
     with refuses(DataError, r"samples: got shape \(2, 63\) of float64, allowed: numbers of shape \(n, 64\)"):
         florilegium.load(digits[0].path).predict(np.zeros((2, 63)))
     for name, config, told in (
-        ("vertical", {"strategy": "vfb2-sgd"}, "whose parties hold a part of the model each"),
+        ("vertical", {"strategy": "vfb2-sgd"}, "whose parties each have a part of the model"),
         (
             "problem",
             {"strategy": "fedsgda-mb", "dataset": "synthetic-pl"},
@@ -277,7 +277,7 @@ def test_wrong_runs_and_kinds_of_rows(
         assert states(refusal(command, "predict", other.path, digits[1]), told)
     (tmp_path / "problem" / "result.json").unlink()
     assert states(
-        refusal(command, "card", tmp_path / "problem"), "got a run that is unfinished, allowed: a finished one"
+        refusal(command, "got a run that is unfinished, allowed: a finished run", tmp_path / "card"), "problem"
     )
 
 

@@ -36,12 +36,12 @@ def test_scores_replace_scores_and_not_their_input(tmp_path: Path, name: str) ->
         write_scores(SCORES, tmp_path / name, new)
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / name), SCORES)
     target = tmp_path / name
-    refused(target, "which is the file to read", lambda: write_scores(SCORES, target, target))
-    refused(new, "which is the file to read", lambda: write_scores(SCORES, tmp_path / "x" / ".." / "new.csv", new))
+    refused(target, "which is an input file", lambda: write_scores(SCORES, target, target))
+    refused(new, "which is an input file", lambda: write_scores(SCORES, tmp_path / "x" / ".." / "new.csv", new))
     (tmp_path / "symbolic.csv").symlink_to(new)
     os.link(new, tmp_path / "hard.csv")
     for other in ("symbolic.csv", "hard.csv"):
-        refused(new, "which is the file to read", partial(write_scores, SCORES, tmp_path / other, new))
+        refused(new, "which is an input file", partial(write_scores, SCORES, tmp_path / other, new))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Frozen records of many clients put side by side on a leading axis, and taken apart again."""
+"""Frozen records of many clients, stacked on a leading axis and separated again."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ T = TypeVar("T")
 
 
 class Apart(tuple[Any, ...]):
-    """Values that differ from client to client and that no local step reads, such as NumPy arrays of a client's own.
+    """Values that differ between clients and that no local step reads, such as a client's own NumPy arrays.
 
-    Arithmetic with it raises TypeError, so that a step that reads it after all is found out.
+    Arithmetic with it raises TypeError, which reveals a step that reads it.
     """
 
 
 class NotAlikeError(ValueError):
-    """Records that cannot be put side by side."""
+    """Records that cannot be stacked."""
 
 
 def stack(carries: Sequence[T]) -> T:
-    """Return the carry of all clients: tensors (C, ...) where each had (...), and the values that all of them share.
+    """Return the carry of all clients: stacked tensors (C, ...), and the values that all clients share.
 
     Raises:
-        NotAlikeError: A field holds tensors of different shapes, or a tensor for some clients only; or a carry is
+        NotAlikeError: A field contains tensors of different shapes, or a tensor for some clients only; or a carry is
             neither a dataclass nor a tensor.
     """
     first, kind = carries[0], type(carries[0])
@@ -40,7 +40,7 @@ def stack(carries: Sequence[T]) -> T:
 
 
 def unstack(carry: T, count: int) -> list[T]:
-    """The carries of ``count`` clients, whose tensors are views of the stacked ones: in one transfer from a GPU."""
+    """Return the carries of ``count`` clients, whose tensors are views of the stacked tensors (one GPU transfer)."""
     if isinstance(carry, Tensor):
         return list(split(carry, count))
     parts = {field.name: split(getattr(carry, field.name), count) for field in fields(carry)}  # type: ignore[arg-type]
@@ -48,7 +48,7 @@ def unstack(carry: T, count: int) -> list[T]:
 
 
 def join(values: list[Any]) -> Any:
-    """Return one value for all clients: stacked tensors, the value they share, or else `Apart`."""
+    """Return one value for all clients: stacked tensors, a shared value, or else `Apart`."""
     first = values[0]
     tensors = sum(isinstance(value, Tensor) for value in values)
     if tensors:
@@ -66,7 +66,7 @@ def split(value: Any, count: int) -> Sequence[Any]:
     """Return the values of ``count`` clients; the inverse of `join`."""
     if isinstance(value, Tensor):
         return value.cpu().unbind()
-    if isinstance(value, list):  # of records of tensors, one a step: each client gets one record for all steps
+    if isinstance(value, list):  # records of tensors, one for each step: each client gets one record for all steps
         columns = [None if some[0] is None else torch.cat(some, 1) for some in zip(*value, strict=True)]
         parts = [split(column, count) for column in columns]
         return [[type(value[0])(*(part[place] for part in parts))] for place in range(count)] if value else [[]] * count

@@ -1,8 +1,8 @@
-"""One round of several clients at once: their local steps as operations on blocks with a row for each client.
+"""A round of several clients at once: their local steps as operations on blocks with a row for each client.
 
-A method's `start` and `finish` are called for each client, and its `step` once for all of them, since a step's lines
-hold for a leading axis of clients as well. Only the clients' batches and the network's products are computed in another
-way. The sums in these products have another order, so that results differ from the client-by-client ones by rounding.
+A method's `start` and `finish` are called for each client, and its `step` once for all clients, since a step's lines
+also work with a leading axis of clients. Only the clients' batches and the network's products are computed differently.
+The sums in these products have another order, so results differ from separate clients' results by rounding.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from simulations.engines.stacked.samples import SampleStacking
 from simulations.engines.stacked.stacking import Stacking
 
 T = TypeVar("T")
-# held where clients may use the model that all clients of a process share, since stacks may train at the same time
+# lock for the model that all clients of a process share, since stacks may train at the same time
 _turn = threading.Lock()
 STACKINGS: tuple[Stacking, ...] = (SampleStacking(), PairStacking(), SaddleStacking())
 
 
 def stacking_of(client: MethodClient[Any]) -> Stacking | None:
-    """What stacks a client with others; None where it can only train alone.
+    """Return the stacking of a client with other clients; None if it can only train alone.
 
-    It takes a network whose gradients have a closed form (``linear``, ``linear-no-intercept``, ``mlp``).
+    It requires a network with gradients in closed form (``linear``, ``linear-no-intercept``, ``mlp``).
     """
     stacking = next((stacking for stacking in STACKINGS if type(client.objective) in stacking.objectives), None)
     return None if stacking is None or client.objective.model.dense is None else stacking
@@ -41,18 +41,18 @@ def stacking_of(client: MethodClient[Any]) -> Stacking | None:
 def fit_together(
     clients: Sequence[MethodClient[Any]], parameters: list[FloatArray], config: dict[str, Any]
 ) -> list[Fitted | Exception]:
-    """Do what each client's ``fit`` does.
+    """Run each client's ``fit``, for all clients at once.
 
     Args:
-        clients: Of one method, with batches of one shape; each has its own inbox and memory.
-        parameters: Of ``fit``, the same for all.
-        config: Of ``fit``, the same for all.
+        clients: Clients of one method, with batches of one shape. Each has its own inbox and memory.
+        parameters: The common parameters of ``fit``.
+        config: The common config of ``fit``.
 
     Returns:
-        What each client's ``fit`` returns, or the exception that it raises.
+        The result of each client's ``fit``, or its exception.
 
     Raises:
-        NotAlikeError: The clients cannot be stacked; nothing has been done.
+        NotAlikeError: The clients cannot be stacked. Nothing has changed.
     """
     first = clients[0]
     stacking, half = stacking_of(first), first.method.client
@@ -83,7 +83,7 @@ def fit_together(
 
 
 def attempt(call: Callable[..., T], *arguments: Any) -> T | Exception:
-    """What a call returns, or the exception that it raises."""
+    """Return the result of a call, or its exception."""
     try:
         return call(*arguments)
     except Exception as error:
@@ -91,12 +91,12 @@ def attempt(call: Callable[..., T], *arguments: Any) -> T | Exception:
 
 
 def _start(client: MethodClient[Any], task: Task[Any, Any], x: Tensor, config: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Return the client's task, what the server sent it, and its carry."""
+    """Return the client's task, the server's message to it, and its carry."""
     down = client.received(config)
     return task, down, client.method.client.start(x, down, client.state, task)
 
 
 def _finish(client: MethodClient[Any], task: Task[Any, Any], carry: Any) -> Fitted:
-    """What the client's ``fit`` returns."""
+    """Return the result of the client's ``fit``."""
     arrived, client.outbox, client.state = client.method.client.finish(carry, task)
     return [ready_to_send(as_array(arrived))], len(client.site), {}

@@ -13,22 +13,22 @@ from torch import Tensor
 from problems.sampling import Indices, on_device
 from problems.site import Site
 
-# bytes of the features that are gathered at once
+# maximum bytes of the features that are gathered at once
 GATHERED = 2**25
 
 
 class Gatherer:
-    """Gathers into the same memory each time, since new memory costs as much as filling it."""
+    """A gatherer that reuses its memory, since new memory costs as much as filling it."""
 
     def __init__(self) -> None:
         self._memory: Tensor | None = None
         self._pool: _Pool | None = None
 
     def features(self, sites: Sequence[Site], rows: Indices, size: int) -> Iterator[Tensor]:
-        """Return the features (C, size, *shape) of consecutive batches; valid until the next is asked for.
+        """Yield the features (C, size, *shape) of consecutive batches. Each is valid until the next.
 
         Args:
-            rows: (C, K size) for each site the rows of K batches, one batch after another.
+            rows: The (C, K size) rows of each site's K consecutive batches.
         """
         like, pool = sites[0].features, self._pool_of(sites)
         a_batch = len(sites) * size * math.prod(like.shape[1:]) * like.element_size()
@@ -46,18 +46,18 @@ class Gatherer:
         return torch.stack([torch.index_select(site.labels, 0, some) for site, some in pairs])
 
     def batches(self, sites: Sequence[Site], rows: Indices, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The features (C, size, *shape) of consecutive batches, as in `features`, with their labels (C, size)."""
+        """Yield the features (C, size, *shape) of consecutive batches, as in `features`, and their labels (C, size)."""
         labels = torch.split(self.labels(sites, rows), size, 1)
         return zip(self.features(sites, rows, size), labels, strict=True)
 
     def _pool_of(self, sites: Sequence[Site]) -> _Pool:
-        """That of the last call if its sites were the same."""
+        """Return the pool of the sites, from the last call if its sites were the same."""
         if self._pool is None or self._pool.sites != sites:
             self._pool = _Pool(sites)
         return self._pool
 
     def _from_all(self, pool: _Pool, rows: Indices, size: int) -> Iterator[Tensor]:
-        """Gather batch by batch for all sites at once, so that a batch is still in the processor's cache when used."""
+        """Gather batch by batch for all sites at once, to use a batch while it is in the processor's cache."""
         like, count = pool.features, len(rows)
         by_batch = (rows + pool.starts).reshape(count, -1, size).swapaxes(0, 1).reshape(-1, count * size)
         block = self._take((count, size, *like.shape[1:]), like)
@@ -81,10 +81,10 @@ class Gatherer:
 
 
 class _Pool:
-    """The rows of several sites, one after another.
+    """The concatenated rows of several sites.
 
     Attributes:
-        starts: (C, 1) the place of each site's first row.
+        starts: The (C, 1) index of each site's first row.
     """
 
     def __init__(self, sites: Sequence[Site]) -> None:
@@ -93,7 +93,7 @@ class _Pool:
         self._most = max(lengths)
 
     def is_small(self, rows: Indices) -> bool:
-        """Return whether no site has more rows than are drawn from it (C, n), so that all sites may be put together."""
+        """Return whether no site has more rows than are drawn from it (C, n), so concatenation is cheap."""
         drawn: int = rows.shape[1]
         return self._most <= drawn
 

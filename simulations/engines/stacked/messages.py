@@ -28,18 +28,18 @@ from simulations.engines.stacked.carries import NotAlikeError
 from simulations.engines.stacked.fitting import attempt, fit_together, stacking_of
 from simulations.engines.stacked.stacking import Stacking
 
-# how many clients ``auto`` tries to stack, beside all that are alike
+# the stack sizes that ``auto`` tries, in addition to all similar clients
 TRIED = 1, 8, 24, 64
 
 
 def make_stacker(stack: Stack, config: Mapping[str, Scalar]) -> Stacker | None:
-    """What answers messages of a run in place of its ClientApp, `apps.client_app.app`.
+    """Return the function that answers a run's messages in place of its ClientApp, `apps.client_app.app`.
 
     Args:
-        stack: How many clients are stacked at most, or `AUTO`.
+        stack: The maximum number of stacked clients, or `AUTO`.
 
     Returns:
-        None where all clients train alone: with ``stack`` 1, and in vertical runs, whose parties talk to each other.
+        None if all clients train alone: with ``stack`` 1, and in vertical runs, whose parties talk to each other.
 
     Raises:
         ConfigError: ``stack`` is neither `AUTO` nor an integer above 0.
@@ -52,15 +52,15 @@ def make_stacker(stack: Stack, config: Mapping[str, Scalar]) -> Stacker | None:
 
 
 class Stacker:
-    """Answers messages as `apps.client_app.app` does, with the local training of several clients at once.
+    """A function that answers messages like `apps.client_app.app`, but trains several clients at once.
 
-    It leaves to others what is no local training, and the messages of a run whose first client cannot be stacked. On a
-    CPU, as many stacks train at once as ``torch-threads`` says, each on one thread: most products of a stack are too
-    small to be shared out among threads.
+    Messages other than local training, and runs whose first client cannot be stacked, go to the ordinary ClientApp. On
+    a CPU, ``torch-threads`` stacks train at once, each on one thread: most products of a stack are too small to
+    distribute over threads.
 
     Args:
-        stack: How many clients are stacked at most; `AUTO`: as many as turn out to be fastest when clients that are
-            alike first have to train.
+        stack: The maximum number of stacked clients. `AUTO`: the fastest number, measured when similar clients first
+            train.
     """
 
     def __init__(self, stack: Stack) -> None:
@@ -73,12 +73,12 @@ class Stacker:
     def __call__(
         self, messages: Sequence[Message], contexts: Sequence[Context | None]
     ) -> list[Message | Exception | None]:
-        """Return the reply to each message, the exception that its client met, or None; see `in_process.Together`."""
+        """Return the reply to each message, its client's exception, or None; see `in_process.Together`."""
         outcomes: list[Message | Exception | None] = [None] * len(messages)
         groups: dict[tuple[Hashable, ...], list[int]] = {}
         works: dict[int, Work] = {}
         steps: dict[int, Steps] = {}
-        requests: dict[int, Request | None] = {}  # of each content: the clients of a round share one
+        requests: dict[int, Request | None] = {}  # by content, since the clients of a round share a content
         for place, (message, context) in enumerate(zip(messages, contexts, strict=True)):
             if context is None or not self._stackable:
                 continue
@@ -111,17 +111,17 @@ class Stacker:
         return outcomes
 
     def _largest(self, kind: Hashable, works: Sequence[Work]) -> int:
-        """How many of some clients that are alike to stack at most.
+        """Return the maximum stack size for similar clients.
 
         Args:
-            kind: What is remembered of them, the last entry of their `likeness`.
+            kind: The key of the cached size: the last entry of their `likeness`.
             works: The work of these clients.
         """
         count = len(works)
         if count == 1 or self.stack != AUTO:
             return 1 if count == 1 else int(self.stack)
         if kind not in self._chosen:
-            self._time(works[:2], 2)  # makes what is made once, such as the sites' data
+            self._time(works[:2], 2)  # initialises the sites' data, which is not to be timed
             sizes = [size for size in (*TRIED, count) if size <= count]
             # twice, since a stack of a new size first needs new memory
             seconds = {size: min(self._time(works, size) for _ in range(2)) for size in sizes}
@@ -131,7 +131,7 @@ class Stacker:
         return self._chosen[kind]
 
     def _time(self, works: Sequence[Work], size: int) -> float:
-        """The seconds a client that some clients take, in stacks of a size. Nothing is kept of what they train."""
+        """Return the seconds per client in stacks of a size. The results of the training are discarded."""
         trials = [replace(work) for work in works[: size * _threads_of(works[0])]]
         for trial in trials:
             resume(surround(trial, take_part, TRIAL))
@@ -140,11 +140,11 @@ class Stacker:
         return (time.perf_counter() - begun) / len(trials)
 
     def _fit(self, works: Sequence[Work], largest: int) -> list[Fitted | BaseException]:
-        """What each client has trained, or the exception that it met.
+        """Return each client's trained result, or its exception.
 
         Args:
-            works: Of clients that are alike.
-            largest: How many are stacked at most.
+            works: The work of similar clients.
+            largest: The maximum stack size.
         """
         threads = _threads_of(works[0])
         count = math.ceil(len(works) / largest)
@@ -171,8 +171,10 @@ def asks_for_steps(message: Message, context: Context) -> bool:
 
 
 def likeness(work: Work, stacking: Stacking) -> tuple[Hashable, ...]:
-    """What clients that share a request must have in common to be stacked; the last entry depends on the site and not
-    on the round."""
+    """Return the properties that stacked clients with a common request must share.
+
+    The last entry depends on the site and not on the round.
+    """
     client: Any = work.client
     shape = stacking.shape(client.task(int(work.request.config[ROUND])))
     return id(client.objective.model), id(client.inbox), shape
@@ -187,12 +189,12 @@ def _reply(steps: Steps, fitted: Fitted | BaseException, message: Message) -> Me
 
 
 def _threads_of(work: Work) -> int:
-    """How many stacks may train at once."""
+    """Return the number of stacks that may train at once."""
     return work.run.training.torch_threads if work.client.model.device.type == "cpu" else 1
 
 
 def _fit_stack(works: Sequence[Work]) -> Sequence[Fitted | Exception] | None:
-    """What each client has trained, or the exception that it met; None where they must train alone."""
+    """Return each client's trained result, or its exception; None if the clients must train alone."""
     clients: list[Any] = [work.client for work in works]
     if len(clients) == 1:
         return None
@@ -200,7 +202,7 @@ def _fit_stack(works: Sequence[Work]) -> Sequence[Fitted | Exception] | None:
         return fit_together(clients, works[0].request.parameters, works[0].request.config)
     except NotAlikeError:
         return None
-    except Exception as error:  # each client answers with it, as if it had met it alone
+    except Exception as error:  # each client answers with it, as if it had trained alone
         return [error] * len(works)
 
 

@@ -1,4 +1,4 @@
-"""Scores and gradients of a fully connected network under the weights of many clients at once."""
+"""Scores and gradients of a fully connected network with the weights of many clients at once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from problems.models.dense import DenseNetwork, Pullback, add_scaled
 
 
 class StackedNetwork:
-    """One network under C vectors of weights, with the interface of `problems.models.FlatModel.forward`.
+    """A network with C vectors of weights and the interface of `problems.models.FlatModel.forward`.
 
     Args:
-        network: Whose layers are taken; all but a linear scorer's have biases.
-        like: (C, d), of which `gradient` has shape, number type and device.
+        network: The network with the layers. All layers except a linear scorer's have biases.
+        like: A (C, d) tensor with the shape, number type and device of `gradient`.
 
     Attributes:
-        gradient: (C, d) receives gradients that are not added to another block.
+        gradient: The (C, d) block for gradients that are not added to another block.
     """
 
     def __init__(self, network: DenseNetwork, like: Tensor) -> None:
@@ -32,12 +32,12 @@ class StackedNetwork:
         """Score each client's features under its own weights.
 
         Args:
-            weights: (C, d).
-            features: (C, b, *shape).
+            weights: The (C, d) weights.
+            features: The (C, b, *shape) features.
 
         Returns:
-            The scores (C, b), and `pull`, which takes slopes (C, b) back to the weights: into `gradient` or, times
-            alpha, added in place to a block (C, d), which may be the weights.
+            The scores (C, b), and `pull`, which maps slopes (C, b) to the weights: into `gradient`, or multiplied by
+            alpha and added in place to a block (C, d), which may be the weights.
         """
         rows = _flatten(features)
         if len(self.shapes) == 1:
@@ -63,17 +63,17 @@ class StackedNetwork:
         return values[-1].squeeze(2), pull
 
     def curve(self, weights: Tensor, features: Tensor, direction: Tensor, slopes: Tensor, curvatures: Tensor) -> Tensor:
-        """Return (C, d) the products of Hessians with directions (C, d), for a loss that is a sum over the scores.
+        """Return the (C, d) products of Hessians with directions (C, d), for a loss that is a sum over the scores.
 
         Args:
-            weights: As in `forward`.
-            features: As in `forward`.
-            slopes: (C, b) the first derivatives of the loss in the scores.
-            curvatures: (C, b) the second.
+            weights: The weights, see `forward`.
+            features: The features, see `forward`.
+            slopes: The (C, b) first derivatives of the loss in the scores.
+            curvatures: The (C, b) second derivatives.
         """
         layers, along = self._cut(weights), self._cut(direction)
         values = _evaluate(layers, _flatten(features))
-        # how the values change along the direction, layer by layer; the rows do not, and their place is not read
+        # the change of each layer's values along the direction; the rows do not change, and their entry is not read
         changes = values[:1]
         for place, (matrix, shift) in enumerate(along):
             change = torch.bmm(values[place], matrix.transpose(1, 2))
@@ -82,7 +82,7 @@ class StackedNetwork:
             if place:
                 change.baddbmm_(changes[-1], layers[place][0].transpose(1, 2))
             changes.append(change.mul_(values[place + 1] > 0) if place < len(along) - 1 else change)
-        # how the gradient changes
+        # the change of the gradient
         product = torch.zeros_like(weights)
         delta, moved = slopes.unsqueeze(2), (curvatures * changes[-1].squeeze(2)).unsqueeze(2)
         for place, (to_weight, to_bias) in reversed(list(enumerate(self._cut(product)))):
@@ -97,8 +97,7 @@ class StackedNetwork:
         return product
 
     def _score_linearly(self, weights: Tensor, rows: Tensor) -> tuple[Tensor, Pullback]:
-        """One layer with one output. As products of a row with matrices they take a sixth of the time that the general
-        form takes, in which the batched product has a column."""
+        """Score with a single layer with one output, by products of a row with matrices: six times as fast."""
         (_, count, biased), *_ = self.shapes
         scores = torch.bmm(weights[:, :count].unsqueeze(1), rows.transpose(1, 2)).squeeze(1)
         if biased:
@@ -115,7 +114,7 @@ class StackedNetwork:
         return scores, pull
 
     def _cut(self, block: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Weights (C, outputs, inputs) and biases (C, outputs) of the layers, as views of a block (C, d)."""
+        """Return the layers' weights (C, outputs, inputs) and biases (C, outputs), as views of a block (C, d)."""
         layers, start = [], 0
         for outputs, inputs, biased in self.shapes:
             stop = start + outputs * inputs
@@ -125,7 +124,7 @@ class StackedNetwork:
 
 
 def _flatten(features: Tensor) -> Tensor:
-    """Features (C, b, *shape) as rows (C, b, inputs)."""
+    """Return features (C, b, *shape) as rows (C, b, inputs)."""
     return features if features.ndim == 3 else features.flatten(2)
 
 

@@ -1,4 +1,4 @@
-"""How clients of the methods on pairs are stacked, of FedX and local pairs: `methods.pairwise`."""
+"""Stacking of clients of the pairwise methods, FedX and local pairs: `methods.pairwise`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from simulations.engines.stacked.streams import draw_rows
 
 
 class PairStacking(Stacking):
-    """Stacks clients whose batches have as many positives and as many partners.
+    """The stacking of clients whose batches have equal numbers of positives and of partners.
 
-    The clients' tables of u lie one after another in one table, in which each has its own rows.
+    The clients' tables of u are concatenated into one table, in which each client has its own rows.
     """
 
     objectives = (PairwiseRisk,)
@@ -33,7 +33,7 @@ class PairStacking(Stacking):
     def shape(self, task: Task[Any, Any]) -> Hashable:
         counts, settings = (len(task.f.positives), len(task.f.partners)), task.settings
         sizes = min(settings.positive_batch_size, counts[0]), min(settings.negative_batch_size, counts[1])
-        # a uniform pool is each site's own, so that no two are stacked
+        # each site has its own uniform pool, so no clients are stacked
         own = task.site.partition_id if settings.pool == "uniform" else None
         return sizes, task.site.features.shape[1:], own
 
@@ -83,7 +83,7 @@ class PairStacking(Stacking):
             yield PairBatch(active, a, b, None if others is None else next(others))
 
     def _active(self, tasks: Tasks, shift: int, purposes: tuple[Purpose, Purpose]) -> Iterator[ActiveBatch]:
-        """Mini-batches of positives and of partners, as `methods.pairwise.active_batches` draws them."""
+        """Yield mini-batches of positives and of partners, as `methods.pairwise.active_batches` draws them."""
         sites, settings, seed = [task.site for task in tasks], tasks[0].settings, tasks[0].training.seed
         numbers = range(tasks[0].iterations.start + shift, tasks[0].iterations.stop + shift)
         sizes = settings.positive_batch_size, settings.negative_batch_size
@@ -99,7 +99,7 @@ class PairStacking(Stacking):
             np.searchsorted(site.positives, rows) + start
             for site, rows, start in zip(sites, first, starts, strict=True)
         ])  # fmt: skip
-        # the number of sites stands there, since sites without positives have no places from which it could be found
+        # the number of sites is explicit, since it does not follow from the places of sites without positives
         tables = torch.from_numpy(places).to(sites[0].labels.device).view(len(sites), steps, p)
         gatherer = self.gatherers[purposes == INDEPENDENT]
         labels: Tensor | None = None

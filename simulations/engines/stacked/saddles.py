@@ -1,4 +1,4 @@
-"""How clients of the minimax methods on the AUC are stacked: of `methods.minimax`."""
+"""Stacking of clients of the minimax methods on the AUC: `methods.minimax`."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Draw = Callable[[Any, Any], Iterator[tuple[float, Any]]]
 
 
 class StackedOracle(AUCOracle):
-    """The f_i of many clients, whose batches come as features (C, b, *shape) and labels (C, b), not as rows.
+    """The f_i of many clients, whose batches are features (C, b, *shape) and labels (C, b), not rows.
 
     Args:
-        oracles: Of the clients, with the weights and the share of positives that their f_i has in this round.
+        oracles: The clients' oracles, with the weights and the share of positives of their f_i in this round.
     """
 
     def __init__(self, oracles: Sequence[AUCOracle], network: StackedNetwork) -> None:
@@ -39,7 +39,7 @@ class StackedOracle(AUCOracle):
         self.stacked: Any = network
 
     def gradient(self, z: Tensor, rows: Any) -> Tensor:
-        """Return (C, d) the gradients at z (C, d), on a batch of each client; valid until the next call."""
+        """Return the (C, d) gradients at z (C, d), on a batch of each client. They are valid until the next call."""
         return self._gradient(self.stacked, z, *rows)
 
 
@@ -63,12 +63,12 @@ class StackedComposition(StackedOracle, CompositionalOracle):
         return point, pull_back
 
     def outer_gradient(self, h: Tensor, rows: Any) -> Tensor:
-        """Return (C, d) the gradients of f in h and in y; valid until the next call."""
+        """Return the (C, d) gradients of f in h and in y. They are valid until the next call."""
         return self.gradient(h, rows)
 
 
 class SaddleStacking(Stacking):
-    """Stacks clients whose batches have one shape."""
+    """The stacking of clients whose batches have one shape."""
 
     objectives = AUCOracle, CompositionalOracle
 
@@ -81,7 +81,7 @@ class SaddleStacking(Stacking):
         return replace(stack([replace(carry, f=None) for carry in carries]), f=f)
 
     def batches(self, tasks: Tasks, downs: Sequence[Any], draw: Draw) -> Iterator[Any]:
-        """Features (C, b, *shape) and labels (C, b), in place of the rows that each client draws."""
+        """Yield features (C, b, *shape) and labels (C, b), instead of the rows that each client draws."""
         sites, iterations = [task.site for task in tasks], tasks[0].iterations
         samplers = [sampler for task in tasks if (sampler := make_sampler(task)).batch_size]
         if samplers:

@@ -1,4 +1,4 @@
-"""How clients of the methods on single samples are stacked: of `methods.samples`, with or without a penalty."""
+"""Stacking of clients of the methods on single samples, with or without a penalty: `methods.samples`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from simulations.engines.stacked.networks import StackedNetwork
 from simulations.engines.stacked.stacking import Stacking, Tasks, batch_size
 from simulations.engines.stacked.streams import draw_rows
 
-# penalties whose prox treats every coordinate by itself, so that it takes a block (C, d) as it is
+# penalties whose prox treats every coordinate separately, so it works on a block (C, d)
 BY_COORDINATE = (NoPenalty, L1, SquaredL2, ElasticNet, Box)
 
 
 class SampleStacking(Stacking):
-    """Stacks clients whose batches have one shape, if all of them draw batches or none does."""
+    """The stacking of clients whose batches have one shape, if all clients draw batches or none does."""
 
     objectives = SampleObjective, PenalisedObjective
 
@@ -36,7 +36,7 @@ class SampleStacking(Stacking):
         return together
 
     def batches(self, tasks: Tasks, downs: object, draw: object) -> Iterator[Batch]:
-        """Features (C, b, *shape) and labels (C, b)."""
+        """Yield features (C, b, *shape) and labels (C, b)."""
         sites = [task.site for task in tasks]
         size = batch_size(sites[0], tasks[0].training)
         if size == len(sites[0]):
@@ -51,7 +51,7 @@ class StackedPenalty:
     """The prox of a penalty for the points of many clients.
 
     Args:
-        penalty: Of one point (d,).
+        penalty: The penalty of a point (d,).
     """
 
     def __init__(self, penalty: Penalty) -> None:
@@ -64,8 +64,8 @@ class StackedPenalty:
         """Return the prox of every row of a block.
 
         Args:
-            x: (C, d).
-            out: (C, d) receives the result, and may be x.
+            x: The (C, d) block.
+            out: The (C, d) result, which may be x.
         """
         for indices, part in self.parts:
             chosen = x[:, indices]

@@ -1,4 +1,4 @@
-"""What a family of methods needs to be stacked, beside its methods themselves."""
+"""The base of stackings, one for each family of methods."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Gatherers(threading.local):
 
 
 class Stacking(ABC):
-    """How clients of a family are stacked.
+    """The stacking of a family's clients.
 
     Attributes:
         objectives: The classes of the family's f_i.
@@ -38,12 +38,12 @@ class Stacking(ABC):
 
     @property
     def gatherers(self) -> tuple[Gatherer, Gatherer]:
-        """The thread's own, for two batches of a step at the same time."""
+        """The thread's own gatherers, for two batches of a step at the same time."""
         return self._own.pair
 
     @abstractmethod
     def shape(self, task: Task[Any, Any]) -> Hashable:
-        """What must be equal for clients to be stacked."""
+        """Return the properties that must be equal for clients to be stacked."""
 
     def join(self, tasks: Tasks, network: StackedNetwork) -> Task[Any, Any]:
         """Return the task of all clients, which has no site."""
@@ -64,7 +64,7 @@ class Stacking(ABC):
         """Return the batch of all clients for each of the round's local steps.
 
         Args:
-            downs: What each client has received.
+            downs: The payload that each client has received.
             draw: The method's `ClientHalf.batches`.
         """
 

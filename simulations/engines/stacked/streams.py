@@ -1,8 +1,8 @@
-"""The random orders of many clients' samples at once: those of `problems.randomness.stream`, many times as fast.
+"""The random orders of many clients' samples at once, equal to `problems.randomness.stream` but many times as fast.
 
-Most of the time that a small site needs for an epoch goes into making its generator, and drawing from it goes through
-Python. Here the seeds of all generators are computed together, by the arithmetic of NumPy's `SeedSequence`, and a
-compiled loop draws as its generator `PCG64` and its method `Generator.permutation` do.
+A small site spends most of an epoch's time on making its generator, and drawing from it goes through Python. Here the
+seeds of all generators are computed together, with the arithmetic of NumPy's `SeedSequence`, and a compiled loop draws
+like NumPy's generator `PCG64` and its method `Generator.permutation`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Words = NDArray[np.uint32]
 _SHIFT = np.uint32(16)
 _LEFT, _RIGHT = np.uint32(0xCA01F9DD), np.uint32(0x4973F715)
 _MIXED, _MADE = (0x43B0D7E5, 0x931E8875), (0x8B51F9DD, 0x58F38DED)
-# the two halves of PCG64's multiplier; numba takes uint64 and a plain number for floats
+# the two halves of PCG64's multiplier; numba would turn a mix of uint64 and plain numbers into floats
 _HIGH, _LOW = np.uint64(0x2360ED051FC65DA4), np.uint64(0x4385DF649FCCF645)
 _HALF, _LOWER, _ONE = np.uint64(32), np.uint64(2**32 - 1), np.uint64(1)
 _WORD = 2**32
@@ -49,10 +49,10 @@ def _mix(one: Words, other: Words) -> Words:
 
 
 def seed_words(entropy: Sequence[Words]) -> list[Words]:
-    """Eight 32-bit words (m,) for each of m seed sequences: ``SeedSequence(...).generate_state(8)``.
+    """Return eight 32-bit words (m,) for each of m seed sequences: ``SeedSequence(...).generate_state(8)``.
 
     Args:
-        entropy: Of k >= 4 words each, as k arrays (m,).
+        entropy: The entropy of each sequence, k >= 4 words, as k arrays (m,).
     """
     mix_in = _Hash(*_MIXED)
     pool = [mix_in(words) for words in entropy[:_POOL]]
@@ -79,10 +79,10 @@ def _step(high: Any, low: Any, add_high: Any, add_low: Any) -> tuple[Any, Any]:
 
 @jit()
 def _shuffle(values: Indices, ends: Indices, numbers: NDArray[np.uint64]) -> None:
-    """Shuffle consecutive parts of ``values`` (n,), the i-th up to ``ends[i]``, each with a generator of its own.
+    """Shuffle consecutive parts of ``values`` (n,), the i-th up to ``ends[i]``, each with its own generator.
 
     Args:
-        numbers: (m, 4) of each generator the halves of the number that it starts from and of its increment's.
+        numbers: The (m, 4) halves of each generator's initial number and increment.
     """
     begin = 0
     for part in range(len(ends)):
@@ -91,7 +91,7 @@ def _shuffle(values: Indices, ends: Indices, numbers: NDArray[np.uint64]) -> Non
         low = add_low + numbers[part, 1]
         carry = _ONE if low < add_low else np.uint64(0)
         high, low = _step(add_high + numbers[part, 0] + carry, low, add_high, add_low)
-        rest, has_rest = np.uint64(0), False  # the upper half of a drawn number is the next that is asked for
+        rest, has_rest = np.uint64(0), False  # the upper half of a drawn number is used next
         for place in range(ends[part] - begin - 1, 0, -1):
             limit, mask = np.uint64(place), np.uint64(place)
             for shift in (1, 2, 4, 8, 16):
@@ -112,11 +112,11 @@ def _shuffle(values: Indices, ends: Indices, numbers: NDArray[np.uint64]) -> Non
 
 
 def shuffle(seed: int, purpose: Purpose, keys: NDArray[np.int64], arrays: Sequence[Indices]) -> Indices:
-    """``arrays[i][stream(seed, purpose, *keys[i]).permutation(len(arrays[i]))]`` for each i, one after another.
+    """Return the joined ``arrays[i][stream(seed, purpose, *keys[i]).permutation(len(arrays[i]))]`` for all i.
 
     Args:
-        keys: (m, k) the rest of the addresses, k >= 2, all below 2**32.
-        arrays: m >= 1 of them, each of less than 2**32 indices.
+        keys: The (m, k) remaining parts of the addresses, k >= 2, all below 2**32.
+        arrays: The m >= 1 arrays, each of less than 2**32 indices.
     """
     values = np.concatenate(arrays)
     ends = np.cumsum([len(array) for array in arrays])
@@ -133,10 +133,10 @@ def shuffle(seed: int, purpose: Purpose, keys: NDArray[np.int64], arrays: Sequen
 
 
 def draw_epochs(samplers: Sequence[EpochSampler], numbers: range) -> list[tuple[range, Indices]]:
-    """For each sampler the epochs in which its batches of some consecutive numbers lie, and their orders (epochs, n).
+    """Return each sampler's epochs for its batches of consecutive numbers, and their orders (epochs, n).
 
     Args:
-        samplers: Of one seed and purpose, whose batches are not empty.
+        samplers: Samplers of one seed and purpose, whose batches are not empty.
     """
     seed, purpose, _ = samplers[0].address
     batches = [len(sampler.indices) // sampler.batch_size for sampler in samplers]
@@ -154,10 +154,10 @@ def draw_epochs(samplers: Sequence[EpochSampler], numbers: range) -> list[tuple[
 
 
 def draw_rows(samplers: Sequence[EpochSampler], numbers: range) -> Indices:
-    """Return (C, K b) what each sampler's batches of some K consecutive numbers hold, one batch after another.
+    """Return the (C, K b) rows of each sampler's batches of K consecutive numbers, joined.
 
     Args:
-        samplers: C of one seed and purpose, with batches of one size b.
+        samplers: The C samplers of one seed and purpose, with batches of one size b.
     """
     size = samplers[0].batch_size
     rows = np.empty((len(samplers), len(numbers) * size), np.int64)
