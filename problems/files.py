@@ -33,7 +33,10 @@ def room_for(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        got, way_out = os.strerror(error.errno), "make room there; resume=true goes on from the newest checkpoint"
+        got, way_out = (
+            os.strerror(error.errno),
+            "make room on the disk; resume=true continues from the newest checkpoint",
+        )
         raise DiskFullError(path, got=got, allowed="a disk with room", hint=way_out) from None
 
 

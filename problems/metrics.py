@@ -172,7 +172,7 @@ def _area_up_to(
 def _check(labels: ArrayLike, scores: ArrayLike) -> tuple[Bool[np.ndarray, "n"], Float64[np.ndarray, "n"]]:
     label, score = np.asarray(labels), np.asarray(scores, dtype=np.float64)
     if label.ndim != 1 or label.shape != score.shape:
-        raise ValueError(f"labels and scores must be (n,) alike, got {label.shape} and {score.shape}")
+        raise ValueError(f"labels and scores must have the same shape (n,), got {label.shape} and {score.shape}")
     positive = label == 1
     if not np.array_equal(positive, label):
         raise ValueError(f"labels must be 0 or 1, got {np.unique(label).tolist()[:10]}")

@@ -213,7 +213,9 @@ def partition_groups(
     places, counts = _count(groups, labels, int(labels.max()) + 1)
     if len(counts) < num_clients:
         got = f"{num_clients:,}, but only {len(counts):,} groups of {_KEY} {spec.group_column!r} to train on"
-        raise DataError("number of clients", got=got, allowed="at most as many clients", hint="use fewer clients")
+        raise DataError(
+            "number of clients", got=got, allowed=f"at most {len(counts):,} clients", hint="use fewer clients"
+        )
     if spec.partition == "consecutive":
         # by the first row of each group; a group belongs to the slice that contains its middle
         first = np.unique(places, return_index=True)[1]

@@ -46,7 +46,7 @@ def partition(
     count, kind = len(labels), spec.partition
     if num_clients > count:
         got = f"{num_clients:,}, but only {count:,} training samples"
-        raise DataError("number of clients", got=got, allowed="at most as many clients", hint="use fewer clients")
+        raise DataError("number of clients", got=got, allowed=f"at most {count:,} clients", hint="use fewer clients")
     rng = stream(spec.seed, f"partition {kind}")
     if own_sites is not None and _keeps_sites(spec):
         _check_number(num_clients, num_sites, "the data set has {} sites", "")

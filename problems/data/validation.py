@@ -169,12 +169,12 @@ def _check_columns(spec: DataSpec) -> None:
     if both := needed.intersection(dropped):
         got = f"{spec.drop_columns!r}, with {min(both)!r}"
         raise DataError(
-            "drop-columns", got=got, allowed="no column that another key names", hint="remove it from one of them"
+            "drop-columns", got=got, allowed="no column that another key names", hint="remove the column from one key"
         )
     if both := {value for column in columns for value in {*column.categories} & {*markers.of(column.name)}}:
         got = f"{spec.missing_values!r}, with {min(both)!r}"
         allowed = "no value that feature-columns lists"
-        raise DataError("missing-values", got=got, allowed=allowed, hint="remove it from one of them")
+        raise DataError("missing-values", got=got, allowed=allowed, hint="remove the value from one key")
 
 
 def _check_own(spec: DataSpec) -> None:

@@ -243,7 +243,7 @@ class FlatModel:
         if self.stochastic or self.num_buffers or any(isinstance(c, _BatchNorm) for c in self.module.modules()):
             got = f"{type(self.module).__name__}, whose scores in training are random or depend on the whole batch"
             allowed = "a network without dropout and batch norm, of PyTorch's or this project's layers"
-            hint = "take linear, mlp or a network with group norm, or set privacy.epsilon to 0"
+            hint = "choose linear, mlp or a network with group norm, or set privacy.epsilon to 0"
             raise ModelError("model", got=got, allowed=allowed, hint=hint)
 
     def predict(self, features: Float[Tensor, "n *shape"]) -> Float[Tensor, "n"]:

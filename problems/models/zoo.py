@@ -66,7 +66,7 @@ def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module
     shape = tuple(input_shape)
     if not shape or not all(isinstance(size, int) and size >= 1 for size in shape):
         got, allowed = str(shape), "positive integers, such as (30,) or (3, 32, 32)"
-        raise ModelError("input_shape", got=got, allowed=allowed, hint="give one of such")
+        raise ModelError("input_shape", got=got, allowed=allowed, hint="correct the shape of the samples")
     build = MODELS[name].build if name in MODELS else _import_factory(name)
     (state,) = seed_sequence(seed, "model weights").generate_state(1, np.uint64)
     with torch.random.fork_rng(devices=[]):
@@ -91,7 +91,9 @@ def check_module(module: nn.Module) -> None:
         ModelError: There is no parameter, a parameter is not floating point, or a batch norm has a cumulative average.
     """
     if not any(True for _ in module.parameters()):
-        raise _unfit(f"{type(module).__name__}, which has no parameters to train", "one at least", f"see {PAGE}")
+        raise _unfit(
+            f"{type(module).__name__}, which has no parameters to train", "at least one parameter", f"see {PAGE}"
+        )
     for name, parameter in module.named_parameters():
         if not parameter.is_floating_point():
             raise _unfit(f"parameter '{name}' of {parameter.dtype}", "floating point", f"see {PAGE}")
@@ -135,7 +137,7 @@ def _check_scores(name: str, module: nn.Module, input_shape: tuple[int, ...]) ->
             raise _unfit(f"{failed} ({first_line(error)})") from error
         if not isinstance(output, Tensor) or not output.is_floating_point():
             got = output.dtype if isinstance(output, Tensor) else type(output).__name__
-            raise _unfit(f"'{name}', which returned {got}", "one floating-point tensor of scores")
+            raise _unfit(f"'{name}', which returned {got}", "a single floating-point tensor of scores")
         outputs.append((batch, tuple(output.shape)))
     module.train()
     with torch.no_grad():
@@ -147,7 +149,7 @@ def _check_scores(name: str, module: nn.Module, input_shape: tuple[int, ...]) ->
         if shape != (batch,) and not is_column:
             raise _unfit(
                 f"'{name}', which returned shape {shape} for an input of shape {(batch, *input_shape)}",
-                f"one score per sample, ({batch},) or ({batch}, 1)",
+                f"exactly one score per sample, ({batch},) or ({batch}, 1)",
             )
     if is_column:
         module.register_forward_hook(_drop_last_axis)
@@ -166,7 +168,7 @@ def _images_only(build: Build, side: int = MINIMUM_SIDE) -> Build:
             raise _unfit(
                 f"with input_shape {input_shape}",
                 f"images, (channels, height, width) with sides of at least {side}",
-                f"set model to linear or mlp, which take any shape; {_LISTED}",
+                f"set model to linear or mlp, which accept any shape; {_LISTED}",
             )
         return build(input_shape)
 

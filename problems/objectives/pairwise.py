@@ -196,7 +196,7 @@ class KLPartialAUC(PairwiseObjective):
         self, s: Float[Tensor, "*stack n m"], labels: Any, weights: Float[Tensor, "*#stack m"] | None
     ) -> Float[Tensor, "*stack n k"]:
         exponent = self.surrogate.value(s) / self.temperature
-        if weights is not None:  # log 0 is a finite number, so that sums of logarithms never form -inf - (-inf)
+        if weights is not None:  # log 0 is a finite number, so sums of logarithms never form -inf - (-inf)
             exponent = exponent + torch.log(weights).clamp(min=-1e300).unsqueeze(-2)
         return (torch.logsumexp(exponent, dim=-1) - math.log(s.shape[-1] or 1))[..., None]
 

@@ -95,7 +95,7 @@ def choose_parameters(layout: Layout, parameters: str) -> list[bool]:
         found = [len(shape) >= 2 for _, shape in layout]
         if not any(found):
             raise ValueError(
-                "parameters='auto' leaves out parameters of fewer than two dimensions, which are all there are: "
+                "parameters='auto' leaves out parameters of fewer than two dimensions, and there are no others:  "
                 f"{', '.join(known)}; allowed are 'all' and names"
             )
         return found

@@ -188,7 +188,7 @@ def test_the_shape_check_leaves_no_trace(factories: str) -> None:
         ("{here}:fails", ["(4,)", "RuntimeError: no weights here"]),
         ("{here}:two_classes", ["one score per sample", "shape (2, 2)", "input of shape (2, 4)", "(2,) or (2, 1)"]),
         ("{here}:Squeezed", ["one score per sample", "returned shape ()", "input of shape (1, 4)", "(1,) or (1, 1)"]),
-        ("{here}:Pair", ["one floating-point tensor", "tuple"]),
+        ("{here}:Pair", ["a single floating-point tensor", "tuple"]),
         ("no_such_package.models:net", ["cannot import", "ModuleNotFoundError"]),
         ("zoo_test_broken:net", ["cannot import", "OSError: disk on fire"]),
         (".relative:net", ["cannot import"]),

@@ -162,8 +162,8 @@ class _Check:
             if self.kind is not None and gaps.all() and not self.site and self.spec.missing != "error":
                 yield self._fault("no cell that is not missing", "columns with cells", _DROP)
             if gaps.any() and self.spec.missing == "error":
-                way_out = "set missing to mean, median or indicator, or fill or drop them"
-                yield self._fault(name_cells(gaps, "missing"), "none", way_out)
+                way_out = "set missing to mean, median or indicator, or fill or drop these cells"
+                yield self._fault(name_cells(gaps, "missing"), "no missing cells", way_out)
             if _has_nested(self.values):
                 way_out = f"{_DROP}, or write each value into a separate column"
                 yield self._fault("cells that are lists or the like", "a single value in each cell", way_out)
