@@ -17,11 +17,12 @@ from apps.server_app import app as server_app
 from apps.sites.rows import own_rows
 from payloads.handshake import SiteReport
 from payloads.held_out import GroupCounts
-from payloads.record import specs_of
+from payloads.record import Payload, specs_of
 from payloads.wire import ARRAYS, CONFIG, METRICS, PAYLOAD, model_record
 from simulations.engines.in_process import InProcessGrid
 from tests.battery.federation import OF_ROWS, flat_config, patients, serve
 from tests.docs.markdown import PROJECT, codes, rows, section
+from vertical.records import Credentials, DataSummary, Report
 
 SITES = 3
 ROWS = 64
@@ -131,11 +132,15 @@ def documented() -> dict[str, set[str]]:
     return fields
 
 
-def test_the_page_lists_the_fields_of_handshake_and_evaluation() -> None:
-    listed = {
-        name for field, sent, *_ in TABLE if sent.startswith(("handshake", "evaluation")) for name in codes(field)
-    }
-    assert {field for kind in (SiteReport, GroupCounts) for field in specs_of(kind)} <= listed
+@pytest.mark.parametrize(
+    ("starts", "kinds"),
+    [(("handshake", "evaluation"), (SiteReport, GroupCounts)), (("vertical",), (Credentials, DataSummary, Report))],
+)
+def test_the_page_lists_the_fields_around_the_training(
+    starts: tuple[str, ...], kinds: tuple[type[Payload], ...]
+) -> None:
+    listed = {name for field, sent, *_ in TABLE if sent.startswith(starts) for name in codes(field)}
+    assert {field for kind in kinds for field in specs_of(kind)} <= listed
 
 
 # FedX1 shares FedX2's record, of which its linear f needs less.
