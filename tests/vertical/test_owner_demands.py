@@ -39,9 +39,7 @@ def test_label_column_of_another_party_is_refused(tmp_path: Path, nodes: Nodes) 
     attack = {"label-column": "x4", "vfb2.problem": "ridge", "batch-size": 0}
     refused(tmp_path, attack, nodes, r"^party 1: labels: got a run with label-column='x4', a column of this party")
     nodes[1]["columns"] = "x3, x4, x5"
-    refused(
-        tmp_path, attack, nodes, r"^party 1: labels: .*allowed: another party's column; set label-c"
-    )
+    refused(tmp_path, attack, nodes, r"^party 1: labels: .*allowed: another party's column; set label-c")
     nodes[1]["labels"] = "x3"
     refused(tmp_path, attack, nodes, r"^party 1: labels: .*allowed: label-column 'x3'; .* add the column to labels")
     nodes[1]["labels"] = "x4"
