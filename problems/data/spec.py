@@ -97,7 +97,7 @@ OFFSET_SITES = "synthetic-offset-sites"
 SITED = (*DRAWN, OFFSET_SITES, "heart-disease", "gusto", "a9a")
 # Columns of gusto that name its sites: 121 and 48 groups of hospitals, and 16 regions.
 GUSTO_SITES = ("GRPS", "GRPL", "REGL")
-NEEDS_FILES = (*GENERIC, "uci-credit", "heart-disease", "gusto", "a9a", "w8a", "pneumonia-mnist")
+NEEDS_FILES = (*GENERIC, "uci-credit", "gusto", "a9a", "w8a", "pneumonia-mnist")
 
 
 def is_hub(dataset: str) -> bool:

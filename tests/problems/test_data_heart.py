@@ -49,3 +49,11 @@ def test_a_file_that_is_none_of_the_hospitals(line: str, told: str, tmp_path: Pa
     (tmp_path / HEART_FILES[3]).unlink()
     with refuses(DataError, "got no such files in data-dir"):
         load(spec, 4)
+
+
+def test_the_copy_in_the_package_has_the_published_patients() -> None:
+    """Training rows of each hospital without and with the disease, as docs/data-sets.md lists them."""
+    data = load(DataSpec("heart-disease", partition="natural"), 4)
+    counts = [(len(site.negatives), len(site.positives)) for site in map(data.client, range(4))]
+    assert counts == [(108, 91), (107, 65), (0, 30), (19, 66)]
+    assert len(data.test) == 104 + 89 + 16 + 45

@@ -9,6 +9,8 @@ Janosi, Steinbrunn, Pfisterer and Detrano, "Heart Disease", 1988: rows, columns 
 Terrail et al., NeurIPS 2022); docs/data-sets.md lists the differences.
 """
 
+import io
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,6 +42,8 @@ AMOUNTS = (
     *(f"PAY_AMT{month}" for month in range(1, 7)),
 )
 
+# the publisher's four files, with the attribution that their licence asks for
+_HEART_COPY = Path(__file__).with_name("heart_disease.json")
 HEART_FILES = tuple(f"processed.{hospital}.data" for hospital in ("cleveland", "hungarian", "switzerland", "va"))
 DIAGNOSIS = "num"
 COLUMNS = ("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak")
@@ -90,17 +94,24 @@ def base_codes(dataset: str) -> dict[str, str]:
     return {name: str(codes[0]) for name, codes in CREDIT_CODES.items() if len(codes) == 2 and dataset == "uci-credit"}
 
 
-def heart_disease(paths: Sequence[Path]) -> Source:
+def heart_disease(paths: Sequence[Path] | None = None) -> Source:
     """Return the patients of the hospitals' files: 13 features, classes "0" (healthy) to "4".
 
     Training rows come first, hospital by hospital, then the test rows the same way; hospitals are the sites.
+
+    Args:
+        paths: The hospitals' files, in the order of `HEART_FILES`. None: the copies in this package.
 
     Raises:
         DataError: A file is not a published one, or contains an unknown code; names the file.
     """
     import pandas as pd
 
-    hospitals = [_read(path) for path in paths]
+    if paths is None:
+        copies = json.loads(_HEART_COPY.read_text("utf-8"))["files"]
+        hospitals = [_read(Path(name), io.StringIO("\n".join(copies[name]))) for name in HEART_FILES]
+    else:
+        hospitals = [_read(path, path) for path in paths]
     splits = [_split(rows[:, -1] > 0) for rows in hospitals]
     train, test = ([rows[split[side]] for rows, split in zip(hospitals, splits, strict=True)] for side in (0, 1))
     patients = np.concatenate([*train, *test])  # (n, 11)
@@ -120,13 +131,18 @@ def heart_disease(paths: Sequence[Path]) -> Source:
     return make_source(patients[:, -1], lambda rows: encoded, sum(map(len, train)), sites)
 
 
-def _read(path: Path) -> Float64[np.ndarray, "n 11"]:
-    """Return the complete rows of a hospital's file, with the diagnosis last."""
+def _read(path: Path, content: Path | io.StringIO) -> Float64[np.ndarray, "n 11"]:
+    """Return the complete rows of a hospital's file, with the diagnosis last.
+
+    Args:
+        path: The file's name, for errors.
+        content: The file, or its text.
+    """
     import pandas as pd
 
     # Copies in circulation have a header line, X1 to X14.
     try:
-        frame = pd.read_csv(path, header=None, comment="X", na_values=["?"])
+        frame = pd.read_csv(content, header=None, comment="X", na_values=["?"])
     except (OSError, EOFError, ValueError) as error:  # pandas' own errors are ValueErrors
         got = f"a file that cannot be read as a table ({' '.join(str(error).split())})"
         raise DataError(path, got=got, allowed="a row for each patient", hint=_AS_PUBLISHED) from error
