@@ -128,7 +128,7 @@ def test_words_for_missing_cells_do_not_make_numbers_text(tmp_path: Path) -> Non
     path = tmp_path / "t.csv"
     pd.DataFrame({"age": ages, "code": codes, "label": n % 2}).to_csv(path, index=False)
     with pytest.raises(
-        DataError, match=r"column 'age': got numbers as text but for 30 of 90.*missing-values"
+        DataError, match=r"column 'age': got numbers as text except for 30 of 90.*missing-values"
     ) as caught:
         load(DataSpec("csv", str(path)), 2)
     assert "'code'" not in str(caught.value)
