@@ -146,7 +146,7 @@ def sum_scores(x: Float[Tensor, "d"], down: CodaDown, task: CodaTask) -> ClassSc
 
 
 def restarts_dual(plan: CodaPlan) -> bool:
-    """Whether the round starts from a new lambda: with ``restart-dual``, at the start of each stage but stage 0.
+    """Return whether the round starts from a new lambda: with ``restart-dual``, at the start of each later stage.
 
     Args:
         plan: The round's plan; its loss must be `AUC_MINIMAX`, for which the best lambda is known.

@@ -88,12 +88,12 @@ class Estimator:
 
 
 def ask_minibatch(t: int, state: EstimatorState | None, settings: FedSGDASettings) -> Question:
-    """mean g_i(z_t), without a second point."""
+    """Ask for mean g_i(z_t), without a second point."""
     return Question()
 
 
 def alpha(t: int, settings: FedSGDASettings) -> float:
-    """alpha_t = beta_t = min(1, c_alpha / (t + 1)^(2 rho)).
+    """Return alpha_t = beta_t = min(1, c_alpha / (t + 1)^(2 rho)).
 
     Args:
         t: The round, counted from 0. Round 0 uses 1 instead, since it has no estimate before it.
@@ -111,15 +111,15 @@ def ask_storm(t: int, state: EstimatorState | None, settings: FedSGDASettings) -
 
 
 def ask_spider(t: int, state: EstimatorState | None, settings: FedSGDASettings) -> Question:
-    """Every ``period`` rounds the mean over a large batch, else estimate_{t-1} + mean [g_i(z_t) - g_i(z_{t-1})]
-    (Fang, Li, Lin, Zhang 2018; the paper's Appendix B)."""
+    """Ask for the mean over a large batch every ``period`` rounds, else for
+    estimate_{t-1} + mean [g_i(z_t) - g_i(z_{t-1})] (Fang, Li, Lin, Zhang 2018; the paper's Appendix B)."""
     if state is None or t % settings.period == 0:
         return Question(large=True)
     return Question(state.previous, 1.0, state.estimate)
 
 
 def ask_svrg(t: int, state: EstimatorState | None, settings: FedSGDASettings) -> Question:
-    """Every ``period`` rounds a snapshot with its mean over a large batch, else the snapshot's mean +
+    """Ask for a snapshot with its mean over a large batch every ``period`` rounds, else for the snapshot's mean +
     mean [g_i(z_t) - g_i(snapshot)] (Johnson and Zhang 2013; the paper's Remark 1)."""
     if state is None or t % settings.period == 0:
         return Question(large=True, snapshot=True)

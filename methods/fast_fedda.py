@@ -29,13 +29,13 @@ class Carry:
 
 
 def mu(task: PenalisedTask | PenalisedPlan) -> float:
-    """f's strong convexity."""
+    """Return f's strong convexity."""
     given = task.settings.strong_convexity
     return task.settings.ridge if isinstance(given, str) else given
 
 
 def weight(task: PenalisedTask | PenalisedPlan, t: int) -> float:
-    """b_t = gamma + mu t / 2, the inverse of the step size.
+    """Return b_t = gamma + mu t / 2, the inverse of the step size.
 
     Args:
         task: A client's task or the server's plan; both provide the same gamma and mu.

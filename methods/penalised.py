@@ -88,7 +88,7 @@ def local(training: TrainingSettings, server_round: int) -> float:
 
 
 def between(training: TrainingSettings, server_round: int) -> float:
-    """eta-tilde = eta eta_g tau of the round that made a model: the parameter of that model's prox.
+    """Return eta-tilde = eta eta_g tau of the round that made a model: the parameter of that model's prox.
 
     Args:
         server_round: The round's number, counted from 1. Round 0, the initial model, has the eta of round 1.

@@ -208,7 +208,7 @@ def check_predictions(record: FedXPredictions, model: object, plan: Plan[FedXSet
     if (record.partner_labels is None) != (objective.partners == "negatives"):
         raise PayloadError("partner_labels: needed for auprc and for no other loss")
     if record.momentum is not None and record.positive_u is None and not noisy:
-        raise PayloadError("positive_u: missing beside a momentum")
+        raise PayloadError("positive_u: missing although a momentum was sent")
     if record.positive_u is not None and noisy:
         raise PayloadError("positive_u: would undo the noise of fedx.prediction-noise, which is on")
 

@@ -124,7 +124,7 @@ class Replies(Generic[U]):
     states_lost: bool = False
 
     def mean_point(self) -> Float[np.ndarray, "d"]:
-        """The mean of the points, rounded once."""
+        """Return the mean of the points, rounded once."""
         return mean(self.points, self.weights)
 
     def mean(self, field: str) -> FloatArray:

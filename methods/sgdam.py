@@ -100,7 +100,7 @@ def draw_next(task: SGDAMTask, down: object) -> Iterator[tuple[float, Indices]]:
 
 
 def start(x: Float[Tensor, "d"], down: SGDAMDown, memory: None, task: SGDAMTask) -> Carry:
-    """In round 1 the momentum is the first batch's gradient."""
+    """Receive the momentum; in round 1 it is the first batch's gradient."""
     f, own, given = weigh(task, down), task.settings, down.momentum
     if given is None:
         momentum = f.gradient(x, make_sampler(task).batch(task.iterations[0])).clone()

@@ -66,7 +66,7 @@ class StageState(Payload):
 
 
 def init(x: Float[np.ndarray, "d"], plan: CodaPlan) -> StageState:
-    """The first stage's reference: the initial model, or noise."""
+    """Return the first stage's reference: the initial model, or noise."""
     if not plan.settings.proximal:
         return StageState()
     noise, spread = stream(plan.training.seed, Purpose.REFERENCE_NOISE), plan.settings.reference_noise

@@ -235,7 +235,7 @@ class _BatchNormGradient(torch.autograd.Function):
         A, D = W - c * Xz / n, -c * gz / n
 
         def combine(constant: Tensor, *terms: tuple[Tensor, Tensor]) -> Tensor:
-            """A constant per channel plus terms: a factor per channel times a full-size tensor."""
+            """Add terms to a constant per channel; a term is a factor per channel times a full-size tensor."""
             (factor, values), *others = terms
             shape = (1, -1, *[1] * (x.ndim - 2))
             total = torch.addcmul(constant.view(shape), values, factor.view(shape))

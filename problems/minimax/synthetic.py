@@ -104,7 +104,7 @@ class SyntheticPLOracle(FunctionOracle):
         return self._compute(z, self._data[np.stack(rows)]).unbind() if rows else None
 
     def _compute(self, z: Float[Tensor, "d"], data: Float[np.ndarray, "*stack b 3 p"]) -> Float[Tensor, "*stack d"]:
-        """The gradients at z of the means over samples."""
+        """Return the gradients at z of the means over samples."""
         with np.errstate(over="ignore", invalid="ignore"):  # the receiver refuses values that are not finite
             found = _gradients(np.exp, z.numpy().reshape(2, -1), data, *self._constants)
         return torch.from_numpy(np.concatenate(found, axis=-1))

@@ -90,10 +90,10 @@ class ResNet(nn.Module):
 
 
 def resnet20(input_shape: tuple[int, ...]) -> ResNet:
-    """ResNet-20 for CIFAR (0.27 million parameters): stages of 16, 32 and 64 channels, three blocks each."""
+    """Make ResNet-20 for CIFAR (0.27 million parameters): stages of 16, 32 and 64 channels, three blocks each."""
     return ResNet(input_shape[0], (16, 32, 64), 3, projection=False)
 
 
 def resnet18(input_shape: tuple[int, ...]) -> ResNet:
-    """ResNet-18 for 32 x 32 images (11.2 million parameters): 64 to 512 channels, two blocks a stage."""
+    """Make ResNet-18 for 32 x 32 images (11.2 million parameters): 64 to 512 channels, two blocks a stage."""
     return ResNet(input_shape[0], (64, 128, 256, 512), 2, projection=True)

@@ -139,8 +139,11 @@ N = np.arange(40)
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        (["?" if n % 9 == 7 else str(n) for n in N], "numbers as text but for 4 of 40, the first in row 8, allowed:"),
-        (["?"] * 38 + ["1", "2.5"], "numbers as text but for 38 of 40, the first in row 1, allowed:"),
+        (
+            ["?" if n % 9 == 7 else str(n) for n in N],
+            "numbers as text except for 4 of 40, the first in row 8, allowed:",
+        ),
+        (["?"] * 38 + ["1", "2.5"], "numbers as text except for 38 of 40, the first in row 1, allowed:"),
         ([f"{n},5" for n in N], "numbers with decimal commas, allowed: decimal points"),
         ([f"{n % 7},125" for n in N], "numbers with decimal commas, allowed: decimal points"),
         ([f"{500 + 300 * n:,}.5" for n in N], "numbers with commas between thousands, allowed: numbers without"),
@@ -149,7 +152,7 @@ N = np.arange(40)
             [f"1970/1/{n % 18 + 10} noon" for n in N],
             "dates in the form 0000/0/00, allowed: dates in the form 0000-00-00",
         ),
-        (["soon" if n == 2 else f"1970-01-{n % 18 + 10}" for n in N], "dates but for 1 of 40, the first in row 3"),
+        (["soon" if n == 2 else f"1970-01-{n % 18 + 10}" for n in N], "dates except for 1 of 40, the first in row 3"),
         (
             ["1970-02-30" if n == 2 else f"1970-01-{n % 18 + 10}" for n in N],
             "1 of 40 cells that are not dates, the first",

@@ -147,7 +147,7 @@ def test_hugging_face_columns_are_mapped(mapping: Callable[[], None], tmp_path: 
     assert after.train.features.tobytes() == before.train.features.tobytes()
     bad = datasets.Dataset.from_dict({**columns, "x": [*columns["x"][:299], [7]]})
     bad.save_to_disk(tmp_path / "bad")
-    with refuses(DataError, r"column 'x': got rows of \(2,\) and \(1,\), allowed: one size"):
+    with refuses(DataError, r"column 'x': got rows of \(2,\) and \(1,\), allowed: equal shapes"):
         load(replace(spec, dataset=f"hf:{tmp_path}/bad"), 2)
     missing = bad.select(range(2)).map(
         lambda row: {"x": [1, None]},

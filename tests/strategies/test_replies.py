@@ -194,7 +194,7 @@ BATCH = {"fedx.positive-batch-size": 4, "fedx.negative-batch-size": 5}
         (2, BATCH, {"partner_labels": np.zeros(10, bool)}, "partner_labels: needed for auprc"),
         (2, {"loss": "auprc"}, {"partner_labels": None}, "partner_labels: needed for auprc"),
         (2, BATCH, {"momentum": np.zeros(30, "f4")}, "momentum: got shape (30,), expected (31)"),
-        (2, BATCH, {"positive_u": None}, "positive_u: missing beside a momentum"),
+        (2, BATCH, {"positive_u": None}, "positive_u: missing although a momentum was sent"),
         (2, BATCH, {"positive_u": np.ones((8, 2), "f4")}, "positive_u: got shape (8, 2), allowed: at most (8, 1)"),
         (2, BATCH, {"positive_u": np.full((8, 1), np.inf, "f4")}, "positive_u: 8 of 8 values are not finite"),
     ],

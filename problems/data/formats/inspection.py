@@ -222,7 +222,7 @@ class _Check:
         def strays(good: Bool[np.ndarray, "there"]) -> str:
             wrong = places[~good]
             where = f", the first in row {wrong[0] + 1:,}" if len(wrong) else ""
-            return f" but for {len(wrong):,} of {len(self.values):,}{where}" if len(wrong) else ""
+            return f" except for {len(wrong):,} of {len(self.values):,}{where}" if len(wrong) else ""
 
         markers = ", or list the missing values in missing-values"
         missing_words: Collection[str] = MISSING_WORDS if words[numbers].nunique() >= MIN_NUMBERS else MARKERS
