@@ -54,7 +54,7 @@ def fit_penalised(
 
     Args:
         features: The rows' features.
-        labels: The rows' labels, 0 and 1, both of which occur.
+        labels: The rows' labels 0 and 1. Both occur.
         intercept: Whether the model has a bias.
         seed: The seed that assigns rows to folds.
         penalties: The penalties to try.

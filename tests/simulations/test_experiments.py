@@ -150,10 +150,10 @@ def test_a_papers_value_on_other_data_is_left_out(tmp_path: Path) -> None:
         ('metrics = ["auc", "loss"]', 'metrics = ["f1"]', ["'small': metrics: got 'f1'", "auc"]),
         ("clients = 2", 'x = ["round", "round"]', ["x: got round, round", "each once"]),
         ("clients = 2", 'x = ["round", "clients"]', ["x: got round, clients", "clients only alone"]),
-        ("clients = 2", 'x-label = ["a", "b"]', ["x-label: got a, b", "as many as x has, 1, or none"]),
+        ("clients = 2", 'x-label = ["a", "b"]', ["x-label: got a, b", "the number of labels of x, 1"]),
         ("fedx.gamma = 0.5", "fedx.gamma = 5.0", ["'small', FedX", "fedx.gamma", "got 5.0"]),
         ("fedx.gamma = 0.5", "fedx.gamma = [0.5, 1]", ["config: fedx.gamma: got [0.5, 1]", "axes"]),
-        ("fedx.gamma = 0.5", "seed = 3", ["config: seed: got 3, allowed: none, since the command sets it"]),
+        ("fedx.gamma = 0.5", "seed = 3", ["config: seed: got 3, allowed: no value, since the command sets it"]),
         ("learning-rate = 0.4", "axis = 3", ["Local SGD digits K = 1: axis: got an unknown"]),
         ("learning-rate = 0.4", 'engine = "nonfederated"', ["Local SGD digits K = 1: strategy: got 'local-sgd'"]),
         ("learning-rate = 0.4", 'engine = "nonfederated"\nclients = 3', ["runs[1]: clients: got 3", "leave it out"]),
@@ -179,7 +179,7 @@ def test_a_wrong_file(command: Line, runs: Runs, tmp_path: Path, before: str, af
     ("arguments", "parts"),
     [
         (["nowhere.toml"], ["nowhere.toml: got a file that cannot be read (No such file", "allowed: TOML"]),
-        (["SMALL", "--profile", "full"], ["--profile: got 'full'", "allowed: those of experiment 'small': smoke,"]),
+        (["SMALL", "--profile", "full"], ["--profile: got 'full'", "allowed: profiles of experiment 'small': smoke,"]),
         (["SMALL", "--data-dir", "/nowhere"], ["--data-dir: got /nowhere, which does not exist"]),
     ],
 )
