@@ -27,11 +27,11 @@ def check_baselines(config: RunConfig) -> None:
         ConfigError: The run's sites have columns, or it has no test rows.
     """
     if config.algorithm.sites.hold_columns:
-        got, hint = f"strategy {config.run.strategy!r}", "take `florilegium nonfederated` as its reference"
-        raise ConfigError("--baselines", got=got, allowed="sites that hold rows, which one could train on", hint=hint)
+        got, hint = f"strategy {config.run.strategy!r}", "use `florilegium nonfederated` as its reference"
+        raise ConfigError("--baselines", got=got, allowed="a strategy whose sites have complete rows", hint=hint)
     if config.data.dataset in UNLABELLED:
         got = f"dataset {config.data.dataset!r}"
-        raise ConfigError("--baselines", got=got, allowed="test rows, which this has not", hint="leave it out")
+        raise ConfigError("--baselines", got=got, allowed="a data set with test rows", hint="remove --baselines")
 
 
 def train_baselines(

@@ -21,10 +21,10 @@ class Line:
     """
 
     run: Run
-    at: dict[str, Scalar]  # coordinates, method and data set among them
+    at: dict[str, Scalar]  # coordinates, including method and data set
     clients: int
     config: dict[str, Scalar]
-    origin: str  # the data set that the experiment names; a profile may take another
+    origin: str  # the experiment's data set; a profile may use another data set
     injected: Injected = field(default_factory=dict)
     # empty until the config has been checked
     panel: str = ""

@@ -34,10 +34,10 @@ def check_vertical(config: RunConfig) -> None:
         )
     if embedding := settings_of(config).embedding:
         allowed = "0, since the reference has the linear model of all columns, and no networks"
-        raise ConfigError("vfb2.embedding", got=embedding, allowed=allowed, hint="leave it out")
+        raise ConfigError("vfb2.embedding", got=embedding, allowed=allowed, hint="remove vfb2.embedding")
     if settings_of(config).penalty == GROUP_LASSO:
-        allowed = f"{NO_PENALTY}, {L1_NORM}, since groups are those of parties"
-        raise ConfigError("vfb2.penalty", got=repr(GROUP_LASSO), allowed=allowed, hint="leave it out")
+        allowed = f"{NO_PENALTY}, {L1_NORM}, since groups belong to parties"
+        raise ConfigError("vfb2.penalty", got=repr(GROUP_LASSO), allowed=allowed, hint="remove vfb2.penalty")
 
 
 def train_nonfederated(

@@ -62,7 +62,7 @@ def sweep(
 
     if grace > 1 and not asha:
         got = f"{grace}, but there is nothing to stop"
-        raise ConfigError("--grace", got=got, allowed="1, or any with --asha", hint="give --asha too")
+        raise ConfigError("--grace", got=got, allowed="1, or any number with --asha", hint="add --asha")
     clients, nodes = sites_of(clients, node_config)
     asked = Sweep(
         clients,
@@ -80,7 +80,7 @@ def sweep(
         stack_of(stack),
     )
     trials = asked.trials()
-    total = len(trials) + seeds * any(trial.fraction for trial in trials)  # the best one also runs on the test rows
+    total = len(trials) + seeds * any(trial.fraction for trial in trials)  # the best trial also runs on the test rows
     with log_off(quiet), stdout_to_stderr(as_json), progress(total, quiet) as say:
         outcome = run_sweep(asked, out, resume=resume, jobs=jobs, address=address, say=say)
     if as_json:

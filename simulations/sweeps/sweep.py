@@ -33,10 +33,10 @@ def open_sweep(sweep: Sweep, out: Path, *, resume: bool = False) -> Trials:
     """
     trials = Trials(sweep, sweep.trials(), out / "trials", out / "sweep.csv")
     if resume and not (out / "sweep.toml").exists():
-        hint = "leave --resume out, or set --out to the directory of a sweep"
-        raise ConfigError("--resume", got=f"--out {out}, where there is no sweep", allowed="a sweep's --out", hint=hint)
+        hint = "remove --resume, or set --out to the directory of a sweep"
+        raise ConfigError("--resume", got=f"--out {out}, without a sweep", allowed="a sweep's --out", hint=hint)
     if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        hint = "choose another, or continue a sweep with --resume"
+        hint = "choose another directory, or continue a sweep with --resume"
         raise ConfigError("--out", got=f"{out}, which is not empty", allowed="a new directory", hint=hint)
     make_out(out)
     trials.take()

@@ -84,7 +84,7 @@ def test_pins_are_read_as_tools_write_them() -> None:
         (f"={digest}", "allowed: name=SHA-256"),
         (f"bob={digest[1:]}", "allowed: name=SHA-256"),
         (f"bob={digest[1:]}g", "allowed: name=SHA-256"),
-        (f"bob={digest} bob={fingerprint(CAROL)}", "got the name 'bob' twice, allowed: once"),
+        (f"bob={digest} bob={fingerprint(CAROL)}", "got the name 'bob' twice, allowed: each name once"),
         (f"bob={digest} carol={colons}", f"got the SHA-256 '{digest}' twice"),
         (" ", "got nothing, allowed: at least one pin"),
     ):

@@ -168,7 +168,7 @@ def test_what_cannot_be_exported(command: Line, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(export.Scorer, "forward", lambda self, inputs: (self.network(inputs) + 1e-3,) * 2)
     with pytest.raises(ModelError, match=r"differ from PyTorch's by .*, allowed: at most 1e-05"):
         export.export_onnx(florilegium.load(run.path))
-    assert "--pixels: got a choice, allowed: none" in refusal(command, "export", run.path, "--pixels")
+    assert "--pixels: got a choice, allowed: no option" in refusal(command, "export", run.path, "--pixels")
     monkeypatch.setattr("problems.errors.importable", lambda module: module != "onnxscript")
     assert 'needs onnxscript, not installed here: pip install "florilegium[export]"' in refusal(
         command, "export", run.path

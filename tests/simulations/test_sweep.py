@@ -120,7 +120,7 @@ GRID = ["--grid", "learning-rate=0.1,1"]
         ([*GRID, "--metric", "f1"], ["--metric", "'f1'", *METRICS]),
         ([*GRID, "-c", "resume=true"], ["resume", "--resume"]),
         ([*GRID, "-c", 'seed="a"'], ["seed", "'a'"]),
-        ([*GRID, "--resume"], ["--resume: got --out", "there is no sweep"]),
+        ([*GRID, "--resume"], ["--resume: got --out", "without a sweep"]),
         ([*GRID, "--asha", "--grace", "4"], ["--grace", "got 4", "3 rounds"]),
         ([], ["sweep: got no trials, allowed: at least two trials; add --grid, --random or --seeds"]),
         (["--grid", "loss=psm,auprc"], ["--grid 'loss=psm,auprc': got 'psm,auprc'", "strings in double quotes"]),
