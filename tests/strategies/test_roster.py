@@ -114,7 +114,7 @@ def broken(partition: int, partitions: int) -> SiteReport:
 
 def test_a_site_that_fails_ends_the_handshake_with_its_reason() -> None:
     refuses(answering(broken), r"handshake: a site failed, partition 1: node 6: its data is gone")
-    refuses(answering(lambda p, n: None), "without a report; is its ClientApp ours")
+    refuses(answering(lambda p, n: None), "without a report; is its ClientApp Florilegium")
     refuses(answering(lambda p, n: ConfigRecord()), r"malformed: SiteReport\.identity: missing")
     uncounted = answering(lambda p, n: SiteReport(identity=np.array([p, n])))
     refuses(uncounted, r"malformed: SiteReport\.class_counts: missing")
