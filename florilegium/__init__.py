@@ -1,6 +1,6 @@
 """Federated learning beyond empirical risk minimisation: the public names of the project, imported on first use.
 
-``import florilegium`` itself imports nothing else of it. A run in this process:
+``import florilegium`` alone imports no other module of the project. A run in this process:
 
     import florilegium
 
@@ -17,7 +17,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-# The stub, which type checkers and editors read, is the one list of the names: "from MODULE import NAME as NAME".
+# The stub, which type checkers and editors read, is the only list of the names: "from MODULE import NAME as NAME".
 _STUB = Path(__file__).with_suffix(".pyi").read_text("utf-8")
 _MODULES = {name: module for module, name in re.findall(r"^from (\S+) import (\w+) as", _STUB, re.MULTILINE)}
 

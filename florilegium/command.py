@@ -9,19 +9,19 @@ OURS = Path(__file__).resolve().parents[1]  # the folder of the project's packag
 
 
 def put_last(folder: Path) -> None:
-    """Put ``folder`` last in the module search path, so that a user's own modules are found after all others.
+    """Put ``folder`` last in the module search path, to find a user's own modules after all other modules.
 
-    A user's folder may contain names that the project's packages have, such as ``apps``.
+    A user's folder may contain names of the project's packages, such as ``apps``.
 
     Args:
-        folder: As `Path.resolve` gives it; entries that lead there are removed, and empty ones.
+        folder: The resolved folder. Other entries that lead to it, and empty entries, are removed.
     """
     sys.path[:] = [entry for entry in sys.path if entry and Path(entry).resolve() != folder]
     sys.path.append(str(folder))
 
 
 def main() -> None:
-    """The command's entry point."""
+    """Run the command."""
     here = Path.cwd().resolve()
     if here != OURS:
         put_last(here)
@@ -29,5 +29,5 @@ def main() -> None:
     from simulations.__main__ import cli
     from simulations.__main__ import main as run
 
-    cli.add_typer(doctor, name="doctor", help="Look at what a site or a SuperLink needs.")
+    cli.add_typer(doctor, name="doctor", help="Check the installation of a site or a SuperLink.")
     run()

@@ -1,4 +1,4 @@
-"""Did the federation help? The run, one model of all rows in one place, and each site alone, on the same rows."""
+"""The comparison of a run with a model of all pooled rows and with each site alone, on the same rows."""
 
 from simulations.baselines.comparison import Baselines, Result
 from simulations.baselines.train import check_baselines, train_baselines

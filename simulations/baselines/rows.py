@@ -148,7 +148,7 @@ def gather(
 
 
 def has_both_classes(rows: Samples) -> bool:
-    """Return whether some rows are positive and some are negative.
+    """Return whether rows of both classes occur.
 
     Args:
         rows: Any rows.

@@ -27,11 +27,11 @@ def check_baselines(config: RunConfig) -> None:
         ConfigError: The run's sites have columns, or it has no test rows.
     """
     if config.algorithm.sites.hold_columns:
-        got, hint = f"strategy {config.run.strategy!r}", "take `florilegium nonfederated` as its reference"
-        raise ConfigError("--baselines", got=got, allowed="sites that hold rows, which one could train on", hint=hint)
+        got, hint = f"strategy {config.run.strategy!r}", "use `florilegium nonfederated` as its reference"
+        raise ConfigError("--baselines", got=got, allowed="a strategy whose sites have complete rows", hint=hint)
     if config.data.dataset in UNLABELLED:
         got = f"dataset {config.data.dataset!r}"
-        raise ConfigError("--baselines", got=got, allowed="test rows, which this has not", hint="leave it out")
+        raise ConfigError("--baselines", got=got, allowed="a data set with test rows", hint="remove --baselines")
 
 
 def train_baselines(
@@ -48,7 +48,7 @@ def train_baselines(
         clients: The number of the run's sites.
         flat: The run's flat config.
         nodes: The sites' node configs. Empty: there are none.
-        say: Called with a line after each reference.
+        say: A function of a line after each reference.
 
     Raises:
         ConfigError, DataError: The sites' rows cannot be read.
@@ -56,7 +56,7 @@ def train_baselines(
     config, run = parse_run_config(flat), read_run(out)
     tested = "test_metrics" in run.result
     gathered = gather(config, clients, flat, nodes, tested=tested)
-    shutil.rmtree(out / "baselines", ignore_errors=True)  # an earlier part of a resumed run
+    shutil.rmtree(out / "baselines", ignore_errors=True)  # from an earlier part of a resumed run
     trainer = Trainer.of(config, run, gathered, out / "baselines")
     federated = trainer.describe(FEDERATED, gathered.pooled, run, trainer.per_round * run.facts["rounds"])
     federated = replace(federated, penalty=config.training.weight_decay, trained="the run")

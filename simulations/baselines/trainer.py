@@ -45,7 +45,7 @@ from simulations.references.penalised import FOLDS, fit_penalised
 from simulations.results.output import log_off
 from simulations.results.records import RunRecord, read_run
 
-LOGISTIC_REGRESSION = "logistic-regression"  # as result.json names it
+LOGISTIC_REGRESSION = "logistic-regression"  # its name in result.json
 DECAYS = (0.0, 1e-3, 1e-2, 1e-1)
 LONGEST = 50
 LINEAR = {"linear": True, "linear-no-intercept": False}
@@ -68,7 +68,7 @@ _LAST = "selection: the last round, for the run and the references"
 
 @dataclass(frozen=True)
 class Trainer:
-    """Trains references of one run.
+    """The trainer of a run's references.
 
     Attributes:
         config: The run's config.

@@ -1,1 +1,1 @@
-"""Experiments of papers: what a file says, the runs that follow from it, and their reports."""
+"""Experiments of papers: their files, their runs, and their reports."""

@@ -1,4 +1,4 @@
-"""Chooses run-config values from a grid on a validation split: `reproduce --tune`."""
+"""The choice of run-config values from a grid on a validation split: `reproduce --tune`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from simulations.experiments.tuning import keys_of
 from simulations.results.ranking import over_seeds, rank
 from simulations.results.records import OF_TRAINING, check_metric
 
-# The runs that try values take seeds from this one on, so that none shares its seed with a run that is reported.
+# the first seed of the runs that try values, so they share no seed with reported runs
 FIRST_SEED = 1000
 
 
 @dataclass(frozen=True)
 class _Search:
-    """The grid search on one `Line`. What it chooses holds for all lines that have the coordinates ``at``.
+    """The grid search on a `Line`. Its choice applies to all lines with the coordinates ``at``.
 
     ``points`` are the values to try, each with a run for every seed.
     """
@@ -51,7 +51,7 @@ class Choosing(ExperimentRuns):
         self._here = f"experiment {experiment.name!r}: tune"
         if experiment.tune is None:
             got = f"experiment {experiment.name!r}, which has no [tune]"
-            allowed = "one whose [tune] gives run-config keys and the values to try"
+            allowed = "an experiment whose [tune] lists run-config keys and the values to try"
             raise ConfigError("--tune", got=got, allowed=allowed, hint=PAGE)
         self.tune = experiment.tune.in_profile(expansion.profile)
         self.metric = self.tune.metric or experiment.metrics[0]
@@ -63,19 +63,19 @@ class Choosing(ExperimentRuns):
         super().__init__(expansion, out, runs, "tune", self.metric, stack)
         if len(self.runs) < len(runs):
             got = "two points that would share one run directory"
-            raise ConfigError(self._here, got=got, allowed="points that differ", hint="leave one out")
+            raise ConfigError(self._here, got=got, allowed="different points", hint="remove a point")
 
     def metric_of(self, run: PlannedRun) -> str:
-        """Return the metric that the run's value is chosen by."""
+        """Return the metric by which the run's value is chosen."""
         return self._metric_of(run.line)
 
     def run(self, jobs: int, say: Callable[[str], None]) -> Tuned:
-        """Make the runs that are waiting, choose the best point of each search, and write ``tuned.toml``.
+        """Make the waiting runs, choose the best point of each search, and write ``tuned.toml``.
 
-        Choices for runs that the expansion leaves out stay there.
+        Choices for runs outside the expansion stay in the file.
 
         Raises:
-            RunFailedError: In some line's grid no point has finished.
+            RunFailedError: No point of a line's grid has finished.
         """
         self.run_all(jobs, say)
         chosen = [self._choose(search) for search in self.searches]
@@ -99,7 +99,7 @@ class Choosing(ExperimentRuns):
         best = min(points, key=lambda one: rank(one.finished, one.missing or 0, one.mean, self._mode_of(metric)))
         if not best.finished:
             reason = f"no value for {search.line.title} works: {points[0].reason}"
-            raise RunFailedError(f"--tune: {reason}; give other values")
+            raise RunFailedError(f"--tune: {reason}; set other values")
         seeds = len(search.points[0][1])
         return TunedChoice(
             at=search.at,
@@ -145,16 +145,16 @@ class Choosing(ExperimentRuns):
     def _search_all(self) -> list[_Search]:
         tried = [line for line in self.expansion.lines if self.tune.grid_of(line.method)]
         if not tried:
-            hint = "give tune.grid, or a grid for a method under tune.methods"
+            hint = "set tune.grid, or a grid for a method under tune.methods"
             raise ConfigError(self._here, got="no grid", allowed="at least one", hint=hint)
-        # Only lines that match tune.at are searched; what they choose holds for those that agree in all else.
+        # only lines that match tune.at are searched; their choice applies to lines that agree in all other coordinates
         at = self.tune.at
         found = [self._search(line) for line in tried if fits({k: v for k, v in at.items() if k in line.at}, line.at)]
         for line in tried:
             if not any(fits(search.at, line.at) for search in found):
                 got = f"{', '.join(settings(at))}, with which no search chooses values for {line.title}"
                 allowed = "coordinates that leave a search for every line with a grid"
-                raise ConfigError(f"{self._here}.at", got=got, allowed=allowed, hint="leave some coordinates out")
+                raise ConfigError(f"{self._here}.at", got=got, allowed=allowed, hint="remove coordinates")
         return found
 
     def _search(self, line: Line) -> _Search:

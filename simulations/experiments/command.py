@@ -12,25 +12,25 @@ from simulations.results.output import log_off, print_json, progress, stdout_to_
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="an experiment of `list experiments`, or a .toml file")],
-    out: Annotated[Path, typer.Option("--out", help="the reproduction's directory; its runs are in runs/")],
-    profile: Annotated[ProfileName, typer.Option(help="how much of it is run")] = "quick",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="experiment of `list experiments`, or a .toml file")],
+    out: Annotated[Path, typer.Option("--out", help="directory of the reproduction; its runs are in runs/")],
+    profile: Annotated[ProfileName, typer.Option(help="extent of the reproduction")] = "quick",
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="seeds of every run; without, as many as the profile")
+        int | None, typer.Option(min=1, help="number of seeds of every run; default: the profile's")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="runs at a time, a process each")] = 2,
-    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="the folder of the data sets' files")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="number of runs at a time, each in its own process")] = 2,
+    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="folder of the data sets' files")] = None,
     only: Annotated[
         list[str] | None, typer.Option("--only", help="coordinates of the runs to make, e.g. 'method=\"FedX2\" K=10'")
     ] = None,
     stack: Stacked = "1",
     tune: Annotated[
-        bool, typer.Option("--tune", help="choose what [tune] of the file names, on a validation split, before")
+        bool, typer.Option("--tune", help="first choose the values of the file's [tune] on a validation split")
     ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run an experiment of a paper: all methods and settings with several seeds; write a table and a figure."""
+    """Run a paper's experiment (all methods and settings with several seeds), and write a table and a figure."""
     from apps.config import ConfigError
     from apps.run_config.pairs import parse_pairs
     from apps.server_app import RunFailedError
@@ -43,7 +43,9 @@ def reproduce(
     if data_dir is not None and not data_dir.expanduser().exists():
         got = f"{data_dir}, which does not exist"
         allowed = "an existing folder"
-        raise ConfigError("--data-dir", got=got, allowed=allowed, hint="give the folder of the data sets' files")
+        raise ConfigError(
+            "--data-dir", got=got, allowed=allowed, hint="set --data-dir to the folder of the data sets' files"
+        )
     folder = None if data_dir is None else data_dir.expanduser().resolve()
     experiment, limit = find_experiment(name), stack_of(stack)
     these = {key: value for text in only or [] for key, value in parse_pairs("--only", text).items()}

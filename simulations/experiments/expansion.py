@@ -1,4 +1,4 @@
-"""Expands an experiment into its runs: every method in every case of its axes, with every seed."""
+"""The expansion of an experiment into its runs: every method in every case of its axes, with every seed."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from simulations.results.records import TRAINING_SECONDS, RunRecord, check_metri
 
 @dataclass(frozen=True)
 class Expansion:
-    """An experiment in one profile."""
+    """An experiment in a profile."""
 
     experiment: Experiment
     profile: str
     seeds: int
     data_dir: str
     lines: list[Line]
-    paper: dict[tuple[int, str], PaperValue]  # (place in lines, metric) -> the paper's number
-    claims: list[list[tuple[int, int]]]  # for each claim: (place in lines of the better one, place of the other)
+    paper: dict[tuple[int, str], PaperValue]  # the paper's number by place in ``lines`` and metric
+    claims: list[list[tuple[int, int]]]  # pairs of places in ``lines`` for each claim, the better line first
     tuned: Tuned | None = None  # run-config values chosen on a validation split, if any
-    only: Mapping[str, Scalar] | None = None  # coordinates of all its runs, if others were left out
+    only: Mapping[str, Scalar] | None = None  # coordinates of all its runs, if other runs were excluded
 
     @property
     def runs(self) -> list[PlannedRun]:
-        """All runs: every line with the first seed, then every line with the next."""
+        """All runs: every line with the first seed, then every line with the next seed."""
         return [PlannedRun(run_folder(line, seed), line, seed) for seed in range(self.seeds) for line in self.lines]
 
     def find_ended(self, line: Line, records: Mapping[str, RunRecord]) -> dict[int, RunRecord]:
-        """Seed -> the line's run with it, for runs that have finished.
+        """Return the line's finished runs, by seed.
 
         Args:
-            line: One of `lines`.
-            records: The finished runs by the names of their run directories; those of other lines may be among them.
+            line: An element of `lines`.
+            records: The finished runs of all lines, by the names of their run directories.
         """
         names = {seed: run_folder(line, seed) for seed in range(self.seeds)}
         return {seed: records[name] for seed, name in names.items() if name in records}
@@ -61,15 +61,15 @@ def expand(
     """Find all runs of an experiment and check all their configs.
 
     Args:
-        experiment: What is to be reproduced.
-        profile: One of its profiles.
-        seeds: How many; None: as many as the profile says, or else the experiment.
-        data_dir: The absolute folder with the data sets' files; a run's own ``data-dir`` is a folder below it.
-        tuned: Run-config values that replace the file's.
-        only: Coordinates; runs without them are left out. None: no run is.
+        experiment: The experiment.
+        profile: The name of its profile.
+        seeds: The number of seeds. None: the profile's number, or else the experiment's.
+        data_dir: The absolute folder with the data sets' files. A run's own ``data-dir`` is a folder below it.
+        tuned: Run-config values that replace the file's values.
+        only: The coordinates of the runs to keep. None: all runs.
 
     Raises:
-        ConfigError: A config is not valid, data are missing, two runs would be the same, or there is none.
+        ConfigError: A config is not valid, data are missing, two runs would be the same, or no run is left.
     """
     chosen = experiment.profile(profile)
     here = f"experiment {experiment.name!r}"
@@ -78,15 +78,15 @@ def expand(
     kept = _kept(chosen, every)
     if not kept:
         got = "keys that leave no run"
-        allowed = "one run at least"
-        raise ConfigError(f"{here}: profiles.{profile}.only", got=got, allowed=allowed, hint="drop one of its keys")
+        allowed = "at least one run"
+        raise ConfigError(f"{here}: profiles.{profile}.only", got=got, allowed=allowed, hint="remove a key")
     _check_tuned(here, tuned, experiment, profile, kept)
     if only:
         _check_only("--only", {key: [value] for key, value in only.items()}, kept)
         kept = [line for line in kept if fits(only, line.at)]
         if not kept:
-            got, allowed = ", ".join(settings(only)), "coordinates that some run has together"
-            raise ConfigError("--only", got=got, allowed=allowed, hint="leave one out")
+            got, allowed = ", ".join(settings(only)), "coordinates that a run has together"
+            raise ConfigError("--only", got=got, allowed=allowed, hint="remove a coordinate")
     _check_files(here, kept)
     lines = [_check(experiment, line, here) for line in kept]
     _check_distinct(here, lines, experiment.x == ["clients"])
@@ -128,22 +128,22 @@ def _expand_unchecked(
 
 
 def _kept(profile: Profile, lines: Iterable[Line]) -> list[Line]:
-    """The lines that the profile's ``only`` keeps; a line without a coordinate of ``only`` is not judged by it."""
+    """Return the lines that the profile's ``only`` keeps. Coordinates that a line lacks do not exclude it."""
     return [line for line in lines if all(line.at.get(key) in (None, *only) for key, only in profile.only.items())]
 
 
 def data_sets(experiment: Experiment) -> list[str]:
-    """Return the data sets of all profiles, as the run config names them; configs are not checked.
+    """Return the data sets of all profiles, by their names in the run config. Configs are not checked.
 
     Returns:
-        Each once, in the order of the profiles and of the runs in the file.
+        The different data sets, in the order of the profiles and of the runs in the file.
     """
     kept = [_kept(profile, _expand_unchecked(experiment, name)) for name, profile in experiment.profiles.items()]
     return list(dict.fromkeys(str(line.config.get(DATASET, "digits")) for lines in kept for line in lines))
 
 
 def _check(experiment: Experiment, line: Line, here: str) -> Line:
-    """Check a line's config; returns the line with its panel and its curve."""
+    """Check a line's config, and return the line with its panel and its curve."""
     try:
         parsed = parse_run_config(line.config)
         check_reference(line.run.engine, parsed)
@@ -180,7 +180,7 @@ def _check_tuned(here: str, tuned: Tuned | None, experiment: Experiment, profile
             "tuned.toml",
             got=f"experiment {got[0]!r}, profile {got[1]!r}",
             allowed=f"{wanted[0]!r}, {wanted[1]!r}",
-            hint="give --tune, which writes it anew",
+            hint="write the file again with --tune",
         )
     for choice in tuned.chosen:
         if not any(fits(choice.at, line.at) for line in lines):
@@ -188,7 +188,7 @@ def _check_tuned(here: str, tuned: Tuned | None, experiment: Experiment, profile
                 f"{here}: tuned.toml",
                 got=f"values for {', '.join(settings(choice.at))}, which no run has",
                 allowed="coordinates of the runs",
-                hint="give --tune, which writes it anew",
+                hint="write the file again with --tune",
             )
 
 
@@ -197,7 +197,7 @@ def _check_only(where: str, only: Mapping[str, Sequence[Scalar]], lines: Sequenc
         there = list(dict.fromkeys(line.at[key] for line in lines if key in line.at))
         for value in values:
             if value not in there:
-                allowed = ", ".join(map(repr, there)) or "nothing: there is no such coordinate"
+                allowed = ", ".join(map(repr, there)) or "no value, since there is no such coordinate"
                 raise ConfigError(f"{where}.{key}", got=repr(value), allowed=allowed, hint=PAGE)
 
 
@@ -210,11 +210,18 @@ def _check_files(here: str, lines: Sequence[Line]) -> None:
     if missing:
         names = ", ".join(dict.fromkeys(missing))
         got = f"{NOTHING}, but {here} reads files of {names}"
-        raise ConfigError("--data-dir", got=got, allowed="their folder", hint="give it; docs/data-sets.md lists them")
+        hint = "set --data-dir to their folder, see docs/data-sets.md"
+        raise ConfigError("--data-dir", got=got, allowed="the folder of these files", hint=hint)
 
 
 def _check_distinct(here: str, lines: Sequence[Line], joined: bool) -> None:
-    """``joined``: lines with different numbers of clients are points of one curve."""
+    """Check that lines have different curves and run directories.
+
+    Args:
+        here: The name of the experiment in errors.
+        lines: The lines.
+        joined: Whether lines with different numbers of clients are points of one curve.
+    """
     seen: dict[str, Line] = {}
     curves: dict[tuple[str, str, int], Line] = {}
     for line in lines:
@@ -226,19 +233,20 @@ def _check_distinct(here: str, lines: Sequence[Line], joined: bool) -> None:
                     f"{before.title!r} and {line.title!r}, which would both be curve {line.curve!r} of panel "
                     f"{line.panel!r}"
                 ),
-                allowed="one run a curve",
-                hint="tell them apart by panel or curve",
+                allowed="one run for each curve",
+                hint="distinguish them by panel or curve",
             )
         before = seen.setdefault(run_folder(line, 0), line)
         if before is not line:
             got = f"{before.title!r} and {line.title!r}, which would have one run directory, {run_folder(line, 0)}"
-            raise ConfigError(here, got=got, allowed="one for each", hint="tell them apart by name or coordinates")
+            hint = "distinguish them by name or coordinates"
+            raise ConfigError(here, got=got, allowed="a different directory for each run", hint=hint)
 
 
 def _paper(
     experiment: Experiment, lines: Sequence[Line], everywhere: Sequence[Mapping[str, Scalar]], here: str
 ) -> dict[tuple[int, str], PaperValue]:
-    """(place in ``lines``, metric) -> the paper's number, for rows that this profile runs on the file's data set."""
+    """Return the paper's numbers by (place in ``lines``, metric), for rows of this profile on the file's data set."""
     found: dict[tuple[int, str], PaperValue] = {}
     for number, value in enumerate(experiment.paper_values):
         wanted = {METHOD: value.method, **value.at}
@@ -249,7 +257,7 @@ def _paper(
             if fits(wanted, line.at) and (DATASET in value.at or line.dataset == line.origin):
                 if (place, metric) in found:
                     got = f"a second value of the paper for {line.title!r}"
-                    raise ConfigError(where, got=got, allowed="one", hint="add coordinates to its at")
+                    raise ConfigError(where, got=got, allowed="one value", hint="add coordinates to its at")
                 found[place, metric] = value
     return found
 
@@ -257,16 +265,18 @@ def _paper(
 def _claims(
     experiment: Experiment, lines: Sequence[Line], everywhere: Sequence[Mapping[str, Scalar]], here: str
 ) -> list[list[tuple[int, int]]]:
-    """For each claim the pairs of lines that it compares; empty if this profile leaves them out."""
+    """Return the pairs of lines that each claim compares; empty if this profile lacks them."""
     for number, claim in enumerate(experiment.claims):
         where = f"{here}: claims[{number}]"
         _metric(experiment, claim.metric, where)
         for side in (claim.better, claim.than):
             _check_some_run_has({**side, **claim.at}, everywhere, where)
         if not _pairs(claim, everywhere):
-            got = f"no two runs that differ in {', '.join(claim.better)} alone"
-            allowed = "a pair at least"
-            raise ConfigError(where, got=got, allowed=allowed, hint=f"add the rest to better and than, {PAGE}")
+            got = f"no two runs that differ only in {', '.join(claim.better)}"
+            allowed = "at least one pair of runs"
+            raise ConfigError(
+                where, got=got, allowed=allowed, hint=f"add the other coordinates to better and than, {PAGE}"
+            )
     return [_pairs(claim, [line.at for line in lines]) for claim in experiment.claims]
 
 
@@ -278,14 +288,14 @@ def _check_some_run_has(wanted: Mapping[str, Scalar], everywhere: Sequence[Mappi
 
 
 def _metric(experiment: Experiment, name: str, where: str) -> str:
-    """Check a metric's name and return it; an empty name stands for the experiment's first metric."""
+    """Check and return a metric's name. An empty name stands for the experiment's first metric."""
     if name and name not in experiment.metrics:
         raise ConfigError(f"{where}.metric", got=repr(name), allowed=", ".join(experiment.metrics), hint=PAGE)
     return name or experiment.metrics[0]
 
 
 def _pairs(claim: Claim, ats: Sequence[Mapping[str, Scalar]]) -> list[tuple[int, int]]:
-    """Pairs of places in ``ats`` whose coordinates are those of ``better`` and of ``than`` and otherwise the same."""
+    """Return pairs of places in ``ats`` with the coordinates ``better`` and ``than`` and otherwise equal ones."""
     found = []
     for place, at in enumerate(ats):
         if fits({**claim.better, **claim.at}, at):

@@ -1,4 +1,4 @@
-"""Reads a TOML file into a model of settings, with an error message for each wrong key; and what such models share."""
+"""Reading of TOML files into settings, with an error message for each wrong key, and common checks."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def read_settings(model: type[S], path: Path, allowed: str, hint: str, way_out: 
     """Read a file.
 
     Args:
-        model: The model of its content.
+        model: The settings class of its content.
         path: The file.
-        allowed: What the error for an unreadable file names as allowed.
+        allowed: The allowed content in the error about an unreadable file.
         hint: The hint of that error.
         way_out: The hint of an error about a key.
-        defaults: Values of keys that the file may leave out.
+        defaults: The defaults of optional keys.
 
     Raises:
-        ConfigError: It cannot be read, or a key is missing, unknown or wrong; names file and key.
+        ConfigError: The file cannot be read, or a key is missing, unknown or wrong. Names file and key.
     """
     try:
         content = read_toml(path)
@@ -63,7 +63,7 @@ def _problems(error: ValidationError, model: type[Settings], way_out: str) -> It
 
 
 def _list_known(model: type[Settings], *location: int | str) -> list[str]:
-    """Return the keys allowed in place of an unknown one, which is the last part of ``location``."""
+    """Return the allowed keys instead of an unknown key, which is the last part of ``location``."""
     for part in location[:-1]:
         inner = [_model_in(field.annotation) for field in model.model_fields.values() if field.alias == part]
         model = next(filter(None, inner), model)
@@ -71,7 +71,7 @@ def _list_known(model: type[Settings], *location: int | str) -> list[str]:
 
 
 def _model_in(annotation: Any) -> type[Settings] | None:
-    """Return the model of settings that a field's type is, or contains."""
+    """Return the settings class that a field's type is or contains."""
     if isinstance(annotation, type) and issubclass(annotation, Settings):
         return annotation
     return next(filter(None, map(_model_in, get_args(annotation))), None)
@@ -81,7 +81,7 @@ def check_free(key: str, value: Any) -> None:
     """Check that a run-config key may be set by a file.
 
     Raises:
-        ConfigError: The command sets it itself.
+        ConfigError: The command sets the key itself.
     """
     if key in SET_BY_COMMAND:
-        raise ConfigError(key, got=repr(value), allowed="none, since the command sets it", hint="leave it out")
+        raise ConfigError(key, got=repr(value), allowed="no value, since the command sets it", hint=f"remove {key}")

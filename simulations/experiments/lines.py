@@ -1,4 +1,4 @@
-"""The lines of an experiment: each is one method on one data set in one setting, and has one run for each seed."""
+"""The lines of an experiment: a method on a data set in a setting, with a run for each seed."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from apps.config import Scalar
 from simulations.experiments.experiment import Injected, Run
 from simulations.results.output import format_cell
 
-DATASET, METHOD = "dataset", "method"  # the coordinates that every run has; coordinates tell lines apart
+DATASET, METHOD = "dataset", "method"  # the coordinates of every run; coordinates distinguish lines
 
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """One method on one data set in one setting: a row of the table and a curve of the figure.
+    """A method on a data set in a setting: a row of the table and a curve of the figure.
 
     ``config`` has neither seed nor run directory.
     """
 
     run: Run
-    at: dict[str, Scalar]  # coordinates, method and data set among them
+    at: dict[str, Scalar]  # coordinates, including method and data set
     clients: int
     config: dict[str, Scalar]
-    origin: str  # the data set that the experiment names; a profile may take another
+    origin: str  # the experiment's data set; a profile may use another data set
     injected: Injected = field(default_factory=dict)
     # empty until the config has been checked
     panel: str = ""
@@ -40,21 +40,21 @@ class Line:
 
     @property
     def setting(self) -> str:
-        """The coordinates besides method and data set, as text for people."""
+        """The coordinates except method and data set, as text for people."""
         return words({key: value for key, value in self.at.items() if key not in (METHOD, DATASET)})
 
     @property
     def title(self) -> str:
-        """A title that tells it from the other lines."""
+        """A title that distinguishes it from other lines."""
         return "  ".join(filter(None, [self.method, self.dataset, self.setting]))
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One line with one seed.
+    """A line with a seed.
 
-    ``name`` is its run directory's, ``changes`` are the keys in which it differs from its line, and ``note`` describes
-    them for people.
+    ``name`` is the name of its run directory, ``changes`` are the keys in which it differs from its line, and ``note``
+    describes them for people.
     """
 
     name: str
@@ -73,26 +73,26 @@ class PlannedRun:
 
     @property
     def config(self) -> dict[str, Scalar]:
-        """Its flat run config without its run directory."""
+        """The flat run config without the run directory."""
         return {**self.line.config, **self.changes, "seed": self.seed}
 
     @property
     def title(self) -> str:
-        """A title that tells it from the other runs."""
+        """A title that distinguishes it from other runs."""
         return "  ".join(filter(None, [self.line.title, self.note, f"seed {self.seed}"]))
 
 
 def settings(values: Mapping[str, Scalar]) -> list[str]:
-    """``key = value`` for each, as text for people.
+    """Return ``key = value`` for each value, as text for people.
 
     Returns:
-        One text for each, in their order; a float has six digits at most.
+        A text for each value, in their order. Floats have at most six digits.
     """
     return [f"{key} = {format_cell(value)}" for key, value in values.items()]
 
 
 def words(at: Mapping[str, Scalar]) -> str:
-    """Coordinates as text for people: the method and the data set by their values alone, and first."""
+    """Return coordinates as text for people. Method and data set come first, without their keys."""
     named = [format_cell(at[key]) for key in (METHOD, DATASET) if key in at]
     return ", ".join([*named, *settings({key: at[key] for key in at if key not in (METHOD, DATASET)})])
 
@@ -103,10 +103,10 @@ def run_folder(line: Line, seed: int, *more: str) -> str:
     -5 becomes ``minus-5``, since a dash only separates words.
 
     Args:
-        more: What else tells the run from others, such as the values that are tried.
+        more: Further distinctions, such as tried values.
 
     Returns:
-        A name of a-z, 0-9, ``-``, ``_`` and ``.``, in which other characters are lost: lines that differ may share one.
+        A name of a-z, 0-9, ``-``, ``_`` and ``.``. Other characters are lost, so different lines may share a name.
     """
     parts = [line.method, line.dataset, line.setting, *more, f"seed {seed}"]
     parts = [re.sub(r"(?<![A-Za-z0-9.])-(?=\.?\d)", "minus ", part) for part in parts]

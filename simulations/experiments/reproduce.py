@@ -1,4 +1,4 @@
-"""Runs an experiment and keeps its directory: runs/, experiment.toml, tables, curves and report.html."""
+"""The reproduction of an experiment, with its directory: runs/, experiment.toml, tables, curves and report.html."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from simulations.results.compare import csv_text
 from simulations.results.records import RunsInterruptedError
 from simulations.results.target import make_out
 
-_OF_FINISHED = ("runs.csv", "curves.png", "curves.svg")  # which are there if a run has finished
+_OF_FINISHED = ("runs.csv", "curves.png", "curves.svg")  # files that exist if a run has finished
 
 
 @dataclass(frozen=True)
 class ReproductionOutcome:
-    """What a reproduction found. ``failed``: run -> reason."""
+    """The outcome of a reproduction. ``failed`` contains the reasons of failed runs."""
 
     expansion: Expansion
     out: Path
@@ -41,14 +41,14 @@ class ReproductionOutcome:
     failed: dict[str, str]
 
     def text(self) -> str:
-        """Return the table, and which files there are in which folder."""
+        """Return the table, and a line about the files and their folder."""
         there = [name for name in _OF_FINISHED if (self.out / name).exists()]
         files = ", ".join(["table.csv", "table.md", "report.html", *there])
         shown = tables.results(self.rows, self.expansion.seeds, without=["difference"])
         return f"{shown.text()}\n{files}: in {self.out}"
 
     def json(self) -> dict[str, Any]:
-        """What ``--json`` prints."""
+        """Return the object that ``--json`` prints."""
         tuned = self.expansion.tuned
         return {
             "experiment": self.expansion.experiment.name,
@@ -71,7 +71,7 @@ class ExperimentRuns(Runs[PlannedRun]):
         runs: The runs.
         folder: The name of the folder.
         metric: The metric of the progress lines.
-        stack: The largest number of clients that a federation computes as one.
+        stack: The maximum number of clients that a federation computes as one.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ class ExperimentRuns(Runs[PlannedRun]):
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Lock the directory for this process until the end, and take over the runs that have finished there.
+        """Lock the directory for this process, and take over its finished runs.
 
         Raises:
-            ConfigError: It holds something else, or another process uses it.
+            ConfigError: The directory has other content, or another process uses it.
         """
         make_out(self.out)
         self._check_same()
@@ -94,8 +94,11 @@ class ExperimentRuns(Runs[PlannedRun]):
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                got, hint = f"{self.out}, where another process is reproducing", "choose another, or wait for its end"
-                raise ConfigError("--out", got=got, allowed="one process a directory", hint=hint) from None
+                got, hint = (
+                    f"{self.out}, which another process is using",
+                    "choose another directory, or wait for its end",
+                )
+                raise ConfigError("--out", got=got, allowed="one process for each directory", hint=hint) from None
             self.take()
             self.folder.mkdir(exist_ok=True)
             of = self.expansion
@@ -104,15 +107,15 @@ class ExperimentRuns(Runs[PlannedRun]):
             yield
 
     def run_all(self, jobs: int, say: Callable[[str], None]) -> None:
-        """Make the runs that are waiting, as `Runs.make` does.
+        """Make the waiting runs, see `Runs.make`.
 
         Args:
             jobs: The number of runs at a time.
-            say: Called with a line for each run that has ended.
+            say: A function of a line for each ended run.
 
         Raises:
-            DataError: Data sets cannot be read. The message names them all, and nothing has been run.
-            RunsInterruptedError: Ctrl-C; what has finished is kept.
+            DataError: Data sets cannot be read. The message names them all, and no run was made.
+            RunsInterruptedError: Ctrl-C. Finished runs are kept.
         """
 
         def start(ended: RunHook[PlannedRun]) -> None:
@@ -125,7 +128,7 @@ class ExperimentRuns(Runs[PlannedRun]):
         self.make(start, say)
 
     def metrics_of(self, run: PlannedRun) -> list[str]:
-        """Return the metrics that the run must have."""
+        """Return the required metrics of a run."""
         return list(dict.fromkeys([self.metric_of(run), *self.expansion.experiment.metrics]))
 
     def _task(self, run: PlannedRun) -> WorkerTask:
@@ -136,20 +139,21 @@ class ExperimentRuns(Runs[PlannedRun]):
         return WorkerTask(run.name, run.engine, run.clients, config, metrics, data, self.stack, injected)
 
     def _check_same(self) -> None:
-        """Raises ConfigError: the directory holds something else."""
+        """Raise ConfigError if the directory has other content."""
         path = self.out / "experiment.toml"
         if not any(self.out.iterdir()):
             return
         if not path.exists():
-            got = f"{self.out}, which is not empty and holds no reproduction"
-            raise ConfigError("--out", got=got, allowed="a new directory, or a reproduction's", hint="choose another")
+            got = f"{self.out}, which is not empty and contains no reproduction"
+            allowed = "a new directory, or a reproduction's"
+            raise ConfigError("--out", got=got, allowed=allowed, hint="choose another directory")
         try:
             before = tomllib.loads(path.read_text("utf-8"))
             was = {"experiment": before["name"], "profile": before["reproduced"]["profile"], "delays": _delays(before)}
         except (ValueError, KeyError, TypeError) as error:
             got = f"{path}, which cannot be read ({error})"
             allowed = "a reproduction's copy of its experiment"
-            raise ConfigError("--out", got=got, allowed=allowed, hint="choose another") from None
+            raise ConfigError("--out", got=got, allowed=allowed, hint="choose another directory") from None
         of = self.expansion
         delays = _delays(tomllib.loads(of.experiment.toml({})))
         now = {"experiment": of.experiment.name, "profile": of.profile, "delays": delays}
@@ -160,11 +164,11 @@ class ExperimentRuns(Runs[PlannedRun]):
                 for have in (was, now)
             )
             got = f"{self.out}, which contains {got}"
-            raise ConfigError("--out", got=got, allowed=allowed, hint="choose another")
+            raise ConfigError("--out", got=got, allowed=allowed, hint="choose another directory")
 
 
 def _delays(content: Any) -> list[Any]:
-    """The values of each key ``injected`` in the content of an experiment's file; no run config contains them."""
+    """Return the values of each key ``injected`` in an experiment's file, which run configs do not contain."""
     if isinstance(content, list):
         return [delays for part in content for delays in _delays(part)]
     if not isinstance(content, dict):
@@ -174,14 +178,14 @@ def _delays(content: Any) -> list[Any]:
 
 
 class Reproduction(ExperimentRuns):
-    """All runs of an experiment, and what they show."""
+    """All runs of an experiment, and their results."""
 
     def __init__(self, expansion: Expansion, out: Path, stack: Stack = 1) -> None:
         super().__init__(expansion, out, expansion.runs, "runs", expansion.experiment.metrics[0], stack)
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """As `ExperimentRuns.open`, and save the chosen values there, so that the same command continues with them."""
+        """Open the directory, and save the chosen values in it, from which the same command continues."""
         require("reproduce", "reports", "jinja2", "matplotlib")
         with super().open():
             if self.expansion.tuned is not None:
@@ -189,15 +193,15 @@ class Reproduction(ExperimentRuns):
             yield
 
     def run(self, jobs: int, say: Callable[[str], None]) -> ReproductionOutcome:
-        """Make the runs that are waiting, and write the results, also after Ctrl-C.
+        """Make the waiting runs, and write the results, also after Ctrl-C.
 
         Args:
             jobs: The number of runs at a time.
-            say: Called with a line for each run that has ended.
+            say: A function of a line for each ended run.
 
         Raises:
-            DataError: A data set cannot be read. Nothing has been run, and there are no results.
-            RunsInterruptedError: Ctrl-C. The results are those of the runs that have finished.
+            DataError: A data set cannot be read. No run was made, and there are no results.
+            RunsInterruptedError: Ctrl-C. The results contain the finished runs.
         """
         try:
             self.run_all(jobs, say)
@@ -207,7 +211,7 @@ class Reproduction(ExperimentRuns):
         return self.write()
 
     def write(self) -> ReproductionOutcome:
-        """Write the tables, the figure and the page of the runs that have finished."""
+        """Write the tables, the figure and the page of the finished runs."""
         records = self.finished
         rows = tables.rows(self.expansion, records)
         write_atomic(self.out / "table.csv", csv_text([asdict(row) for row in rows]).encode())
@@ -228,7 +232,7 @@ class Reproduction(ExperimentRuns):
 
 
 def _check_readable(specs: Iterable[DataSpec]) -> None:
-    """Read each data set whose rows are on this machine once, and refuse all that are missing or damaged."""
+    """Read each data set on this machine once, and raise a DataError about all missing or damaged data sets."""
     here = [spec for spec in specs if spec.partition != OWN and spec.dataset not in (*UNLABELLED, SPARSE_LOGISTIC)]
     faults = []
     for spec in {(one.dataset, one.data_dir, one.label_column, one.feature_columns): one for one in here}.values():

@@ -1,4 +1,4 @@
-"""``tuned.toml``: run-config values that were chosen on a validation split, for reproductions to read."""
+"""``tuned.toml``: run-config values that were chosen on a validation split, for reproductions."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ class TriedPoint(Settings):
     finished: int = Field(ge=0)
     mean: float | None = None
     std: float | None = None
-    reason: str = ""  # why a seed has not finished
-    missing: int | None = Field(None, ge=1)  # number of finished seeds with a site missing in some round, if any
+    reason: str = ""  # the reason why a seed has not finished
+    missing: int | None = Field(None, ge=1)  # the number of finished seeds with a missing site in any round, if above 0
 
 
 class TunedChoice(Settings):
-    """The values chosen for runs with the coordinates ``at``, and the grid they come from with all its points."""
+    """The chosen values for runs with the coordinates ``at``, and their grid with all its points."""
 
     at: dict[str, Scalar] = Field(min_length=1)
     values: dict[str, Scalar] = Field(min_length=1)
-    metric: str | None = None  # None: that of `Tuned`
-    seeds: Count | None = None  # of each point; None: as many as `Tuned` says
+    metric: str | None = None  # None: the metric of `Tuned`
+    seeds: Count | None = None  # seeds of each point; None: the number of `Tuned`
     grid: Grid
     points: list[TriedPoint]
 
     @property
     def score(self) -> TriedPoint:
-        """The point that was chosen."""
+        """The chosen point."""
         return next(point for point in self.points if point.values == self.values)
 
     @property
     def ends(self) -> list[str]:
-        """The keys whose chosen value is an end of its range, so that a better one may lie beyond."""
+        """The keys whose chosen value is an end of its range, beyond which a better value may lie."""
         found = []
         for key, values in self.grid.items():
             numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
@@ -58,7 +58,7 @@ class Tuned(Settings):
 
     experiment: str
     profile: ProfileName
-    # how it was chosen
+    # the conditions of the choice
     metric: str
     mode: Literal["max", "min"]
     seeds: Count
@@ -66,15 +66,15 @@ class Tuned(Settings):
     chosen: list[TunedChoice] = Field(min_length=1)
 
     def values_of(self, at: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Return the values chosen for runs with these coordinates.
+        """Return the chosen values for runs with these coordinates.
 
         Returns:
-            Run-config key -> value; empty if no choice is for them. Of several choices the last one counts.
+            The values by run-config key; empty without a choice. The last of several choices counts.
         """
         return {key: value for choice in self.chosen if fits(choice.at, at) for key, value in choice.values.items()}
 
     def complete(self, other: Tuned) -> Tuned:
-        """Return the same with the choices of another file for whatever has none here."""
+        """Return these choices, completed by another file's choices."""
         here, more = [choice.at for choice in self.chosen], []
         for choice in other.chosen:
             if choice.at not in here:
@@ -94,21 +94,21 @@ def fits(part: Mapping[str, Scalar], at: Mapping[str, Scalar]) -> bool:
     """Return whether the coordinates ``at`` include all of ``part``.
 
     Args:
-        part: coordinate -> value; empty: it fits all.
+        part: The values by coordinate. Empty: it fits all coordinates.
     """
     return part.items() <= at.items()
 
 
 def find_tuned(name: str, experiment: str, profile: str, out: Path) -> Tuned | None:
-    """Find the values chosen for an experiment's profile; None if there are none.
+    """Return the chosen values for an experiment's profile; None if there are none.
 
-    The first of these files is taken: ``tuned.toml`` in the reproduction's directory, the shipped one, and
-    ``tuned.toml`` beside the experiment's file if it is of this experiment and profile. The second one that there is
-    completes it, since ``--tune --only`` chooses values for some runs. ``name`` is that of a packaged experiment, or
-    the path of a .toml file.
+    The first existing file of this list counts: ``tuned.toml`` in the reproduction's directory, the shipped file, and
+    ``tuned.toml`` next to the experiment's file if it belongs to this experiment and profile. The second existing file
+    completes it, since ``--tune --only`` chooses values for some runs. ``name`` is the name of a packaged experiment,
+    or the path of a .toml file.
 
     Raises:
-        ConfigError: A file that is there cannot be read.
+        ConfigError: An existing file cannot be read.
     """
     path = Path(name) if name.endswith(".toml") else find_packaged()[name]
     beside = path.parent / "tuned.toml"
@@ -125,10 +125,10 @@ def find_tuned(name: str, experiment: str, profile: str, out: Path) -> Tuned | N
 
 
 def shipped_path(experiment: Path, profile: str) -> Path:
-    """Return the path of the values that are shipped with an experiment's file.
+    """Return the path of the shipped values of an experiment's file.
 
     Returns:
-        A path, at which there need not be a file.
+        The path. The file need not exist.
     """
     return experiment.parent / "tuned" / f"{experiment.stem}.{profile}.toml"
 
@@ -137,7 +137,7 @@ def read_tuned(path: Path) -> Tuned:
     """Read ``tuned.toml``.
 
     Raises:
-        ConfigError: It cannot be read, or has other content.
+        ConfigError: The file cannot be read, or has other content.
     """
-    way_out = "run --tune again, which writes it"
-    return read_settings(Tuned, path, "what --tune writes", "run it again", way_out)
+    way_out = "write the file again with --tune"
+    return read_settings(Tuned, path, "a file that --tune wrote", way_out, way_out)

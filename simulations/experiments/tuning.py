@@ -1,4 +1,4 @@
-"""The table ``[tune]`` of an experiment's file: which values are tried for which run-config keys."""
+"""The table ``[tune]`` of an experiment's file: the run-config keys to choose, and the values to try."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def keys_of(joined: str) -> list[str]:
     """Return the run-config keys that a key of a grid names.
 
     Args:
-        joined: One of them, or several with ``&`` between, which all take the same value.
+        joined: A key, or several keys joined by ``&``, which all have the same value.
     """
     return [key.strip() for key in joined.split("&")]
 
 
 def _flat_grid(nested: Any) -> Any:
-    """``{"fedx": {"gamma": [0.5, 1]}}`` -> ``{"fedx.gamma": [0.5, 1]}``, checked."""
+    """Check and convert ``{"fedx": {"gamma": [0.5, 1]}}`` to ``{"fedx.gamma": [0.5, 1]}``."""
     if not isinstance(nested, dict):
         return nested
     grid = flatten(nested)
@@ -33,11 +33,13 @@ def _flat_grid(nested: Any) -> Any:
         if not isinstance(values, list) or not values or not all(isinstance(value, Scalar) for value in values):
             raise ConfigError(key, got=repr(values), allowed="a list of numbers, text, true or false", hint=PAGE)
         if len({repr(value) for value in values}) < len(values):
-            raise ConfigError(key, got=f"{values!r}, where a value occurs twice", allowed="once", hint="leave one out")
+            raise ConfigError(
+                key, got=f"{values!r}, with a repeated value", allowed="each value once", hint="remove the repetition"
+            )
     return grid
 
 
-# run-config keys (see `keys_of`) -> the values to choose from
+# the candidate values by run-config keys (see `keys_of`)
 Grid = Annotated[dict[str, list[Scalar]], BeforeValidator(_flat_grid)]
 
 
@@ -66,19 +68,19 @@ class TuningProfile(Settings):
 
 
 class Tuning(Settings):
-    """Which run-config keys are chosen on a validation split, and from which values."""
+    """The run-config keys that are chosen on a validation split, and their candidate values."""
 
-    # what is compared
+    # the criterion
     metric: str = ""  # empty: the experiment's first
-    metric_at: list[MetricAt] = Field(default_factory=list)  # in place of `metric`; the last that fits counts
-    mode: Literal["", "max", "min"] = ""  # of `metric`; empty: what is better for it
+    metric_at: list[MetricAt] = Field(default_factory=list)  # instead of `metric`; the last that fits counts
+    mode: Literal["", "max", "min"] = ""  # the direction of `metric`; empty: its better direction
     seeds: Count = 1
-    seeds_at: list[SeedsAt] = Field(default_factory=list)  # in place of `seeds`; the last that fits counts
+    seeds_at: list[SeedsAt] = Field(default_factory=list)  # instead of `seeds`; the last that fits counts
     validation_fraction: float = Field(0.2, ge=0, lt=1)
-    # what is tried
+    # the candidates
     grid: Grid = Field(default_factory=dict)
-    methods: dict[str, Grid] = Field(default_factory=dict)  # method -> a grid that replaces `grid`; empty: none
-    at: dict[str, Scalar] = Field(default_factory=dict)  # choose only there, for all values of these coordinates
+    methods: dict[str, Grid] = Field(default_factory=dict)  # grids that replace `grid`, by method; empty: no grid
+    at: dict[str, Scalar] = Field(default_factory=dict)  # choose only at these coordinates, for all their values
     without: Sentences = Field(default_factory=list)  # differences from the paper if nothing has been chosen
     profiles: dict[ProfileName, TuningProfile] = Field(default_factory=dict)
 
@@ -86,8 +88,8 @@ class Tuning(Settings):
         """Return a copy with the fields that a profile sets.
 
         Returns:
-            The copy; the profile's ``methods`` replace all others if it sets a ``grid``, else they are added. If it
-                sets ``seeds``, they hold everywhere.
+            The copy. The profile's ``methods`` replace all others if it sets a ``grid``, else they are added. If it
+                sets ``seeds``, they apply everywhere.
         """
         own = self.profiles.get(name, TuningProfile())  # type: ignore[call-overload]
         there = own.model_dump(exclude_unset=True)
@@ -96,17 +98,17 @@ class Tuning(Settings):
         return self.model_copy(update={**there, "methods": methods, "seeds_at": seeds_at})
 
     def seeds_of(self, at: Mapping[str, Scalar]) -> int:
-        """How many seeds each point of the grid has, for runs with the coordinates ``at``."""
+        """Return the number of seeds of each point of the grid, for runs with the coordinates ``at``."""
         return next((one.seeds for one in reversed(self.seeds_at) if one.at.items() <= at.items()), self.seeds)
 
     def metric_of(self, at: Mapping[str, Scalar]) -> str:
-        """By which metric values are chosen for runs with the coordinates ``at``; empty: the experiment's first."""
+        """Return the metric of the choice for runs with the coordinates ``at``; empty: the experiment's first."""
         return next((one.metric for one in reversed(self.metric_at) if one.at.items() <= at.items()), self.metric)
 
     def grid_of(self, method: str) -> Grid:
         """Return the grid that is tried for a method.
 
         Returns:
-            The method's own, else the common one; empty: the method keeps the file's values.
+            The method's own grid, else the common grid. Empty: the method keeps the file's values.
         """
         return self.methods.get(method, self.grid)

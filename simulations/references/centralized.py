@@ -1,8 +1,8 @@
 """The centralised references: the same losses with all data in one place.
 
-A linear outer function f is trained by mini-batch pairwise SGD, a non-linear one by SOX (Wang and Yang 2022,
+A linear outer function f is trained by mini-batch pairwise SGD, a non-linear f by SOX (Wang and Yang 2022,
 "Finite-Sum Coupled Compositional Stochastic Optimization"): a moving average u for each positive, and a momentum on the
-gradient. `LocalPairClient` does both, here as one site that holds the union; `LocalSGDClient` trains cross-entropy.
+gradient. `LocalPairClient` does both, as a single site with all rows. `LocalSGDClient` trains cross-entropy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def check_centralized(config: RunConfig) -> None:
     """Check that the config's loss has a reference with all rows in one place.
 
     Raises:
-        ConfigError: It has none.
+        ConfigError: The loss has no such reference.
     """
     loss = config.training.loss
     if loss not in (*PAIRWISE_LOSSES, CROSS_ENTROPY):
@@ -43,12 +43,12 @@ def train_centralized(
 ) -> tuple[list[dict[str, float]], dict[str, object]]:
     """Train on the union of the sites' data.
 
-    A "round" is ``local-steps`` iterations, so that curves are comparable with the federated run of the same config.
+    A "round" is ``local-steps`` iterations, so curves are comparable with the federated run of the same config.
 
     Args:
-        config: The federated run's configuration; its loss and hyper-parameters are used.
+        config: The federated run's config, with the loss and the hyper-parameters.
         data: The federation's data.
-        on_round: Called after each evaluated round with its number and metrics.
+        on_round: A function of each evaluated round's number and metrics.
 
     Returns:
         The metrics of each evaluated round, starting with the initial model's, and the final model's named arrays.

@@ -18,10 +18,11 @@ from vertical.settings import VFB2Settings
 
 
 def check_vertical(config: RunConfig) -> None:
-    """Check that the strategy is vertical and the model linear, without which there is no such reference.
+    """Check that the strategy is vertical and the model linear, as this reference requires.
 
     Raises:
-        ConfigError: It is not; the message names those that are. Or the parties have networks, or groups of columns.
+        ConfigError: The strategy is not vertical (the message lists vertical strategies), or the parties have networks
+            or groups of columns.
     """
     if config.algorithm.settings is not VFB2Settings:
         vertical = ", ".join(name for name, row in ALGORITHMS.items() if row.settings is VFB2Settings)
@@ -29,27 +30,27 @@ def check_vertical(config: RunConfig) -> None:
             "strategy",
             got=f"{config.run.strategy!r}, which is not vertical",
             allowed=vertical,
-            hint="for others take `florilegium centralized`",
+            hint="use `florilegium centralized` for other strategies",
         )
     if embedding := settings_of(config).embedding:
         allowed = "0, since the reference has the linear model of all columns, and no networks"
-        raise ConfigError("vfb2.embedding", got=embedding, allowed=allowed, hint="leave it out")
+        raise ConfigError("vfb2.embedding", got=embedding, allowed=allowed, hint="remove vfb2.embedding")
     if settings_of(config).penalty == GROUP_LASSO:
-        allowed = f"{NO_PENALTY}, {L1_NORM}, since groups are those of parties"
-        raise ConfigError("vfb2.penalty", got=repr(GROUP_LASSO), allowed=allowed, hint="leave it out")
+        allowed = f"{NO_PENALTY}, {L1_NORM}, since groups belong to parties"
+        raise ConfigError("vfb2.penalty", got=repr(GROUP_LASSO), allowed=allowed, hint="remove vfb2.penalty")
 
 
 def train_nonfederated(
     config: RunConfig, on_round: RoundHook | None = None
 ) -> tuple[list[dict[str, float]], dict[str, object]]:
-    """Train on all columns, batch after batch: without parties, without delay and with the true labels.
+    """Train on all columns batch by batch, without parties and delay, and with the true labels.
 
     Args:
-        config: The vertical run's configuration. A round is ``vfb2.epochs`` epochs, as in that run.
-        on_round: Called after each evaluated round with its number and metrics.
+        config: The vertical run's config. A round has ``vfb2.epochs`` epochs, as in that run.
+        on_round: A function of each evaluated round's number and metrics.
 
     Returns:
-        The metrics of each evaluated round, starting with those at weights 0, and the final weights by name.
+        The metrics of each evaluated round, starting at weights 0, and the final weights by name.
 
     Raises:
         ConfigError: The strategy is not vertical.
@@ -89,9 +90,9 @@ def train_nonfederated(
 
 
 def _test_metrics(objective: Objective, z: Array, labels: Array) -> dict[str, float]:
-    """Metrics of (k,) predictions: the mean `loss`, and `rmse` for a regression.
+    """Return the metrics of (k,) predictions: the mean `loss`, and `rmse` for a regression.
 
-    For a classification they are `loss`, `accuracy` (threshold 0) and, if both classes occur, `auc`.
+    For a classification the metrics are `loss`, `accuracy` (threshold 0) and, if both classes occur, `auc`.
     """
     metrics = {"loss": float(np.mean(objective.losses(z, labels)))}
     if not objective.classification:

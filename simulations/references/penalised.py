@@ -54,12 +54,12 @@ def fit_penalised(
 
     Args:
         features: The rows' features.
-        labels: The rows' labels, 0 and 1, both of which occur.
+        labels: The rows' labels 0 and 1. Both occur.
         intercept: Whether the model has a bias.
         seed: The seed that assigns rows to folds.
         penalties: The penalties to try.
     """
-    from sklearn.linear_model import LogisticRegression, LogisticRegressionCV  # takes a second that other runs need not
+    from sklearn.linear_model import LogisticRegression, LogisticRegressionCV  # imported here, since it takes a second
     from sklearn.model_selection import StratifiedKFold
 
     rows = len(labels)
@@ -69,7 +69,7 @@ def fit_penalised(
     options = {"fit_intercept": intercept, "max_iter": 1000, "solver": solver}
     folds = min(FOLDS, int(labels.sum()), int((1 - labels).sum()))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a solver that ends early, and of options that a later release renames
+        warnings.simplefilter("ignore")  # about a solver that ends early, and options that a later release renames
         if folds > 1:
             splits = list(StratifiedKFold(folds, shuffle=True, random_state=seed).split(features, labels))
             model = LogisticRegressionCV(

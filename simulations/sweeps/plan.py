@@ -1,4 +1,4 @@
-"""Describes a sweep: the run config that its trials share, the keys that vary, and the trials that follow."""
+"""The plan of a sweep: the common run config, the varied keys, and the resulting trials."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DEFAULT_FRACTION = 0.2
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a sweep. ``config`` is its whole flat run config without its run directory."""
+    """A run of a sweep. ``config`` is its complete flat run config without the run directory."""
 
     name: str
     varied: dict[str, Scalar]
@@ -37,7 +37,7 @@ class Trial:
     config: dict[str, Scalar]
     clients: int
     rounds: int  # num-server-rounds
-    fraction: float = 0.0  # of the training rows, held out to evaluate it; 0: none are
+    fraction: float = 0.0  # the share of training rows held out to evaluate the trial
     engine: str = IN_PROCESS
 
     @property
@@ -49,70 +49,81 @@ class Trial:
 class Sweep:
     """A grid and random draws over run-config keys, each with several seeds.
 
-    Every random draw is tried at every grid point, so that grid points can be compared, and each with every seed.
+    Every random draw is tried at every grid point with every seed, so grid points can be compared.
     """
 
-    # what is run
+    # the common run
     clients: int
     config: Mapping[str, Scalar]
-    # what is varied
+    # the varied keys
     grid: Mapping[str, list[Scalar]] = field(default_factory=dict)
     random: Mapping[str, Distribution] = field(default_factory=dict)
     samples: int = 1
     search_seed: int = 0
     seeds: int = 1
-    # what is wanted of it
+    # the criterion
     metric: str = "auc"
     mode: str = "max"
-    # early stopping, off where ``grace`` (rounds before a trial may be stopped) is 0
+    # early stopping after ``grace`` rounds; 0: off
     grace: int = 0
-    # one for each client; empty: none
+    # the node config of each client; empty: no node configs
     node_configs: Sequence[Mapping[str, Scalar]] = ()
-    # the rows that decide what is best: `VALIDATION`, held out of the training rows, or `TEST`
+    # the rows that decide: `VALIDATION`, held out of the training rows, or `TEST`
     select_on: str = VALIDATION
-    # clients that are computed as one, at most
+    # maximum number of clients that are computed as one
     stack: Stack = 1
 
     def __post_init__(self) -> None:
         check_metric(self.metric, self.config)
         if "resume" in self.config:
-            got, allowed = repr(self.config["resume"]), "nothing, since a sweep sets it itself"
-            raise ConfigError("resume", got=got, allowed=allowed, hint="leave it out; --resume continues a sweep")
+            got, allowed = repr(self.config["resume"]), "no value, since a sweep sets it itself"
+            raise ConfigError(
+                "resume", got=got, allowed=allowed, hint="remove resume; to continue a sweep, use --resume"
+            )
         varied = "values by --grid or --random"
         for key in self.varied:
             if key in ("output-dir", "run-name", "resume"):
-                raise ConfigError(key, got=varied, allowed="none, since the sweep sets it", hint="leave it out")
+                raise ConfigError(key, got=varied, allowed="no values, since the sweep sets it", hint=f"remove {key}")
             if key == "seed":
-                raise ConfigError("seed", got=varied, allowed="a number of seeds", hint="give --seeds")
+                raise ConfigError("seed", got=varied, allowed="a number of seeds", hint="use --seeds")
             if key in self.config:
-                got = f"{self.config[key]!r} by --config, but it is varied too"
-                raise ConfigError(key, got=got, allowed="one of both", hint="leave one of both out")
+                got = f"{self.config[key]!r} by --config, but the key is also varied"
+                raise ConfigError(
+                    key, got=got, allowed="a fixed value or varied values", hint=f"remove {key} from --config"
+                )
         fraction = self.config.get(FRACTION)
         if FRACTION in self.varied:
-            allowed = "one, since trials are compared on the rows that it holds out"
-            raise ConfigError(FRACTION, got=varied, allowed=allowed, hint="give it by -c")
+            allowed = "one value, since trials are compared on its held-out rows"
+            raise ConfigError(FRACTION, got=varied, allowed=allowed, hint=f"set {FRACTION} by -c")
         if self.select_on == TEST and fraction:
             got = f"'test', with {FRACTION} = {fraction!r}"
-            raise ConfigError("--select-on", got=got, allowed="'validation' with it", hint="leave one of both out")
+            raise ConfigError(
+                "--select-on",
+                got=got,
+                allowed=f"'validation' with {FRACTION}",
+                hint=f"remove --select-on or {FRACTION}",
+            )
         if self.select_on == VALIDATION and fraction == 0 and self.metric not in OF_TRAINING:
             allowed = "a number above 0, since a sweep chooses on validation rows"
-            raise ConfigError(FRACTION, got="0", allowed=allowed, hint="leave it out, or give --select-on test")
+            raise ConfigError(FRACTION, got="0", allowed=allowed, hint=f"remove {FRACTION}, or set --select-on test")
         if both := self.grid.keys() & self.random.keys():
             got = "values by --grid and by --random"
-            raise ConfigError(min(both), got=got, allowed="by one of them", hint="leave one out")
+            raise ConfigError(min(both), got=got, allowed="values by one option", hint="remove one option")
         if self.samples > 1 and not self.random:
             got = f"{self.samples}, but there is nothing to draw"
-            raise ConfigError("--samples", got=got, allowed="1, or any with --random", hint="give --random too")
+            raise ConfigError("--samples", got=got, allowed="1, or any number with --random", hint="add --random")
         if not self.varied and self.seeds == 1:
-            raise ConfigError("sweep", got="no trials", allowed="two at least", hint="give --grid, --random or --seeds")
+            raise ConfigError(
+                "sweep", got="no trials", allowed="at least two trials", hint="add --grid, --random or --seeds"
+            )
 
     @property
     def varied(self) -> list[str]:
-        """The keys that vary, seed apart."""
+        """The varied keys, except the seed."""
         return [*self.grid, *self.random]
 
     def content(self) -> dict[str, Any]:
-        """Return the content of sweep.toml: everything that decides the trials and their ranking."""
+        """Return the content of sweep.toml: everything that determines the trials and their ranking."""
         plain = ("clients", "samples", "seeds", "search_seed", "metric", "mode", "grace", "select_on")
         return {
             **{kebab(name): getattr(self, name) for name in plain},
@@ -123,10 +134,10 @@ class Sweep:
         }
 
     def trials(self) -> list[Trial]:
-        """Return all trials, with their configs checked; draws that repeat an earlier one are left out.
+        """Return all trials, with their configs checked. Repeated draws are skipped.
 
         Raises:
-            ConfigError: A config is not valid; the message names the trial's values and the key.
+            ConfigError: A config is not valid. The message names the trial's values and the key.
         """
         first_seed = self.config.get("seed", 0)
         if isinstance(first_seed, bool) or not isinstance(first_seed, int):
@@ -146,12 +157,12 @@ class Sweep:
             if self.grace > rounds:
                 got = f"{self.grace}, but a trial has only {rounds} rounds"
                 allowed = f"at most {rounds}"
-                raise ConfigError("--grace", got=got, allowed=allowed, hint="lower it, or raise num-server-rounds")
+                raise ConfigError("--grace", got=got, allowed=allowed, hint="lower --grace, or raise num-server-rounds")
             trials.setdefault(name, Trial(name, values, seed, config, self.clients, rounds, fraction))
         return list(trials.values())
 
     def finals(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Return the chosen trials once more, trained on all training rows and evaluated on the test rows.
+        """Return the chosen trials again, trained on all training rows and evaluated on the test rows.
 
         With ``select-by`` or ``threshold-at`` they keep their validation rows, and their model counts on the test rows.
 
@@ -161,7 +172,7 @@ class Sweep:
         return [replace(trial, config=without_fraction(trial.config), fraction=0.0) for trial in trials]
 
     def _fraction(self, config: RunConfig) -> float:
-        """Return the share of the training rows that is held out to evaluate a trial."""
+        """Return the share of the training rows to hold out for the evaluation of a trial."""
         spec = config.data
         if spec.validation_fraction or self.select_on == TEST or self.metric in OF_TRAINING:
             return spec.validation_fraction
@@ -172,7 +183,7 @@ class Sweep:
                 "--select-on",
                 got="'validation', but the server evaluates on its own file",
                 allowed="'test'",
-                hint="leave data-dir out, and the sites hold rows out, or give --select-on test",
+                hint="remove data-dir to let the sites hold out rows, or set --select-on test",
             )
         return _DEFAULT_FRACTION
 
@@ -180,7 +191,7 @@ class Sweep:
         grid = [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
         draws = [
             {
-                # a stream for each key and sample, so that one more of them changes no other
+                # a stream for each key and sample, so further keys and samples change no other
                 key: distribution.sample(stream(self.search_seed, f"sweep {key}", number))
                 for key, distribution in self.random.items()
             }
@@ -196,13 +207,13 @@ def without_fraction(config: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 
 def trial_name(varied: Mapping[str, Scalar], seed: int) -> str:
-    """Return a folder's name, the same for the same values: ``learning-rate=0.1_fedx.gamma=0.5_seed=0``.
+    """Return a folder's name for values, such as ``learning-rate=0.1_fedx.gamma=0.5_seed=0``.
 
     Args:
-        varied: key -> value; their order counts.
+        varied: The values by key, in their order in the name.
 
     Returns:
-        At most 120 letters, digits and ``_.+=-``; a name with other characters, or a long one, ends in a digest.
+        At most 120 letters, digits and ``_.+=-``. Long names, and names with other characters, end in a digest.
     """
     exact = "_".join(f"{key}={_word(value)}" for key, value in {**varied, "seed": seed}.items())
     name = re.sub(r"[^\w.+=-]", "-", exact, flags=re.ASCII)

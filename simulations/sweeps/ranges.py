@@ -1,4 +1,4 @@
-"""The values a sweep varies, as the command line gives them: lists, and distributions to draw from."""
+"""The varied values of a sweep, from the command line: lists and distributions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from simulations import PAGE
 
 @dataclass(frozen=True)
 class Distribution:
-    """A distribution of one key's values, as ``name(arguments)``."""
+    """A distribution of a key's values, written ``name(arguments)``."""
 
     text: str
     sample: Callable[[np.random.Generator], Scalar]
@@ -37,7 +37,7 @@ def _randint(rng: np.random.Generator, low: int, high: int) -> int:
 
 
 def _round(value: float, low: float, high: float) -> float:
-    """Round to six significant digits, so that names and files are easy to read, but never out of range."""
+    """Round to six significant digits, for readable names and files, but never out of range."""
     return min(max(float(f"{value:.6g}"), low), high)
 
 
@@ -46,10 +46,10 @@ KINDS = ", ".join([*(f"{name}(low,high)" for name in RANGES), "choice(a,b,...)"]
 
 
 def parse_grid(texts: Sequence[str] | None) -> dict[str, list[Scalar]]:
-    """``key=value,value,...`` of each --grid; values are written as in TOML.
+    """Read ``key=value,value,...`` of each --grid. Values are written as in TOML.
 
     Raises:
-        ConfigError: Naming the text and what is wrong with it.
+        ConfigError: A text is wrong. Names the text and its fault.
     """
     grid: dict[str, list[Scalar]] = {}
     for text in texts or []:
@@ -60,10 +60,10 @@ def parse_grid(texts: Sequence[str] | None) -> dict[str, list[Scalar]]:
 
 
 def parse_random(texts: Sequence[str] | None) -> dict[str, Distribution]:
-    """``key=distribution(arguments)`` of each --random.
+    """Read ``key=distribution(arguments)`` of each --random.
 
     Raises:
-        ConfigError: Naming the text and what is wrong with it.
+        ConfigError: A text is wrong. Names the text and its fault.
     """
     found: dict[str, Distribution] = {}
     for text in texts or []:
@@ -94,13 +94,13 @@ def _sampler(name: str, arguments: list[Scalar], option: str) -> Callable[[np.ra
 
 
 def _split(text: str, option: str, form: str, before: Container[str]) -> tuple[str, str]:
-    """Split ``key=text``; returns the key, which must not be varied before, and the text."""
+    """Split ``key=text``, and return the key, which must not be varied yet, and the text."""
     key, equals, right = (part.strip() for part in text.partition("="))
     if not equals or not key:
         raise ConfigError(option, got=repr(text), allowed=form, hint=PAGE)
     if key in before:
-        got, hint = f"{key}, which is already varied", "give all its values in one option"
-        raise ConfigError(option, got=got, allowed="once", hint=hint)
+        got, hint = f"{key}, which is already varied", "set all its values in one option"
+        raise ConfigError(option, got=got, allowed="each key once", hint=hint)
     return key, right
 
 
@@ -114,12 +114,12 @@ def _values(text: str, option: str) -> list[Scalar]:
         allowed = "numbers, true, false or strings in double quotes, separated by commas"
         raise ConfigError(option, got=repr(text), allowed=allowed, hint=PAGE)
     if not values:
-        raise ConfigError(option, got="no value", allowed="one at least", hint=PAGE)
+        raise ConfigError(option, got="no value", allowed="at least one value", hint=PAGE)
     return values
 
 
 def _distinct(values: list[Scalar], option: str) -> list[Scalar]:
     twice = [value for number, value in enumerate(values) if value in values[:number]]
     if twice:
-        raise ConfigError(option, got=f"{twice[0]!r}, which is there twice", allowed="once", hint="leave one out")
+        raise ConfigError(option, got=f"{twice[0]!r} twice", allowed="each value once", hint="remove the repetition")
     return values

@@ -1,4 +1,4 @@
-"""A sweep's trials and results: its configurations, best first, and the best one on the test rows."""
+"""A sweep's trials and results: its configurations, best first, and the best configuration on the test rows."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _SHOWN_CONFIGS = 20
 
 @dataclass(frozen=True)
 class Standing:
-    """One configuration over its seeds.
+    """A configuration over its seeds.
 
-    ``mean`` and ``spread`` (sample standard deviation) are over the finished trials with a finite metric; in
-    ``missing`` of these a site was missing in some round.
+    ``mean`` and ``spread`` (sample standard deviation) are over the finished trials with a finite metric. ``missing``
+    is the number of these with a missing site in any round.
     """
 
     varied: dict[str, Scalar]
@@ -39,7 +39,7 @@ class Standing:
 
 
 class Trials(Runs[Trial]):
-    """The trials of a sweep, with a table that has a row for each of them.
+    """The trials of a sweep, with a table that has a row for each trial.
 
     Args:
         sweep: The sweep.
@@ -53,17 +53,17 @@ class Trials(Runs[Trial]):
         self.sweep, self.table = sweep, table
 
     def value(self, run: Trial, record: RunRecord) -> float | None:
-        """The metric of a trial that decides, in its last or selected round; of another one, on the test rows."""
+        """Return a trial's metric in its last or selected round; on the test rows if the trial does not decide."""
         return record.last(self.metric) if run.fraction else record.final(self.metric)
 
     def end(self, run: Trial, reason: str = "") -> str:
-        """As `Runs.end`, and write the table."""
+        """Record how a run ended, see `Runs.end`, and write the table."""
         line = super().end(run, reason)
         self.write()
         return line
 
     def row(self, trial: Trial) -> dict[str, Any]:
-        """Return the state of a trial, whose status is waiting, finished, stopped, failed or unfinished."""
+        """Return a trial's row. Its status is waiting, finished, stopped, failed or unfinished."""
         begun = (self.folder / trial.name / "config.toml").exists()
         none = RunRecord(trial.name, self.folder, UNFINISHED if begun else "waiting", "", {}, {}, [])
         record = self.records.get(trial.name, none)
@@ -90,7 +90,7 @@ class Trials(Runs[Trial]):
         write_atomic(self.table, csv_text(rows).encode())
 
     def standings(self) -> list[Standing]:
-        """Return the configurations, best first, by their finished trials; see `rank`."""
+        """Return the configurations, best first, by their finished trials, see `rank`."""
         groups: dict[str, list[Trial]] = {}
         for trial in self.runs.values():
             groups.setdefault(repr(trial.varied), []).append(trial)
@@ -106,13 +106,13 @@ class Outcome:
     """The configurations of a sweep, best first.
 
     Args:
-        trials: The trials, which have ended.
-        finals: The best configuration on the test rows, trained on all training rows. None: it was not run, since it
-            was not chosen on held-out rows.
+        trials: The ended trials.
+        finals: The best configuration on the test rows, trained on all training rows. None: not run, since it was not
+            chosen on held-out rows.
 
     Attributes:
         best: The best configuration. None: no trial finished.
-        fraction: The share of the training rows held out to choose it. 0: it was chosen on other rows.
+        fraction: The held-out share of the training rows that chose it. 0: other rows chose it.
     """
 
     def __init__(self, trials: Trials, finals: Trials | None = None) -> None:
@@ -128,7 +128,7 @@ class Outcome:
         return [one for one in self.trials.runs.values() if self.best is not None and one.varied == self.best.varied]
 
     def text(self) -> str:
-        """Return the configurations as a table, best first, and why trials failed."""
+        """Return the configurations as a table, best first, and the reasons of failed trials."""
         sweep, missing = self.sweep, any(row.missing for row in self.standings)
         columns = [*sweep.varied, "finished", *(["sites missing"] * missing), f"{sweep.metric} (mean)", "std"]
         cells = [
@@ -149,16 +149,18 @@ class Outcome:
         return "\n".join(lines)
 
     def words(self) -> list[str]:
-        """Phrases on the rows by which the best configuration was chosen, on missing sites, and on its test metric."""
+        """Return phrases about the deciding rows, missing sites, and the best configuration's test metric."""
         metric, notes = self.sweep.metric, []
         if self.best is not None and self.best.missing:
-            notes.append("sites were missing in it: no configuration finished as many seeds with all sites")
+            notes.append("its runs had missing sites: no configuration finished more seeds with all sites")
         elif any(row.missing for row in self.standings):
-            notes.append("configurations in which sites were missing stand after those that finished with all sites")
+            notes.append(
+                "configurations with missing sites are ranked after configurations that finished with all sites"
+            )
         if not self.fraction:
             if self.sweep.select_on == TEST and metric not in OF_TRAINING:
-                return [*notes, f"chosen by {metric} on the test rows, which makes it look better there than it is"]
-            none = "for which no training row was held out; it is not measured on test rows"
+                return [*notes, f"chosen by {metric} on the test rows, so this value is too optimistic"]
+            none = "without held-out training rows, since it is not measured on test rows"
             return [*notes, f"chosen by {metric}, {none}"]
         notes += [f"chosen by {metric} on validation rows, {format_cell(100 * self.fraction)} % of the training rows"]
         if self.final is not None:
@@ -190,9 +192,9 @@ class Outcome:
         }
 
     def write(self) -> None:
-        """Write best.toml, if there is a best configuration: a file for ``-c``, whose comments have metric and rows.
+        """Write best.toml, if there is a best configuration: a file for ``-c``, with comments on metric and rows.
 
-        It has no validation fraction, unless the config chooses a model or a threshold by one.
+        It has no validation fraction, unless the config chooses a model or a threshold on validation rows.
         """
         if self.best is None:
             return

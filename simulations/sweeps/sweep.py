@@ -1,4 +1,4 @@
-"""Runs or resumes a sweep and writes its files: sweep.toml, sweep.csv after every trial, and best.toml."""
+"""Running and resuming sweeps, with their files: sweep.toml, sweep.csv after every trial, and best.toml."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from simulations.sweeps.standings import Outcome, Trials
 
 
 def open_sweep(sweep: Sweep, out: Path, *, resume: bool = False) -> Trials:
-    """Begin a sweep, or take over the trials that ended in an earlier one.
+    """Begin a sweep, or take over the ended trials of an earlier sweep.
 
     Args:
         sweep: The sweep.
         out: Its directory.
-        resume: Whether to continue the sweep that is there.
+        resume: Whether to continue the sweep in the directory.
 
     Raises:
-        ConfigError: A trial's config is wrong, the directory cannot be used, there is nothing to resume in it, or a
-            trial there has another config.
+        ConfigError: A trial's config is wrong, the directory cannot be used or contains nothing to resume, or a trial
+            in it has another config.
     """
     trials = Trials(sweep, sweep.trials(), out / "trials", out / "sweep.csv")
     if resume and not (out / "sweep.toml").exists():
-        hint = "leave --resume out, or set --out to the directory of a sweep"
-        raise ConfigError("--resume", got=f"--out {out}, where there is no sweep", allowed="a sweep's --out", hint=hint)
+        hint = "remove --resume, or set --out to the directory of a sweep"
+        raise ConfigError("--resume", got=f"--out {out}, without a sweep", allowed="a sweep's --out", hint=hint)
     if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        hint = "choose another, or continue a sweep with --resume"
+        hint = "choose another directory, or continue a sweep with --resume"
         raise ConfigError("--out", got=f"{out}, which is not empty", allowed="a new directory", hint=hint)
     make_out(out)
     trials.take()
@@ -55,18 +55,18 @@ def run_sweep(
     address: str = "",
     say: Callable[[str], None] = lambda line: None,
 ) -> Outcome:
-    """Run a sweep's trials, or those that an interrupted sweep has left, and then the best configuration once more.
+    """Run a sweep's remaining trials, and then the best configuration again.
 
-    That happens if it was chosen on held-out training rows: its seeds then train on all training rows, for the metric
-    on the test rows.
+    The best configuration runs again only if it was chosen on held-out training rows. Its seeds then train on all
+    training rows, for the metric on the test rows.
 
     Args:
         sweep: The sweep.
         out: Its directory.
-        resume: Whether to continue the sweep that is there.
+        resume: Whether to continue the sweep in the directory.
         jobs: The number of trials at a time.
-        address: A Ray cluster's address; empty: a separate Ray on this machine.
-        say: Called with a line for each trial that has ended.
+        address: A Ray cluster's address. Empty: a new local Ray.
+        say: A function of a line for each ended trial.
 
     Raises:
         ConfigError: A trial's config or the directory is wrong. Nothing was started.
@@ -94,14 +94,14 @@ def run_sweep(
 
 
 def _run(trials: Trials, jobs: int, address: str, say: Callable[[str], None]) -> None:
-    """Make the runs that are waiting.
+    """Make the waiting runs.
 
     Raises:
         RunsInterruptedError: Ctrl-C.
     """
 
     def start(ended: RunHook[Trial]) -> None:
-        from simulations.sweeps.tuning import run_trials  # takes a second, and only this needs Ray
+        from simulations.sweeps.tuning import run_trials  # imported here, since Ray takes a second to load
 
         run_trials(trials, trials.table.parent / ".tune", jobs, address, ended)
 

@@ -1,6 +1,6 @@
-"""Runs a sweep's trials on Ray Tune: each a Tune trial that reports every evaluated round and may be stopped there.
+"""A sweep's trials on Ray Tune. Each is a Tune trial that reports every evaluated round and may be stopped then.
 
-Ray Tune is imported here only, and quietly: it has no log of workers and no reporter.
+Only this module imports Ray Tune, without worker logs and reporters.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 # Read by Ray Tune when it is imported or started.
 os.environ.update(
     RAY_AIR_NEW_OUTPUT="0",
-    RAY_CHDIR_TO_TRIAL_DIR="0",  # relative paths are those of the command line
+    RAY_CHDIR_TO_TRIAL_DIR="0",  # relative paths are relative to the command's folder
     TUNE_DISABLE_AUTO_CALLBACK_LOGGERS="1",
     TUNE_DISABLE_STRICT_METRIC_CHECKING="1",  # a failed trial reports no metric
     TUNE_PRINT_ALL_TRIAL_ERRORS="0",
@@ -32,18 +32,18 @@ from simulations.results.records import STOPPED_EARLY, evaluation
 from simulations.sweeps.plan import Trial
 from simulations.sweeps.standings import Trials
 
-_REDUCTION = 3  # ASHA keeps one in so many trials at each rung
-_OBJECT_STORE = 100 * 1024**2  # bytes; trials pass nothing through it
+_REDUCTION = 3  # ASHA keeps a third of the trials at each rung
+_OBJECT_STORE = 100 * 1024**2  # bytes; trials do not use it
 
 
 class FederationTrial(tune.Trainable):
-    """One trial in a worker process; workers are reused, since starting one takes seconds."""
+    """A trial in a worker process. Workers are reused, since starting a worker takes seconds."""
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Prepare the run; Tune calls this before the first step.
+        """Prepare the run. Tune calls this before the first step.
 
         Args:
-            config: The entries that `run_trials` makes; ``number`` is the trial's place in ``trials``.
+            config: The entries from `run_trials`. ``number`` is the trial's index in ``trials``.
         """
         enter_folder(config["folder"])
         self.metric: str = config["metric"]
@@ -52,17 +52,17 @@ class FederationTrial(tune.Trainable):
         self.run = SteppedRun(config["clients"], self.trial.config, self.trial.rounds, config["nodes"], config["stack"])
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """End this trial, if it has not ended, and prepare another.
+        """End this trial, if it has not ended, and prepare another trial.
 
         Returns:
-            True, which tells Tune that it need not start another process.
+            True: Tune need not start another process.
         """
         self.cleanup()
         self.setup(new_config)
         return True
 
     def step(self) -> dict[str, Any]:
-        """Go on to the next evaluated round, or to the end of the run."""
+        """Continue to the next evaluated round, or to the end of the run."""
         line = self.run.advance()
         if line is not None and self.metric not in line:
             self.run.fail(f"--metric {self.metric}: the run has only {', '.join(evaluation(line))}")
@@ -82,26 +82,26 @@ def stop_reason(metric: str, reported: dict[str, Any], trial: Trial) -> str:
     """Return the reason in the failure.json of a trial that the scheduler stopped.
 
     Args:
-        reported: The last line that Tune has; empty if there is none: the metric is then nan, and the round 0.
+        reported: The last line that Tune has. Empty without a line: the metric is then nan, and the round 0.
     """
     value = reported.get(metric, float("nan"))
     return f"{metric} {value:.4g} after round {reported.get('round', 0)} of {trial.rounds}"
 
 
 class _Follower(tune.Callback):
-    """Reports each trial that has ended to the sweep."""
+    """A callback that reports each ended trial to the sweep."""
 
     def __init__(self, metric: str, trials: Sequence[Trial], ended: RunHook[Trial]) -> None:
         self.metric, self.trials, self.ended = metric, trials, ended
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """The run ended by itself, or the scheduler stopped it."""
+        """Report a run that ended by itself or was stopped by the scheduler."""
         ours, last = self.trials[trial.config["number"]], trial.last_result
         stopped = "" if last.get("ended") else f"{STOPPED_EARLY}: {stop_reason(self.metric, last, ours)}"
         self.ended(ours, stopped)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """The worker process died, or could not begin."""
+        """Report a worker process that died or could not start."""
         error = Path(trial.local_path or "") / "error.txt"
         lines = error.read_text("utf-8").split("\n") if error.is_file() else []
         words = [line.strip() for line in lines if line.strip()]
@@ -111,18 +111,18 @@ class _Follower(tune.Callback):
 
 
 def run_trials(trials: Trials, storage: Path, jobs: int, address: str, ended: RunHook[Trial]) -> None:
-    """Run the waiting trials, ``jobs`` at a time with one CPU each, on a separate Ray or the cluster at ``address``.
+    """Run the waiting trials, ``jobs`` at a time with one CPU each, on a local Ray or a cluster.
 
     Args:
         trials: The sweep's trials.
         storage: A folder for Tune's own files, removed afterwards.
         jobs: The number of trials at a time.
-        address: The address of a Ray cluster, or empty.
-        ended: Called when a trial's run has ended, with the reason if it was stopped early or its process died.
+        address: The address of a Ray cluster. Empty: a new local Ray.
+        ended: A function of an ended run and the reason if it was stopped early or its process died.
 
     Raises:
         ConfigError: There is no Ray at the address.
-        KeyboardInterrupt: Ctrl-C; trials under way are lost.
+        KeyboardInterrupt: Ctrl-C. The current trials are lost.
     """
     sweep, waiting = trials.sweep, trials.waiting
     scheduler = None
@@ -140,7 +140,7 @@ def run_trials(trials: Trials, storage: Path, jobs: int, address: str, ended: Ru
             tune.run(
                 tune.with_resources(FederationTrial, {"cpu": 1}),
                 config={
-                    "folder": str(Path.cwd()),  # relative paths and a user's own modules are looked up here
+                    "folder": str(Path.cwd()),  # the folder of relative paths and of a user's own modules
                     "clients": sweep.clients,
                     "nodes": sweep.node_configs,
                     "stack": sweep.stack,

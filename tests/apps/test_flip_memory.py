@@ -129,7 +129,7 @@ def test_a_party_flips_the_same_labels_in_every_run(tmp_path: Path, caplog: pyte
         for number, parties in enumerate((kept, turned)):
             again = held_flips(play(tmp_path / f"again-{number}", config, parties)[1])
             np.testing.assert_array_equal(again[0], first)
-    assert "drawn anew" not in caplog.text
+    assert "drawn again" not in caplog.text
     with caplog.at_level(logging.WARNING, logger="flwr"):
         other = held_flips(play(tmp_path / "bare", config, nodes)[1])[0]
     assert (

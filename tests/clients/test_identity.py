@@ -93,7 +93,7 @@ def test_bytes_give_the_identity_back_and_words_hide_it() -> None:
     assert fingerprint(again.certificate) == fingerprint(ALICE.certificate)
     assert repr(ALICE) == f"Identity({fingerprint(ALICE.certificate)})"
     for wrong in (b"", b"-----BEGIN", ALICE.key, ALICE.chain, ALICE.chain + ALICE.key):
-        with pytest.raises(ValueError, match="no identity"):
+        with pytest.raises(ValueError, match="not an identity"):
             Identity.from_bytes(wrong)
 
 

@@ -409,7 +409,7 @@ def test_notices_of_labels() -> None:
         agreed_flips(plan, 0, own, {2: own}, None)
     with pytest.raises(PartyError, match="party 0: its notice of labels has 36 bytes, not 32"):
         agreed_flips(plan, 2, told, {0: told}, flips)
-    with pytest.raises(PartyError, match="party 0: its labels differ from those of party 2"):
+    with pytest.raises(PartyError, match="party 0: its labels differ from party 2's"):
         agreed_flips(plan, 2, told, {0: notice(-labels, None)}, flips)
 
 

@@ -19,7 +19,7 @@ RUN: dict[str, Any] = {"label_epsilon": 0.0, "masking": "pairwise", "intersectio
 @pytest.mark.parametrize(
     ("policy", "run", "told"),
     [
-        ({"fewest_parties": 4}, {}, "fewest-parties: got a run of 3 parties, allowed: 4 or more; take more"),
+        ({"fewest_parties": 4}, {}, "fewest-parties: got a run of 3 parties, allowed: 4 or more; add parties"),
         ({"largest_label_epsilon": 1.0}, {"label_epsilon": 1.5}, "label-epsilon=1.5, allowed: above 0 and at most 1;"),
         ({"largest_label_epsilon": 1.0}, {}, "largest-label-epsilon: got a run with vfb2.label-epsilon=0, allowed"),
         (
@@ -89,7 +89,7 @@ def test_pins_are_read_as_tools_write_them() -> None:
         (f"={digest}", "allowed: name=SHA-256"),
         (f"bob={digest[1:]}", "allowed: name=SHA-256"),
         (f"bob={digest[1:]}g", "allowed: name=SHA-256"),
-        (f"bob={digest} bob={fingerprint(CAROL)}", "got the name 'bob' twice, allowed: once"),
+        (f"bob={digest} bob={fingerprint(CAROL)}", "got the name 'bob' twice, allowed: each name once"),
         (f"bob={digest} carol={colons}", f"got the SHA-256 '{digest}' twice"),
         (" ", "got nothing, allowed: at least one pin"),
     ):

@@ -423,7 +423,7 @@ def test_a_site_that_differs_is_named(changes: dict[str, Any], told: str) -> Non
 
 
 def test_a_first_site_without_a_file_is_named_too() -> None:
-    with refuses(StrategyError, r"partition 0: data-path: got a file of its own at partition 1, none at 0"):
+    with refuses(StrategyError, r"partition 0: data-path: got a file at partition 1, no file at 0"):
         agree([report(0, VALUES, shape=None), report(1, VALUES)])
 
 

@@ -261,7 +261,7 @@ def test_the_verdict_of_a_model_without_scores_counts_values() -> None:
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ('strategy="vfb2-sgd"', "--baselines: got strategy 'vfb2-sgd', allowed: sites that hold rows"),
+        ('strategy="vfb2-sgd"', "--baselines: got strategy 'vfb2-sgd', allowed: a strategy whose sites"),
         ('strategy="coda" dataset="synthetic-pl"', "--baselines: got dataset 'synthetic-pl', allowed: test rows"),
     ],
 )

@@ -73,7 +73,7 @@ def test_wrong_input_is_one_line(command: Line, tmp_path: Path) -> None:
     run, unmeasured = fake(tmp_path / "a"), fake(tmp_path / "b", auc=(), clients=None)
     (tmp_path / "file").write_text("in the way")
     for arguments, told in (
-        ([run, tmp_path], f"{tmp_path}: got no run (there is no config.toml), allowed: a run's directory"),
+        ([run, tmp_path], f"{tmp_path}: got no run (there is no config.toml), allowed: a run directory"),
         ([run, tmp_path / "none"], f"{tmp_path / 'none'}: got no run"),
         ([run, "--metric", "f1"], f"got 'f1', allowed: metrics of these runs: {', '.join(RANKING)}; remove --metric"),
         (

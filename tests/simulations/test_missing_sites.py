@@ -244,7 +244,7 @@ def test_a_sweep_ranks_missing_sites_last_and_says_so(bad: tuple[float, ...], tm
     assert outcome.best.varied == {"learning-rate": 1.0 if len(bad) == 2 else 0.1}
     assert [line.endswith("  sites were missing in 1 of 1 rounds") for line in said] == [len(bad) == 2, True]
     all_bad = len(bad) == 2
-    reason = "sites were missing in it: no" if all_bad else "configurations in which sites were missing stand after"
+    reason = "its runs had missing sites: no" if all_bad else "configurations with missing sites are ranked after"
     assert reason in outcome.text()
     assert f"# {reason}" in (tmp_path / "s" / "best.toml").read_text()
     assert "sites missing" in outcome.text().splitlines()[0]

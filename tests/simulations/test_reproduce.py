@@ -106,7 +106,7 @@ def test_a_failed_run_is_told_and_the_others_are_there(command: Line, runs: Runs
         (["K=2"], ["fedx_digits_k-2_seed-0", "local-sgd_digits_k-2_seed-0"]),
         (["K=2", 'method="FedX"'], ["fedx_digits_k-2_seed-0"]),
         (["K=3"], "--only.K: got 3, allowed: 1, 2"),
-        (["steps=3"], "--only.steps: got 3, allowed: nothing: there is no such coordinate"),
+        (["steps=3"], "--only.steps: got 3, allowed: no value, since there is no such coordinate"),
         (["K"], "--only: got 'K', of which 'K' is not a pair, allowed: "),
     ],
 )
@@ -161,8 +161,13 @@ RATE = "learning-rate = 0.4"
             "smoke",
             "contains experiment 'small', profile 'quick', allowed: experiment 'small', profile 'smoke';",
         ),
-        ("small", [(RATE, "learning-rate = 0.2")], "quick", "finished with another learning-rate, allowed: the same;"),
-        ("small", [(RATE, "clients = 3")], "quick", "another learning-rate, clients, allowed: the same;"),
+        (
+            "small",
+            [(RATE, "learning-rate = 0.2")],
+            "quick",
+            "finished with another learning-rate, allowed: runs of the same plan;",
+        ),
+        ("small", [(RATE, "clients = 3")], "quick", "another learning-rate, clients, allowed: runs of the same plan;"),
         (
             "small",
             [("minutes = 2", "minutes = 2\ninjected = { delay = 0.1 }")],
@@ -190,7 +195,7 @@ def test_a_directory_of_something_else_is_refused(command: Line, runs: Runs, tmp
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").touch()
     err = refusal(command, "reproduce", write(tmp_path), "--out", tmp_path / "out")
-    assert "is not empty and holds no reproduction" in err
+    assert "is not empty and contains no reproduction" in err
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
     err = refusal(command, "reproduce", write(tmp_path), "--out", tmp_path / "out" / "thesis.tex")
     assert "which cannot be created" in err
@@ -208,7 +213,7 @@ def test_ctrl_c_keeps_and_shows_what_has_finished(command: Line, runs: Runs, tmp
     out = tmp_path / "out"
     code, told, err = command("reproduce", write(tmp_path), "--out", out)
     assert (code, told) == (130, "")
-    assert err.splitlines()[-1] == "interrupted: 3 of 8 runs have finished; the same command goes on"
+    assert err.splitlines()[-1] == "interrupted: 3 of 8 runs have finished; the same command continues"
     assert [row["seeds"] for row in table(out)] == ["1"] * 6 + ["0"] * 2
     assert "5 runs not made yet" in (out / "table.md").read_text()
     assert (out / "curves.png").read_text().split() == runs.names

@@ -74,7 +74,7 @@ def test_several_runs(command: Line, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["."], ".: got no run (there is no config.toml), allowed: a run's directory"),
+        (["."], ".: got no run (there is no config.toml), allowed: a run directory"),
         (["a", "a"], "--out: got nothing, allowed: a file, since there are several runs; set a file"),
         (["a", "--out", "a"], "/a, which cannot be written (Is a directory), allowed: a writable file"),
     ],

@@ -169,7 +169,7 @@ def test_scikit_learn_s_conventions(digits: tuple[Run, Path], hospital: tuple[Ru
     assert get_scorer("roc_auc")(model, rows, labels) == pytest.approx(run.result["metrics"]["auc"], abs=1e-12)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict_proba(rows), proba)
     assert florilegium.load(hospital[0].path).feature_names_in_.tolist() == ["age", "sex", "weight"]
-    with pytest.raises(TypeError, match="TrainedModel is fitted"):
+    with pytest.raises(TypeError, match="TrainedModel is already fitted"):
         model.fit(rows, labels)
 
 

@@ -121,11 +121,11 @@ GRID = ["--grid", "learning-rate=0.1,1"]
         ([*GRID, "--metric", "f1"], ["--metric", "'f1'", *METRICS]),
         ([*GRID, "-c", "resume=true"], ["resume", "--resume"]),
         ([*GRID, "-c", 'seed="a"'], ["seed", "'a'"]),
-        ([*GRID, "--resume"], ["--resume: got --out", "there is no sweep"]),
+        ([*GRID, "--resume"], ["--resume: got --out", "without a sweep"]),
         ([*GRID, "--asha", "--grace", "4"], ["--grace", "got 4", "3 rounds"]),
-        ([], ["sweep: got no trials, allowed: two at least; give --grid, --random or --seeds"]),
+        ([], ["sweep: got no trials, allowed: at least two trials; add --grid, --random or --seeds"]),
         (["--grid", "loss=psm,auprc"], ["--grid 'loss=psm,auprc': got 'psm,auprc'", "strings in double quotes"]),
-        (["--grid", "local-steps=2,3"], ["local-steps: got 2 by --config, but it is varied too"]),
+        (["--grid", "local-steps=2,3"], ["local-steps: got 2 by --config, but the key is also varied"]),
         (["--grid", "learning-rate=0.1,0.0"], ["trial learning-rate=0", "learning-rate: got 0.0"]),
     ],
 )
@@ -222,7 +222,7 @@ def test_resume_keeps_what_ended_with_this_config(tmp_path: Path) -> None:
 )
 def test_resume_refuses_a_trial_of_another_config(tmp_path: Path, change: dict[str, Any], key: str) -> None:
     path = finish(begin(tmp_path), begin(tmp_path, resume=True).waiting[0])
-    with refuses(ConfigError, f"{path.name} that has finished with another {key}, allowed: the same"):
+    with refuses(ConfigError, f"{path.name} that has finished with another {key}, allowed: runs of the same"):
         begin(tmp_path, resume=True, **change)
     assert path.exists()
 

@@ -73,7 +73,7 @@ def test_what_is_best_on_the_validation_rows_is_taken(command: Line, runs: Runs,
     assert row in told.splitlines()
     assert "| Local SGD, digits, K = 1 | learning-rate = 1 (an end of the range) |" in told
     assert "<td>learning-rate in {0.01, 0.1, 1}</td>" in page
-    assert "No test row was looked at" in page
+    assert "No test row was used" in page
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_an_interrupted_choice_goes_on_and_nothing_runs_twice(command: Line, run
     runs.aucs, runs.interrupt_after = peak, 10
     code, _, err = command("reproduce", path, "--tune", "--out", out)
     assert code == 130
-    assert err.splitlines()[-1] == "interrupted: 10 of 24 runs have finished; the same command goes on"
+    assert err.splitlines()[-1] == "interrupted: 10 of 24 runs have finished; the same command continues"
     assert not (out / "tuned.toml").exists()
     runs.interrupt_after = 1000
     assert command("reproduce", path, "--tune", "--out", out)[0] == 0
@@ -204,7 +204,7 @@ def test_some_runs_values_are_chosen_by_another_metric(command: Line, runs: Runs
     assert [one.metric for one in read_tuned(out / "tuned.toml").chosen] == [None, "loss", None, "loss"]
     assert "K = 2  learning-rate = 0.01  seed 1000  loss 0.3100" in err
     told = (out / "table.md").read_text()
-    assert "Chosen by auc (maximum), or by loss where it stands beside the score, after the last round" in told
+    assert "Chosen by auc (maximum), or by loss if it stands beside the score, after the last round" in told
     assert "| learning-rate in {0.01, 0.1, 1} | loss 0.3150 ± 0.0071 |" in told  # the mean of 0.31 and 0.32
 
 
@@ -237,7 +237,7 @@ def test_a_value_that_fails_is_not_chosen(command: Line, runs: Runs, tmp_path: P
         ("", r"--tune: got experiment 'small', which has no \[tune\]"),
         ("[tune]\n", r"'small': tune: got no grid"),
         ("[tune]\ngrid.learning-rate = 0.1\n", r"tune.grid: learning-rate: got 0.1, allowed: a list"),
-        ("[tune]\ngrid.learning-rate = [0.1, 0.1]\n", r"where a value occurs twice"),
+        ("[tune]\ngrid.learning-rate = [0.1, 0.1]\n", r"with a repeated value"),
         (TUNE + "methods.FedY = {}\n", r"tune.methods: got 'FedY', allowed: FedX, Local SGD"),
         (TUNE + "seeds-at = [{ at = { K = 7 }, seeds = 3 }]\n", r"tune.seeds-at\[0\].at: got K = 7, which no run has"),
         (TUNE + 'metric-at = [{ at = { K = 7 }, metric = "loss" }]\n', r"tune.metric-at\[0\].at: got K = 7, which no"),
@@ -258,8 +258,8 @@ def test_a_wrong_grid(tmp_path: Path, text: str, message: str) -> None:
     [
         ('= "small"', '= "other"', "got experiment 'other', profile 'quick', allowed: 'small', 'quick'"),
         ("[chosen.at]", "[chosen.at]\nL = 3", "got values for L = 3, method = FedX.*which no run has"),
-        ("seeds = 2", "seeds = 0", "tuned.toml: seeds: got 0, allowed: input should be greater .*; run --tune again"),
-        ("seeds = 2", "seeds = ", "tuned.toml: got a file that cannot be read .*allowed: what --tune writes"),
+        ("seeds = 2", "seeds = 0", "tuned.toml: seeds: got 0, allowed: input should be greater .*; write the file again with --tune"),
+        ("seeds = 2", "seeds = ", "tuned.toml: got a file that cannot be read .*allowed: a file that --tune wrote"),
     ],
 )
 def test_a_wrong_tuned_toml(command: Line, runs: Runs, tmp_path: Path, before: str, after: str, message: str) -> None:

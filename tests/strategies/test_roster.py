@@ -101,7 +101,7 @@ def refuses_roll(app: ClientApp, told: str) -> None:
 
 def test_a_partition_that_cannot_be_is_refused() -> None:
     refuses_roll(
-        answering(lambda partition, _: report(1, 2)), "partition 1: got two sites that claim it, allowed: one;"
+        answering(lambda partition, _: report(1, 2)), "partition 1: got two sites that claim it, allowed: one site;"
     )
     for wrong in (7, -1, 2):
         refuses_roll(answering(lambda p, n, wrong=wrong: report(p if p else wrong, n)), rf"handshake: .*{wrong}")
@@ -115,7 +115,7 @@ def broken(partition: int, partitions: int) -> SiteReport:
 
 def test_a_site_that_fails_ends_the_handshake_with_its_reason() -> None:
     refuses_roll(answering(broken), r"handshake: a site failed, partition 1: node 6: its data is gone")
-    refuses_roll(answering(lambda p, n: None), "without a report; is its ClientApp ours")
+    refuses_roll(answering(lambda p, n: None), "without a report; is its ClientApp Florilegium")
     refuses_roll(answering(lambda p, n: ConfigRecord()), r"malformed: SiteReport\.identity: missing")
     uncounted = answering(lambda p, n: SiteReport(identity=np.array([p, n])))
     refuses_roll(uncounted, r"malformed: SiteReport\.class_counts: missing")

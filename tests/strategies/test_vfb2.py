@@ -221,7 +221,7 @@ def test_where_parties_listen() -> None:
         addresses_of([near, credentials(host=1, port=np.array([9]))], "auto", 7)
     with refuses(StrategyError, "got 'unix' for 2 parties on 2 hosts"):
         addresses_of([near, far], "unix", 7)
-    with refuses(StrategyError, "^party 0, 2: got the same address as another party, .*own advertise"):
+    with refuses(StrategyError, "^party 0, 2: got the same address as another party, .*set advertise separately"):
         addresses_of([near, far, near], "auto", 7)
     # on one host the loopback will do
     parties = [credentials(port=np.array([8])), credentials(port=np.array([9]), advertised=text("b:2"))]
@@ -300,7 +300,7 @@ def test_a_step_too_large_is_refused_with_the_largest(step: float, fits: bool) -
     if fits:
         check_step(step * largest, 4.0, 1, settings)
     else:
-        with refuses(StrategyError, "learning-rate: got 0.25025, allowed: below 0.25, the stable steps"):
+        with refuses(StrategyError, "learning-rate: got 0.25025, allowed: below 0.25, the limit of stable steps"):
             check_step(step * largest, 4.0, 1, settings)
 
 

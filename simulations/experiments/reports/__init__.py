@@ -1,1 +1,1 @@
-"""What a reproduction leaves: tables, claims, the figure and the page."""
+"""The results of a reproduction: tables, claims, the figure and the page."""

@@ -1,4 +1,4 @@
-"""The figure of a reproduction: panels side by side, with curves of the mean and standard deviation over seeds."""
+"""The figure of a reproduction: panels with curves of the mean and standard deviation over seeds."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ ABSCISSAE = {
     "megabytes": "megabytes sent",
     "clients": "number of clients",
 }
-_COLUMNS = 4  # panels in a row, at most
+_COLUMNS = 4  # maximum number of panels in a row
 
 
 def panels(expansion: Expansion, records: Mapping[str, RunRecord], x: str) -> dict[str, list[Curve]]:
-    """Return the curves of each panel over one of the x axes.
+    """Return the curves of each panel over an x axis.
 
     Args:
         expansion: The experiment.
         records: The finished runs by the names of their run directories.
-        x: One of `ABSCISSAE`.
+        x: The x axis, an element of `ABSCISSAE`.
 
     Returns:
-        Panel -> its curves, of the experiment's first metric. Those without a finished run are left out.
+        The curves of the experiment's first metric by panel. Curves without a finished run are excluded.
     """
     metric, log = expansion.experiment.metrics[0], expansion.experiment.scale == "log"
     found: dict[str, dict[str, list[tuple[float, list[float]]]]] = {}
@@ -69,7 +69,7 @@ def panels(expansion: Expansion, records: Mapping[str, RunRecord], x: str) -> di
 
 
 def _points(line: Line, ended: Sequence[RunRecord], metric: str, x: str) -> Iterator[tuple[float, list[float]]]:
-    """Return a line's places on the x axis, each with the values of its finished runs there."""
+    """Yield a line's places on the x axis, each with the values of its finished runs."""
     if x == "clients":
         yield line.clients, [value for run in ended if (value := run.final(metric)) is not None]
         return
@@ -79,7 +79,7 @@ def _points(line: Line, ended: Sequence[RunRecord], metric: str, x: str) -> Iter
 
 
 def _abscissa(run: RunRecord, x: str, communications: int) -> dict[int, float]:
-    """Round -> its place on the x axis."""
+    """Return the place of each round on the x axis, by round."""
     rounds = [line["round"] for line in run.lines]
     steps = {"round": 1, "iteration": int(str(run.config["local-steps"])), "communication": communications}
     if x in steps:
@@ -107,7 +107,7 @@ def draw(expansion: Expansion, records: Mapping[str, RunRecord], folder: Path) -
 
 
 def _figure(expansion: Expansion, found: Sequence[Mapping[str, Sequence[Curve]]]) -> Figure:
-    """Plot ``found``: the same panels for each x axis, those of the second x axis below those of the first."""
+    """Plot the same panels for each x axis, the panels of the second x axis below the first."""
     experiment = expansion.experiment
     number = len(found[0])
     columns = number if number <= _COLUMNS else min(_COLUMNS, math.ceil(math.sqrt(number)))

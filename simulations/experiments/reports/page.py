@@ -1,4 +1,4 @@
-"""What a reproduction shows to people: table.md, and report.html, one self-contained page."""
+"""The reports of a reproduction for people: table.md, and report.html, a self-contained page."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def as_markdown_and_html(
     failed: Mapping[str, str],
     missing: int,
 ) -> tuple[str, str]:
-    """Return the text of table.md and of report.html, which are always the same for the same runs.
+    """Return the text of table.md and of report.html. The same runs give the same texts.
 
     Args:
         expansion: The experiment.
         records: The finished runs, by their names.
         rows: The rows of the table.
         judged: The paper's claims.
-        curves: The text of curves.svg. Empty: nothing was drawn.
+        curves: The text of curves.svg. Empty: no figure.
         failed: The titles of the runs that failed, with the reasons.
-        missing: The number of runs that have not been made.
+        missing: The number of runs that were not made.
     """
     experiment, tuned = expansion.experiment, expansion.tuned
     profile = experiment.profile(expansion.profile)
@@ -70,17 +70,17 @@ def as_markdown_and_html(
 
 
 def _results(metric: str, rows: Sequence[tables.Row], seeds: int) -> Table:
-    """Return the table of one metric."""
+    """Return the table of a metric."""
     found = [row for row in rows if row.metric == metric]
     label = LABELS.get(metric, "")
     caption = metric if not label or "$" in label or label.lower() == metric else f"{metric}: {label}"
-    # a single data set is named in the page's head
+    # the page's head names a single data set
     without = ["metric", "data set"] if len({row.dataset for row in found}) == 1 else ["metric"]
     return tables.results(found, seeds, caption, without)
 
 
 def _list_untuned(expansion: Expansion) -> list[str]:
-    """Return the differences from the paper that remain because no values have been chosen, and for which methods."""
+    """Return the differences from the paper that remain because no values were chosen, and the methods."""
     if expansion.experiment.tune is None:
         return []
     tune, tuned = expansion.experiment.tune.in_profile(expansion.profile), expansion.tuned
@@ -95,8 +95,8 @@ def _configuration(expansion: Expansion) -> tuple[dict[str, str], dict[str, str]
     """Return the runs' configs in three parts.
 
     Returns:
-        The keys with one value in all runs, those that the experiment sets and those at their default, and for each
-            method a table of its other keys, with a row for each setting.
+        The keys with one value in all runs that the experiment sets, such keys with their default, and for each method
+        a table of its other keys, with a row for each setting.
     """
     configs = [_resolve(line) for line in expansion.lines]
     differ = differing(configs)
@@ -121,7 +121,7 @@ def _resolve(line: Line) -> dict[str, Scalar]:
 
 
 def _versions(records: Iterable[RunRecord]) -> dict[str, str]:
-    """Package -> its version in the runs' result.json; if the runs differ, all versions with commas between."""
+    """Return the versions in the runs' result.json by package; different versions separated by commas."""
     found: dict[str, set[str]] = {}
     for record in records:
         for package, version in record.result.get("versions", {}).items():

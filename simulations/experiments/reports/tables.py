@@ -16,7 +16,7 @@ from simulations.results.paired import format_signed
 from simulations.results.ranking import mean_and_std
 from simulations.results.records import RunRecord
 
-_TAIL = 10  # a run's tail is this part of its evaluated rounds
+_TAIL = 10  # a run's tail is the last tenth of its evaluated rounds
 LEGEND = (
     "Mean ± sample standard deviation over seeds: of the last evaluated round, and of each seed's mean over the last "
     "tenth of its evaluated rounds. nan: in one seed or more it is not finite."
@@ -25,10 +25,10 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class Row:
-    """One metric of one method in one setting. Standard deviations are those of a sample; None for one seed.
+    """A metric of a method in a setting. Standard deviations are sample standard deviations; None for one seed.
 
-    If a seed's value is not finite, the mean is nan and the standard deviation None: those of the other seeds would
-    make the method look as if it worked.
+    If a seed's value is not finite, the mean is nan and the standard deviation None: the other seeds' values would make
+    the method look as if it worked.
     """
 
     experiment: str
@@ -36,22 +36,22 @@ class Row:
     method: str
     setting: str
     metric: str
-    # of the last evaluated round, over the finished seeds
+    # over the finished seeds, in the last evaluated round
     mean: float | None
     std: float | None
     seeds: int
-    not_finite: int  # seeds whose metric is nan or infinite there
-    # the paper's
+    not_finite: int  # the number of seeds whose metric is nan or infinite
+    # the paper's number
     paper: float | None
     paper_std: float | None
     paper_source: str
-    # of each seed's mean over the last tenth of its evaluated rounds
+    # over each seed's mean over the last tenth of its evaluated rounds
     tail_mean: float | None
     tail_std: float | None
 
     @property
     def last(self) -> tuple[str, float | None]:
-        """The cell of the last round: mean, standard deviation, and the number of seeds that are not finite, if any."""
+        """The cell of the last round: mean, standard deviation, and the number of non-finite seeds, if any."""
         shown = format_pair(self.mean, self.std)
         if self.not_finite:
             shown += f" ({self.not_finite} of {format_count(self.seeds, 'seed')} not finite)"
@@ -112,13 +112,13 @@ def run_rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[dic
 
 
 def tail(curve: Sequence[float]) -> float:
-    """Return the mean over the last tenth of a curve without the initial model's value, and over one value at least.
+    """Return the mean over the last tenth of a curve, at least one value, without the initial model's value.
 
     Args:
-        curve: The metric in each evaluated round, first of the initial model; not empty.
+        curve: The metric in each evaluated round, the initial model first. It is not empty.
 
     Returns:
-        The mean; nan if a value of that tenth is not finite.
+        The mean; nan if a value is not finite.
     """
     trained = curve[1:] or curve
     mean, _ = mean_and_std(trained[-len(trained) // _TAIL :])
@@ -127,13 +127,13 @@ def tail(curve: Sequence[float]) -> float:
 
 
 def results(found: Sequence[Row], seeds: int, caption: str = "", without: Collection[str] = ()) -> Table:
-    """Return the rows as a table for people, without columns that would be empty.
+    """Return the rows as a table for people, without empty columns.
 
     Args:
-        found: The rows, in the order in which they are shown.
-        seeds: The number of seeds that were asked for; a row mentions another number.
+        found: The rows, in their order in the table.
+        seeds: The requested number of seeds. A row with another number mentions it.
         caption: The table's caption.
-        without: Names of further columns to leave out.
+        without: Names of further columns to omit.
     """
     cells = [
         {
@@ -175,26 +175,26 @@ def _difference(row: Row) -> tuple[str, float] | None:
 
 
 def tuned_sentence(tuned: Tuned) -> str:
-    """How run-config values were chosen, for people."""
+    """Return a sentence for people about the choice of run-config values."""
     counts = sorted({choice.seeds or tuned.seeds for choice in tuned.chosen})
     among = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     number = "one seed" if among == "1" else f"the mean of {among} seeds"
     others = dict.fromkeys(choice.metric for choice in tuned.chosen if choice.metric)
-    where = f", or by {' or '.join(map(str, others))} where it stands beside the score," if others else ""
+    where = f", or by {' or '.join(map(str, others))} if it stands beside the score," if others else ""
     by = f"Chosen by {tuned.metric} ({tuned.mode}imum){where} after the last round, {number}"
     if not tuned.validation_fraction:
         return f"{by}; it is not measured on test rows."
     return (
         f"{by}, on a validation split of {format_cell(100 * tuned.validation_fraction)} % of the training rows. "
-        "No test row was looked at; the runs of the table train on all training rows."
+        "No test row was used. The runs of the table train on all training rows."
     )
 
 
 def tuned_table(tuned: Tuned) -> Table:
-    """Return a row for each choice: its runs, the chosen values, the ranges they come from, and their score.
+    """Return a table with a row for each choice: its runs, the chosen values, their ranges, and their score.
 
     Returns:
-        A table whose last column, the score, is named after the metric.
+        The table. Its last column, the score, has the metric's name.
     """
     rows: list[list[Any]] = []
     for choice in tuned.chosen:
