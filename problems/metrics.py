@@ -27,6 +27,10 @@ def binary_metrics(labels: ArrayLike, scores: ArrayLike) -> dict[str, float]:
 
     Raises:
         ValueError: when a score is NaN, only one class is there, or the shapes do not fit.
+
+    Example:
+        >>> f"{binary_metrics([0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8])['auc']:.2f}"
+        '0.75'
     """
     positive, score = _check(labels, scores)
     positives = int(positive.sum())
@@ -151,6 +155,10 @@ def accuracy(labels: ArrayLike, scores: ArrayLike, threshold: float) -> float:
 
     Raises:
         ValueError: when a score is NaN, there is no sample, or the shapes do not fit.
+
+    Example:
+        >>> float(accuracy([0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8], threshold=0.3))
+        0.75
     """
     positive, score = _check(labels, scores)
     if len(score) == 0:

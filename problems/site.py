@@ -28,6 +28,11 @@ class Site:
         held_out: rows that a client with a file of its own keeps out of training to evaluate on, if any.
         test: its test rows, where the rows above are validation rows.
         least_cell: The least number of rows in a count that leaves a client with a file of its own.
+
+    Example:
+        >>> site = Site.from_arrays(0, np.zeros((3, 2)), np.array([0, 1, 0]))
+        >>> site.positives.tolist(), site.negatives.tolist()
+        ([1], [0, 2])
     """
 
     partition_id: int

@@ -132,6 +132,10 @@ def nest(flat: Mapping[str, Scalar]) -> dict[str, Any]:
 
     Args:
         flat: Value by key; what stands before a key's last dot names a table, and no other key may have that name.
+
+    Example:
+        >>> nest({"seed": 1, "fedx.gamma": 0.5})
+        {'seed': 1, 'fedx': {'gamma': 0.5}}
     """
     tree: dict[str, Any] = {}
     for key, value in flat.items():

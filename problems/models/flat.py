@@ -55,6 +55,12 @@ class FlatModel:
         ModelError: a module with no parameters, with parameters that are not floating point, or with a batch norm of
             `momentum=None`, whose average needs a count that does not travel.
         ValueError: another dtype.
+
+    Example:
+        >>> from problems.models import build_model
+        >>> model = FlatModel(build_model("linear", input_shape=(64,), seed=0))
+        >>> model.parameters.shape, list(model.parameter_names)
+        (torch.Size([65]), ['output.weight', 'output.bias'])
     """
 
     parameters: Float[Tensor, "d"]

@@ -95,6 +95,10 @@ def exact_mean(
     Args:
         values: one array of each client.
         weights: of the clients, of mean 1; None for the plain mean.
+
+    Example:
+        >>> exact_mean([np.array([1.0, 2.0]), np.array([3.0, 6.0])]).tolist()
+        [2.0, 4.0]
     """
     total = np.zeros(values[0].shape, dtype=np.float64)
     flat, parts = total.reshape(-1), [value.reshape(-1) for value in values]

@@ -62,6 +62,11 @@ def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module
     Raises:
         ModelError: unknown name, factory not importable, a shape that the model cannot take, a factory that fails or
             returns no module, or an output that is not one score per sample.
+
+    Example:
+        >>> module = build_model("linear", input_shape=(64,), seed=0)
+        >>> sum(parameter.numel() for parameter in module.parameters())
+        65
     """
     shape = tuple(input_shape)
     if not shape or not all(isinstance(size, int) and size >= 1 for size in shape):

@@ -93,6 +93,14 @@ def run(
 
     Raises:
         RunFailedError: The run has no result; the message says why.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> config = {"strategy": "local-sgd", "model": "linear", "num-server-rounds": 1, "pictures": False}
+        >>> with TemporaryDirectory() as folder:
+        ...     record = run(config, f"{folder}/run", clients=2, quiet=True)
+        >>> record.status
+        'finished'
     """
     flat = add_directory(flatten(config), Path(out))
     with log_off(quiet):

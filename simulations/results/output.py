@@ -71,6 +71,10 @@ def format_cell(value: object, decimals: int | None = None) -> str:
 
     Args:
         decimals: Of a float below a million; other floats, or all if this is None, have six digits at most.
+
+    Example:
+        >>> format_cell(0.98765, 3), format_cell(None), format_cell(True)
+        ('0.988', '-', 'true')
     """
     if value is None:
         return "-"
