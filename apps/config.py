@@ -110,6 +110,11 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
 
     Raises:
         ConfigError: naming every key at fault, what it got and what is allowed.
+
+    Example:
+        >>> config = parse_run_config({"strategy": "fedx2", "local-steps": 8})
+        >>> config.training.local_steps, config.training.num_server_rounds
+        (8, 25)
     """
     strategy = flat.get("strategy", RunSettings.model_fields["strategy"].default)
     algorithm, faults = _row_of(strategy)

@@ -32,6 +32,11 @@ def adapt(method: Method, name: str, description: str) -> Algorithm:
         method: The method.
         name: The name of the strategy class; the client class has ``Client`` appended.
         description: One line for ``python -m simulations list``.
+
+    Example:
+        >>> from methods.fedprox import FEDPROX
+        >>> adapt(FEDPROX, "MyFedProx", "FedProx under another name").strategy.__name__
+        'MyFedProx'
     """
     return pair(strategy_of(method, name), client_of(method, name), description)
 

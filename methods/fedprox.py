@@ -21,7 +21,12 @@ PROXIMAL_MU = "proximal-mu"
 
 
 class FedProxSettings(Settings):
-    """Hyper-parameters of FedProx (table ``fedprox``)."""
+    """Hyper-parameters of FedProx (table ``fedprox``).
+
+    Example:
+        >>> FedProxSettings.model_validate({"proximal-mu": 0.1})
+        FedProxSettings(proximal_mu=0.1)
+    """
 
     proximal_mu: float = setting("The weight mu of the pull towards the server's model.", 0.01, ge=0)
 

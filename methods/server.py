@@ -30,7 +30,12 @@ T = TypeVar("T")
 
 
 def count_share(training: TrainingSettings, num_sites: int) -> int:
-    """Count the clients of a round from ``fraction-train`` and ``min-train-nodes``."""
+    """Count the clients of a round from ``fraction-train`` and ``min-train-nodes``.
+
+    Example:
+        >>> count_share(TrainingSettings.model_validate({"fraction-train": 0.5}), num_sites=10)
+        5
+    """
     return max(training.fewest_asked, round(training.fraction_train * num_sites))
 
 

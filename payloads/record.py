@@ -77,6 +77,13 @@ def array(
         secret: Whether the field is never written to a disk. It must then be optional.
         combined: The only value that the server needs, if not each client's: the "mean" of the clients, weighted as
             their models, or their "total" (of an "int"). Empty: each client's value.
+
+    Example:
+        >>> @dataclasses.dataclass(frozen=True, eq=False)
+        ... class Moment(Payload):
+        ...     value: NDArray[Any] = array("d")
+        >>> specs_of(Moment)["value"].kind
+        'float'
     """
     if secret and not optional:
         raise ValueError("a secret field must be optional: records read from a disk lack it")
@@ -97,7 +104,15 @@ def specs_of(payload: type[Payload]) -> dict[str, ArraySpec]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Payload:
-    """Base of all records. Subclasses are frozen dataclasses of `array` fields."""
+    """Base of all records. Subclasses are frozen dataclasses of `array` fields.
+
+    Example:
+        >>> @dataclasses.dataclass(frozen=True, eq=False)
+        ... class Moment(Payload):
+        ...     value: NDArray[Any] = array("d")
+        >>> Moment(value=np.zeros(3)).check({"d": 3}).arrays()
+        {'value': array([0., 0., 0.])}
+    """
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the fields that are present, by name."""

@@ -15,7 +15,12 @@ MEAN, TRIMMED_MEAN, MEDIAN, NORM_BOUND = AGGREGATIONS = ("mean", "trimmed-mean",
 
 
 def kebab(name: str) -> str:
-    """Return the run-config key of a Python name: ``local_steps`` -> ``local-steps``, ``lambda_`` -> ``lambda``."""
+    """Return the run-config key of a Python name: ``local_steps`` -> ``local-steps``, ``lambda_`` -> ``lambda``.
+
+    Example:
+        >>> kebab("local_steps"), kebab("lambda_")
+        ('local-steps', 'lambda')
+    """
     return name.rstrip("_").replace("_", "-")
 
 
@@ -63,7 +68,14 @@ def _describe(kind: Any, bounds: Sequence[Any]) -> str:
 
 
 class Settings(BaseModel):
-    """Base of all settings: frozen, strict types, unknown keys refused, kebab-case aliases."""
+    """Base of all settings: frozen, strict types, unknown keys refused, kebab-case aliases.
+
+    Example:
+        >>> class MySettings(Settings):
+        ...     step_size: float = 0.1
+        >>> MySettings.model_validate({"step-size": 0.2})
+        MySettings(step_size=0.2)
+    """
 
     model_config = ConfigDict(
         frozen=True, strict=True, extra="forbid", alias_generator=kebab, populate_by_name=True, allow_inf_nan=False
@@ -125,7 +137,12 @@ class PrivacySettings(Settings):
 
 
 class TrainingSettings(Settings):
-    """The common keys that every algorithm's client and strategy read. The descriptions list the allowed values."""
+    """The common keys that every algorithm's client and strategy read. The descriptions list the allowed values.
+
+    Example:
+        >>> TrainingSettings.model_validate({"local-steps": 8}).num_server_rounds
+        25
+    """
 
     num_server_rounds: int = setting("The number of rounds.", 25, ge=1)
     local_steps: int = setting("The local steps K of a client in a round.", 32, ge=1)

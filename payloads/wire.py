@@ -60,6 +60,10 @@ def model_record(arrays: Sequence[FloatArray]) -> ArrayRecord:
 
     Args:
         arrays: The parameters (d,) and, if the model has any, the buffers (b,).
+
+    Example:
+        >>> list(model_record([np.ones(3)]))
+        ['parameters']
     """
     return fill(ArrayRecord, {name: _encode(value) for name, value in zip(MODEL_ARRAYS, arrays, strict=False)})
 
@@ -69,6 +73,10 @@ def model_arrays(record: ArrayRecord) -> list[FloatArray]:
 
     Raises:
         PayloadError: The record is not a flat model, or its bytes are not an array.
+
+    Example:
+        >>> model_arrays(model_record([np.ones(3)]))[0].tolist()
+        [1.0, 1.0, 1.0]
     """
     named = values_of(record)
     if tuple(named) not in (MODEL_ARRAYS[:1], MODEL_ARRAYS):

@@ -27,6 +27,10 @@ def noise_for(epsilon: float, delta: float, releases: int) -> float:
         epsilon: The budget's epsilon, above 0.
         delta: The budget's delta, in (0, 1).
         releases: The number of released sums. A record changes each of them by at most 1.
+
+    Example:
+        >>> noise_for(epsilon=1.0, delta=1e-5, releases=4) / noise_for(epsilon=1.0, delta=1e-5, releases=1)
+        2.0
     """
     from dp_accounting import get_sigma_gaussian  # takes nearly a second; only runs with a budget need it
 

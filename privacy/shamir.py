@@ -26,6 +26,11 @@ def split(secret: bytes, threshold: int, holders: Sequence[int]) -> dict[int, by
 
     Raises:
         ValueError: The threshold is not from 1 to the number of holders, or the secret has another length.
+
+    Example:
+        >>> shares = split(bytes(SECRET_BYTES), threshold=2, holders=[0, 1, 2])
+        >>> join({0: shares[0], 2: shares[2]}) == bytes(SECRET_BYTES)
+        True
     """
     if not 1 <= threshold <= len(holders):
         raise ValueError(f"a threshold of {threshold} shares among {len(holders)} holders")

@@ -47,6 +47,11 @@ def auc_interval(
 
     Raises:
         ValueError: A class has no rows.
+
+    Example:
+        >>> low, high = auc_interval(np.array([40, 10, 0]), np.array([0, 5, 20]))
+        >>> 0.8 < low < 0.98 < high < 1
+        True
     """
     row_counts = int(negatives.sum()), int(positives.sum())
     if not min(row_counts):

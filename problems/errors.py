@@ -32,6 +32,10 @@ class InputError(Exception):
     Attributes:
         key, got, allowed, hint: the arguments, as texts of one line.
         also: the argument, as a tuple.
+
+    Example:
+        >>> print(InputError("seed", got=-1, allowed="an integer >= 0", hint="set seed to 0"))
+        seed: set seed to 0 (got -1; allowed: an integer >= 0)
     """
 
     def __init__(
@@ -112,6 +116,10 @@ def did_you_mean(word: str, names: Iterable[str], hint: str) -> str:
         word: The text of a user.
         names: The names that the user may mean.
         hint: The hint without a suggestion.
+
+    Example:
+        >>> print(did_you_mean("scafold", ["local-sgd", "scaffold"], "see `florilegium list strategies`"))
+        did you mean 'scaffold'? If not, see `florilegium list strategies`
     """
     found = min(((_distance(word, name), name) for name in names), default=(math.inf, ""))
     return f"did you mean {found[1]!r}? If not, {hint}" if found[0] < math.inf else hint

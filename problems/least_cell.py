@@ -25,6 +25,10 @@ def is_small(counts: ArrayLike, least: int) -> bool:
     Args:
         counts: Numbers of rows.
         least: The least cell.
+
+    Example:
+        >>> is_small([0, 12, 3], least=5), is_small([0, 12, 5], least=5)
+        (True, False)
     """
     count = np.asarray(counts)
     return bool(((count > 0) & (count < least)).any())

@@ -26,7 +26,7 @@ def binary_metrics(labels: ArrayLike, scores: ArrayLike) -> dict[str, float]:
         scores: (n,), larger for positives; only their order matters.
 
     Raises:
-        ValueError: A score is NaN, a class is missing, or the shapes do not fit.
+            ValueError: A score is NaN, a class is missing, or the shapes do not fit.
     """
     positive, score = _check(labels, scores)
     positives = int(positive.sum())
@@ -150,7 +150,7 @@ def accuracy(labels: ArrayLike, scores: ArrayLike, threshold: float) -> float:
         threshold: The least score that counts as positive.
 
     Raises:
-        ValueError: A score is NaN, there is no sample, or the shapes do not fit.
+            ValueError: A score is NaN, there is no sample, or the shapes do not fit.
     """
     positive, score = _check(labels, scores)
     if len(score) == 0:

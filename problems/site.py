@@ -24,7 +24,7 @@ class Site:
         partition_id: The partition's number, a key of all random streams of the client.
         features: The features, on the device and in the number type of the run.
         labels: 0.0 or 1.0, on the same device and of the same type.
-        positives, negatives: The indices of the rows of each class.
+            positives, negatives: The indices of the rows of each class.
         held_out: The rows that a client with its own file keeps out of training to evaluate on; None without them.
         test: The client's test rows, if the held-out rows are validation rows.
         least_cell: The least number of rows in a count that leaves a client with its own file.

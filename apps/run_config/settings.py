@@ -193,6 +193,10 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
     Args:
         nested: The tables.
         prefix: The text before every key. It is empty except in recursive calls.
+
+    Example:
+        >>> flatten({"seed": 1, "fedx": {"gamma": 0.5}})
+        {'seed': 1, 'fedx.gamma': 0.5}
     """
     flat: dict[str, Scalar] = {}
     for key, value in nested.items():

@@ -232,7 +232,12 @@ def _key(default: Any, description: str, allowed: str | None = None, **bounds: f
 
 @dataclass(frozen=True)
 class DataSpec:
-    """A data set, and the way it is made binary, disturbed and spread over clients."""
+    """A data set, and the way it is made binary, disturbed and spread over clients.
+
+    Example:
+        >>> DataSpec(dataset="digits", partition="dirichlet").partition_alpha
+        0.5
+    """
 
     dataset: str = _key(
         "digits", "The [data set](data.md#data-sets).", f"one of {', '.join(DATASETS)}, '{LOADER_FORM}' or '{HUB_FORM}'"

@@ -116,7 +116,7 @@ class FunctionOracle(Oracle):
     """The oracle of a `MinimaxProblem`, which has no classes: omega_i multiplies its whole value.
 
     Raises:
-        ProblemError: Gradients are not tensors, or do not have the shapes (p,) and (q,).
+            ProblemError: Gradients are not tensors, or do not have the shapes (p,) and (q,).
     """
 
     def __init__(self, problem: MinimaxProblem, *, dtype: torch.dtype, device: torch.device) -> None:

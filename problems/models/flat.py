@@ -52,7 +52,7 @@ class FlatModel:
         stochastic: Whether a forward pass may draw random numbers, as dropout does.
 
     Raises:
-        ModelError: The module has no parameters, parameters that are not floating point, or a batch norm with
+            ModelError: The module has no parameters, parameters that are not floating point, or a batch norm with
             `momentum=None`, whose average needs a count that is not sent.
         ValueError: The dtype is another one.
     """

@@ -93,7 +93,7 @@ def exact_mean(
     """Return the mean of the clients' arrays in float64.
 
     Args:
-        values: The arrays, one for each client.
+            values: The arrays, one for each client.
         weights: The clients' weights, with mean 1; None for the plain mean.
     """
     total = np.zeros(values[0].shape, dtype=np.float64)

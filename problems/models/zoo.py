@@ -60,7 +60,7 @@ def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module
         seed: The run's seed, not negative.
 
     Raises:
-        ModelError: The name is unknown, the factory cannot be imported, fails or returns no module, the model cannot
+            ModelError: The name is unknown, the factory cannot be imported, fails or returns no module, the model cannot
             accept the shape, or the output is not one score per sample.
     """
     shape = tuple(input_shape)

@@ -24,7 +24,12 @@ class _Weighted(Penalty):
 
 @dataclass(frozen=True)
 class L1(_Weighted):
-    """weight * ||x||_1 (Tibshirani 1996); its proximal map is soft thresholding."""
+    """weight * ||x||_1 (Tibshirani 1996); its proximal map is soft thresholding.
+
+    Example:
+        >>> L1(0.5).value(torch.tensor([3.0, -4.0]))
+        3.5
+    """
 
     def value(self, x: Float[Tensor, "d"]) -> float:
         return self.weight * float(x.abs().sum(dtype=torch.float64))

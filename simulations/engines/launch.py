@@ -95,7 +95,7 @@ def run(
         quiet: Whether to write no log.
 
     Raises:
-        RunFailedError: The run has no result. The message contains the reason.
+            RunFailedError: The run has no result. The message contains the reason.
     """
     flat = add_directory(flatten(config), Path(out))
     with log_off(quiet):

@@ -70,7 +70,7 @@ def format_cell(value: object, decimals: int | None = None) -> str:
     """Return a table's cell: "-" for None, true and false in lower case.
 
     Args:
-        decimals: The decimals of floats below a million. Other floats, or all if it is None, have at most six digits.
+            decimals: The decimals of floats below a million. Other floats, or all if it is None, have at most six digits.
     """
     if value is None:
         return "-"

@@ -56,7 +56,7 @@ def load(run: str | Path, model: str = "", *, allow_unseen: bool = False) -> Tra
     Raises:
         ConfigError: The model does not exist, or the run has no model that scores rows.
         DataError: A file of the run directory is damaged.
-        ModelError: The network cannot be built, for example because a user's own module is not found.
+            ModelError: The network cannot be built, for example because a user's own module is not found.
     """
     return TrainedModel(run, model, allow_unseen=allow_unseen)
 

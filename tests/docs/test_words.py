@@ -9,6 +9,7 @@ from pathlib import Path
 
 import florilegium
 from tests.docs.markdown import PAGES, PROJECT, prose
+from tests.docs.phrases import compare, count
 
 PACKAGES = (
     "apps",
@@ -108,3 +109,19 @@ def test_pages_and_docstrings_use_the_words_of_the_glossary() -> None:
         if re.search(rf"\b{word}s?\b", text, re.I)
     ]
     assert found == []
+
+
+def test_hard_phrases_become_fewer() -> None:
+    more, fewer = compare()
+    assert more == []
+    assert fewer == [], "lower the ceilings: python -m tests.docs.phrases"
+
+
+def test_hard_phrases_are_found_over_line_ends_in_entries_and_in_errors() -> None:
+    docstring = (
+        '"""Do it.\n\n    Args:\n        x: of a site.\n        y: A site.\n\n    Raises:\n        E: as is.\n    """'
+    )
+    raised = 'raise E("k", got=1, allowed="one that exists", hint="give it")'
+    text = f"# What\n# the page says, so that\ndef f(x, y):\n    {docstring}\n    {raised}\n"
+    hits = {"what": 1, "says": 1, "so that": 1, "entries": 1, "errors": 2}
+    assert {name: number for name, number in count("a.py", text).items() if number} == hits

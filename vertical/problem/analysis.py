@@ -87,6 +87,10 @@ def largest_step(eigenvalue: float, delay: int) -> float:
 
     Raises:
         ValueError: An argument out of range.
+
+    Example:
+        >>> largest_step(4.0, delay=0)
+        0.5
     """
     if not 0.0 < eigenvalue < math.inf:
         raise ValueError(f"the eigenvalue must be > 0 and finite, got {eigenvalue}")
