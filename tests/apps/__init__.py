@@ -1,1 +1,1 @@
-"""Tests of the run config, the command line and what a run leaves."""
+"""Tests of the run config, the command line and a run's files."""

@@ -1,4 +1,4 @@
-"""Models of a user's own, of which the first two cannot be used."""
+"""User-defined models; `failing` and `Replacing` cannot be used."""
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ def failing(shape: tuple[int, ...]) -> nn.Module:
 
 
 class Replacing(nn.Module):
-    """A buffer that every training step replaces."""
+    """A module with a buffer that every training step replaces."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Replacing(nn.Module):
 
 
 class Normed(nn.Module):
-    """A network with buffers, and with a part that is called as a saddle's network is."""
+    """A network with buffers, and with a part that has the name of a saddle network's part."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Networks whose scores are bounded are named once; networks with honest logits never are."""
+"""Warnings about networks with bounded scores: one for each such network, none for networks of unbounded scores."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def warnings_of(model: str, shape: tuple[int, ...], rounds: int = 3) -> list[str]:
-    """The warnings of rounds whose scores lie in [0.4, 0.6]."""
+    """Return the warnings of rounds whose scores lie in [0.4, 0.6]."""
     watch = BoundWatch(FlatModel(build_model(model, shape, seed=0)), shape)
     return [text for text in (watch.take(0.4, 0.6, 100) for _ in range(rounds)) if text]
 

@@ -1,4 +1,4 @@
-"""What `flwr build` sends to every site: all that the apps import, little else; and it can be built again."""
+"""The bundle that `flwr build` sends to every site: all modules that the apps import, little else, and reproducible."""
 
 import ast
 import io
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from flwr.cli.build import build_fab_from_disk
 
-# of Flower's own use of a library
+# Flower's own use of a library raises this warning
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -20,21 +20,21 @@ def bundle() -> zipfile.ZipFile:
     return zipfile.ZipFile(io.BytesIO(build_fab_from_disk(PROJECT)))
 
 
-@pytest.mark.slow  # left to the gate, since an algorithm of one's own may exceed it
+@pytest.mark.slow  # in the gate only, since a user's own algorithm may exceed the limit
 @pytest.mark.gate
 def test_at_most_2_mebibytes_travel_to_every_site() -> None:
     assert len(build_fab_from_disk(PROJECT)) <= 2 * 2**20
 
 
 def names(node: ast.AST) -> list[str]:
-    """The modules that a statement may import."""
+    """Return the modules that a statement may import."""
     if isinstance(node, ast.ImportFrom):
         return [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
     return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
 
 
 def imported(waiting: list[Path]) -> set[str]:
-    """These files of the project, and those that they import at their top or in a function, and so on."""
+    """Return these files of the project, and all project files that they import directly or indirectly."""
     found: set[str] = set()
     while waiting:
         path = waiting.pop()

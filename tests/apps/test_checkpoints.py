@@ -1,4 +1,4 @@
-"""What a resumed run reads back: all of it as it was written, or one error that names the file and what is wrong."""
+"""A resumed run reads its files as they were written, or ends with one error that names the file and the problem."""
 
 import json
 import shutil
@@ -49,7 +49,7 @@ def resumed(run: Path) -> Run:
 
 
 def refusal(run: Path) -> str:
-    """Why a run cannot be resumed; that the attempt leaves it as it was."""
+    """Return why a run cannot be resumed. Assert that the attempt changes no file."""
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     with pytest.raises(RuntimeError) as refused:
         resumed(run)
@@ -63,7 +63,7 @@ def refusal(run: Path) -> str:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    """A directory with one small checkpoint, which tests write over."""
+    """A directory with one small checkpoint, which tests overwrite."""
     path = tmp_path_factory.mktemp("small") / "run"
     directory = RunDirectory.open(parse_run_config({"output-dir": str(path.parent), "run-name": path.name}))
     (path / "metrics.jsonl").touch()
@@ -112,7 +112,7 @@ def test_a_changed_value_is_refused(small: RunDirectory, sound: bytes) -> None:
 
 @given(data=st.data())
 def test_changed_anywhere_it_is_refused_or_the_same(small: RunDirectory, sound: bytes, data: st.DataObject) -> None:
-    """What may change is how the header is written, not what it says."""
+    """A change may alter how the header is written, but not its content."""
     newest(small).write_bytes(sound)
     expected = small.newest_checkpoint()
     changed = bytearray(sound)
@@ -129,13 +129,13 @@ def test_changed_anywhere_it_is_refused_or_the_same(small: RunDirectory, sound: 
 
 
 def sealed_again(path: Path, change: Callable[[dict[str, Any], dict[str, str]], Any]) -> None:
-    """Write a checkpoint with something in it changed, as one who knows how could."""
+    """Write a checkpoint with a change and with valid checksums."""
     arrays, metadata = read_sealed(path, checkpoints.CHECKPOINT_FORMAT, checkpoints.CHECKPOINT_VERSION)
     change(arrays, metadata)
     write_sealed(path, checkpoints.CHECKPOINT_FORMAT, metadata.get("version", ""), arrays, metadata)
 
 
-# what is changed -> what the refusal says
+# change -> parts of the error
 FORGED: dict[str, tuple[Callable[[dict[str, Any], dict[str, str]], Any], str]] = {
     "version": (lambda a, m: m.update(version="1"), "format 'florilegium-checkpoint' of version '1', expected"),
     "another run": (lambda a, m: m.update(run="0" * 32), "of another run: '000"),
@@ -215,12 +215,12 @@ def test_number_types_that_numpy_has_not_are_a_payload_error(dtype: str, tmp_pat
         read_tensors(path)
 
 
-# The other files of a run.
+# The run's other files.
 
 
 @pytest.mark.parametrize("torn", [b'{"round": 4, "au', b'{"round": 4}', b"\xff\xfe"])
 def test_a_torn_last_line_is_cut_off(torn: bytes, copy: Path) -> None:
-    """The server was killed as it wrote a line; the round is made again."""
+    """If the server was killed while it wrote a line, the round runs again."""
     with (copy / "metrics.jsonl").open("ab") as file:
         file.write(torn)
     run = resumed(copy)
@@ -258,7 +258,7 @@ def test_a_run_token_that_is_none_is_refused(token: bytes | None, copy: Path) ->
 
 
 def test_a_config_cut_anywhere_is_refused(copy: Path) -> None:
-    """But where what is left says the same: its last number is 0.0, or 0."""
+    """A cut config is accepted only if it keeps its value: the last number is 0.0, or 0."""
     (copy / "config.toml").rename(copy / "kept.toml")
     told = f"resume: got true, but there is no run in {copy}, allowed: true where there is one; set run-name"
     assert states(refusal(copy), f"{told} (or --out), or leave resume out")
@@ -272,7 +272,7 @@ def test_a_config_cut_anywhere_is_refused(copy: Path) -> None:
             RunDirectory.open(config)
 
 
-# What clients keep on their disks.
+# The clients' states on disk.
 
 
 @pytest.fixture
@@ -348,7 +348,7 @@ def test_a_damaged_client_state_is_named_and_its_site_dropped(copy: Path) -> Non
 
 
 def test_every_memory_has_a_name_of_its_own() -> None:
-    """Else a state of one algorithm could pass for another's of the same fields."""
+    """Otherwise one algorithm could load a state of another algorithm with the same fields."""
     kinds = {row.client.memory for row in ALGORITHMS.values()} - {None}
     assert len({kind.__name__ for kind in kinds if kind is not None}) == len(kinds) >= 4
 

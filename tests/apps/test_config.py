@@ -1,4 +1,4 @@
-"""The run config: its defaults, what it accepts, and what it says about the rest."""
+"""The run config: its defaults, its allowed values, and its errors."""
 
 import math
 import re
@@ -37,7 +37,7 @@ PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 def fields() -> dict[str, Any]:
-    """Every run-config key with its pydantic field."""
+    """Return every run-config key with its pydantic field."""
     common = (RunSettings, TrainingSettings, EvaluationSettings, DataSettings)
     models: list[tuple[str, type[Settings]]] = [("", model) for model in common]
     models += [("synthetic.", SyntheticSettings), ("privacy.", PrivacySettings)]
@@ -86,46 +86,46 @@ def test_the_synthetic_table_belongs_to_its_data_set() -> None:
     written = config.resolve()
     assert written["synthetic"] == {"alpha": 0.0, "beta": 2.5, "samples": 7}
     assert parse_run_config(flatten(tomllib.loads(tomli_w.dumps(written)))) == config
-    # another data set reads it as little as another strategy reads the table fedx
+    # other data sets do not read this table, as other strategies do not read the table fedx
     config = parse_run_config(given)
     assert config == parse_run_config({})
     assert not [key for key in flatten(config.resolve()) if "synthetic" in key]
 
 
-# What it accepts.
+# Allowed values.
 
 
 def bounds_of(key: str) -> dict[str, Any]:
-    """ge, gt, le and lt, those there are."""
+    """Return the field's bounds: ge, gt, le and lt."""
     names = ("ge", "gt", "le", "lt")
     return {name: getattr(one, name) for one in FIELDS[key].metadata for name in names if hasattr(one, name)}
 
 
 def valid(key: str) -> st.SearchStrategy[Any]:
-    """Values that a key allows, from its field's type and bounds."""
+    """Return values that a key allows, from its field's type and bounds."""
     special = {
         "strategy": st.sampled_from(sorted(ALGORITHMS)),
         "dataset": st.sampled_from(["digits", "breast-cancer"]),
         "partition": st.sampled_from(sorted({*PARTITIONS} - {OWN, GIVEN})),
-        "partition-rows": st.just(""),  # of that partition only
-        "strategy-settings": st.just(""),  # of strategies of other packages
+        "partition-rows": st.just(""),  # for this partition only
+        "strategy-settings": st.just(""),  # for strategies of other packages only
         "tracking-uri": st.sampled_from(["", "file:///srv/a", "https://a.b:80/c"]),
-        **dict.fromkeys(("clip-gradient", "weight-decay"), st.just(0.0)),  # not every strategy can have them
-        "local-optimizer": st.just("sgd"),  # likewise
-        "client-weights": st.just("examples"),  # the other word is not for every strategy
-        "select-by": st.just(""),  # needs validation rows, and the next key needs it
+        **dict.fromkeys(("clip-gradient", "weight-decay"), st.just(0.0)),  # not available for every strategy
+        "local-optimizer": st.just("sgd"),  # not available for every strategy
+        "client-weights": st.just("examples"),  # the other value is not available for every strategy
+        "select-by": st.just(""),  # needs validation rows, as the next key does
         "patience": st.just(0),
-        "threshold-at": st.just(""),  # likewise, and not for every strategy, as the next
-        "calibration": st.just("none"),  # likewise
+        "threshold-at": st.just(""),  # needs validation rows; like the next key, not available for every strategy
+        "calibration": st.just("none"),
         "site-metrics": st.just(False),
         "site-metrics-every": st.just(0),  # needs the key above
-        "vfb2.score-run": st.just(""),  # leaves one round only
-        "privacy.secure-sum": st.just(False),  # not every strategy can have sums
-        "privacy.epsilon": st.just(0.0),  # nor a budget
+        "vfb2.score-run": st.just(""),  # allows one round only
+        "privacy.secure-sum": st.just(False),  # not available for every strategy
+        "privacy.epsilon": st.just(0.0),  # not available for every strategy
         "fedx.bins": st.integers(2, 2**16),
         "model": st.sampled_from([*sorted(MODELS), "package.module:factory"]),
         "loss": st.just("auto"),
-        # these bound each other: coda needs all clients, eta * beta and eta * alpha are at most 1
+        # these keys limit each other: coda needs all clients; eta * beta and eta * alpha are at most 1
         "fraction-train": st.sampled_from([1.0]),
         "sgdam.eta": st.floats(0.1, 0.3),
         "sgdam.beta-x": st.floats(0.1, 3.3),
@@ -134,7 +134,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         **{f"scgdam.{key}": st.floats(0.1, 3.3) for key in ("beta-x", "beta-y", "alpha")},
         "fedsgda.rho": st.one_of(st.just("auto"), st.floats(0, 1, exclude_max=True)),
         "fedsgda.large-batch": st.one_of(st.just("auto"), st.integers(1, 10**6)),
-        # of tables only, as the next two
+        # this and the next two lines are for tables only
         **dict.fromkeys(
             ("label-column", "feature-columns", "site-column", "group-column", "drop-columns", "missing-values"),
             st.just(""),
@@ -145,13 +145,13 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "bins": st.just(10),
         "pixel-bits": st.just(0),
         "lr-decay-at": st.sampled_from(["", "0.5", "0.5,0.75", " 0.1 , 0.9 ,"]),
-        # a box needs a bound, and these together leave something between them
+        # a box needs a bound; the interval between these two bounds is never empty
         "composite.penalty": st.sampled_from(sorted(set(PENALTIES) - {"box"})),
         "composite.lower": st.one_of(st.just("none"), st.floats(-1e6, 0)),
         "composite.upper": st.one_of(st.just("none"), st.floats(0, 1e6)),
         "composite.strong-convexity": st.one_of(st.just("auto"), st.floats(0, 1e6)),
         "vfb2.intercept": st.sampled_from(["auto", True, False]),
-        "vfb2.embedding": st.just(0),  # a network needs vfb2-sgd and more, and softmax a network
+        "vfb2.embedding": st.just(0),  # a network needs vfb2-sgd and other keys, and softmax needs a network
         "vfb2.problem": st.sampled_from(PROBLEMS),
         "vfb2.penalty": st.sampled_from(["none", "l1", "group-lasso"]),
         "vfb2.groups": st.sampled_from(["columns", "party"]),
@@ -178,7 +178,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
 
 
 def fitting(values: dict[str, Scalar]) -> dict[str, Scalar]:
-    """Without what a data set, or a strategy whose clients hold columns, refuses."""
+    """Remove the values that a data set refuses, or that a strategy refuses whose clients have columns."""
     if values.get("partition") == "natural":
         values = {**values, "dataset": "heart-disease", "data-dir": "data"}
     if ALGORITHMS[str(values.get("strategy", "fedx2"))].strategy.shares_model:
@@ -222,11 +222,11 @@ def test_auto_is_the_strategys_own_loss(strategy: str) -> None:
     assert config.training.loss in ALGORITHMS[strategy].losses
 
 
-# What it refuses: the message names the key, the value and what is allowed.
+# Refused values: the message names the key, the value and the allowed values.
 
 
 def wrong(key: str) -> list[Scalar]:
-    """Values of another type than the key's, and beyond its bounds."""
+    """Return values of another type than the key's, and values beyond its bounds."""
     kind, bounds = FIELDS[key].annotation, bounds_of(key)
     beyond = [bounds[name] for name in ("gt", "lt") if name in bounds]
     beyond += [bounds[name] + step for name, step in (("ge", -1), ("le", 1)) if name in bounds]

@@ -1,4 +1,4 @@
-"""The files of deploy/ for containers, Kubernetes and systemd: their flags, files and variables are those there are."""
+"""The files of deploy/ for containers, Kubernetes and systemd use existing flags, files and variables only."""
 
 import json
 import re
@@ -25,7 +25,7 @@ VARIABLE = re.compile(r"\$\{(\w+)[^}]*\}")
 
 @pytest.fixture(scope="module")
 def flags() -> dict[str, set[str]]:
-    """The options of Flower's commands."""
+    """Return the options of Flower's commands."""
     known = {}
     for command in ("flower-superlink", "flower-supernode", "flwr run", "flwr log", "flwr list"):
         program, *words = command.split()
@@ -37,7 +37,7 @@ def flags() -> dict[str, set[str]]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The files that the scripts make, for one site called SITE."""
+    """The files that the scripts create for a site called SITE."""
     folder = tmp_path_factory.mktemp("made")
     subprocess.run([DEPLOY / "certificates.sh", "tls", "superlink.example.org"], cwd=folder, check=True)
     subprocess.run([DEPLOY / "node-key.sh", "keys", "SITE"], cwd=folder, check=True)
@@ -54,19 +54,19 @@ def services(name: str) -> dict[str, Any]:
 
 
 def manifests(name: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """A file's objects by kind and name."""
+    """Return a file's objects by kind and name."""
     objects = yaml.safe_load_all((DEPLOY / "kubernetes" / name).read_text("utf-8"))
     return {(each["kind"], each["metadata"]["name"]): each for each in objects}
 
 
 def workload(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The specs of a file's StatefulSet or Job, and of its pod."""
+    """Return the specs of a file's StatefulSet or Job, and of its pod."""
     (spec,) = [each["spec"] for each in manifests(name).values() if "template" in each.get("spec", {})]
     return spec, spec["template"]["spec"]
 
 
 def secrets() -> dict[str, dict[str, str]]:
-    """The files that the page's commands put into each Secret, by their names there."""
+    """Return the files that the page's commands put into each Secret, by their names in the Secret."""
     page = (PROJECT / "docs" / "kubernetes.md").read_text("utf-8")
     kept: dict[str, dict[str, str]] = {}
     for secret, options in re.findall(r"kubectl create secret generic (\w+) (.+)", page):
@@ -77,7 +77,7 @@ def secrets() -> dict[str, dict[str, str]]:
 
 
 def unit(name: str) -> list[tuple[str, str, str]]:
-    """(section, key, value) of every line, continued lines joined."""
+    """Return (section, key, value) of every line, after joining continued lines."""
     entries, section = [], ""
     for line in (DEPLOY / name).read_text("utf-8").replace("\\\n", " ").splitlines():
         if line.startswith("["):
@@ -89,7 +89,7 @@ def unit(name: str) -> list[tuple[str, str, str]]:
 
 
 def command(name: str) -> list[str]:
-    """What a unit starts."""
+    """Return the command that a unit starts."""
     (start,) = [value for _, key, value in unit(name) if key == "ExecStart"]
     return shlex.split(start)
 
@@ -146,7 +146,7 @@ def test_the_image_has_the_whole_project_and_the_flower_it_needs() -> None:
 
 
 def test_the_image_s_packages_are_locked_by_hashes() -> None:
-    """Both files pin all that the project, its build and the image's Flower need, as constraints.txt does."""
+    """Both files pin all packages of the project, its build and the image's Flower, as constraints.txt does."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))
     locked: dict[str, Requirement] = {}
     for name in ("requirements.lock", "torch.lock"):

@@ -1,4 +1,4 @@
-"""What the doctor says of good and of bad prerequisites."""
+"""The doctor's findings for good and for bad prerequisites."""
 
 import contextlib
 import os
@@ -38,7 +38,7 @@ def script(name: str, folder: Path, *arguments: str, code: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """tls/ with a SuperLink's files, other/ with another authority's, keys/ with one of a site."""
+    """A folder with a SuperLink's files in tls/, another authority's in other/, and a site's keys in keys/."""
     path = tmp_path_factory.mktemp("deploy")
     script("certificates.sh", path, "tls", "localhost", "127.0.0.1", "::1")
     script("certificates.sh", path, "other", "localhost")
@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def told(*arguments: str, code: int = 0) -> list[str]:
-    """The lines of a command that ends with a code."""
+    """Return the lines of a command that exits with this code."""
     result = CliRunner().invoke(cli, list(arguments))
     assert result.exit_code == code, result.output
     return result.output.splitlines()
@@ -149,12 +149,12 @@ def test_keys(folder: Path, tmp_path: Path) -> None:
         node_key(tmp_path / "other")
 
 
-# The way to a SuperLink.
+# The connection to a SuperLink.
 
 
 @contextlib.contextmanager
 def listening(folder: Path | None) -> Iterator[str]:
-    """A server with the SuperLink's certificate, or one that says nothing and hangs up."""
+    """Serve with the SuperLink's certificate; without a folder, accept the connection and hang up."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

@@ -36,7 +36,7 @@ RUNS: list[Any] = [
 
 @pytest.fixture
 def warnings_of_runs() -> Iterator[list[logging.LogRecord]]:
-    """The records of level WARNING and above that any module logs."""
+    """The records of level WARNING and above of all modules."""
     records = list[logging.LogRecord]()
 
     class Collector(logging.Handler):

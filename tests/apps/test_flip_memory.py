@@ -1,4 +1,4 @@
-"""Label flips that are kept: many runs tell no more of a label than one."""
+"""Stored label flips: many runs reveal no more about a label than one run."""
 
 import logging
 from itertools import permutations
@@ -26,12 +26,12 @@ MARKS = [f"row {number}" for number in range(ROWS)]
 
 @pytest.fixture
 def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system's generator, the same in every run of a test that counts."""
+    """Replace the system's generator by a seeded one, so the counts of a test are reproducible."""
     monkeypatch.setattr("os.urandom", np.random.default_rng(0).bytes)
 
 
 def right(epsilon: float) -> float:
-    """How often a label is told rightly."""
+    """Return the probability that a label is reported correctly."""
     return 1 / (1 + float(np.exp(-epsilon)))
 
 
@@ -40,12 +40,12 @@ def near(rate: float, expected: float, rows: int = ROWS) -> bool:
 
 
 def majority(flips: list[Any]) -> float:
-    """How often the majority of some runs is right."""
+    """Return how often the majority of some runs is right."""
     return float((np.mean(flips, axis=0) < 0.5).mean())
 
 
 def test_the_majority_of_25_runs_knows_what_one_run_tells(tmp_path: Path, seeded: None) -> None:
-    """Each in another process and with the rows in another order; drawn anew each time they give nearly all away."""
+    """Each run has its own process and order of rows; flips drawn again each time would reveal nearly all labels."""
     found = []
     for run in range(RUNS):
         order = np.random.default_rng(run).permutation(ROWS)
@@ -58,7 +58,7 @@ def test_the_majority_of_25_runs_knows_what_one_run_tells(tmp_path: Path, seeded
 
 @pytest.mark.parametrize("order", list(permutations((0.5, 1.0, 2.0))))
 def test_in_whatever_order_each_epsilon_has_its_rate(order: tuple[float, ...], tmp_path: Path, seeded: None) -> None:
-    """And given the flips of a larger epsilon those of a smaller one say nothing more."""
+    """Given the flips for a larger epsilon, the flips for a smaller epsilon reveal nothing more."""
     flips = {epsilon: FlipMemory(tmp_path).recall(MARKS, epsilon)[0] for epsilon in order}
     for epsilon, kept in flips.items():
         assert near(1 - kept.mean(), right(epsilon))
@@ -67,7 +67,7 @@ def test_in_whatever_order_each_epsilon_has_its_rate(order: tuple[float, ...], t
         for value in (False, True):
             rows = flips[larger] == value
             assert near(np.mean(flips[smaller][rows] != value), changed, int(rows.sum()))
-    assert FlipMemory(tmp_path).recall(MARKS[:1], 0.5)[2] == 2.0  # what all of them have spent together
+    assert FlipMemory(tmp_path).recall(MARKS[:1], 0.5)[2] == 2.0  # the epsilon that all runs have spent together
 
 
 def test_flips_of_another_reporter_are_kept_beside_ones_own(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_nothing_kept_names_a_row(tmp_path: Path) -> None:
 
 
 def test_a_mark_is_of_a_row_and_what_its_label_says(tmp_path: Path) -> None:
-    """Whichever of two classes is the positive one; not of another label, nor of another question to three classes."""
+    """The mark does not depend on which class is positive, but on the label, and with three classes on the question."""
 
     def marks(labels: str, positive: str) -> dict[str, str]:
         frame = pd.DataFrame({"id": list("abcdefgh"), "x": range(8), "label": list(labels)})
@@ -116,7 +116,7 @@ def held_flips(grid: Any) -> list[np.ndarray | None]:
 
 
 def test_a_party_flips_the_same_labels_in_every_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Also where another party reports; without a folder for its state it says what another run costs."""
+    """The reporting party has no influence. Without a state folder, the party warns that each run draws again."""
     nodes, _ = own_files(tmp_path, [EVERYBODY] * 3)
     config: dict[str, Scalar] = {**CSV, "vfb2.active-parties": 2, "vfb2.label-epsilon": 1.0, "num-server-rounds": 1}
     kept = [{**node, "state-dir": str(tmp_path / f"state-{party}")} for party, node in enumerate(nodes)]
@@ -140,7 +140,7 @@ def test_a_party_flips_the_same_labels_in_every_run(tmp_path: Path, caplog: pyte
 
 @pytest.mark.parametrize("party", [0, 1])
 def test_another_id_column_does_not_draw_the_flips_again(party: int, tmp_path: Path) -> None:
-    """Neither of the party that draws them nor of another label holder."""
+    """This applies to the party that draws the flips, and to another label holder."""
     nodes, _ = own_files(tmp_path, [EVERYBODY] * 3)
     for node in nodes:
         frame = pd.read_csv(str(node["data-path"]))

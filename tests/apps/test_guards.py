@@ -35,7 +35,7 @@ BUDGET: dict[str, Scalar] = {**SMALL, "strategy": "local-sgd", "privacy.epsilon"
 
 
 class Asked:
-    """Makes the work of a site of a finished run for further messages."""
+    """A site of a finished run; calling it returns the work for a further message."""
 
     def __init__(self, path: Path, config: dict[str, Scalar]) -> None:
         _, self.grid = federate(path, config)
@@ -60,7 +60,7 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Asked:
 
 
 class Watched(SiteGuard):
-    """A guard that notes when a message comes in and when an answer goes out, and may refuse either.
+    """A guard that notes each incoming message and each outgoing answer, and may refuse either.
 
     Args:
         name: The name in the notes.
@@ -84,7 +84,7 @@ class Watched(SiteGuard):
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, notes: list[str], refusing: int = -1, way: str = "") -> None:
-    """Surround each guard by one that takes notes; one of these refuses."""
+    """Surround each guard by a guard that takes notes; the guard at ``refusing`` refuses."""
     guards: list[SiteGuard] = []
     for place, guard in enumerate(chain.GUARDS):
         guards += [guard, Watched(ORDER[place], notes, way if place == refusing else "")]
@@ -101,7 +101,7 @@ def answer_at_once(notes: list[str]) -> Proceed:
 
 
 def test_the_order_of_the_guards() -> None:
-    """Each place has its reason, beside `chain.GUARDS`."""
+    """`chain.GUARDS` explains each position."""
     assert [type(guard).__name__ for guard in chain.GUARDS] == ORDER
 
 
@@ -169,7 +169,7 @@ def test_a_refused_message_spends_no_budget(tmp_path: Path) -> None:
 
 
 def test_a_feigned_sum_is_refused(ask: Asked) -> None:
-    """A site adds less noise to a histogram that is a term of a sum."""
+    """A site would add less noise to a histogram that is a term of a sum."""
     with pytest.raises(ValueError, match="a term of a sum, in a run with privacy.secure-sum=false"):
         chain.run(ask("train", present=True), answer_at_once([]))
 

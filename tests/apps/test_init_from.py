@@ -18,7 +18,7 @@ from tests.battery.federation import Run, federate, flat_config
 from tests.refusals import refuses
 
 NORMED = "tests.apps.own_models:Normed"
-# strategies and their metrics that a model alone decides, whatever the loss
+# metrics that depend on the model only, not on the loss
 METRICS = ("auc", "average_precision", "accuracy")
 KEYS: dict[str, Scalar] = {"dataset": "breast-cancer", "num-server-rounds": 2}
 
@@ -33,7 +33,7 @@ def run(folder: Path, **keys: Any) -> Run:
     [("local-sgd", "local-sgd"), ("local-sgd", "coda"), ("coda", "fedx1"), ("local-scgdam", "local-scgdam")],
 )
 def test_round_0_of_the_second_run_is_the_end_of_the_first(tmp_path: Path, model: str, first: str, second: str) -> None:
-    """The scalars of a saddle start at zero where the file has none, and are left out where the loss has none."""
+    """The saddle's scalars start at zero if the file lacks them, and are left out if the loss has none."""
     one = run(tmp_path / "one", strategy=first, model=model)
     start = str(one.path / "model.safetensors")
     other = run(tmp_path / "other", strategy=second, model=model, init_from=start, num_server_rounds=1)
@@ -44,7 +44,7 @@ def test_round_0_of_the_second_run_is_the_end_of_the_first(tmp_path: Path, model
 
 def test_a_file_has_the_module_s_own_names(tmp_path: Path) -> None:
     written = load_file(run(tmp_path / "run", strategy="local-sgd", model=NORMED).path / "model.safetensors")
-    build_model(NORMED, (30,), 0).load_state_dict(written)  # strict: every name is there
+    build_model(NORMED, (30,), 0).load_state_dict(written)  # strict: every name must exist
 
 
 def test_a_minimax_problem_starts_at_its_variables(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which label is positive: in the log, in `check`, in `evaluate` and in `predict`; and labels in two spellings."""
+"""The positive label in the log, in `check`, in `evaluate` and in `predict`; labels with two spellings."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A party counts over all runs how many numbers of every row its peers could have computed."""
+"""A party counts, over all runs, how many numbers of every row its peers could have computed."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.refusals import refuses
 from vertical.policy import PolicyError
 
 IDS = [f"row-{number:03}" for number in range(60)]
-# two looks: at an epoch, and at its evaluation
+# two looks: one for an epoch, one for its evaluation
 SHORT: dict[str, Scalar] = {**CSV, "num-server-rounds": 1}
 
 
@@ -57,11 +57,11 @@ def test_a_limit_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
 
 def test_a_segment_is_refused_even_if_the_server_leaves_out_the_handshake(tmp_path: Path) -> None:
     plan = replace(make_case().plan, segment=1)
-    for run in range(2):  # of another number, or a resumed one
+    for run in range(2):  # with another number, or resumed
         LookLedger(tmp_path, 0, run, 7).spend(plan, 10, None)
     with refuses(PolicyError, "^most-looks: got 3 further looks at every row after 6"):
         LookLedger(tmp_path, 0, 0, 7).spend(plan, 10, None)
-    assert LookLedger(tmp_path, 1, 0, 7).spend(plan, 10, None) == 3  # another party in the folder
+    assert LookLedger(tmp_path, 1, 0, 7).spend(plan, 10, None) == 3  # another party with the same folder
 
 
 def test_a_block_that_scores_counts_once(tmp_path: Path) -> None:

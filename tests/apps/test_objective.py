@@ -1,4 +1,4 @@
-"""What a composite run is evaluated by: objective, stationarity, distance to the optimum, its support; its refusals."""
+"""The evaluation of a composite run: objective, stationarity, distance to the optimum, support; wrong settings."""
 
 import json
 import math
@@ -33,7 +33,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def data(tmp_path: Path) -> dict[str, Scalar]:
-    """Eleven rows, the sites' in their order: four, four and three."""
+    """Eleven rows in the order of the sites: four, four and three."""
     rng = np.random.default_rng(13)
     features = rng.normal(size=(ROWS, DIM))
     return save_npz(tmp_path / "data.npz", features, (features @ [1.5, 0.2, -1.0, 0.0] > 0.2).astype(int))
@@ -54,14 +54,14 @@ class Evaluated:
         return self.evaluator([x.astype(self.config.training.dtype)])
 
     def problem(self) -> Smooth:
-        """Of the linear model."""
+        """Return the problem of the linear model."""
         rows = [np.column_stack([A, np.ones(len(A))]) for A in self.features]
         loss = "squared" if self.config.training.loss == "squared-error" else "logistic"
         return Spared(rows, self.labels, self.config.family.ridge, loss)
 
 
 class Spared(Smooth):
-    """f whose ridge term spares the last coordinate, the bias."""
+    """f whose ridge term omits the last coordinate, the bias."""
 
     def gradient(self, i: int, x: np.ndarray, rows: Any = None) -> np.ndarray:
         gradient = super().gradient(i, x, rows)
@@ -74,7 +74,7 @@ def on_weights(prox: Prox) -> Prox:
 
 
 def written_out(one: Evaluated, x: np.ndarray) -> float:
-    """f of the linear model, without its ridge: the mean over all samples, or the plain mean over the sites."""
+    """Return the linear model's f without its ridge: the mean over all samples, or the plain mean over the sites."""
     means = []
     for A, b in zip(one.features, one.labels, strict=True):
         scores = A @ x[:-1] + x[-1]

@@ -1,4 +1,4 @@
-"""Runs whose sites read files of their own: training, evaluation by the sites, and what is refused before round 1."""
+"""Runs whose sites read their own files: training, evaluation by the sites, and errors before round 1."""
 
 import json
 import math
@@ -26,12 +26,12 @@ from tests.refusals import refuses, states
 
 SITES = 3
 CSV: dict[str, Scalar] = {"dataset": "csv", "partition": "own", "label-column": "ill", "positive-label": "yes"}
-# of all that is in the files, in an order of their own; "name" is left out
+# not in the files' order, and without the column "name"
 COLUMNS = "weight,sex[f|m],age"
 
 
 def files(folder: Path, tables: Sequence[pd.DataFrame]) -> list[dict[str, Scalar]]:
-    """The node configs of sites that hold some tables, too small for the default least cell."""
+    """Write the tables of some sites, too small for the default least cell, and return the node configs."""
     paths = [folder / f"site-{place}.csv" for place in range(len(tables))]
     for path, table in zip(paths, tables, strict=True):
         table.to_csv(path, index=False)
@@ -42,7 +42,7 @@ ROUGH: dict[str, Scalar] = {"missing": "indicator", "missing-values": "-9"}
 
 
 def with_gaps(table: pd.DataFrame) -> pd.DataFrame:
-    """The same with gaps, and a number for a truth and a date."""
+    """Add gaps, a number as a truth value, and a date to a table."""
     place = np.arange(len(table))
     return table.assign(
         age=table["age"].where(place % 7 != 2),
@@ -68,7 +68,7 @@ def play(
 
 
 def refused(path: Path, nodes: Sequence[Mapping[str, Scalar]], config: Mapping[str, Scalar] = {}) -> str:
-    """Why a run ended before its first round."""
+    """Return why a run ended before its first round."""
     with pytest.raises(RuntimeError):
         play(path, nodes, config)
     assert not (path / "metrics.jsonl").exists()
@@ -77,7 +77,7 @@ def refused(path: Path, nodes: Sequence[Mapping[str, Scalar]], config: Mapping[s
 
 
 def rows_and_scores(run: Run, nodes: Sequence[Mapping[str, Scalar]]) -> tuple[np.ndarray, np.ndarray]:
-    """(n,) labels and scores of all held-out rows under a run's model, the rows scaled by all sites' training rows."""
+    """Return (n,) labels and scores of all held-out rows under a run's model, scaled by all sites' training rows."""
     config = parse_run_config({**CSV, "feature-columns": COLUMNS, "model": "linear"})
     sites = [own_rows(config, node, place) for place, node in enumerate(nodes)]
     training = np.concatenate([rows.features[rows.train_rows] for rows in sites])
@@ -104,7 +104,7 @@ def test_every_algorithm_trains_on_own_files(strategy: str, nodes: list[dict[str
     assert run.result["metrics"]["auc"] > 0.5
     assert run.model["output.weight"].shape == (1, 4)
     phases = [exchange.phase for exchange in grid.exchanges]
-    # rounds 0 to 3, and a second view of some models from round 1 on
+    # rounds 0 to 3, and from round 1 on a second view of some models
     evaluations = 4 + 3 * any(name.startswith("auc_") for name in run.lines[3])
     assert evaluations * SITES <= phases.count(SCORE_COUNTS) <= EXCHANGES * evaluations * SITES
 
@@ -116,7 +116,7 @@ def test_every_algorithm_trains_on_own_files(strategy: str, nodes: list[dict[str
 def test_own_files_are_trained_with_as_one_table_in_parts(
     strategy: str, keys: dict[str, Scalar], tmp_path: Path
 ) -> None:
-    """The same rows as a data set whose consecutive thirds the clients get, tested on the same file."""
+    """A data set whose consecutive thirds the clients get, tested on the same file, gives the same model."""
     change = with_gaps if keys else lambda table: table
     tables, test = [change(patients(60, place)) for place in range(SITES)], change(patients(50, 9))
     nodes = files(tmp_path, tables)
@@ -138,7 +138,7 @@ def test_own_files_are_trained_with_as_one_table_in_parts(
 @pytest.mark.parametrize("scale", ["standard", "log", "quantile", "bins", "none"])
 @pytest.mark.parametrize("missing", ["error", "median", "indicator"])
 def test_a_run_leaves_what_scores_new_rows(pooled: bool, scale: str, missing: str, tmp_path: Path) -> None:
-    """The raw rows of the test file, by columns.json and the model file alone, have the run's own AUC."""
+    """The raw rows of the test file, scored with columns.json and the model file alone, have the run's AUC."""
     change = (lambda table: table) if missing == "error" else with_gaps
     tables, test = [change(patients(60, place)) for place in range(SITES)], change(patients(50, 9))
     nodes = files(tmp_path, tables)
@@ -196,7 +196,7 @@ def test_scales_travel_with_every_message_and_are_counted(nodes: list[dict[str, 
     assert all(SCALING in exchange.message.content for exchange in grid.exchanges)
     # round 1: 3 clients, 4 weights and a bias in float32, means and deviations of 4 columns in float64
     assert run.lines[1]["bytes_down"] == SITES * (5 * 4 + 2 * 4 * 8)
-    # round 3 evaluates too: in each exchange the model and the scales, after the first the edges of the bins
+    # round 3 evaluates too: each exchange sends the model and the scales, later exchanges also the edges of the bins
     asked = sum(exchange.phase == SCORE_COUNTS and exchange.server_round == 3 for exchange in grid.exchanges)
     assert asked > SITES
     edges = (asked - SITES) * 4 * (BINS - 1)
@@ -289,7 +289,7 @@ def test_held_out_rows_of_one_class_end_the_run(tmp_path: Path) -> None:
         play(tmp_path / "run", nodes, {"strategy": "local-sgd"})
 
 
-# What is refused before round 1.
+# Errors before round 1.
 
 
 def test_labels_written_otherwise_at_one_site(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
@@ -320,7 +320,7 @@ def test_a_test_file_that_does_not_fit(
 
 
 def test_each_site_has_its_own_form_of_csv(tmp_path: Path, nodes: list[dict[str, Scalar]]) -> None:
-    """A run on files with semicolons, with decimal commas and in MacRoman is the run on the plain files."""
+    """Semicolons, decimal commas and MacRoman do not change the run."""
     plain, _ = play(tmp_path / "plain", nodes)
     marks = [(";", ",", "utf-16"), ("^", ".", "utf-8"), ("\t", ".", "mac-roman")]
     keys: list[dict[str, Scalar]] = [{}, {"separator": "^"}, {"separator": "tab", "encoding": "mac-roman"}]
@@ -329,7 +329,7 @@ def test_each_site_has_its_own_form_of_csv(tmp_path: Path, nodes: list[dict[str,
             str(node["data-path"]), index=False, sep=separator, decimal=decimal, encoding=encoding
         )
     told = [node | own for node, own in zip(nodes, keys, strict=True)]
-    # the run's separator applies to sites without one
+    # the run's separator applies to sites without a separator
     again, _ = play(tmp_path / "again", told, {"separator": "semicolon"})
     assert again.untimed == plain.untimed
     with refuses(ConfigError, "separator: got a run with separator='bar', allowed: 'auto', since this site"):

@@ -1,4 +1,4 @@
-"""What the owner of a site's own file decides: how it is read, what errors say, and how much is told of it."""
+"""The settings of a data owner: how the site's file is read, the content of errors, and the limits on disclosure."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -27,13 +27,13 @@ from tests.battery.federation import Wiretap, federate, flat_config, patients
 from tests.refusals import refuses, spell, states
 
 KEYS: dict[str, Scalar] = {**CSV, "strategy": "local-sgd", "feature-columns": COLUMNS}
-# all that KEYS says of how a file is read
+# all keys of KEYS that determine how a file is read
 AGREED: dict[str, Scalar] = {key: value for key, value in KEYS.items() if key not in ("strategy", "partition")}
 OWNER: dict[str, Scalar] = {**AGREED, "split-seed": 5}
 
 
 def shake_hands(node: Mapping[str, Scalar], config: Mapping[str, Scalar] = KEYS) -> ConfigRecord | str:
-    """What a node answers to the handshake: its report, or why it refuses."""
+    """Return a node's report in the handshake, or why it refuses."""
     grid = InProcessGrid(client_app, 1, flat_config(Path("run"), config), [node])
     with task_identity():
         asked = Message(content(config=ConfigRecord({ROUND: 0})), FIRST_NODE_ID, MessageType.QUERY)
@@ -187,7 +187,7 @@ def test_errors_of_training_and_evaluation_are_withheld_too(tmp_path: Path) -> N
 
 
 def sites(folder: Path, **keys: Scalar) -> list[dict[str, Scalar]]:
-    """Three sites with files and a ``state-dir`` each."""
+    """Return the node configs of three sites, each with files and a ``state-dir``."""
     found = files(folder, [patients(60, place) for place in range(3)])
     return [
         {**node, "state-dir": str(folder / f"state-{place}"), "verbose-errors": False, **keys}
@@ -215,13 +215,13 @@ def test_a_site_counts_answers_of_a_file_over_all_runs(tmp_path: Path) -> None:
 
 
 def forget(grid: Wiretap) -> None:
-    """What a SuperNode's restart does to what is in its memory."""
+    """Clear the nodes' memory, as a restart of their SuperNodes does."""
     for context in grid._contexts.values():
         context.state = RecordDict()
 
 
 def again(grid: Wiretap, asked: Message, records: RecordDict | None = None) -> str:
-    """Why a node does not answer a message again, or one with other records; "" if it does."""
+    """Return why a node does not answer a message again, or with other records; "" if it answers."""
     with task_identity():
         message = Message(records or asked.content, asked.metadata.dst_node_id, asked.metadata.message_type)
         (reply,) = grid.send_and_receive([message])
@@ -246,7 +246,7 @@ def test_a_restarted_site_joins_no_second_sum_for_a_round(kept: bool, tmp_path: 
 
 @pytest.mark.parametrize("phase", ["", "its own exchange"])
 def test_a_second_sum_for_a_step_is_refused_whatever_it_is_called(phase: str, tmp_path: Path) -> None:
-    """Without a client it would give, with the first one, that client's values."""
+    """A second sum without a client would, together with the first sum, reveal that client's values."""
     keys: dict[str, Scalar] = {"strategy": "local-sgd", "privacy.secure-sum": True, "num-server-rounds": 2}
     _, grid = federate(tmp_path / "run", keys)
     last = grid.exchanges[-1].message
@@ -283,7 +283,7 @@ def test_three_runs_of_a_third_are_a_whole(tmp_path: Path) -> None:
 
 
 def test_sites_may_share_a_folder_and_a_context_may_be_an_earlier_runs(tmp_path: Path) -> None:
-    """Each has records of its own in it; Flower hands the context of a run on to the next one of a series."""
+    """Each site has separate records in the folder; Flower passes a run's context on to the next run of a series."""
     nodes = [{**node, "state-dir": str(tmp_path / "state")} for node in sites(tmp_path)]
     keys: dict[str, Scalar] = {**KEYS, "num-server-rounds": 2, "privacy.epsilon": 1.0, "privacy.delta": 1e-3}
     run, _ = federate(tmp_path / "epsilon", keys, nodes=nodes)

@@ -1,4 +1,4 @@
-"""The log of a party's owner: every message leaves a line, and no line a row."""
+"""The audit log of a party's owner: one line for every message, and no row in any line."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def test_every_message_leaves_a_line(tmp_path: Path) -> None:
         expected = {**common, **segment}
         assert {name: line.get(name) for name in expected} == expected
         assert line["bytes-to-peers"] > 0
-    # what left is what the server got
+    # the log lists the same payload fields that the server received
     sent = [payloads_of("vfb2-sgd", exchange)[1] for exchange in tap.exchanges if exchange.partition == 0]
     fields = [{name: value.nbytes for name, value in payload.arrays().items()} for payload in sent if payload]
     assert [line["to-server"] for line in told[1:]] == [{"num-examples": 8, **one} for one in fields]
@@ -98,7 +98,7 @@ def test_a_log_that_cannot_be_written_ends_the_run_before_it_begins(log: str, to
 
 
 def test_flips_that_nobody_keeps_add_up(tmp_path: Path) -> None:
-    """Of one file; another's count for themselves."""
+    """Each file has its own budget."""
     nodes, _ = own_files(tmp_path, [EVERYBODY] * 3)
     log = tmp_path / "audit.jsonl"
     nodes[0]["audit-log"] = str(log)

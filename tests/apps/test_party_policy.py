@@ -1,4 +1,4 @@
-"""Runs that a party refuses: in words, before it has opened its file."""
+"""Runs that a party refuses, with a reason, before it opens its file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +24,7 @@ from vertical.transport.identity import Identity, fingerprint
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files of parties that have been read."""
+    """Return the names of the parties' files that have been read."""
     names: list[str] = []
     read = party_table.read_table
     monkeypatch.setattr(party_table, "read_table", lambda path, *form: (names.append(path.name), read(path, *form))[1])
@@ -60,7 +60,7 @@ def test_the_handshake_refuses_by_the_run_config(
 
 
 def test_a_stranger_is_refused_and_members_are_not(tmp_path: Path, opened: list[str]) -> None:
-    """By the one party that pins; the others open their files, and a party is not asked twice."""
+    """Only the pinning party refuses; the other parties open their files, and no party is asked twice."""
     nodes, _ = own_files(tmp_path, [EVERYBODY] * 3)
     members = identified(tmp_path, nodes)
     run, _ = play(tmp_path / "run", CSV, members)

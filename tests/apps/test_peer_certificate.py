@@ -1,4 +1,4 @@
-"""deploy/peer-certificate.sh: companies with separate authorities meet, and no other company joins them."""
+"""deploy/peer-certificate.sh: companies with separate authorities connect, and other companies cannot join them."""
 
 import asyncio
 import shutil
@@ -24,7 +24,7 @@ COMPANIES = ("bank", "retailer", "phone")
 
 
 def script(folder: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
-    """Standard output and standard error of the script."""
+    """Return the standard output and standard error of the script."""
     done = subprocess.run([SCRIPT, *arguments], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     return done.stdout, done.stderr
@@ -36,7 +36,7 @@ def authority(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for each company, and one of a stranger, with the party's settings."""
+    """Make a folder for each company and for a stranger, with the party's settings."""
     folder = tmp_path_factory.mktemp("companies")
     for name in (*COMPANIES, "stranger"):
         script(folder, name, name)

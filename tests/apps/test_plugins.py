@@ -63,7 +63,7 @@ SMALL: dict[str, Scalar] = {"model": "linear", "num-server-rounds": 2, "local-st
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder in which a package is installed."""
+    """Return the folder of an installed package."""
     folder = tmp_path / "installed"
     (folder / "halfway_package").mkdir(parents=True)
     (folder / "halfway_package" / "__init__.py").write_text(PACKAGE)
@@ -76,7 +76,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def register(folder: Path, name: str, points: str) -> None:
-    """Write what an installation writes beside a package."""
+    """Write the metadata that an installation adds to a package."""
     place = folder / f"{name.replace('-', '_')}-1.2.dist-info"
     place.mkdir()
     (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
@@ -84,7 +84,7 @@ def register(folder: Path, name: str, points: str) -> None:
 
 
 def check_runs(engine: Engine, tmp_path: Path) -> None:
-    """By name and by path it is the same, and with a share of 1 local SGD."""
+    """A strategy gives the same run by name and by path, and with share 1 the run of local SGD."""
     blobs: dict[str, Scalar] = {**SMALL, "dataset": "blobs"}
     named = engine.run(tmp_path / "named", {**blobs, "strategy": "halfway", "strategy-settings": "share=1"}, 3)
     path: dict[str, Scalar] = {"strategy": "halfway_package:ROW", "dataset": "halfway_package.data:blobs"}
@@ -101,7 +101,7 @@ def check_runs(engine: Engine, tmp_path: Path) -> None:
 
 def test_a_package_s_strategy_and_data_run_by_name_and_by_path(package: Path, tmp_path: Path) -> None:
     check_runs(InProcess(), tmp_path)
-    # its own default is not told as a difference, and a resumed run finds the same settings
+    # its own default is not reported as a difference, and a resumed run has the same settings
     departures = read_run(tmp_path / "half").departures
     assert "model" in departures
     assert "halfway.share" not in departures
@@ -127,7 +127,7 @@ def test_list_says_where_they_come_from(package: Path, command: Line) -> None:
     assert mine.split(maxsplit=1)[1] == "half of the way [halfway-package 1.2]"
     assert "cannot be used: 'halfway_package:NONE': module 'halfway_package' has no attribute" in broken
     assert data.split(maxsplit=1)[1] == "halfway_package.data:blobs [halfway-package 1.2]"
-    assert len([line for line in lines if line.split()[:1] == ["fedx2"]]) == 1  # the project's own name stays its own
+    assert len([line for line in lines if line.split()[:1] == ["fedx2"]]) == 1  # the project keeps its own name
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The doctor connects as a SuperNode does: through the proxies that environment variables name."""
+"""The doctor connects as a SuperNode does: through the proxies in the environment variables."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ VARIABLES = ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"]
 
 
 class Health(BaseHTTPRequestHandler):
-    """Answers as a SuperLink's health check, and as a proxy that forwards nothing."""
+    """A server that answers as a SuperLink's health check, and as a proxy that forwards nothing."""
 
     def do_GET(self) -> None:
         self.send_response(200 if self.path == "/health" else 403)

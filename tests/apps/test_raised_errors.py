@@ -1,4 +1,4 @@
-"""How errors of bad input are made, by the sources: no part is empty, and a way out names only what there is."""
+"""Errors of bad input, checked in the sources: no part is empty, and hints name existing keys and options only."""
 
 import ast
 import importlib
@@ -22,28 +22,28 @@ from simulations.listing import Section
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("apps", "clients", "simulations", "problems", "strategies")
-VALUE = "\0"  # what is known only when the error is raised
+VALUE = "\0"  # a value that is known only when the error is raised
 KEYS = known_keys()
 TABLES = {key.partition(".")[0] for key in KEYS if "." in key}
-# options of Flower's commands, and those of `flower-supernode` and `flower-superlink` that the doctor takes too
+# options of Flower's commands, including the options of `flower-supernode` and `flower-superlink` in the doctor
 FLOWERS = {"--disable-runtime-dependency-installation", "--federation-config", "--node-config"}
 
 
 @dataclass(frozen=True)
 class Made:
-    """A place where an error is made, and the texts of its parts; `VALUE` where a part holds a value."""
+    """The place of an error in the sources and the texts of its parts; `VALUE` stands for a value."""
 
     place: str
     parts: dict[str, str]
 
 
 def kinds(base: type[InputError] = InputError) -> set[str]:
-    """The names of all classes of errors of bad input."""
+    """Return the names of all classes of errors of bad input."""
     return {base.__name__}.union(*(kinds(below) for below in base.__subclasses__()))
 
 
 def local(tree: ast.Module, name: ast.Name) -> ast.expr | None:
-    """What a name stands for in the innermost function around it, if an assignment before it says so."""
+    """Return the expression that was assigned to a name in the innermost function around it, or None."""
     around = [
         node
         for node in ast.walk(tree)
@@ -62,7 +62,7 @@ def local(tree: ast.Module, name: ast.Name) -> ast.expr | None:
 
 
 def text(node: ast.expr, module: ModuleType, tree: ast.Module) -> str:
-    """What an expression of a source says."""
+    """Return the text that an expression of a source produces."""
     match node:
         case ast.Constant():
             return str(node.value)
@@ -88,7 +88,7 @@ def made_in(path: Path) -> Iterator[Made]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {*kinds(), "_unfit"}:
             given = {keyword.arg or "**": keyword.value for keyword in node.keywords}
-            if node.func.id == "_unfit":  # makes the errors of unfit models, by default with one and the same way out
+            if node.func.id == "_unfit":  # makes the errors of unfit models, with a default hint
                 given = dict(zip(("key", "got", "allowed", "hint"), [ast.Constant("model"), *node.args], strict=False))
                 if len(given) < 4:
                     continue

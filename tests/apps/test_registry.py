@@ -1,4 +1,4 @@
-"""The registry: rows that share a table, and what a method becomes."""
+"""The registry: rows that share a table, and the parts of a method."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,7 +9,7 @@ from problems.objectives.classification import CROSS_ENTROPY
 
 
 def test_a_run_config_table_is_one_settings_model() -> None:
-    """Two rows may share a table, and then they share its settings."""
+    """If two rows share a table, they share its settings."""
     tables: dict[str, set[type[Any]]] = {}
     for row in ALGORITHMS.values():
         tables.setdefault(row.table, set()).add(row.settings)

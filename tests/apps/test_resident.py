@@ -1,4 +1,4 @@
-"""The process that stays at a site from message to message."""
+"""The process that stays at a site between messages."""
 
 import os
 import signal
@@ -23,13 +23,13 @@ CLIENTS = 2
 
 
 def staying(path: Path) -> list[int]:
-    """The processes that stay, of nodes whose node configs name a path."""
+    """Return the resident processes of nodes whose node configs name a path."""
     found = []
     for entry in filter(lambda entry: entry.name.isdigit(), Path("/proc").iterdir()):
         try:
             words = (entry / "cmdline").read_bytes().split(b"\0")
             mine = str(path).encode() in (entry / "environ").read_bytes()
-        except OSError:  # it has ended, or is another user's
+        except OSError:  # it has ended, or belongs to another user
             continue
         if mine and b"apps.resident" in words:
             found.append(int(entry.name))
@@ -56,7 +56,7 @@ def test_another_time_is_another_process(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.gate
 def test_a_process_stays_with_the_memory_of_its_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for each node; the run has the bytes of one without. They end when they are idle."""
+    """One process for each node; the run's bytes do not change, and idle processes end."""
     monkeypatch.setenv("MADE_FOR", str(tmp_path))
     config = flat_config(tmp_path / "stays", {"strategy": "scaffold"})
     (tmp_path / "site.toml").write_text("[process]\nstay = 20")

@@ -1,4 +1,4 @@
-"""What a run leaves, where it goes, and which runs can be continued."""
+"""A run's files, its directory, and the runs that can be continued."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ WHOLE |= {"pictures": True}
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """One finished run with everything switched on. Nothing may be changed in it: copy it first."""
+    """A finished run with all options on. Copy it before you change it."""
     return federate(tmp_path_factory.mktemp("whole") / "run", WHOLE, clients=3)[0]
 
 
@@ -35,7 +35,7 @@ def config_of(run: Path, **more: Scalar) -> RunConfig:
     return parse_run_config(flat_config(run, WHOLE | {key.replace("_", "-"): v for key, v in more.items()}))
 
 
-# What a run leaves.
+# A run's files.
 
 
 def test_rounds_without_evaluation_have_no_metrics(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_rounds_without_evaluation_have_no_metrics(tmp_path: Path) -> None:
 
 
 def test_config_lines_and_result(whole: Run) -> None:
-    """The whole config, a line a round, and what sums them up."""
+    """The whole config, a line for each round, and a summary."""
     result, lines = whole.result, whole.lines
     written = tomllib.loads((whole.path / "config.toml").read_text("utf-8"))
     assert written == config_of(whole.path).resolve() == result["config"]
@@ -93,11 +93,11 @@ def test_without_pictures_nothing_is_drawn_nor_imported(tmp_path: Path, monkeypa
         federate(tmp_path / "drawn", {"pictures": True})
 
 
-# Where a run goes.
+# A run's directory.
 
 
 def opened(base: Path, **more: Scalar) -> Path:
-    """Open a directory as a run does, and leave the file that marks it as taken."""
+    """Open a directory as a run does, and write the file that marks it as taken."""
     keys = {key.replace("_", "-"): value for key, value in more.items()}
     directory = RunDirectory.open(parse_run_config({"output-dir": str(base), **keys}))
     (directory.path / "metrics.jsonl").touch()
@@ -129,7 +129,7 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
         opened(tmp_path / "file", run_name="x")
 
 
-# What can be continued.
+# Runs that can be continued.
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A resumed run has the data of its checkpoint, or ends with an error that names what differs and where."""
+"""A resumed run has the data of its checkpoint, or ends with an error that names the difference and its place."""
 
 import re
 import shutil
@@ -56,7 +56,7 @@ def table() -> pd.DataFrame:
 
 @pytest.fixture(scope="module", params=["one file", "own files"])
 def begun(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bool]:
-    """A folder with a run and its files, and whether each site reads its own."""
+    """Return a folder with a run and its files, and whether each site reads its own file."""
     folder, own = tmp_path_factory.mktemp("begun"), request.param == "own files"
     for name in ("0.csv", "1.csv"):
         table().to_csv(folder / name, index=False)

@@ -29,7 +29,7 @@ from tests.battery.test_resume import assert_same_run
 from tests.refusals import refuses
 from tests.simulations.fabricated import fake
 
-# so large a step on so noisy labels that a run is at its best somewhere in its middle
+# steps so large, on labels so noisy, that the best round is in the run's middle
 WORSENING: dict[str, Scalar] = {
     "strategy": "local-sgd",
     "dataset": "breast-cancer",
@@ -46,7 +46,7 @@ def config_of(run: Run, config: dict[str, Scalar]) -> RunConfig:
 
 
 def best_round(run: Run, metric: str, least: bool = False) -> int:
-    """The first round with the best value of a metric."""
+    """Return the first round with the best value of a metric."""
     curve = [line[metric] for line in run.lines]
     return curve.index((min if least else max)(curve))
 
@@ -57,7 +57,7 @@ def test_the_first_of_the_best_is_selected(values: list[float], metric: str) -> 
     for server_round, value in enumerate(values):
         model = np.array([float(server_round)])
         best = select(best, metric, server_round, {metric: value}, {"": [model]})
-        model[:] = np.nan  # what is selected is a copy
+        model[:] = np.nan  # the selected model is a copy
     first = values.index(max(values) if metric == "auc" else min(values))
     assert best is not None
     assert (best.server_round, best.value, best.waited) == (first, values[first], len(values) - 1 - first)
@@ -75,7 +75,7 @@ def test_a_run_that_gets_worse_leaves_its_best_model(seed: int, tmp_path: Path) 
     assert run.result["selected"] == {"round": chosen, "metric": metric, "value": run.lines[chosen][metric]}
     assert run.result["selected"]["value"] == run.result["best"][metric]
     assert "stopped" not in run.result
-    # the files hold the selected model and the last one; and only the former has met the test rows
+    # the files contain the selected and the last model; only the selected model has been measured on the test rows
     config_ = config_of(run, config)
     data = federated_data(config_.data, 3)
     for name, rows, told in (
@@ -165,7 +165,7 @@ def test_a_run_that_ended_early_goes_on_once_patience_is_raised(tmp_path: Path) 
         federate(tmp_path / "run", {**config, "select-by": "loss", "resume": True})
 
 
-# Sites with files of their own.
+# Sites with their own files.
 
 
 def own(folder: Path, config: dict[str, Scalar]) -> tuple[Run, Any, list[dict[str, Scalar]]]:
@@ -183,7 +183,7 @@ def test_the_sites_count_their_test_rows_once(tmp_path: Path) -> None:
     assert phases[first - 1] == SCORE_COUNTS
     sent = sum(line["bytes_down"] for line in run.lines)
     assert run.result["bytes_down"] > sent
-    # the test rows, scaled by what all sites train with
+    # the test rows, scaled by the training rows of all sites
     config = parse_run_config({**CSV, "feature-columns": COLUMNS, "validation-fraction": 0.25})
     sites = [own_rows(config, node, place) for place, node in enumerate(nodes)]
     training = np.concatenate([rows.features[rows.train_rows] for rows in sites])
@@ -223,7 +223,7 @@ def test_test_rows_of_one_class_end_the_run_before_its_first_round(tmp_path: Pat
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-# What is refused, and what other commands show.
+# Errors, and the output of other commands.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A deployed site uses no path that its server or the run config names."""
+"""A deployed site uses no path from its server or the run config."""
 
 from pathlib import Path
 
@@ -20,14 +20,14 @@ from tests.refusals import refuses
 
 @pytest.fixture
 def deployed(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """This process as a deployed site's, in which no engine runs."""
+    """Treat this process as a deployed site, in which no engine runs."""
     monkeypatch.setattr(shared_disk, "_engines", [])
     return monkeypatch
 
 
 @pytest.mark.parametrize("kind", ["train", "query"])
 def test_a_path_in_a_message_is_refused(kind: str, tmp_path: Path, deployed: pytest.MonkeyPatch) -> None:
-    """A server could have a site write its memory, and the key of its fingerprint, to any folder."""
+    """Otherwise a server could make a site write its memory, and its fingerprint's key, to any folder."""
     config: dict[str, Scalar] = {"strategy": "scaffold", "checkpoint-every": 1}
     _, grid = federate(tmp_path / "run", config)  # its clients share the disk, and get the path
     asked = next(one for one in grid.exchanges if one.message.metadata.message_type == "train")

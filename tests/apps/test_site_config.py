@@ -1,4 +1,4 @@
-"""The file of a site's settings: all of it counts, or the site refuses the run."""
+"""The file of a site's settings: every setting takes effect, or the site refuses the run."""
 
 import os
 from pathlib import Path
@@ -34,7 +34,7 @@ OF_KEYS: dict[str, list[Scalar]] = {
 
 
 def examples(key: str) -> list[Scalar]:
-    """Allowed values of a key."""
+    """Return allowed values of a key."""
     allowed = describe_allowed(KEYS[key].field)
     fitting = (values for start, values in EXAMPLES.items() if allowed.startswith(start))
     return OF_KEYS.get(key) or next(fitting, ["/srv/a", "x y"])
@@ -44,7 +44,7 @@ VALUES = {key: st.sampled_from(examples(key)) for key in KEYS}
 
 
 def write(folder: Path, text: str | bytes) -> dict[str, Scalar]:
-    """A node config that names a file with a text."""
+    """Write a text to a file, and return a node config that names it."""
     path = folder / "site.toml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return {"partition-id": 0, "num-partitions": 1, "site-config": str(path)}
@@ -118,7 +118,7 @@ def test_two_values_of_a_key_are_refused(tmp_path: Path) -> None:
 
 
 def sites(folder: Path, text: str = "", **keys: Scalar) -> list[dict[str, Scalar]]:
-    """Three sites with rows, whose paths are in files; the first one's file has more text."""
+    """Three sites with rows and with config files that name their paths; the first site's file has further text."""
     nodes = files(folder, [patients(60, place) for place in range(3)])
     for place, node in enumerate(nodes):
         path = folder / f"site-{place}.toml"

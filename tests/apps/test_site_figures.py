@@ -1,4 +1,4 @@
-"""Each site's figures and the threshold in result.json: those of its rows under the model file, and none with sums."""
+"""The sites' metrics and the threshold in result.json match their rows under the model file; secure sums have none."""
 
 import json
 from pathlib import Path
@@ -50,7 +50,7 @@ def own(path: Path, config: dict[str, Scalar] = CHOOSING) -> tuple[Run, Wiretap,
 
 
 def scored(run: Run, nodes: list[dict[str, Scalar]], kind: str, name: str = "model_best") -> list[tuple[Any, Any]]:
-    """(n,) labels and (n,) scores of each site's rows of a kind under a model file."""
+    """Return (n,) labels and (n,) scores for each site: its rows of a kind under a model file."""
     config = parse_run_config({key: OWN[key] for key in OWN if key != "site-metrics"})
     sites = [own_rows(config, node, place) for place, node in enumerate(nodes)]
     columns = json.loads((run.path / "columns.json").read_text("utf-8"))["outputs"]
@@ -65,7 +65,7 @@ def scored(run: Run, nodes: list[dict[str, Scalar]], kind: str, name: str = "mod
 
 
 def check_figures(found: dict[str, Any], labels: Any, scores: Any, within: float = 1e-6) -> None:
-    """That an entry of result.json is scikit-learn's of these rows."""
+    """Assert that scikit-learn computes an entry of result.json from these rows."""
     assert (found["rows"], found["positives"]) == (len(labels), labels.sum())
     expected = {
         "auc": roc_auc_score(labels, scores),
@@ -95,20 +95,20 @@ def test_each_site_has_the_figures_of_its_own_test_rows(tmp_path: Path) -> None:
         check_figures(entry, labels, scores, within=0.02)
         check_confusion(entry["confusion"], labels, scores, threshold)
     assert result["all"]["auc"][0] == pytest.approx(result["test_metrics"]["auc"])
-    # the threshold is of the validation rows, and reaches there what is asked
+    # the threshold is chosen on the validation rows, and reaches the requested value there
     labels, scores = map(np.concatenate, zip(*scored(run, nodes, "validation_rows"), strict=True))
     assert (scores >= threshold)[labels == 1].mean() == pytest.approx(result["threshold"]["sensitivity"])
     assert (scores < threshold)[labels == 0].mean() == pytest.approx(result["threshold"]["specificity"])
     assert result["threshold"]["sensitivity"] >= 0.8
     assert {(run.path / name).exists() for name in ("roc.png", "reliability.png")} == {False}
-    # it is an edge of the bins that the sites are asked about
+    # the threshold is an edge of the bins that the sites are asked about
     asked = [exchange.message for exchange in grid.exchanges if exchange.phase == TEST_SCORE_COUNTS]
     assert all(PAYLOAD in message.content for message in asked)
 
 
 @pytest.mark.parametrize("secure", [False, True])
 def test_rounds_have_the_figures_that_the_end_would_have(secure: bool, tmp_path: Path) -> None:
-    """Of rounds 0, 2 and the last; nothing else in the lines changes, the bytes neither."""
+    """Rounds 0, 2 and the last have metrics; nothing else in the lines changes, not even the bytes."""
     more: dict[str, Scalar] = {"privacy.secure-sum": secure}
     run, _, _ = own(tmp_path / "with", {**more, "site-metrics-every": 2})
     plain, _, _ = own(tmp_path / "without", {**more, "site-metrics": False})
@@ -148,7 +148,7 @@ def test_with_secure_sums_there_are_figures_of_all_alone(tmp_path: Path) -> None
     labels, scores = map(np.concatenate, zip(*scored(run, nodes, "test_rows"), strict=True))
     check_figures(run.result["all"], labels, scores, within=0.05)
     check_confusion(run.result["all"]["confusion"], labels, scores, run.result["threshold"]["score"])
-    # what a site says before round 1 is no sum
+    # a site's report before round 1 is not a sum
     config = parse_run_config({key: OWN[key] for key in OWN if key != "site-metrics"})
     trained = [rows.labels[rows.train_rows] for rows in (own_rows(config, node, i) for i, node in enumerate(nodes))]
     assert run.result["training_rows"] == [
@@ -165,7 +165,7 @@ def test_with_secure_sums_there_are_figures_of_all_alone(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("own_files", [False, True])
 def test_a_run_that_chooses_nothing_measures_no_row_again(own_files: bool, tmp_path: Path) -> None:
-    """Figures are of the last round's evaluation; where this was of validation rows, no test row is seen."""
+    """The metrics come from the last round's evaluation; if it used validation rows, no test row is read."""
     if own_files:
         run, grid, nodes = own(tmp_path, {})
         assert [exchange.phase for exchange in grid.exchanges if exchange.phase].count(TEST_SCORE_COUNTS) == 0
@@ -181,7 +181,7 @@ def test_a_run_that_chooses_nothing_measures_no_row_again(own_files: bool, tmp_p
 
 
 def test_the_servers_test_rows_are_those_of_natural_sites(tmp_path: Path) -> None:
-    """Of four sites three take part: their rows are told apart, and the fourth one's are among all."""
+    """Three of four sites take part: their rows are reported separately, and the total includes the fourth site's."""
     tables = [patients(60, place).drop(columns=["name", "sex"]).assign(ward=place) for place in range(4)]
     pd.concat(tables).to_csv(tmp_path / "t.csv", index=False)
     config = {key: OWN[key] for key in ("label-column", "positive-label", "strategy", "site-metrics")}
@@ -209,7 +209,7 @@ def test_drawn_sites_are_the_clients() -> None:
         data = load(spec, clients)
         assert data.test.sites is not None
         assert np.unique(data.test.sites).tolist() == list(range(clients))
-    # in these, rows of a site have an offset of their own in the second feature
+    # here all rows of a site share an offset in the second feature
     data = load(DataSpec("synthetic-offset-sites", validation_fraction=0.2), 16)
     for client in (0, 7):
         for rows in (data.test, data.evaluated):

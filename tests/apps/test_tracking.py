@@ -1,4 +1,4 @@
-"""Runs in MLflow: in a folder, on a server, and on one that is down."""
+"""Runs in MLflow: in a folder, on a server, and on a server that is down."""
 
 import json
 import logging
@@ -25,7 +25,7 @@ KEYS = {"num-server-rounds": 3, "checkpoint-every": 1, "strategy": "local-sgd"}
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the tracker sets is gone after a test."""
+    """Remove the environment variables that the tracker sets."""
     for name in tracking._ENVIRONMENT:
         monkeypatch.setenv(name, os.environ.get(name, "true"))
         monkeypatch.delenv(name)
@@ -80,17 +80,17 @@ def test_settings_numbers_tags_and_files_are_there(store: Store, tmp_path: Path)
 
 
 def test_a_resumed_run_goes_on_in_mlflow(store: Store, tmp_path: Path) -> None:
-    """Rounds that were made again, or were not tracked at first, are there once."""
+    """Rounds that ran again, or that were not tracked at first, are recorded once."""
     first = run(tmp_path / "run", store.uri, num_server_rounds=2)
     (begun,) = store.runs()
-    (first.path / "checkpoints" / "round-000002.safetensors").unlink()  # round 2 is made again
+    (first.path / "checkpoints" / "round-000002.safetensors").unlink()  # round 2 runs again
     run(tmp_path / "run", store.uri, resume=True)
     run(tmp_path / "run", "", resume=True, num_server_rounds=4)
     done = run(tmp_path / "run", store.uri, resume=True, num_server_rounds=5)
     (found,) = store.runs()
     assert (found.info.run_id, found.info.status) == (begun.info.run_id, "FINISHED")
     assert store.history(found.info.run_id, "auc") == [(line["round"], line["auc"]) for line in done.lines]
-    # elsewhere it begins anew, with all rounds
+    # in another store it begins again, with all rounds
     other = run(tmp_path / "run", store.uri, resume=True, num_server_rounds=6, tracking_experiment="other")
     (moved,) = store.runs("other")
     assert store.history(moved.info.run_id, "auc") == [(line["round"], line["auc"]) for line in other.lines]
@@ -115,7 +115,7 @@ def test_a_reference_is_tracked_and_a_check_is_not(store: Store, tmp_path: Path)
 
 
 class Server(BaseHTTPRequestHandler):
-    """As much of MLflow's REST interface as a tracked run uses; while it is ``down`` it answers 503."""
+    """The part of MLflow's REST interface that a tracked run uses; while it is ``down`` it answers 503."""
 
     down: int
     sent: list[tuple[str, dict[str, Any]]]
@@ -148,7 +148,7 @@ class Server(BaseHTTPRequestHandler):
         self.wfile.write(json.dumps(reply).encode())
 
     def log_message(self, *words: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
-"""What a user is told of bad input, at the command line: the key, what it got, what is allowed, and the way out.
+"""Errors of bad input at the command line: the key, the value, the allowed values, and the hint.
 
-These are the most frequent mistakes; what holds of all errors is in ``tests/problems/test_errors.py`` and, of how they
-are raised, in ``tests/apps/test_raised_errors.py``.
+The rows are the most frequent mistakes. ``tests/problems/test_errors.py`` checks all errors, and
+``tests/apps/test_raised_errors.py`` checks how the sources raise them.
 """
 
 import re
@@ -26,9 +26,9 @@ LONGEST = 500  # characters without paths
 
 
 class Row(NamedTuple):
-    """A command line that fails, and parts of its message in their order: key, got, allowed and the way out.
+    """A command line that fails, and parts of its message in their order: key, got, allowed and hint.
 
-    In both ``{tmp}`` is the folder of the files.
+    In both, ``{tmp}`` is the folder of the files.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
 
 def run(*configs: str, clients: int = 2, nodes: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The command line of a run."""
+    """Return the command line of a run."""
     sites = [word for node in nodes for word in ("-n", node)] or ["--clients", str(clients)]
     return ("run", "--out", "{tmp}/run", "--quiet", *(word for config in configs for word in ("-c", config)), *sites)
 
@@ -69,7 +69,7 @@ ROWS = [
     Row("near miss", run('strategy="fedx"'), ("strategy", "'fedx'", "fedx1, fedx2", f"see {LIST} strategies`")),
     Row("key twice", run("seed=1 seed=3"), ("--config", "seed occurs twice", "once", "remove one seed")),
     Row("no such file", run("{tmp}/none.toml"), ("--config", "{tmp}/none.toml", ".toml file", "docs/configuration.md")),
-    # what does not go together
+    # values that exclude each other
     Row(
         "objective without margin",
         run('strategy="fedx2" loss="auprc" fedx.surrogate="squared-hinge" fedx.margin=0.0'),
@@ -92,7 +92,7 @@ ROWS = [
         ("label-column", "'c'", "one of a, b, label", "choose a column of {tmp}/data/a.csv; see docs/data.md"),
         {"data/a.csv": GOOD},
     ),
-    # own data of sites and parties
+    # the data files of sites and parties
     Row("no file of a site", sites("", ""), ("data-path", "nothing", "a path in every node config", "docs/data.md")),
     Row("relative", sites("a.csv", "a.csv"), ("partition 0: ", "which is relative", "an absolute path", "set the")),
     Row(
@@ -119,7 +119,7 @@ ROWS = [
         ("vfb2.active-parties", "2, but only party 0 has labels", "at most 1", "lower vfb2.active-parties"),
         {"a.csv": ids(), "b.csv": ids(labels=False), "c.csv": ids(labels=False)},
     ),
-    # models, and what a strategy finds once it knows its clients
+    # models, and errors that a strategy finds once it knows its clients
     Row(
         "model whose factory fails",
         run(DATA, f'model="{OWN}:failing"'),
@@ -147,7 +147,7 @@ ROWS = [
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_a_wrong_input_is_one_line(command: Line, row: Row, tmp_path: Path) -> None:
-    """The four parts stand in their order, and no word of the program's own world among them."""
+    """The four parts are in order, and the message contains no internal word."""
 
     def filled(text: str) -> str:
         return text.replace("{tmp}", str(tmp_path))

@@ -1,4 +1,4 @@
-"""What vertical runs compute, and what a run config may not ask of them."""
+"""The results of vertical runs, and the run configs that they refuse."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from vertical.records import Segment
 
 @pytest.mark.parametrize("algorithm", ["sgd", "svrg", "saga"])
 def test_one_active_party_in_step_is_the_nonfederated_run(algorithm: str, tmp_path: Path) -> None:
-    """Weights to 1e-9: what the masks' fixed-point numbers leave over."""
+    """Weights agree to 1e-9, the rounding of the masks' fixed-point numbers."""
     config = {"strategy": f"vfb2-{algorithm}", "vfb2.active-parties": 1, "vfb2.epochs": 2}
     run, _ = play(tmp_path / "run", config)
     run_nonfederated(flat_config(tmp_path / "alone", {**KEYS, **config}))
@@ -78,7 +78,7 @@ def test_the_model_is_that_of_all_columns_and_the_metrics_are_its(masking: str, 
         "suboptimality": value(rows, labels, objective, w) - minimum(rows, labels, objective)[1],
     }
     assert {name: run.lines[-1][name] for name in expected} == pytest.approx(expected, rel=0, abs=1e-9)
-    # from counts of scores, as each of the two dominators sees only its own
+    # the AUC is approximate: it comes from counts of scores, since each dominator sees only its own scores
     assert run.lines[-1]["auc"] == pytest.approx(roc_auc_score(data.test_labels > 0, z), abs=1e-3)
     assert run.result["best"]["suboptimality"] == min(line["suboptimality"] for line in run.lines)
     assert set(run.model) == {"weights", *(f"{kind}.{p}" for kind in ("weights", "columns") for p in range(PARTIES))}

@@ -1,4 +1,4 @@
-"""A vertical run in which a party fails, or that is continued."""
+"""Vertical runs in which a party fails, and vertical runs that are continued."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from tests.battery.federation import Exchange, Run, Wiretap, federate, flat_conf
 
 
 def test_parties_that_had_finished_go_back(tmp_path: Path) -> None:
-    """A reply is lost on its way: its sender and the others have the segment behind them."""
+    """If a reply is lost, its sender and the other parties have already finished the segment."""
     config: dict[str, Scalar] = {**KEYS, "strategy": "vfb2-saga"}
     whole, _ = federate(tmp_path / "whole", config, clients=3)
     lost: list[int] = []
@@ -32,7 +32,7 @@ def test_parties_that_had_finished_go_back(tmp_path: Path) -> None:
 
 
 def test_a_party_that_lost_its_memory_goes_on_from_its_files(tmp_path: Path) -> None:
-    """Its node was started anew: weights come from the state-dir, a new certificate with the next attempt."""
+    """After a restart of its node, it takes weights from the state-dir and a new certificate with the next attempt."""
     whole, _ = play(tmp_path / "whole", {"checkpoint-every": 3})
     flat = flat_config(tmp_path / "run", {**KEYS, "checkpoint-every": 3, "vfb2.join-timeout": 2.0})
     forgotten: list[int] = []
@@ -51,10 +51,10 @@ def test_a_party_that_lost_its_memory_goes_on_from_its_files(tmp_path: Path) -> 
 
 
 def test_a_party_that_hangs_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not asked again: it may still have its message."""
+    """The party is not asked again, since it may still have its message."""
 
     class Deaf(Wiretap):
-        """Does not hear party 1 in round 2."""
+        """A grid that loses the replies of party 1 in round 2."""
 
         pull_interval = 0.001
 

@@ -1,4 +1,4 @@
-"""Vertical runs of parties with files of their own."""
+"""Vertical runs of parties with their own files."""
 
 import json
 from pathlib import Path
@@ -21,14 +21,14 @@ from vertical.problem.objectives import make_objective
 
 
 def scaled(whole: pd.DataFrame, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(n, 9) features of all parties' files, scaled by these training rows, and (n,) signs."""
+    """Return (n, 9) features of all parties' files, scaled by these training rows, and (n,) signs."""
     raw = whole[[f"x{column}" for column in range(9)]].to_numpy()
     low, high = raw[rows].min(axis=0), raw[rows].max(axis=0)
     return (raw - low) / (high - low), np.where(whole["label"] == 1, 1.0, -1.0)
 
 
 def trained(X: np.ndarray, y: np.ndarray, batch_size: int, epochs: int = 3) -> np.ndarray:
-    """(9,) weights of one machine with everything."""
+    """Return (9,) weights that one machine with all data computes."""
     objective = make_objective("logistic")
     return train(X, y, objective, "sgd", step=0.02, epochs=epochs, batch_size=batch_size, seed=0)
 
@@ -69,13 +69,13 @@ def test_the_rows_that_all_hold_are_found(tmp_path: Path) -> None:
     for node, state in zip(nodes, states_of(grid), strict=True):
         own = sorted(pd.read_csv(str(node["data-path"]))["id"])
         ids.append([own[row] for row in state.aligned])
-    # in their order, so that the test rows, drawn by place, are the same in every run
+    # the rows stay in order: test rows are drawn by index, so every run has the same
     assert ids[0] == ids[1] == ids[2] == EVERYBODY[10:50]
     train_rows, _ = split_rows(40, 0.2, 0, "vertical split")
     X, y = scaled(whole.set_index("id").loc[ids[0]], train_rows)
     X, y = X[train_rows], y[train_rows]
     np.testing.assert_allclose(blocks(run), trained(X, y, batch_size=0), rtol=0, atol=1e-9)
-    # and a continued run takes the rows that it began with
+    # a continued run uses the same rows
     more, _ = play(tmp_path / "run", {**config, "num-server-rounds": 5, "resume": True}, kept)
     np.testing.assert_allclose(blocks(more), trained(X, y, batch_size=0, epochs=5), rtol=0, atol=1e-9)
 
@@ -97,7 +97,7 @@ def test_a_run_goes_on_with_the_rows_it_began_with_only(tmp_path: Path) -> None:
     with refuses(RuntimeError, "resume: party 0: got other rows, values, labels or order of rows"):
         play(run.path, {**CSV, "checkpoint-every": 3, "num-server-rounds": 4, "resume": True}, nodes)
     for state in (run.path / "client-state").rglob("round-*.safetensors"):
-        state.unlink()  # the server compares the numbers of rows, also without the parties' memories
+        state.unlink()  # the server compares the numbers of rows even if the parties have lost their memory
     with refuses(RuntimeError, r"got \(47, 12\) training and test rows .*, allowed: \(48, 12\)"):
         play(run.path, {**CSV, "checkpoint-every": 3, "num-server-rounds": 4, "resume": True}, nodes)
 

@@ -1,4 +1,4 @@
-"""Vertical parties whose ids are written differently: the run names the difference in form, and no id."""
+"""Vertical parties that write ids differently: the error names the difference in form, and no id."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Vertical runs whose parties have networks: what they learn, keep, go on from and score with, and what is refused."""
+"""Vertical runs whose parties have networks: training, stored weights, resumed runs, scoring, and errors."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -31,12 +31,12 @@ OWN = f"{__name__}:tower"
 
 
 def tower(columns: int, embedding: int) -> nn.Module:
-    """A network with a skip and a norm, for one party."""
+    """Return a network with a skip and a norm, for one party."""
     return nn.Sequential(nn.LayerNorm(columns), nn.Linear(columns, 5), nn.Tanh(), nn.Linear(5, embedding))
 
 
 class Fourier(nn.Module):
-    """Random features that are no part of its state."""
+    """A network with random features that are not part of its state."""
 
     def __init__(self, columns: int, embedding: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def frozen(columns: int, embedding: int) -> nn.Module:
 
 
 def slow(columns: int, embedding: int) -> nn.Module:
-    time.sleep(0.01)  # another party's factory may run meanwhile
+    time.sleep(0.01)  # another party's factory may run at the same time
     return nn.Linear(columns, embedding)
 
 
@@ -79,7 +79,7 @@ def kept(run: Run, score_run: str = "") -> list[BlockFile]:
 
 
 def predicted(blocks: list[BlockFile], parts: list[Any]) -> np.ndarray:
-    """(n,) z of the kept networks and head; only the first party has the head."""
+    """Return (n,) z of the stored networks and head. Only the first party has the head."""
     assert [block.head is None for block in blocks] == [False, True, True]
     sums = np.zeros((len(parts[0]), blocks[0].embedding))
     for block, part in zip(blocks, parts, strict=True):
@@ -118,7 +118,7 @@ def test_parties_with_networks_of_their_own_learn_and_score(tmp_path: Path) -> N
 
 
 def test_several_classes_by_softmax(tmp_path: Path) -> None:
-    """The classes' names are at the label holder only, in the order of their indices."""
+    """Only the label holder knows the classes' names, in the order of their indices."""
     nodes, whole = own_files(tmp_path, [EVERYBODY] * 3, labelled=1)
     level = np.digitize(whole["x0"] / 1.0 + whole["x3"] / 2.0, [-0.5, 0.5])
     own = pd.read_csv(tmp_path / "party-0.csv").drop(columns="label")
@@ -170,7 +170,7 @@ def test_a_run_does_not_go_on_with_another_network_of_as_many_weights(tmp_path: 
 
 
 def test_parties_with_files_go_on_from_their_secret_weights_and_score_new_rows(tmp_path: Path) -> None:
-    """With a step too small to move a weight, so that a network drawn anew would be seen."""
+    """The step is too small to move a weight, so a network drawn again would be noticed."""
     nodes, _ = own_files(tmp_path, [EVERYBODY] * 3, labelled=1)
     nodes = [{**node, "state-dir": str(tmp_path / "state")} for node in nodes]
     nodes[2]["model"] = "mlp"
@@ -204,7 +204,7 @@ def test_first_weights_of_a_party_with_its_own_rows_are_its_secret(tmp_path: Pat
         token = (run.path / "run-token").read_text()
         starts.append([read_block(node, token, "logistic", (p, 3)).weights for p, node in enumerate(nodes)])
     assert not any(np.allclose(one, two, atol=1e-3) for one, two in zip(*starts, strict=True))
-    # in an experiment, whose parties have all columns, they follow from the seed and the party
+    # in an experiment, where parties have all columns, the first weights follow from the seed and the party
     data = load_vertical(DataSpec("breast-cancer"), 3)
     seeds = []
     for place in (0, 1, 1):

@@ -1,4 +1,4 @@
-"""Vertical runs with a nonsmooth penalty, by the run config: which columns the parties keep."""
+"""Vertical runs with a nonsmooth penalty in the run config: the columns that the parties keep."""
 
 import json
 import logging
@@ -21,7 +21,7 @@ LASSO: dict[str, Scalar] = {
     "vfb2.synchronous": True,
     "strategy": "vfb2-svrg",
 }
-# in which a block may become zero: three parties must contribute partials that vary
+# a block may become zero in these runs: with three parties, every partial would have to vary
 TWO: dict[str, Scalar] = {"vfb2.allow-two-parties": True, "vfb2.intercept": "auto"}
 ROUNDS: dict[str, Scalar] = {"num-server-rounds": 12, "learning-rate": 0.3, "evaluate-every": 12}
 
@@ -30,7 +30,7 @@ def test_the_columns_made_of_one_stay_or_go_together(tmp_path: Path, caplog: pyt
     nodes, _ = own_files(tmp_path, [EVERYBODY] * 2)
     rng, path = np.random.default_rng(0), Path(str(nodes[0]["data-path"]))
     frame = pd.read_csv(path)
-    # of four text columns one tells the label
+    # of four text columns one depends on the label
     frame["told"] = np.where(frame["label"] == 1, "yes", rng.choice(["no", "perhaps"], len(frame)))
     for name in ("a", "b", "c"):
         frame[name] = rng.choice(["p", "q", "r"], len(frame))
@@ -57,7 +57,7 @@ def test_a_party_may_be_a_group_and_the_intercept_is_none_s(tmp_path: Path) -> N
     assert run.lines[-1]["nonzeros"] == np.count_nonzero(run.model["weights"]) == 1
     run, _ = play(tmp_path / "some", {**strong, **ROUNDS, "vfb2.penalty-weight": 0.03, "learning-rate": 0.2})
     kept = [np.count_nonzero(run.model[f"weights.{party}"]) for party in range(4)]
-    assert kept == [1, 8, 7, 7]  # of party 0 the intercept; all of the others
+    assert kept == [1, 8, 7, 7]  # party 0: the intercept only; the other parties: all columns
 
 
 def test_the_reference_with_all_columns_has_the_same_lasso(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What stays at the parties of a vertical run, and what a node decides for itself."""
+"""The data that stay at the parties of a vertical run, and the settings that only a node decides."""
 
 import asyncio
 import contextlib
@@ -63,7 +63,7 @@ def test_blocks_that_are_not_shared_stay_at_the_parties(
 def test_a_server_without_run_tokens_does_not_keep_parties_from_their_state_dir(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where a server app of one's own starts the strategy: the folder has the name of the run's salt."""
+    """A user's ServerApp may start the strategy: the folder then has the name of the run's salt."""
     monkeypatch.setattr(Training, "offer_state_dir", lambda *_: None)
     run, tap = play(tmp_path / "run", {}, [{"state-dir": str(tmp_path / "state")}] * PARTIES)
     segments = [payloads_of("vfb2-sgd", exchange)[0] for exchange in tap.exchanges]
@@ -74,7 +74,7 @@ def test_a_server_without_run_tokens_does_not_keep_parties_from_their_state_dir(
 
 
 def test_a_party_does_not_give_what_it_does_not_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the server asks."""
+    """The server's request makes no difference."""
     rows = Mock(labelled=True, columns=3, names=("a", "b", "c"))
     rows.holding.return_value = Holding(np.ones((2, 3)), np.ones((1, 3)), np.ones(2), np.ones(1))
     rows.ids.return_value, rows.training_marks.return_value = ["1", "2", "3"], None
@@ -106,7 +106,7 @@ def test_no_key_is_written_to_a_disk(tmp_path: Path) -> None:
 
 
 def test_the_sockets_are_gone_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with tempfile.TemporaryDirectory(dir="/tmp") as short:  # a socket's path may not be long
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:  # a socket's path must be short
         monkeypatch.setattr("tempfile.tempdir", short)
         play(tmp_path / "run", {})
         assert list(Path(short).iterdir()) == []
@@ -167,7 +167,7 @@ def test_parties_of_several_hosts_use_their_addresses(tmp_path: Path, monkeypatc
         play(tmp_path / "without", {}, [{}] * 3)
     ports = free_ports(4)
     nodes: list[dict[str, Scalar]] = [{"advertise": f"127.0.0.1:{port}"} for port in ports[:3]]
-    with forwarded(ports[0], ports[3]):  # it holds the port that party 0 advertises
+    with forwarded(ports[0], ports[3]):  # occupies the port that party 0 advertises
         run, _ = play(tmp_path / "with", {}, [{**nodes[0], "listen": f"127.0.0.1:{ports[3]}"}, *nodes[1:]])
     assert run.lines[-1]["clients_answered"] == 3
 
@@ -186,7 +186,7 @@ def test_parties_that_nobody_can_reach_train_the_same_model(tmp_path: Path) -> N
 
 @contextlib.contextmanager
 def forwarded(port: int, to: int) -> Iterator[None]:
-    """What connects to one port of this machine reaches another, as through a container's published port."""
+    """Forward connections from one port of this machine to another, as a container's published port does."""
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):

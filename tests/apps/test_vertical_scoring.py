@@ -1,4 +1,4 @@
-"""From a vertical run to scored customers: each party brings the file of its own columns and keeps its own block."""
+"""Scores of new customers after a vertical run: each party reads its own file and keeps its own block."""
 
 import json
 import logging
@@ -40,7 +40,7 @@ Nodes = list[dict[str, Scalar]]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Nodes, pd.DataFrame]:
-    """A finished run on files: where its parties' states are, its token, their node configs and the whole table."""
+    """A finished run on files: the folders of the parties' states, its token, its node configs and the whole table."""
     folder = tmp_path_factory.mktemp("trained")
     nodes, whole = own_files(folder, [EVERYBODY] * 3, labelled=1)
     jobs = pd.Series(["baker", "clerk", "smith"] * 20, index=whole["id"])
@@ -53,9 +53,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Nodes,
 
 
 def new_rows(folder: Path, kept: Nodes) -> tuple[Nodes, pd.DataFrame]:
-    """The new rows of parties that lack some of them, in orders of their own, and all of them in one table.
+    """Write the new rows: parties lack some rows and have different orders. Return the node configs and one table.
 
-    Some values lie outside of those of training, party 1 has a column and a job that training had not.
+    Some values lie outside the range of training; party 1 has a new column and a new job.
     """
     held = [NEW[:25], NEW[3:], NEW[:10] + NEW[12:]]
     nodes, whole = own_files(folder, held, labelled=0)
@@ -67,12 +67,12 @@ def new_rows(folder: Path, kept: Nodes) -> tuple[Nodes, pd.DataFrame]:
 
 
 def path_of(kept: Nodes, party: int, token: str) -> str:
-    """Where a party's block is."""
+    """Return the path of a party's block."""
     return f"{kept[party]['state-dir']}/{token}/client-{party}/block.safetensors"
 
 
 def pooled(run: Path, trained: pd.DataFrame, new: pd.DataFrame) -> np.ndarray:
-    """(n,) z of new rows by the linear model of a run whose server has the blocks, over all parties' columns."""
+    """Return (n,) z of new rows under a linear run whose server has the blocks, over all parties' columns."""
     model, (rows, _) = Run(run).model, split_rows(60, 0.2, 0, "vertical split")
     names = [f"x{column}" for column in range(9)]
     low, high = trained[names].iloc[rows].min(), trained[names].iloc[rows].max()
@@ -87,7 +87,7 @@ def pooled(run: Path, trained: pd.DataFrame, new: pd.DataFrame) -> np.ndarray:
 
 
 def words_of(grid: Wiretap) -> bytes:
-    """All that the server has sent and received, as bytes."""
+    """Return all bytes that the server has sent and received."""
 
     def flat(content: RecordDict) -> bytes:
         parts = [array.data for record in content.array_records.values() for array in record.values()]
@@ -108,9 +108,9 @@ def test_recipients_get_the_scores_of_the_pooled_model(
 ) -> None:
     folder, token, kept, old = trained
     nodes, new = new_rows(tmp_path, kept)
-    nodes = identified(tmp_path, nodes)  # with certificates and pins of their own
+    nodes = identified(tmp_path, nodes)  # each with its own certificates and pins
     nodes = [{**node, "scores-path": str(tmp_path / f"scores-{k}.csv")} for k, node in enumerate(nodes)]
-    # the keys of training may stay
+    # the keys of training may stay in the config
     config = {**CSV, **INTERSECTION, "vfb2.score-run": token, "vfb2.score-for": score_for, "vfb2.masking": masking}
     with caplog.at_level(logging.WARNING, logger="flwr"):
         run, grid = play(tmp_path / "run", config, nodes)
@@ -124,7 +124,7 @@ def test_recipients_get_the_scores_of_the_pooled_model(
         np.testing.assert_allclose(scores["probability"], 1 / (1 + np.exp(-z)), rtol=0, atol=1e-9)
         assert (tmp_path / f"scores-{party}.csv").stat().st_mode & 0o077 == 0
     assert "party 1: column 'job': 1 value that the model does not know, in 9 of 27 cells" in caplog.text
-    # the server has neither ids nor scores, nor a block
+    # the server has no ids, scores or blocks
     seen = words_of(grid)
     assert b"new-" not in seen
     assert (run.path / "run-token").read_bytes() in seen
@@ -135,7 +135,7 @@ def test_recipients_get_the_scores_of_the_pooled_model(
 
 
 def test_scores_of_bins_are_those_of_the_pooled_model(tmp_path: Path) -> None:
-    """On a new file, which has cells beyond those of training and other columns in bins than it would have itself."""
+    """The new file has values outside the range of training, and bins of its own columns would differ."""
     nodes, old = own_files(tmp_path, [[f"row-{number:03}" for number in range(640)]] * 3, labelled=1)
     nodes = [{**node, "state-dir": str(tmp_path / f"state-{place}")} for place, node in enumerate(nodes)]
     config: dict[str, Scalar] = {**CSV, "scale": "bins", "bins": 4, "learning-rate": 0.5, "vfb2.intercept": "auto"}
@@ -159,7 +159,7 @@ def test_scores_of_bins_are_those_of_the_pooled_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("rows", "told"), [(NEW[:1], ""), ([], "the parties have 0 rows in common; at least 1 is")])
 def test_one_common_row_is_enough(rows: list[str], told: str, trained: Any, tmp_path: Path) -> None:
-    """It is scored, with the ids that only one or two parties have left out; the file is under the run's own token."""
+    """Ids that one or two parties lack are left out; the scores are stored under the run's own token."""
     _, token, kept, _ = trained
     nodes, new = own_files(tmp_path, [[*rows, NEW[5]], [*rows, NEW[6], NEW[7]], [*rows, NEW[7]]], labelled=0)
     own = pd.read_csv(tmp_path / "party-1.csv").assign(job="smith")
@@ -247,7 +247,7 @@ def test_a_block_that_is_not_the_party_s_and_a_policy_refuse(
 ) -> None:
     _, token, kept, _ = trained
     nodes, _ = new_rows(tmp_path, kept)
-    if "vfb2.score-run" in config:  # the others find their blocks
+    if "vfb2.score-run" in config:  # the other parties find their blocks
         nodes = [{**node, "block": path_of(kept, party, token)} for party, node in enumerate(nodes)]
     made = {"EMPTY": str(tmp_path / "empty"), "BLOCK 0": path_of(kept, 0, token), "BLOCK 1": path_of(kept, 1, token)}
     nodes[1] |= {key: made.get(str(value), value) for key, value in change.items()}
@@ -283,7 +283,7 @@ def test_a_block_of_an_earlier_release_or_a_changed_one_is_refused(trained: Any,
 def test_a_party_sums_for_those_it_knows_to_be_recipients_only(
     score_for: str, active: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server names party 0; the party's own block says whose labels were used. Nor does it train when asked to."""
+    """The server names party 0, but the party's block lists whose labels were used. A request to train is ignored."""
     rows = Mock(labelled=True, columns=3, block=KeptBlock(np.ones(3), active, 3))
     rows.holding.return_value, rows.ids.return_value = Holding(np.ones((2, 3))), ["1", "2"]
     client = client_of(tmp_path, Party(0, 3, lambda: rows), {"vfb2.score-run": "a" * 32, "vfb2.score-for": score_for})
@@ -310,7 +310,7 @@ def test_a_party_sums_for_those_it_knows_to_be_recipients_only(
 
 
 def test_a_simulation_leaves_blocks_that_score_its_data_set(tmp_path: Path) -> None:
-    """In the run directory, from which a run takes them that names it; a party that shares nothing keeps none."""
+    """The blocks are in the run directory, and score-run can name it; a party that shares nothing stores none."""
     run, _ = play(tmp_path / "train", {})
     config = {"vfb2.score-run": str(run.path), "num-server-rounds": 5, "vfb2.score-for": "all"}
     scored, _ = play(tmp_path / "score", config)

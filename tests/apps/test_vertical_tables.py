@@ -1,4 +1,4 @@
-"""A party's own file: how rows are named, ordered and split, how columns are encoded, and what is refused."""
+"""A party's own file: the names, order and split of rows, the encoding of columns, and errors."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +34,7 @@ def rows_of(count: int) -> dict[str, Any]:
 
 
 def in_order(columns: dict[str, Any]) -> np.ndarray:
-    """The file's rows by their ids as text."""
+    """Return the file's rows in the order of their ids as text."""
     return np.argsort([str(name) for name in columns["id"]])
 
 
@@ -107,7 +107,7 @@ def test_some_rows_in_an_order_of_their_own(tmp_path: Path) -> None:
     low, high = raw[train].min(), raw[train].max()
     np.testing.assert_allclose(holding.features[:, 0], (raw[train] - low) / (high - low))
     assert holding.labels.tolist() == signs[train].tolist()
-    assert party.holding(None).features.shape == (4, 1)  # of six rows, two are for testing
+    assert party.holding(None).features.shape == (4, 1)  # two of six rows are test rows
 
 
 def test_the_split_is_the_seed_s() -> None:
@@ -143,7 +143,7 @@ def test_a_party_of_whose_columns_none_is_chosen_hears_of_the_keys(keys: dict[st
 
 
 def test_parties_hold_out_the_same_validation_rows(tmp_path: Path) -> None:
-    """By their number alone, labels or not; the test rows are in neither part."""
+    """The validation rows depend on the number of rows only, with or without labels; no part contains test rows."""
     spec = replace(SPEC, validation_fraction=0.2)
     columns = rows_of(80)
     party = table(tmp_path, columns, spec)
@@ -161,7 +161,7 @@ def test_parties_hold_out_the_same_validation_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scale", ["standard", "quantile", "log", "none"])
 def test_scales_and_fills_are_those_of_a_table_with_all_rows(scale: str, tmp_path: Path) -> None:
-    """What one site of a horizontal run makes of the same training rows; a gap of any row has a feature."""
+    """A site of a horizontal run computes the same from these training rows; a gap in any row adds a feature."""
     columns = rows_of(80)
     order, train = in_order(columns), split_rows(80, 0.25, 3, "vertical split")[0]
     gap = np.where(np.arange(80) == order[train[5]], np.nan, columns["a"])
@@ -186,7 +186,7 @@ def test_bins_are_of_all_rows_of_the_file_and_one_group(tmp_path: Path) -> None:
     party = table(tmp_path, columns, spec)
     quarters = np.quantile(columns["a"], [0.25, 0.5, 0.75])
     train = split_rows(100, 0.25, 3, "vertical split")[0]
-    rows = np.arange(100)  # those that are common, say
+    rows = np.arange(100)  # for example the common rows
     features = party.holding(rows).features
     in_bins = np.searchsorted(quarters, columns["a"][in_order(columns)][train])
     np.testing.assert_array_equal(features[:, :4], np.eye(4)[in_bins])

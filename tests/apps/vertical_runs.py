@@ -1,4 +1,4 @@
-"""Small vertical runs whose nodes have node configs of their own."""
+"""Small vertical runs whose nodes have their own node configs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,14 +22,14 @@ from vertical.transport.identity import fingerprint
 
 PARTIES = 4
 KEYS: dict[str, Scalar] = {"strategy": "vfb2-sgd", "dataset": "breast-cancer", "learning-rate": 0.02}
-KEYS |= {"vfb2.assemble": True}  # the blocks are at the server in the end, to be looked at
+KEYS |= {"vfb2.assemble": True}  # the server has the blocks at the end, so tests can read them
 EVERYBODY = [f"row-{number:03}" for number in range(60)]
-# for parties with files of their own
+# for parties with their own files
 CSV: dict[str, Scalar] = {"dataset": "csv", "vfb2.active-parties": 1, "vfb2.intercept": False}
 
 
 def play(path: Path, config: Mapping[str, Scalar], nodes: Sequence[Mapping[str, Scalar]] = ()) -> tuple[Run, Wiretap]:
-    """A run whose nodes have their own node configs."""
+    """Run a federation whose nodes have their own node configs."""
     flat = flat_config(path, {**KEYS, **config})
     grid = Wiretap(client_app, len(nodes) or PARTIES, flat, nodes)
     try:
@@ -40,12 +40,12 @@ def play(path: Path, config: Mapping[str, Scalar], nodes: Sequence[Mapping[str, 
 
 
 def states_of(grid: Wiretap) -> list[VFB2State]:
-    """What the parties keep."""
+    """Return the parties' states."""
     return [VFB2State.from_record(one.state.config_records["client-state"]) for one in grid._contexts.values()]
 
 
 def own_files(folder: Path, ids: Sequence[Sequence[str]], labelled: int = 2) -> tuple[list[dict[str, Scalar]], Any]:
-    """One file a party with 3 columns of its ids, in an order of its own; returns node configs and the whole table."""
+    """Write one file for each party, with 3 columns and shuffled ids; return node configs and the whole table."""
     names = sorted({name for own in ids for name in own})
     rng = np.random.default_rng(4)
     columns = {f"x{column}": rng.normal(size=len(names)) * (column + 1) for column in range(3 * len(ids))}
@@ -61,7 +61,7 @@ def own_files(folder: Path, ids: Sequence[Sequence[str]], labelled: int = 2) -> 
 
 
 def identified(folder: Path, nodes: Sequence[Mapping[str, Scalar]]) -> list[dict[str, Scalar]]:
-    """The nodes with certificates, each of an authority of its own, and the pins of all authorities."""
+    """Return the nodes with certificates of separate authorities, and the pins of all authorities."""
     own, pins, known = list[dict[str, Scalar]](), [], b""
     for place, node in enumerate(nodes):
         (folder / str(place)).mkdir()
@@ -75,7 +75,7 @@ def identified(folder: Path, nodes: Sequence[Mapping[str, Scalar]]) -> list[dict
 
 
 def scores_of_blocks(rows: pd.DataFrame, folders: Sequence[Path], token: str) -> NDArray[np.float64]:
-    """The pooled linear model's z of rows whose columns are numbers, by the blocks in the parties' ``state-dir``."""
+    """Return the pooled linear model's z of rows with numeric columns, by the blocks in the parties' ``state-dir``."""
     z = np.zeros(len(rows))
     for party, folder in enumerate(folders):
         block = read_block({"state-dir": str(folder)}, token, "logistic", (party, len(folders)))
@@ -90,13 +90,13 @@ def scores_of_blocks(rows: pd.DataFrame, folders: Sequence[Path], token: str) ->
 
 
 def client_of(folder: Path, party: Party, keys: Mapping[str, Scalar] | None = None) -> Any:
-    """The client of a party, with further keys of the run config."""
+    """Return the client of a party, with further keys of the run config."""
     config = parse_run_config(flat_config(folder, {**KEYS, **(keys or {})}))
     return config.algorithm.client(party, NoModel(), config.training, config.family)  # type: ignore[arg-type]
 
 
 def segment_of(certificates: Sequence[bytes], share: bool = False) -> Segment:
-    """The first segment of parties with these certificates."""
+    """Return the first segment of parties with these certificates."""
     whole, lengths = join_bytes(certificates)
     one, flag = np.array([1]), np.array([False])
     numbers = {"serial": one, "segment": one * 0, "base": -one, "step": np.ones(1), "curvature": one > 1}
