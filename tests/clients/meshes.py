@@ -1,4 +1,4 @@
-"""Parties of a mesh for the tests: in one loop, as threads, or as real processes."""
+"""Meshes of parties for the tests: in one event loop, in threads, or in processes."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from vertical.transport.mesh import Mesh
 T = TypeVar("T")
 Said = list[tuple[int, int, bytes]]
 
-# generous where a failure shows at once; short where only the clock can tell
+# generous limits where a failure shows at once; short limits where only the clock can detect it
 QUICK = Limits(join=8.0, beat=0.2, silence=6.0, close=2.0)
 
 
 @cache
 def identities(parties: int) -> tuple[Identity, ...]:
-    """The same ones for every test."""
+    """Return the parties' identities, the same for every test."""
     return tuple(Identity.create(f"party {party}") for party in range(parties))
 
 
 @dataclass(frozen=True)
 class Town:
-    """Where the parties live, and who they are."""
+    """The parties' addresses and identities."""
 
     addresses: list[Address]
     identities: tuple[Identity, ...]
@@ -64,7 +64,7 @@ class Town:
         return replace(self, limits=replace(self.limits, **limits))
 
     def with_impostor(self, party: int) -> Town:
-        """The town as a party sees it whose own certificate is one that nobody else knows."""
+        """Return the town as seen by a party whose certificate is unknown to the other parties."""
         strangers = list(self.identities)
         strangers[party] = Identity.create("impostor")
         return replace(self, identities=tuple(strangers))
@@ -72,7 +72,7 @@ class Town:
 
 @contextlib.contextmanager
 def town(parties: int, transport: str = "unix", **limits: float) -> Iterator[Town]:
-    """Addresses of their own; at the end nothing may lie in the folder of the sockets."""
+    """Yield a town with its own addresses; at the end, require an empty socket folder."""
     with socket_folder() as folder:
         yield Town(addresses_for(parties, folder, transport), identities(parties)).with_limits(**limits)
         assert not list(folder.iterdir())
@@ -80,7 +80,7 @@ def town(parties: int, transport: str = "unix", **limits: float) -> Iterator[Tow
 
 @contextlib.asynccontextmanager
 async def joined(place: Town, **options: Any) -> AsyncIterator[list[Mesh]]:
-    """All parties in this loop, joined; closed at the end."""
+    """Yield the joined meshes of all parties in this loop, and close them at the end."""
     meshes = [place.mesh(party, **options) for party in range(place.parties)]
     try:
         await asyncio.gather(*(mesh.join() for mesh in meshes))
@@ -90,12 +90,12 @@ async def joined(place: Town, **options: Any) -> AsyncIterator[list[Mesh]]:
 
 
 async def closed(*meshes: Mesh) -> None:
-    """Close them all."""
+    """Close all meshes."""
     await asyncio.gather(*(mesh.close() for mesh in meshes))
 
 
 async def outcome(awaited: Awaitable[T]) -> T | PartyError:
-    """The result, or the failure."""
+    """Return the result, or the failure."""
     try:
         return await awaited
     except PartyError as error:
@@ -103,7 +103,7 @@ async def outcome(awaited: Awaitable[T]) -> T | PartyError:
 
 
 def as_threads(parties: int, party: Callable[[int], Awaitable[T]]) -> list[T | PartyError]:
-    """Each party in a thread and loop of its own."""
+    """Run each party in its own thread and event loop."""
     results: dict[int, T | PartyError] = {}
 
     async def life(me: int) -> T | PartyError:
@@ -121,7 +121,7 @@ def as_threads(parties: int, party: Callable[[int], Awaitable[T]]) -> list[T | P
 
 
 async def converse(mesh: Mesh, frames: int) -> dict[int, list[tuple[int, int, int, bytes]]]:
-    """Join, send `frames` to every peer in bursts, and return what came from each, when all has."""
+    """Join, send `frames` to every peer in bursts, and return the frames that arrived from each peer once all have."""
     heard: dict[int, list[tuple[int, int, int, bytes]]] = {}
     everything = asyncio.Event()
 
@@ -150,12 +150,12 @@ async def converse(mesh: Mesh, frames: int) -> dict[int, list[tuple[int, int, in
 
 
 def said(me: int, peer: int, update: int) -> bytes:
-    """What `converse` sends: of many lengths, zero among them."""
+    """Return the body of a frame of `converse`, of varying length, including zero."""
     return f"{me} to {peer}: {update}".encode() * (update * update % 97)
 
 
 def all_heard(me: int, parties: int, frames: int) -> dict[int, list[tuple[int, int, int, bytes]]]:
-    """What `converse` must return."""
+    """Return the frames that `converse` must return."""
     return {
         peer: [(Kind.PARTIAL, peer, update, said(peer, me, update)) for update in range(frames)]
         for peer in range(parties)
@@ -164,7 +164,7 @@ def all_heard(me: int, parties: int, frames: int) -> dict[int, list[tuple[int, i
 
 
 def alone(place: Town, life: Callable[[Town], Coroutine[Any, Any, None]]) -> None:
-    """In one loop, which must be empty afterwards."""
+    """Run a coroutine in a new loop, which must be empty afterwards."""
 
     async def watched() -> None:
         loop: Any = asyncio.get_running_loop()
@@ -179,14 +179,14 @@ def alone(place: Town, life: Callable[[Town], Coroutine[Any, Any, None]]) -> Non
 
 
 def listen(mesh: Mesh) -> Said:
-    """A list that fills with what the mesh hands out."""
+    """Return a list that fills with the frames that the mesh delivers."""
     heard: Said = []
     mesh.on_frame = lambda peer, frame: heard.append((peer, frame.update, bytes(frame.body)))
     return heard
 
 
 async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Wait for it."""
+    """Wait for the condition."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -194,22 +194,24 @@ async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
 
 
 async def failures(meshes: list[Mesh]) -> list[PartyError]:
-    """What each of them fails with."""
+    """Return the error of each mesh."""
     errors = await asyncio.wait_for(asyncio.gather(*(outcome(mesh.failed) for mesh in meshes)), 10.0)
     assert all(isinstance(error, PartyError) for error in errors)
     return [error for error in errors if isinstance(error, PartyError)]
 
 
 def link(mesh: Mesh, peer: int) -> Link:
-    """One party's connection to another."""
+    """Return one party's connection to another party."""
     found = mesh._links[peer]
     assert found is not None
     return found
 
 
 def in_town(parties: int, *transports: str, join: bool = True, **limits: float) -> Callable[[Any], Any]:
-    """Run an async test in one loop and a town of its own; its first parameter is the meshes, or without `join` the
-    town. With several transports it is run on each."""
+    """Run an async test in a new loop and town, once for each transport.
+
+    The test's first parameter is the meshes, or the town without `join`.
+    """
 
     def decorate(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
         @wraps(test)
@@ -235,7 +237,7 @@ def in_town(parties: int, *transports: str, join: bool = True, **limits: float) 
 
 
 def occupy(address: Address) -> socket.socket:
-    """Somebody else at an address."""
+    """Listen at an address in the place of its party."""
     if address.kind == "unix":
         other = socket.socket(socket.AF_UNIX)
         other.bind(address.text)

@@ -1,4 +1,4 @@
-"""Small vertical problems, the segments over them, and what is expected of these."""
+"""Small vertical problems, their segments, and the expected results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WEIGHTS = {"logistic": 0.02, "nonconvex-logistic": 0.05, "ridge": 0.01, "robust"
 
 @dataclass
 class Case:
-    """A problem cut among parties, and the plan of its first segment."""
+    """A problem split among parties, and the plan of its first segment."""
 
     features: Array  # (n, d)
     labels: Array  # (n,)
@@ -57,14 +57,14 @@ class Case:
         ]
 
     def whole(self, outcomes: Sequence[SegmentOutcome]) -> Array:
-        """(d,) the assembled model."""
+        """Return the assembled model, (d,)."""
         weights = np.full(self.features.shape[1], np.nan)
         for own, outcome in zip(self.columns, outcomes, strict=True):
             weights[own] = outcome.weights
         return weights
 
     def epochs(self, plan: SegmentPlan | None = None) -> list[list[list[NDArray[np.int64]]]]:
-        """Every epoch's batches, by place."""
+        """Return every epoch's batches, by slice."""
         plan = plan or self.plan
         return [
             reference.batches(plan.rows, len(plan.active), plan.batch_size, plan.seed, epoch)
@@ -75,14 +75,14 @@ class Case:
         return reference.Problem(self.plan.problem, self.plan.weight)
 
     def centralised(self, frozen: Sequence[int] = ()) -> Array:
-        """(d,) the reference's model, from zero."""
+        """Return the reference's model after training from zero, (d,)."""
         plan = self.plan
         return reference.centralised(
             self.problem(), self.features, self.labels, plan.algorithm, plan.step, self.epochs(), frozen=frozen
         )
 
     def run(self, plans: SegmentPlan | Sequence[SegmentPlan] | None = None, **options: Any) -> list[SegmentOutcome]:
-        """The outcomes of the last segment, with a thread for each party."""
+        """Run the segments with a thread for each party; return the outcomes of the last segment."""
         options.setdefault("processes", False)
         options.setdefault("timeout", 30.0)
         return run_parties(self.holdings, self.plan if plans is None else plans, **options)[-1]
@@ -91,8 +91,8 @@ class Case:
 def make_case(
     parties: int = 4, active: tuple[int, ...] = (0,), *, rows: int = 30, columns: int = 13, data: int = 0, **fields: Any
 ) -> Case:
-    """A case of random data; `fields` are the plan's."""
-    import_module("vertical.problem.blocks.dense")  # which may take seconds, before anything is timed
+    """Return a case with random data; `fields` are the plan's."""
+    import_module("vertical.problem.blocks.dense")  # imported early: this may take seconds, and limits are timed below
     rng = np.random.default_rng(data)
     features, test_features = rng.standard_normal((rows, columns)), rng.standard_normal((11, columns))
     truth = rng.standard_normal(columns)
@@ -133,7 +133,7 @@ def make_case(
 
 @dataclass
 class Tape:
-    """A recorder: all a party received, and all it contributed in the clear."""
+    """A recorder of every frame that a party received, and of every value that it contributed unmasked."""
 
     frames: list[tuple[int, Frame]] = field(default_factory=list)
     partials: list[tuple[int, int, Array]] = field(default_factory=list)

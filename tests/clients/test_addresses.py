@@ -1,4 +1,4 @@
-"""Addresses, and the sockets made from them."""
+"""Tests of addresses and their sockets."""
 
 import asyncio
 import socket
@@ -78,7 +78,7 @@ def test_what_listens_can_be_reached(where: str) -> None:
         finally:
             stop_listening(listener)
         assert not list(folder.iterdir())
-        # at once again
+        # the address is free again at once
         stop_listening(await listen(address))
 
     if where == "ipv6" and not socket.has_ipv6:

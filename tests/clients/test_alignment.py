@@ -1,4 +1,4 @@
-"""The search for common rows over connections: in pieces, and what ends it."""
+"""Tests of the search for common rows over connections: ids in pieces, and failures."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ def endpoints(folder: Path, parties: int) -> list[Endpoint]:
 
 
 async def search(lists: Sequence[Sequence[str]], folder: Path) -> list[object]:
-    """What each party finds, or its error."""
+    """Return each party's common rows, or its error."""
     ends = endpoints(folder, len(lists))
     talks = [find_rows(me, 1, ids, ends[me], 1, b"run") for me, ids in enumerate(lists)]
     return list(await asyncio.gather(*talks, return_exceptions=True))
@@ -54,7 +54,7 @@ def test_rows_are_found_in_pieces_and_in_the_order_of_their_ids(tags: int, monke
     [Frame(Kind.ALIGN, TAGS, 0, bytes(PIECE + 1))],
     [Frame(Kind.ALIGN, PLACES + 1, 0, b"")],
     [Frame(Kind.ALIGN, TAGS, 0, b""), Frame(Kind.ALIGN, TAGS, 1, b"")],  # more than the last piece
-    [Frame(Kind.ALIGN, TAGS, k, bytes(PIECE)) for k in range(3)],  # more than the most ids have
+    [Frame(Kind.ALIGN, TAGS, k, bytes(PIECE)) for k in range(3)],  # more pieces than the maximum number of ids needs
 ])  # fmt: skip
 def test_a_piece_out_of_turn_ends_the_search(frames: list[Frame], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alignment, "MOST_IDS", 2 * PIECE // TAG_BYTES)

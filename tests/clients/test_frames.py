@@ -1,4 +1,4 @@
-"""The bytes of a frame, each accepted once, and the error that names a party."""
+"""Tests of the bytes of a frame: each frame is accepted once, and errors name the party."""
 
 import tracemalloc
 
@@ -21,7 +21,7 @@ def test_a_body_may_be_an_array() -> None:
     values = np.arange(12.0).reshape(3, 4)
     data = pack(1, Kind.PARTIAL, 0, 0, values.data)
     assert HEADER.unpack_from(data)[0] == 96
-    values[:] = 0.0  # what was packed is a copy
+    values[:] = 0.0  # the packed frame is a copy
     np.testing.assert_array_equal(np.frombuffer(data[HEADER_BYTES:]), np.arange(12.0))
 
 

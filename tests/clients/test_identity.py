@@ -1,4 +1,4 @@
-"""Certificates, and whom the TLS contexts let in."""
+"""Tests of certificates and TLS contexts: which peers are accepted."""
 
 import os
 import pickle
@@ -22,7 +22,7 @@ ALICE, BOB, EVE = (Identity.create(name) for name in ("alice", "bob", "eve"))
 
 
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.SSLObject]:
-    """Both ends after their handshakes in memory."""
+    """Return both ends after their handshakes in memory."""
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = server.wrap_bio(up, down, server_side=True), client.wrap_bio(down, up, server_hostname="party-1")
     waiting = [ends[1], ends[0]]
@@ -123,7 +123,7 @@ def test_the_key_lies_in_a_file_of_its_owner_only_and_for_a_moment(
 
 
 class Authority:
-    """A consortium's authority with one certificate between it and its parties'."""
+    """A consortium's authority, with one intermediate certificate between it and the parties' certificates."""
 
     def __init__(self, folder: Path, name: str = "") -> None:
         self.folder, self.file = folder, folder / "authority.pem"
@@ -148,7 +148,7 @@ class Authority:
         return builder.add_extension(constraints, critical=True).sign(issuer_key or key, hashes.SHA256()), key
 
     def party(self, name: str, days: int = 10, password: bytes | None = None) -> tuple[Path, Path]:
-        """Files of a certificate (with the one between) and of its key."""
+        """Write the files of a certificate (with the intermediate) and of its key."""
         certificate, key = self._sign(name, self.middle, self.middle_key, days)
         paths = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         paths[0].write_bytes(certificate.public_bytes(Encoding.PEM) + self.middle.public_bytes(Encoding.PEM))
@@ -164,9 +164,9 @@ def test_a_consortiums_own_certificates(tmp_path: Path) -> None:
     file = str(authority.file)
     server, _ = handshake(server_context(one, [two.certificate], file), client_context(two, [one.certificate], file))
     assert server.getpeercert(binary_form=True) == two.certificate
-    # pinned without the authority's word, whoever signed
+    # a pinned certificate is accepted without its authority, regardless of the signer
     handshake(server_context(one, [two.certificate]), client_context(two, [one.certificate]))
-    # the authority's word is needed even of a pinned one
+    # with an authority set, even a pinned certificate needs its signature
     with pytest.raises(ssl.SSLCertVerificationError):
         handshake(server_context(one, [EVE.certificate], file), client_context(EVE, [one.certificate]))
     assert Identity.from_bytes(one.to_bytes()) == one

@@ -1,4 +1,4 @@
-"""Private set intersection: the rows that all have, and what is refused; and digests of row ids."""
+"""Tests of private set intersection and of digests of row ids: the common rows, and the rejected inputs."""
 
 import hashlib
 from itertools import pairwise
@@ -25,7 +25,7 @@ def fixed_key(name: str) -> X25519PrivateKey:
 
 
 def times(scalar: int, u: int) -> int:
-    """The u coordinate of a multiple of a point, by the Montgomery ladder: of P + Q from those of P, Q and P - Q."""
+    """Return the u coordinate of a multiple of a point, by the Montgomery ladder: of P + Q from P, Q and P - Q."""
     (x, z), (a, b) = (1, 0), (u, 1)
     for bit in f"{scalar:b}":
         both = (x * a - z * b) ** 2 % PRIME, u * (x * b - z * a) ** 2 % PRIME
@@ -52,7 +52,7 @@ def test_two_parties_find_their_common_rows_in_one_order(one: list[str], other: 
     assert own.dtype == theirs.dtype == np.int64
     assert {one[row] for row in own} == set(one) & set(other)
     assert [one[row] for row in own] == [other[row] for row in theirs]
-    # the party that matched can name the rows to the other, which then need not match
+    # the party that matched can send the rows to the other party, which then need not match
     assert (b.rows(a.pair(twice_a, twice_b).other) == theirs).all()
 
 
@@ -122,7 +122,7 @@ def off_curve() -> bytes:
 
 @pytest.mark.parametrize("malformed", [
     off_curve(),
-    # no coordinate: the field's prime itself, and what is above it
+    # invalid coordinates: the field's prime, and numbers above it
     PRIME.to_bytes(32, "little"),
     b"\xff" * 32,
     # points of order 2 and 4, which every key takes to infinity

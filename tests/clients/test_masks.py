@@ -1,4 +1,5 @@
-"""Pairwise masks: exact cancellation, streams that never meet, and elements that say nothing about what they hide."""
+"""Tests of pairwise masks: exact cancellation, disjoint streams, and elements that reveal nothing about the hidden
+values."""
 
 import hashlib
 import hmac
@@ -27,7 +28,7 @@ def party(me: int, parties: int, chunk: int = 64) -> PairwiseMasks:
 
 
 def counter_mode(secret: bytes, kind: int, dominator: int, update: int, length: int) -> NDArray[np.uint64]:
-    """The stream by the library's own counter mode, started at the address."""
+    """Return the stream by the library's own counter mode, started at the address."""
     start = bytes([0, kind]) + dominator.to_bytes(2, "big") + update.to_bytes(4, "big") + bytes(8)
     encryptor = Cipher(algorithms.AES(secret), modes.CTR(start)).encryptor()
     return np.frombuffer(encryptor.update(bytes(8 * length)), dtype="<u8").astype(np.uint64)
@@ -51,7 +52,7 @@ def test_masks_cancel_exactly_for_every_dominator(parties: int) -> None:
         assert all(mask.shape == (length,) and mask.dtype == np.uint64 for mask in masks)
         total = sum(masks, np.zeros(length, dtype=np.uint64))
         assert (total == 0).all()
-        # and no smaller group of them does
+        # no smaller group of masks cancels
         assert all((total - left_out != 0).all() for left_out in masks)
 
 
@@ -93,11 +94,11 @@ def test_an_address_is_handed_out_once(order: list[int]) -> None:
     for update in order:
         mask = masks.mask(PARTIAL, 0, update, 8)
         assert (mask == expected(1, 4, PARTIAL, 0, update, 8)).all()
-        mask += np.uint64(1)  # it is the caller's to change
+        mask += np.uint64(1)  # the caller may change it
     for update, length in product(order, (8, 1, 9)):
         with pytest.raises(ValueError, match=f"update {update} .kind 1, dominator 0. was handed out before"):
             masks.mask(PARTIAL, 0, update, length)
-    # another kind or dominator is another address
+    # another kind or dominator has another address
     masks.mask(SNAPSHOT, 0, order[0], 8)
     masks.mask(PARTIAL, 2, order[0], 8)
 
@@ -112,7 +113,7 @@ def test_what_was_handed_out_in_order_takes_no_memory() -> None:
 def test_random_elements_are_fresh_and_of_all_sizes() -> None:
     elements = np.concatenate([random_elements(100) for _ in range(100)])
     assert len(set(elements.tolist())) == elements.size
-    # each of the 64 bits is one in about half of the 10,000; 0.44 is 12 standard deviations away
+    # each of the 64 bits is set in about half of the 10,000; 0.44 is 12 standard deviations away
     ones = (elements[:, None] >> np.arange(64, dtype=np.uint64) & np.uint64(1)).mean(axis=0)
     assert ((ones > 0.44) & (ones < 0.56)).all()
 

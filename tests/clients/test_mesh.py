@@ -1,4 +1,4 @@
-"""A mesh at work: what is sent arrives once, in order, and in few writes."""
+"""Tests of a working mesh: every frame arrives once, in order, and in few writes."""
 
 import asyncio
 import random
@@ -15,11 +15,11 @@ from vertical.transport.mesh import Mesh
 
 @in_town(2, "unix", "tcp")
 async def test_bodies_of_every_size(meshes: list[Mesh], monkeypatch: pytest.MonkeyPatch) -> None:
-    # the ssl module may take less than it is given
+    # the ssl module may accept fewer bytes than it is given
     write = ssl.SSLObject.write
     monkeypatch.setattr(ssl.SSLObject, "write", lambda tls, data: write(tls, data[:1_000_000]))
     random.seed(1)
-    # around a TLS record's 16,384 bytes and a read's 65,536, with and without the header
+    # lengths around a TLS record's 16,384 bytes and a read's 65,536, with and without the header
     edges = [0, 1, *(edge + off for edge in (16384, 65536) for off in (-16, -15, -14, -1, 0, 1)), 5_000_000]
     bodies = [random.randbytes(size) for size in [*edges, *(random.randrange(40_000) for _ in range(40))]]
     one, two = meshes
@@ -60,7 +60,7 @@ async def test_nothing_is_handed_out_before_all_have_joined(place: Town) -> None
     heard = listen(one)
     joins = [asyncio.ensure_future(mesh.join()) for mesh in (one, two)]
     await until(lambda: 1 in one._hellos and 0 in two._hellos)
-    two._complete = True  # as if the third had come to it first
+    two._complete = True  # as if the third party had connected to it first
     two.send(0, Frame(Kind.PARTIAL, 0, 0, b"early"))
     await until(lambda: one.counters.frames_received == 1)
     two._complete = False
@@ -110,7 +110,7 @@ async def test_delays_hold_frames_back_in_their_order(place: Town) -> None:
     two.send(0, Frame(Kind.PARTIAL, 0, 0))
     await until(lambda: bool(back))
     assert not heard  # only its own frames are delayed
-    # the last word waits for the frames before it
+    # the last frame waits for the frames before it
     closing = asyncio.ensure_future(one.close())
     await until(lambda: len(heard) == 30)
     await asyncio.gather(closing, two.close())

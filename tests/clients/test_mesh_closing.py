@@ -1,4 +1,4 @@
-"""A mesh ends, and leaves nothing behind."""
+"""Tests of closing a mesh: nothing stays behind."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ async def test_a_party_may_close_while_others_work_on(meshes: list[Mesh]) -> Non
         for me in (0, 1, 3):
             meshes[me].broadcast(Frame(Kind.THETA, me, update))
         await asyncio.sleep(0.02)
-    await early  # it gave up waiting for them
+    await early  # the party stopped waiting for them
     for me in (0, 1, 3):
         assert sum(peer != 2 for peer, _, _ in heard[me]) == 40
     await closed(*meshes)

@@ -1,4 +1,4 @@
-"""Failures of parties that have joined end the segment at every one, with the culprit named."""
+"""Tests of failures after joining: the segment ends at every party, and each names the culprit."""
 
 import asyncio
 import struct
@@ -43,7 +43,7 @@ async def test_a_forger_is_named_by_all(meshes: list[Mesh], what: str, forged: C
     began = time.monotonic()
     errors = await failures(meshes)
     assert time.monotonic() - began < 4.0
-    assert [error.party for error in errors] == [2] * 4  # the forger is told too
+    assert [error.party for error in errors] == [2] * 4  # the forger gets the report too
     assert len({error.reason for error in errors}) == 1
     assert words in errors[0].reason
     assert [update for _, update, _ in heard] == ([4, 5] if what == "replayed" else [4])
@@ -117,7 +117,7 @@ async def test_what_the_handler_raises_fails_the_segment(meshes: list[Mesh], rai
 
 
 def cut(mesh: Mesh) -> None:
-    """What the others see when a process dies."""
+    """Return the other parties' errors when a process dies."""
     for peer in range(mesh.parties):
         if peer != mesh.me:
             link(mesh, peer).close()
@@ -126,7 +126,7 @@ def cut(mesh: Mesh) -> None:
 
 @in_town(4)
 async def test_who_leaves_because_of_another_is_not_named(meshes: list[Mesh]) -> None:
-    # 0 loses sight of 1, which has died because of 2; only 3 knows why
+    # 0 loses the connection to 1, which has died because of 2; only 3 knows why
     link(meshes[1], 0).close()
     await asyncio.sleep(0.02)
     meshes[3].abort(PartyError(2, "its partial is not finite"))
@@ -140,7 +140,7 @@ async def test_the_first_failure_wins_though_the_culprit_is_gone(meshes: list[Me
     left = [meshes[me] for me in (0, 1, 3)]
     errors = await failures(left)
     assert time.monotonic() - began < 4.0
-    # those who close because of it are not named by those who are slow
+    # slow parties do not blame the parties that close because of the culprit
     await closed(*left)
     assert {str(error) for error in errors} == {"party 2: its connection closed"}
 
@@ -148,7 +148,7 @@ async def test_the_first_failure_wins_though_the_culprit_is_gone(meshes: list[Me
 @in_town(2, "unix", "tcp")
 async def test_an_abort_is_read_even_where_nothing_can_be_written_any_more(meshes: list[Mesh]) -> None:
     one, two = meshes
-    # one leaves with bytes unread, so its system resets the connection; two writes before it reads
+    # the leaving party has unread bytes, so its system resets the connection; two writes before it reads
     two.send(0, Frame(Kind.THETA, 1, 0, b"unread"))
     two._flush()
     link(one, 1).say(Kind.ABORT, PartyError(0, "the first-hand reason").to_bytes())

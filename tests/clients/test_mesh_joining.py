@@ -1,4 +1,4 @@
-"""A mesh comes about, whoever else knocks."""
+"""Tests of joining a mesh, including connections from strangers."""
 
 import asyncio
 import socket
@@ -29,7 +29,7 @@ async def test_each_hello_arrives_as_its_senders_whoever_comes_late(place: Town)
 
 
 async def listening(mesh: Mesh) -> asyncio.Future[dict[int, bytes] | PartyError]:
-    """A mesh that joins, and listens by now."""
+    """Return a joining mesh that already listens."""
     joining = asyncio.ensure_future(outcome(mesh.join()))
     await asyncio.sleep(0.05)
     return joining
@@ -56,7 +56,7 @@ async def test_strangers_at_the_door_disturb_nobody(place: Town) -> None:
 
 
 def knock(place: Town, context: ssl.SSLContext, name: str) -> None:
-    """Connect to party 0 and be refused."""
+    """Connect to party 0 and expect a rejection."""
     address = place.addresses[0]
     family = socket.AF_UNIX if address.kind == "unix" else socket.AF_INET
     with socket.socket(family) as plain:
@@ -138,11 +138,11 @@ async def test_idle_connections_do_not_keep_a_party_out(place: Town, strangers: 
             await loop.sock_sendall(idle[-1], handshake)
         await asyncio.sleep(0)
     began = loop.time()
-    while await loop.sock_recv(idle[0], 4096):  # until the first to come makes room for the last
+    while await loop.sock_recv(idle[0], 4096):  # until the oldest connection makes room for the last
         pass
     with pytest.raises(BlockingIOError):
         idle[-1].recv(1)
-    assert not one._door.notes._claims  # those that were sent away are forgotten
+    assert not one._door.notes._claims  # rejected connections are forgotten
     assert await two.join() == {0: b"I am 0"}
     assert await first == {1: b"I am 1"}
     assert loop.time() - began < 5.0

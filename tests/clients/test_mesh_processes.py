@@ -1,4 +1,4 @@
-"""Parties in threads and loops of their own, as processes have them."""
+"""Tests of parties in separate threads and loops, as processes have them."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ def test_six_threads_hear_everything_once_and_in_order(transport: str) -> None:
 
 @pytest.mark.parametrize(("culprit", "transport"), [(0, "unix"), (2, "tcp")])
 def test_a_party_that_hangs_is_named_by_all(culprit: int, transport: str) -> None:
-    """When it goes on, it learns the same, and blames nobody who was waiting for it."""
+    """When the party goes on, it learns the same, and does not blame the parties that waited for it."""
     named = threading.Barrier(4)
 
     async def life(place: Town, me: int) -> None:
@@ -25,7 +25,7 @@ def test_a_party_that_hangs_is_named_by_all(culprit: int, transport: str) -> Non
         try:
             await mesh.join()
             if me == culprit:
-                # its loop stands still until all others have named it
+                # its loop stands still until all other parties have named it
                 named.wait(20.0)
                 await mesh.failed
             try:

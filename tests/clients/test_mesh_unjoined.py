@@ -1,4 +1,4 @@
-"""Failures while the parties join end it at every one, with the culprit named."""
+"""Tests of failures while the parties join: they end at every party, and each names the culprit."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ from vertical.transport.mesh import Mesh
 
 
 async def fates(place: Town, present: dict[int, Town], never_joining: tuple[int, ...] = ()) -> dict[int, PartyError]:
-    """Have some join, each as it sees the town; what each fails with, some of them already in `join`."""
+    """Return the errors of the given parties, some of them already in `join`; each joins the town as it sees it."""
     meshes = {me: view.mesh(me) for me, view in present.items()}
 
     async def fate(mesh: Mesh) -> None:
@@ -28,7 +28,7 @@ async def fates(place: Town, present: dict[int, Town], never_joining: tuple[int,
 
 
 def all_fail(place: Town, *but: int, never_joining: tuple[int, ...] = (), **views: Town) -> dict[int, PartyError]:
-    """What the parties that come fail with; ``party_2`` is how party 2 sees the town."""
+    """Return the errors of the parties that join; ``party_2`` is the town as party 2 sees it."""
     present = {me: views.get(f"party_{me}", place) for me in range(place.parties) if me not in but}
     errors = asyncio.run(fates(place, present, never_joining))
     assert errors.keys() == present.keys()
@@ -82,13 +82,13 @@ def test_an_address_in_use_is_named(party: int, parties: int, transport: str) ->
     with town(parties, transport) as place:
         with occupy(place.addresses[party]):
             began = time.monotonic()
-            # what a party tells that cannot listen is no joining
+            # the report of a party that cannot listen does not count as joining
             errors = all_fail(place, never_joining=tuple(range(parties)))
             assert time.monotonic() - began < 5.0
         assert {error.party for error in errors.values()} == {party}
         assert all("already in use" in error.reason for error in errors.values())
         if transport == "unix":
-            Path(place.addresses[party].text).unlink()  # the other program's, which is not the mesh's to remove
+            Path(place.addresses[party].text).unlink()  # the other program's socket; the mesh must not remove it
 
 
 @in_town(4, join=False, close=1.0)

@@ -1,4 +1,4 @@
-"""A segment's mathematics: without delay the parties compute what one machine with all columns computes."""
+"""Tests of a segment's mathematics: without delay the parties compute the same as one machine with all columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vertical.segment.plan import Holding, PartyState
 from vertical.segment.sum_order import BINS
 
 MASKINGS = ("pairwise", "two-trees")
-# parties, batch size: one row, one that does not divide the rows, and the whole slice
+# parties, batch size: one row, a size that does not divide the rows, and the whole slice
 SHAPES = ((3, 4), (4, 1), (6, 7), (4, 0), (3, 1), (6, 4))
 GRID = [
     (algorithm, problem, MASKINGS[place % 2 ^ place // 4 % 2], *SHAPES[place % len(SHAPES)])
@@ -43,8 +43,8 @@ def test_synchronous_rounds_are_the_centralised_order(
     algorithm: str, problem: str, masking: str, parties: int, batch: int
 ) -> None:
     active = (2, 0, 1) if PROBLEMS.index(problem) % 2 else (1, 0)
-    masking = MASKINGS[masking == "pairwise"]  # the other one than above
-    # 31 rows: the slices differ by one row, and with batches of one some dominator is out of the last round
+    masking = MASKINGS[masking == "pairwise"]  # a different masking than above
+    # 31 rows: the slices differ by one row, and with batches of one some dominator misses the last round
     fields = {"algorithm": algorithm, "problem": problem, "masking": masking, "batch_size": batch}
     case = make_case(parties, active, rows=31, synchronous=True, window=3, **fields)
     outcomes = case.run(events=True)
@@ -73,7 +73,7 @@ def test_special_cases_are_centralised(parties: int, active: tuple[int, ...], fi
 
 
 def nonfederated(case: Case, **options: Any) -> np.ndarray:
-    """(d,) the model of the product's own solver, with all columns in one place."""
+    """Return the model of the product's own solver with all columns in one place, (d,)."""
     plan = case.plan
     return train(
         case.features,
@@ -118,7 +118,7 @@ def test_segments_add_up_to_one_run(algorithm: str, masking: str) -> None:
     plans = [
         replace(plan, serial=10, epochs=0),
         replace(plan, serial=11, epochs=1, start=True),
-        # only evaluates: nothing may be lost
+        # a segment that only evaluates must not lose the state
         replace(plan, serial=12, segment=1, first_epoch=1, epochs=0, start=False),
         replace(plan, serial=13, segment=2, first_epoch=1, epochs=2, start=False),
     ]

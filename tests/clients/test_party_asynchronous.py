@@ -1,4 +1,4 @@
-"""Asynchronous segments: the model is that of the log, the log keeps window and skew, and the optimum is reached."""
+"""Tests of asynchronous segments: the log reproduces the model and keeps window and skew; the optimum is reached."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_model_is_that_of_the_log(algorithm: str, problem: str, fields: dict
     for outcome, block in zip(outcomes, replayed(case, outcomes), strict=True):
         np.testing.assert_allclose(outcome.weights, block, rtol=0, atol=1e-9)
     check_logs(case, outcomes)
-    # and it was asynchronous: the parties applied in different orders
+    # the run was asynchronous: the parties applied the updates in different orders
     orders = {tuple(event for event in log if event.kind == "apply") for log in logs_of(outcomes)}
     assert len(orders) > 1
     assert all(outcome.counters["max_delay"] <= case.plan.window - 1 for outcome in outcomes)
@@ -91,7 +91,7 @@ def test_the_window_is_used_and_kept() -> None:
 
 
 class Gifts(Sums):
-    """Only takes note to which place a party gives."""
+    """A stand-in that only records the slice of each update that a party contributes to."""
 
     def __init__(self, me: int, agenda: Agenda) -> None:
         super().__init__(me, agenda, lambda to, frame: None, None)
@@ -108,7 +108,7 @@ class Gifts(Sums):
 
 
 def test_the_skew_holds_the_fast_dominator_back() -> None:
-    """Party 3, passive, of dominators 0 and 1 with 5 updates of one row in each of two epochs."""
+    """Dominators 0 and 1 have 5 updates of one row in each of two epochs; party 3 is passive."""
     plan = make_case(4, (0, 1), rows=10, batch_size=1, epochs=2, window=4, skew=2).plan
     objective, features = make_objective("logistic", 0.1), np.random.default_rng(0).standard_normal((10, 3))
     block = make_block(features, "sgd", objective, 0.1)
@@ -119,23 +119,23 @@ def test_the_skew_holds_the_fast_dominator_back() -> None:
     updates = Updates(station, [[5, 5], [10, 10]], Workers())
 
     def thetas(place: int, *numbers: int) -> list[int]:
-        """What is given after these thetas of a place."""
+        """Return the updates that the party contributes to after these thetas of a slice."""
         gifts.places.clear()
         for number in numbers:
             updates.answer(place, number, np.array([0.1]).tobytes())
         return sorted(gifts.places)
 
     updates.begin()
-    # nothing is applied: updates 0, 1 and 2 of each may be under way, although the window is 4
+    # no update is applied: updates 0, 1 and 2 of each may be under way, although the window is 4
     assert sorted(gifts.places) == [0, 0, 0, 1, 1, 1]
     with pytest.raises(PartyError, match="party 0: it sent theta 1, but 0 is the next"):
         updates.answer(0, 1, bytes(8))
-    # 0 runs ahead, 1 has applied nothing
+    # 0 runs ahead, 1 has applied none
     assert thetas(0, 0, 1, 2) == []
-    # 1 has applied one: update 3 of both
+    # 1 has applied one update: update 3 of both may start
     assert thetas(1, 0) == [0, 1]
     assert thetas(1, 1) == [0, 1]
-    # all five of 0 are sent; they end, and 1 is the only one that is not through
+    # all five updates of 0 are sent and applied; only 1 has updates left
     assert thetas(0, 3, 4) == []
     assert thetas(1, 2, 3) == []
     with pytest.raises(PartyError, match="party 0: it sent theta 5, where 5 is the next and is not due"):
@@ -172,7 +172,7 @@ def test_three_dominators_with_windows_reach_the_optimum(
     fields = {"algorithm": algorithm, "problem": problem, "step": step, "weight": weight}
     case = make_case(4, (0, 2, 3), rows=36, columns=6, batch_size=6, window=3, epochs=80, **fields)
     if problem == "nonconvex-logistic":
-        case.labels[::3] *= -1  # a model that separates the labels would go very far away
+        case.labels[::3] *= -1  # a model that separates the labels would diverge
     objective, weights = make_objective(problem, weight), case.whole(case.run())
     assert np.linalg.norm(gradient(case.features, case.labels, objective, weights)) < 1e-4
     if problem in ("logistic", "ridge"):  # convex: one stationary point
@@ -222,7 +222,7 @@ def test_threads_share_a_block_only_if_it_is_dense_and_has_no_running_mean(
     ("active", "fields", "computing"),
     [
         ((2,), {"masking": "two-trees"}, {}),
-        # rounds have an order of their own
+        # each round has its own order
         ((2, 1), {"synchronous": True}, {}),
         ((0, 1, 2), {"synchronous": True, "rows": 31, "batch_size": 2}, {0: 0.001, 2: 0.003}),
     ],
@@ -246,7 +246,7 @@ def test_injected_time_is_spent_and_changes_nothing_else(synchronous: bool) -> N
 
 def test_injected_time_occupies_a_worker_a_thread() -> None:
     case = make_case(3, (0, 1), rows=40, batch_size=2, epochs=1, window=4)
-    # long against what else a busy machine does in 20 updates
+    # long compared to other delays of a busy machine in 20 updates
     injections = [None, None, Injection(compute=0.04)]
     one, two = (case.run(injections=injections, threads=threads)[2].counters["seconds_training"] for threads in (1, 2))
     assert one >= 20 * 0.04

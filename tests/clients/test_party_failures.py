@@ -1,4 +1,4 @@
-"""What goes wrong at one party ends the segment at every party, with that party named."""
+"""Tests of failures at one party: the segment ends at every party, and all name that party."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMITS = Limits(join=5.0, beat=0.3, silence=2.0, close=1.0)
 
 
 def failure(case: Case, holdings: list[Holding] | None = None, **options: Any) -> PartyError:
-    """An error of a segment that fails within seconds, at all parties with the same culprit."""
+    """Return the error of a segment that fails within seconds, with the same culprit at all parties."""
     began = time.monotonic()
     with pytest.raises(PartiesError) as caught:
         run_parties(holdings or case.holdings, case.plan, processes=False, limits=LIMITS, timeout=30.0, **options)
@@ -40,7 +40,7 @@ def failure(case: Case, holdings: list[Holding] | None = None, **options: Any) -
     assert errors.keys() == set(range(case.plan.parties))
     found = [error for error in errors.values() if isinstance(error, PartyError)]
     assert len(found) == len(errors), str(caught.value)
-    # two may see the same culprit's fault in two places
+    # two parties may see the culprit's fault at different points
     assert len({error.party for error in found}) == 1, str(caught.value)
     return found[0]
 
@@ -49,7 +49,7 @@ Change = Callable[[Frame], list[Frame]]
 
 
 def altered(monkeypatch: pytest.MonkeyPatch, culprit: int, change: Change) -> None:
-    """Have a party send other frames than it wants to."""
+    """Have a party send altered frames."""
 
     def other(real: Callable[..., None]) -> Callable[..., None]:
         def send(mesh: Mesh, *to_and_frame: Any) -> None:
@@ -64,7 +64,7 @@ def altered(monkeypatch: pytest.MonkeyPatch, culprit: int, change: Change) -> No
 
 
 def at(kind: int, number: int | None, **fields: Any) -> Change:
-    """Change a frame, or with `number` None all of its kind; a field may be a function of the old value."""
+    """Change one frame, or with `number` None all frames of its kind; a field may be a function of the old value."""
 
     def change(frame: Frame) -> list[Frame]:
         if frame.kind != kind or number not in (None, frame.update):
@@ -76,7 +76,7 @@ def at(kind: int, number: int | None, **fields: Any) -> Change:
 
 
 def after(kind: int, number: int, *more: dict[str, Any]) -> Change:
-    """Send further frames after one: the same with other fields."""
+    """Send further frames after one frame: copies with other fields."""
 
     def change(frame: Frame) -> list[Frame]:
         extra = more if (frame.kind, frame.update) == (kind, number) else ()
@@ -105,7 +105,7 @@ VALUES, MASKS = int(Kind.VALUE_TREE), int(Kind.MASK_TREE)
 BOTH_ORDERS: list[dict[str, Any]] = [{"synchronous": False}, {"synchronous": True}]
 TREES: dict[str, Any] = {"masking": "two-trees"}
 TWO, PASSES = (1, 2), {"algorithm": "svrg"}
-# parties, active ones, other fields of the plan; the culprit, what it does, and what is said of it
+# parties, active parties, other fields of the plan; the culprit, its fault, and the error's text
 FORGERIES: list[tuple[int, tuple[int, ...], dict[str, Any], int, Change, str]] = [
     *(
         (4, TWO, order, 2, at(Kind.THETA, 3, body=with_nan), "theta cannot be applied.*not finite")
@@ -162,7 +162,7 @@ FORGERIES: list[tuple[int, tuple[int, ...], dict[str, Any], int, Change, str]] =
     (4, (1,), {"window": 2}, 2, after(Kind.PARTIAL, 15, {"update": 16}), "beyond the segment"),
     (4, TWO, {}, 3, at(Kind.PARTIAL, None, active=2), "^it sent party 1 a frame that only party 2 may get$"),
     (5, (0,), TREES, 1, at(VALUES, None, active=3), "which dominates nothing"),
-    # kinds that have no place
+    # kinds that are not allowed at this point
     *(
         (4, (1,), {}, 3, after(Kind.PARTIAL, 0, {"kind": kind, "active": 3, "body": b"?"}), "")
         for kind in (Kind.ALIGN, Kind.LABELS, Kind.VALUE_TREE)
@@ -190,7 +190,7 @@ def test_a_tree_frame_of_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     send = Mesh.send
 
     def everywhere(mesh: Mesh, to: int, frame: Frame) -> None:
-        # party 1 sends everyone its values
+        # party 1 sends its values to every party
         if mesh.me == 1 and frame.kind == VALUES:
             mesh.broadcast(frame)
         else:
@@ -211,7 +211,7 @@ def test_labels_differ(culprit: int) -> None:
     holdings = case.holdings
     holdings[culprit].labels = np.where(np.arange(30) == 7, -case.labels, case.labels)
     error = failure(case, holdings)
-    # the first is what the others are compared with
+    # the other plans are compared with the first
     assert error.party == (culprit if culprit != 2 else 1)
     assert error.reason == "its labels differ from party 2's labels; active parties need equal labels"
 
@@ -270,11 +270,11 @@ def test_the_ring_overflows() -> None:
     assert error.party == 0
     assert error.reason.startswith("its partial cannot be sent")
     assert "the range of masked sums" in error.reason
-    assert "4e+09" not in error.reason  # of whose row it is, nothing is said either
-    # only the evaluation is left to find it
+    assert "4e+09" not in error.reason  # the error does not name the party of the row either
+    # only the evaluation can detect it
     error = failure(replace(case, plan=replace(case.plan, epochs=0)), states=states)
     assert (error.party, error.reason.startswith("its evaluation cannot be sent")) == (0, True)
-    # squares of prices, of which a party that is not the reporter gives its share
+    # squares of prices, of which a party other than the reporter sends its share
     case = make_case(4, (1, 2), problem="ridge", epochs=0)
     case.labels[:] *= 1e5
     error = failure(case)
@@ -294,7 +294,7 @@ def test_a_sum_over_all_parties_cannot_wrap(parties: int, limit: float) -> None:
 
 
 def test_a_step_that_diverges() -> None:
-    # every block diverges, so the parties may hear of different ones first
+    # every block diverges, so the parties may learn of different ones first
     with pytest.raises(PartiesError) as caught:
         make_case(4, (1, 2), problem="ridge", step=1e9, epochs=60).run(limits=LIMITS)
     assert caught.value.errors.keys() == set(range(4))
@@ -318,10 +318,10 @@ def test_a_bug_in_one_party(monkeypatch: pytest.MonkeyPatch, options: dict[str, 
 
 
 def test_a_party_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C at one party is heard at the others."""
+    """Ctrl-C at one party reaches the other parties."""
 
     class Cancels:
-        """Cancels its party's task when it hears its first frame."""
+        """A recorder that cancels its party's task at its first frame."""
 
         task: asyncio.Task[Any] | None = None
 
@@ -346,7 +346,7 @@ def test_a_party_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {str(error) for error in errors.values()} == {"party 3: it was stopped"}
 
 
-# plans and arguments that cannot be
+# invalid plans and arguments
 
 
 @pytest.mark.parametrize(
@@ -450,7 +450,7 @@ def test_the_agenda_lists_every_sum_once(algorithm: str, start: bool, epochs: in
     for place, rows in ((0, 16), (1, 15)):
         epoch = [4, 4, 4, rows - 12]
         passes = {"sgd": epoch * epochs, "svrg": [rows, *epoch] * epochs, "saga": [rows] * start + epoch * epochs}
-        # the evaluation: training and test rows of this place; at the reporter five numbers and the bins of two classes
+        # the evaluation: training and test rows of this slice; at the reporter five numbers and the bins of two classes
         totals = [] if place else [5 + 2 * BINS]
         expected = [*passes[algorithm], rows + (5 if place else 6), *totals]
         assert [agenda.length_at(place, position) for position in range(len(expected))] == expected

@@ -1,4 +1,4 @@
-"""Segments whose parties have networks: the updates of a central split network, and what passes between parties."""
+"""Tests of segments with networks: the updates match a central split network, and frames reveal nothing more."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vertical.problem.objectives import make_objective
 from vertical.segment.plan import PartyState, SegmentOutcome
 from vertical.transport.frames import Kind
 
-# each party has its own: two are linear, one has a hidden layer
+# each party has its own network: two are linear, one has a hidden layer
 MODELS = ("linear", "mlp", "linear", "mlp", "linear")
 
 
@@ -28,7 +28,7 @@ def architectures(case: Case) -> list[Architecture]:
 
 
 def reference_of(case: Case) -> tuple[split_network.Headed, list[split_network.Part]]:
-    """The reference's problem and parts, at the first weights of the parties."""
+    """Return the reference's problem and parts, at the parties' first weights."""
     plan, k = case.plan, case.plan.embedding
     objective = make_objective(plan.problem, plan.weight)
     own = architectures(case)
@@ -96,7 +96,7 @@ def test_delayed_updates_are_those_of_the_log(active: tuple[int, ...], embedding
     outcomes = play(case, events=True, threads=threads)
     problem, parts = reference_of(case)
     logs = [[vfb2.Event(*event) for event in outcome.log or []] for outcome in outcomes]
-    if threads == 1:  # else the log has the order in which results came in, not that of the computations
+    if threads == 1:  # otherwise the log has the order of arrival, not of the computations
         vfb2.replay(problem, parts, case.labels, active, case.epochs(), logs)
         assert_equal(case, outcomes, problem, parts)
     assert max(outcome.counters["max_delay"] for outcome in outcomes) > 0
@@ -162,7 +162,7 @@ def test_nobody_receives_an_embedding_or_a_sum_over_some(masking: str, seen: boo
     if masking in MASKINGS:
         words = np.concatenate([elements(tape, SUM_KINDS) for tape in tapes])
         counts = np.bincount(words.view(np.uint8), minlength=256)
-        # chi-square with 255 degrees of freedom: beyond 420 once in 10^9
+        # chi-square with 255 degrees of freedom: above 420 once in 10^9
         assert np.sum((counts - counts.sum() / 256) ** 2) / (counts.sum() / 256) < 420
 
 

@@ -1,4 +1,4 @@
-"""Nonsmooth penalties of the parties' blocks: proximal SGD, SVRG and SAGA, and the columns that remain."""
+"""Tests of nonsmooth penalties of the parties' blocks: proximal SGD, SVRG and SAGA, and the selected columns."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from vertical.problem.objectives import make_objective
 from vertical.segment.plan import Holding
 from vertical.transport.frames import Kind
 
-# a column that is not penalised, groups of one, two and three, one of which lies apart
+# an unpenalised column, and groups of one, two and three columns, one group with scattered columns
 GROUPS = np.array([-1, 4, 2, 2, 7, 4, 9, 9, 9, 1, 7, 4, 3])
 PENALTIES = ("l1", "group-lasso")
 
 
 def penalised(case: Case, whole: bool = False) -> tuple[list[Holding], Nonsmooth]:
-    """The parties' data with groups of their own, and the penalty of the whole model.
+    """Return the parties' data with their own groups, and the penalty of the whole model.
 
     Args:
-        whole: whether each party's block is one group.
+        whole: Whether each party's block is one group.
     """
     numbers = np.full(13, -1)
     for party, own in enumerate(case.columns):
@@ -39,7 +39,7 @@ def penalised(case: Case, whole: bool = False) -> tuple[list[Holding], Nonsmooth
 
 
 def course(case: Case, nonsmooth: Nonsmooth) -> list[Array]:
-    """The reference's weights before the first update and after each."""
+    """Return the reference's weights before the first update and after each."""
     plan, weights = case.plan, [np.zeros(13)]
     problem, epochs = case.problem(), case.epochs()
     centralised(
@@ -66,7 +66,7 @@ def test_every_update_is_the_proximal_one(
     assert len(expected) == 1 + 2 * 8
     tapes = [Tape() for _ in range(3)]
     outcomes = run_parties(holdings, case.plan, processes=False, recorders=tapes)[0]
-    for party in (0, 2):  # who give the dominator the partials of every update
+    for party in (0, 2):  # both send the dominator the partials of every update
         own, rows = case.columns[party], [batch for epoch in case.epochs() for batch in epoch[0]]
         given = [values for kind, _, values in tapes[party].partials if kind == Kind.PARTIAL]
         for batch, before, values in zip(rows, expected[:-1], given, strict=True):

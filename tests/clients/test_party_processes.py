@@ -1,4 +1,4 @@
-"""Segments with a process for each party."""
+"""Tests of segments with a process for each party."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the parties see of one another: masked vectors, sums, theta; and never what label privacy keeps back."""
+"""Tests of the data that parties see of one another: masked vectors, sums and theta, but no private labels."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def recorded(case: Case) -> tuple[list[Tape], list[SegmentOutcome]]:
 
 
 def elements(tape: Tape, kinds: set[Kind] | None = None) -> np.ndarray:
-    """All 8-byte words that a party received, as uint64."""
+    """Return all 8-byte words that a party received, as uint64."""
     bodies = [frame.body for _, frame in tape.frames if kinds is None or frame.kind in kinds]
     return np.frombuffer(b"".join(body for body in bodies if len(body) % 8 == 0), dtype=np.uint64)
 
 
 def sums_of(tapes: list[Tape], parties: tuple[int, ...], active: int, kind: int) -> np.ndarray:
-    """The sum over some parties of all they gave to a dominator, one after another, in the ring."""
+    """Return the sum over some parties of all their contributions to a dominator, one after another, in the ring."""
     vectors = [np.concatenate([v for k, a, v in tapes[p].partials if (k, a) == (kind, active)]) for p in parties]
     return np.add.reduce([RING.encode(vector) for vector in vectors], dtype=np.uint64)
 
@@ -41,7 +41,8 @@ def sums_of(tapes: list[Tape], parties: tuple[int, ...], active: int, kind: int)
 def exposed(
     tapes: list[Tape], active: tuple[int, ...], kinds: tuple[int, ...] = (Kind.PARTIAL, Kind.SNAPSHOT_PARTIAL)
 ) -> int:
-    """How many true encodings, of one party or of a sum over some but not all collaborators, were received."""
+    """Count the true encodings, of one party or of a sum over some but not all collaborators, among the received
+    words."""
     count = 0
     for me, tape in enumerate(tapes):
         seen = np.concatenate([elements(tape), _differences(tape)])
@@ -61,7 +62,7 @@ def exposed(
 
 
 def _differences(tape: Tape) -> np.ndarray:
-    """All that a party gets by taking a mask frame off a value frame of the same sum."""
+    """Return all differences of a value frame and a mask frame of the same sum that a party received."""
     frames = [frame for _, frame in tape.frames]
     found = [
         np.frombuffer(value.body, dtype=np.uint64) - np.frombuffer(mask.body, dtype=np.uint64)
@@ -80,7 +81,7 @@ def _differences(tape: Tape) -> np.ndarray:
         ("pairwise", "saga", False),
         ("two-trees", "svrg", False),
         ("two-trees", "saga", False),
-        # the search finds what there is to find
+        # without masking, the search finds the encodings
         ("none", "svrg", True),
     ],
 )
@@ -95,7 +96,7 @@ def test_nobody_receives_a_partial_or_a_sum_over_some(masking: str, algorithm: s
 
 @pytest.mark.parametrize("masking", MASKINGS)
 def test_zeros_are_hidden_too(masking: str) -> None:
-    # every weight is zero in the first partials, and a bare zero is easily seen
+    # every weight is zero in the first partials, and an unmasked zero is easily seen
     tapes = [Tape() for _ in range(4)]
     make_case(4, (0,), masking=masking, epochs=0).run(recorders=tapes)
     assert not any((elements(tape, SUM_KINDS) == 0).any() for tape in tapes)
@@ -108,9 +109,9 @@ def test_what_is_received_is_uniform_and_uncorrelated(masking: str) -> None:
     for me, tape in enumerate(tapes):
         counts = np.bincount(elements(tape, SUM_KINDS).view(np.uint8), minlength=256)
         expected = max(counts.sum() / 256, 1.0)
-        # chi-square with 255 degrees of freedom: beyond 420 once in 10^9
+        # chi-square with 255 degrees of freedom: above 420 once in 10^9
         assert np.sum((counts - expected) ** 2) / expected < 420 or not counts.any(), f"party {me}"
-    # one child's masked values against its true ones, position by position
+    # one child's masked values against its true values, position by position
     kind = Kind.PARTIAL if masking == "pairwise" else Kind.VALUE_TREE
     for sender in (1, 2, 3, 5):
         frames = {
@@ -154,7 +155,7 @@ def private_case(**fields: object) -> Case:
 
 
 def corrected(case: Case, flips: np.ndarray, plans: list[SegmentPlan]) -> np.ndarray:
-    """The reference's model on flipped labels, with the loss that corrects for them."""
+    """Return the reference's model on flipped labels, with the loss that corrects for them."""
     plan = case.plan
     problem = reference.Corrected(plan.problem, plan.weight, reference.flip_rate(plan.label_epsilon))
     epochs = [epoch for each in plans for epoch in case.epochs(each)]
@@ -194,7 +195,7 @@ def test_flips_are_drawn_once_a_run_and_anew_in_another() -> None:
 
 
 def test_flips_outlive_a_segment_that_fails() -> None:
-    # else the next attempt would draw others, and both would have been shown
+    # otherwise the next attempt would draw new flips, and both draws would have been revealed
     case = private_case(step=1e9)
     states = [PartyState() for _ in range(4)]
     with pytest.raises(PartiesError):

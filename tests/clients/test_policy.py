@@ -1,4 +1,4 @@
-"""What a data owner asks of a run: pins of peers, and what the settings must at least be."""
+"""Tests of a data owner's requirements for a run: pins of peers, and minimum settings."""
 
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,8 @@ def test_one_certificate_is_one_party() -> None:
 
 
 def test_an_authority_that_is_pinned_vouches_for_one_party(tmp_path: Path) -> None:
-    """For that which it has signed itself, and the owner's own party counts where it is under the pin."""
+    """It vouches for certificates that it has signed itself; the owner's own party counts if its certificate is signed
+    too."""
     authority = Authority(tmp_path)
     one, two = (Identity.from_files(*authority.party(name)).certificate for name in ("one", "two"))
     middle, root = (part.public_bytes(Encoding.DER) for part in (authority.middle, authority.root))
@@ -73,7 +74,7 @@ def test_an_authority_that_is_pinned_vouches_for_one_party(tmp_path: Path) -> No
     for me, parties in enumerate(([one, two, BOB], [two, one, BOB], [BOB, one, two])):
         with refuses(PolicyError, r"parties \d and \d under the pin 'bank'"):
             policy.check_peers(parties, me, parties[me])
-    # not for what another authority has signed, nor where the owner does not have it
+    # not for certificates that another authority signed, and not if the owner does not trust the pinned authority
     for pins, authorities in (({fingerprint(root): "root"}, (root,)), ({fingerprint(middle): "bank"}, (root,))):
         with refuses(PolicyError, "party 1 under no pin"):
             Policy(pins=pins, authorities=authorities).check_peers([ME, one], 0, ME)

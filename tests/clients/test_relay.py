@@ -1,4 +1,4 @@
-"""Parties that nobody can connect to meet at one that they both reach."""
+"""Tests of unreachable parties that meet at a party that both can reach."""
 
 import asyncio
 import random
@@ -35,7 +35,7 @@ SERIAL = 7
 
 
 def hide(place: Town, *parties: int) -> Town:
-    """The town where nobody can connect to some."""
+    """Return the town with some parties unreachable."""
     shown = enumerate(place.addresses)
     return replace(place, addresses=[Address("none", str(p)) if p in parties else own for p, own in shown])
 
@@ -69,7 +69,7 @@ async def test_large_bodies_pass_and_the_relay_reads_none(place: Town, monkeypat
         meshes[0].send(1, Frame(Kind.THETA, 0, 0, b"for the relay"))
         await until(lambda: len(heard[0]) == len(heard[2]) == len(bodies), 20.0)
         assert heard == {me: [(2 - me, update, one) for update, one in enumerate(bodies)] for me in (0, 2)}
-        assert meshes[1].counters.frames_received == 1  # those that it passes on are not its own
+        assert meshes[1].counters.frames_received == 1  # forwarded frames are not counted as its own
     passed = b"".join(read)
     assert b"for the relay" in passed
     assert len(passed) > 2 * sum(map(len, bodies))
@@ -87,7 +87,7 @@ async def test_an_abort_passes_the_relay(place: Town) -> None:
 @pytest.mark.parametrize("culprit", [0, 1, 2, 3])
 @in_town(4, join=False, close=20.0)
 async def test_who_is_killed_is_named(place: Town, culprit: int) -> None:
-    """Also the relay, party 1, with which the connection of 0 and 2 ends."""
+    """This includes the relay, party 1, which also ends the connection of 0 and 2."""
     async with joined(hide(place, 0, 2)) as meshes:
         cut(meshes[culprit])
         left = [meshes[me] for me in range(4) if me != culprit]
@@ -106,7 +106,7 @@ def test_who_hangs_is_named(culprit: int) -> None:
         try:
             await mesh.join()
             if me == culprit:
-                # its loop stands still until all others have named it
+                # its loop stands still until all other parties have named it
                 named.wait(20.0)
             await mesh.failed
         finally:
@@ -133,7 +133,7 @@ def test_who_never_joins_is_named(absent: int, words: str) -> None:
 def test_an_unknown_certificate_is_named(impostor: int) -> None:
     with town(3, join=1.0, close=0.3) as place:
         seen = hide(place, 0, 2)
-        # the relay and the impostor know each other, so that it is the other hidden party who does not
+        # the relay and the impostor know each other, so the other hidden party is the one that rejects it
         lured = seen.with_impostor(impostor)
         views: dict[str, Any] = {"party_1": lured, f"party_{impostor}": lured}
         errors = all_fail(seen, **views)
@@ -215,7 +215,7 @@ async def test_flood_does_not_fill_the_relay(place: Town) -> None:
                 await asyncio.sleep(0)
             most = max(most, sum(map(len, backlog)))
         assert 2**22 <= most < 2**22 + 2**20
-        assert sum(map(len, own)) > 2**24  # the sender has the bytes that the relay does not read
+        assert sum(map(len, own)) > 2**24  # the sender keeps the bytes that the relay does not read
         asyncio.get_running_loop().add_reader(link(meshes[2], 1)._socket.fileno(), link(meshes[2], 1)._readable)
         await until(lambda: len(heard) == sent, 20.0)
         assert not any(mesh.failed.done() for mesh in meshes)
@@ -223,7 +223,7 @@ async def test_flood_does_not_fill_the_relay(place: Town) -> None:
 
 @in_town(4, join=False, beat=0.05, silence=0.5, close=0.3)
 async def test_party_that_takes_nothing_from_the_relay_is_named(place: Town) -> None:
-    """It is alive, and sends beats. The party that floods it is not named."""
+    """The party is alive and sends heartbeats. The party that floods it is not blamed."""
     seen = hide(place, 0, 2)
     meshes = [(seen.with_limits(silence=20.0) if me == 2 else seen).mesh(me) for me in range(4)]
     await asyncio.gather(*(mesh.join() for mesh in meshes))

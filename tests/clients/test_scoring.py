@@ -1,4 +1,5 @@
-"""Segments that score rows: every recipient gets the pooled model's z, and nobody sees what only one party knows."""
+"""Tests of segments that score rows: every recipient gets the pooled model's z, and private values stay with their
+party."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ SCORING = {"epochs": 0, "evaluate": False, "test_rows": 0, "score": True, "start
 def scored(
     case: Case, weights: Array, tapes: list[Tape] | None = None, *, processes: bool = False, **options: Any
 ) -> list[SegmentOutcome]:
-    """The outcomes of a segment in which nobody holds labels."""
+    """Return the outcomes of a segment without labels."""
     holdings = [replace(held, test_features=None, labels=None, test_labels=None) for held in case.holdings]
     states = [PartyState(weights[own]) for own in case.columns]
     options |= {"processes": processes, "states": states, "recorders": tapes, "timeout": 60.0}
@@ -61,7 +62,7 @@ def test_nobody_receives_a_partial_or_a_sum_over_some(masking: str, seen: bool) 
     assert all({kind for kind, _, _ in tape.partials} == {Kind.SCORES} for tape in tapes)
     assert (exposed(tapes, case.plan.active, (Kind.SCORES,)) > 0) == seen
     assert outcomes[1].scores is not None
-    for party in (0, 2, 4):  # who is no recipient learns no score either
+    for party in (0, 2, 4):  # parties that are not recipients learn no score either
         assert not np.isin(outcomes[1].scores.view(np.uint64), elements(tapes[party])).any()
 
 

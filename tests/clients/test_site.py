@@ -1,4 +1,4 @@
-"""A client's resident data."""
+"""Tests of a client's resident data."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from clients.base import Site
 def test_features_of_the_run_s_type_stay_where_they_are() -> None:
     rows = np.arange(12.0).reshape(6, 2)
     shared = rows[2:].view()
-    shared.setflags(write=False)  # as a data set's parts are
+    shared.setflags(write=False)  # as the parts of a data set are
     site = Site.from_arrays(0, shared, np.array([0, 1, 1, 0]), dtype=torch.float64)
     assert site.features.data_ptr() == shared.ctypes.data
     assert not shared.flags.writeable

@@ -1,4 +1,4 @@
-"""Two-trees masking: what each party, and each coalition, could unmask."""
+"""Tests of two-trees masking: the groups that each party, and each coalition, could unmask."""
 
 from itertools import combinations
 
@@ -39,14 +39,14 @@ def unions(sets: list[frozenset[int]]) -> set[frozenset[int]]:
 
 
 def by_unions(first: Tree, second: Tree, party: int) -> set[frozenset[int]]:
-    """All the groups that one party could unmask: unions of subtrees it receives in the first and in the second, but
-    for what the root is told."""
+    """Return all groups that one party could unmask: unions of subtrees whose sums it receives in both trees, except
+    the root's total."""
     received = [[tree.subtree(child) for child in tree.children(party)] for tree in (first, second)]
     return without_total(first, second, frozenset({party}), unions(received[0]) & unions(received[1]))
 
 
 def by_ranks(first: Tree, second: Tree, coalition: frozenset[int]) -> set[frozenset[int]]:
-    """All the groups that a coalition could unmask: those whose plain sum is in the span of what it sees."""
+    """Return all groups that a coalition could unmask: groups whose plain sum is in the span of its view."""
     parties = first.parties
     seen = [np.eye(2 * parties)[[member, parties + member]] for member in coalition]
     for member in coalition:
@@ -67,7 +67,7 @@ def by_ranks(first: Tree, second: Tree, coalition: frozenset[int]) -> set[frozen
 def without_total(
     first: Tree, second: Tree, coalition: frozenset[int], groups: set[frozenset[int]]
 ) -> set[frozenset[int]]:
-    """Without what the root is told."""
+    """Return the groups without the total, which the root receives by design."""
     if {first.root, second.root} <= coalition:
         groups = groups - {frozenset(range(first.parties)) - coalition}
     return groups
@@ -79,7 +79,7 @@ def test_what_a_coalition_could_unmask_is_in_the_span_of_what_it_sees(
 ) -> None:
     coalition = data.draw(st.frozensets(st.integers(0, pair[0].parties - 1), min_size=1))
     groups = list(exposes(*pair, coalition))
-    assert len(frozenset().union(*groups)) == sum(map(len, groups))  # they do not overlap
+    assert len(frozenset().union(*groups)) == sum(map(len, groups))  # the groups do not overlap
     assert without_total(*pair, coalition, unions(groups)) == by_ranks(*pair, coalition)
 
 
@@ -121,11 +121,11 @@ def test_two_parties_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("first", "second", "party", "group"), [
-    # every subtree is of one party, and Definition 4 looks at larger ones only
+    # every subtree has one party, and Definition 4 covers larger subtrees only
     (STAR, STAR, 0, "the value of party 1 and of the value of party 2 and of the value of party 3"),
     # party 1 receives party 2's masked value and its mask
     (Tree(0, (-1, 0, 1, 0)), Tree(0, (-1, 0, 1, 1)), 1, "the value of party 2"),
-    # no two subtrees are equal, but 1 and 2 together are one, 3 and {4, 5} are {3, 4} and 5
+    # no two subtrees are equal, but {1} with {2} equals {1, 2}, and {3} with {4, 5} equals {3, 4} with {5}
     (
         Tree(0, (-1, 0, 0, 0, 3, 0)),
         Tree(0, (-1, 0, 1, 0, 0, 4)),
@@ -151,7 +151,8 @@ def test_the_papers_example_of_collusion() -> None:
     # Appendix B: its parties 2 and 3 take the mask off party 4
     assert exposes(*FIGURE, (1, 2)) == (frozenset({3}),)
     assert exposes(*FIGURE, (1,)) == exposes(*FIGURE, (2,)) == ()
-    # the dominator with 1 or 2 learns no more than the sum over the others, which it is told; with 3 it does
+    # the dominator with 1 or 2 learns only the sum over the other parties, which it receives anyway; with 3 it learns
+    # more
     assert exposes(*FIGURE, (0, 1)) == exposes(*FIGURE, (0, 2)) == ()
     assert exposes(*FIGURE, (0, 3)) == (frozenset({1}), frozenset({2}))
     assert exposes(*FIGURE, (0, 1, 2)) == ()
