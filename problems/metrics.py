@@ -26,7 +26,11 @@ def binary_metrics(labels: ArrayLike, scores: ArrayLike) -> dict[str, float]:
         scores: (n,), larger for positives; only their order matters.
 
     Raises:
-            ValueError: A score is NaN, a class is missing, or the shapes do not fit.
+        ValueError: A score is NaN, a class is missing, or the shapes do not fit.
+
+    Example:
+        >>> f"{binary_metrics([0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8])['auc']:.2f}"
+        '0.75'
     """
     positive, score = _check(labels, scores)
     positives = int(positive.sum())
@@ -150,7 +154,11 @@ def accuracy(labels: ArrayLike, scores: ArrayLike, threshold: float) -> float:
         threshold: The least score that counts as positive.
 
     Raises:
-            ValueError: A score is NaN, there is no sample, or the shapes do not fit.
+        ValueError: A score is NaN, there is no sample, or the shapes do not fit.
+
+    Example:
+        >>> float(accuracy([0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8], threshold=0.3))
+        0.75
     """
     positive, score = _check(labels, scores)
     if len(score) == 0:

@@ -28,6 +28,11 @@ class Site:
         held_out: The rows that a client with its own file keeps out of training to evaluate on; None without them.
         test: The client's test rows, if the held-out rows are validation rows.
         least_cell: The least number of rows in a count that leaves a client with its own file.
+
+    Example:
+        >>> site = Site.from_arrays(0, np.zeros((3, 2)), np.array([0, 1, 0]))
+        >>> site.positives.tolist(), site.negatives.tolist()
+        ([1], [0, 2])
     """
 
     partition_id: int

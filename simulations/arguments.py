@@ -135,7 +135,11 @@ def nest(flat: Mapping[str, Scalar]) -> dict[str, Any]:
     """Convert ``{"fedx.gamma": 0.5}`` to ``{"fedx": {"gamma": 0.5}}``, the form of a TOML file.
 
     Args:
-            flat: Values by key. The part before a key's last dot names a table. No other key may have that name.
+        flat: Values by key. The part before a key's last dot names a table. No other key may have that name.
+
+    Example:
+        >>> nest({"seed": 1, "fedx.gamma": 0.5})
+        {'seed': 1, 'fedx': {'gamma': 0.5}}
     """
     tree: dict[str, Any] = {}
     for key, value in flat.items():

@@ -116,7 +116,17 @@ class FunctionOracle(Oracle):
     """The oracle of a `MinimaxProblem`, which has no classes: omega_i multiplies its whole value.
 
     Raises:
-            ProblemError: Gradients are not tensors, or do not have the shapes (p,) and (q,).
+        ProblemError: Gradients are not tensors, or do not have the shapes (p,) and (q,).
+
+    Example:
+        >>> class Saddle(MinimaxProblem):
+        ...     primal_dim, dual_dim, num_samples = 1, 1, 4
+        ...
+        ...     def value(self, x, y, rows):
+        ...         return (x * y).sum()
+        >>> oracle = FunctionOracle(Saddle(), dtype=torch.float64, device=torch.device("cpu"))
+        >>> oracle.gradient(torch.tensor([2.0, 3.0], dtype=torch.float64), None).tolist()
+        [3.0, 2.0]
     """
 
     def __init__(self, problem: MinimaxProblem, *, dtype: torch.dtype, device: torch.device) -> None:

@@ -52,9 +52,15 @@ class FlatModel:
         stochastic: Whether a forward pass may draw random numbers, as dropout does.
 
     Raises:
-            ModelError: The module has no parameters, parameters that are not floating point, or a batch norm with
+        ModelError: The module has no parameters, parameters that are not floating point, or a batch norm with
             `momentum=None`, whose average needs a count that is not sent.
         ValueError: The dtype is another one.
+
+    Example:
+        >>> from problems.models import build_model
+        >>> model = FlatModel(build_model("linear", input_shape=(64,), seed=0))
+        >>> model.parameters.shape, list(model.parameter_names)
+        (torch.Size([65]), ['output.weight', 'output.bias'])
     """
 
     parameters: Float[Tensor, "d"]

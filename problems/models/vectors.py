@@ -93,8 +93,12 @@ def exact_mean(
     """Return the mean of the clients' arrays in float64.
 
     Args:
-            values: The arrays, one for each client.
+        values: The arrays, one for each client.
         weights: The clients' weights, with mean 1; None for the plain mean.
+
+    Example:
+        >>> exact_mean([np.array([1.0, 2.0]), np.array([3.0, 6.0])]).tolist()
+        [2.0, 4.0]
     """
     total = np.zeros(values[0].shape, dtype=np.float64)
     flat, parts = total.reshape(-1), [value.reshape(-1) for value in values]

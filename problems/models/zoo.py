@@ -60,8 +60,13 @@ def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module
         seed: The run's seed, not negative.
 
     Raises:
-            ModelError: The name is unknown, the factory cannot be imported, fails or returns no module, the model cannot
+        ModelError: The name is unknown, the factory cannot be imported, fails or returns no module, the model cannot
             accept the shape, or the output is not one score per sample.
+
+    Example:
+        >>> module = build_model("linear", input_shape=(64,), seed=0)
+        >>> sum(parameter.numel() for parameter in module.parameters())
+        65
     """
     shape = tuple(input_shape)
     if not shape or not all(isinstance(size, int) and size >= 1 for size in shape):

@@ -95,7 +95,15 @@ def run(
         quiet: Whether to write no log.
 
     Raises:
-            RunFailedError: The run has no result. The message contains the reason.
+        RunFailedError: The run has no result. The message contains the reason.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> config = {"strategy": "local-sgd", "model": "linear", "num-server-rounds": 1, "pictures": False}
+        >>> with TemporaryDirectory() as folder:
+        ...     record = run(config, f"{folder}/run", clients=2, quiet=True)
+        >>> record.status
+        'finished'
     """
     flat = add_directory(flatten(config), Path(out))
     with log_off(quiet):

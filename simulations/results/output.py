@@ -70,7 +70,11 @@ def format_cell(value: object, decimals: int | None = None) -> str:
     """Return a table's cell: "-" for None, true and false in lower case.
 
     Args:
-            decimals: The decimals of floats below a million. Other floats, or all if it is None, have at most six digits.
+        decimals: The decimals of floats below a million. Other floats, or all if it is None, have at most six digits.
+
+    Example:
+        >>> format_cell(0.98765, 3), format_cell(None), format_cell(True)
+        ('0.988', '-', 'true')
     """
     if value is None:
         return "-"

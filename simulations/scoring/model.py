@@ -57,6 +57,16 @@ def load(run: str | Path, model: str = "", *, allow_unseen: bool = False) -> Tra
         ConfigError: The model does not exist, or the run has no model that scores rows.
         DataError: A file of the run directory is damaged.
             ModelError: The network cannot be built, for example because a user's own module is not found.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from simulations.engines.launch import run
+        >>> config = {"strategy": "local-sgd", "model": "linear", "num-server-rounds": 1, "pictures": False}
+        >>> with TemporaryDirectory() as folder:
+        ...     record = run(config, f"{folder}/run", clients=2, quiet=True)
+        ...     model = load(record.path)
+        >>> model.predict_proba(np.zeros((3, 64))).shape
+        (3, 2)
     """
     return TrainedModel(run, model, allow_unseen=allow_unseen)
 

@@ -2,7 +2,6 @@
 
 import ast
 import re
-import subprocess
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
@@ -35,12 +34,13 @@ PREPOSITIONS = r"(of|in|from|as|by|with|has|gets|says|to|for|on|at|see)"
 PRONOUNS = r"(ones?|that|those|it|this|these|none|some|others?|what|which|the same|as|once|there|another)\b"
 
 
-def package_of(path: str) -> str:
-    """The package of a file, which is docs for README.md and pages outside of packages; "" for a file not counted."""
-    package, _, rest = path.partition("/")
-    if package in PACKAGES:
-        return package
-    return "docs" if path == "README.md" or (rest and path.endswith(".md")) else ""
+def find_files() -> Iterator[tuple[str, Path]]:
+    """Yield each package's modules and pages; README.md belongs to docs, as pages outside of packages do."""
+    yield "docs", PROJECT / "README.md"
+    for package in (*PACKAGES, "examples", "deploy"):
+        for path in (PROJECT / package).rglob("*.*"):
+            if path.suffix in (".py", ".md"):
+                yield package if package in PACKAGES else "docs", path
 
 
 def find_entries(docstring: str) -> Iterator[str]:
@@ -70,12 +70,11 @@ def count(path: str, text: str) -> Counter[str]:
 
 
 def count_all() -> dict[str, dict[str, int]]:
-    """The hits of each phrase in each package that has any, in the files that git lists."""
+    """Return the hits of each phrase in each package that has any."""
     found = {name: Counter[str]() for name in (*PHRASES, *OTHERS)}
-    for path in subprocess.check_output(["git", "ls-files"], cwd=PROJECT, text=True).splitlines():
-        if path.endswith((".py", ".md")) and (package := package_of(path)):
-            for name, hits in count(path, (PROJECT / path).read_text("utf-8")).items():
-                found[name][package] += hits
+    for package, path in find_files():
+        for name, hits in count(path.name, path.read_text("utf-8")).items():
+            found[name][package] += hits
     return {name: {package: hits[package] for package in PACKAGES if hits[package]} for name, hits in found.items()}
 
 
