@@ -50,7 +50,10 @@ def test_a_frame_of_one_type_is_as_before(returns: Any) -> None:
 @pytest.mark.parametrize(
     ("column", "told"),
     [
-        (np.where(N % 2, "f", "m"), r"columns 'c' \(str\), allowed: columns of numbers, true and false; encode these columns"),
+        (
+            np.where(N % 2, "f", "m"),
+            r"columns 'c' \(str\), allowed: columns of numbers, true and false; encode these columns",
+        ),
         (pd.Series(N).astype(object), r"columns 'c' \(object\)"),
         (pd.Series(N % 3).astype("category"), r"columns 'c' \(category\)"),
         (pd.Series(N % 2 == 0).astype("category"), r"columns 'c' \(category\)"),
