@@ -223,7 +223,7 @@ def _refuse_lost_positives(spec: DataSpec, spread: Spread, without_imbalance: Sp
     lost = [f"client {i} ({held} without it)" for i, held in enumerate(before) if held and not now[i]]
     if lost:
         more = f", and {len(lost) - 8} more" if len(lost) > 8 else ""
-        left = f"leaves 0 positives to {len(lost)} of {len(now)} clients, {sum(now):,} in total"
+        left = f"leaves 0 positives to {len(lost)} of {len(now)} clients, {sum(now):,} to all clients together"
         raise DataError(
             "imbalance",
             got=f"{spec.imbalance}, which {left}: {', '.join(lost[:8])}{more}",

@@ -266,7 +266,7 @@ def test_the_headline_is_whose_metrics_the_log_and_the_curves_show(
         (
             16,
             [
-                "'digits': imbalance: got 0.01, which leaves 0 positives to 3 of 16 clients, 13 in total: ",
+                "'digits': imbalance: got 0.01, which leaves 0 positives to 3 of 16 clients, 13 to all clients together: ",
                 "client 13 (8 without it), client 14 (8 without it), client 15 (8 without it)",
                 "raise imbalance, use fewer clients or choose another partition; see docs/data.md",
             ],

@@ -155,9 +155,7 @@ def test_image_folder_errors(tmp_path: Path) -> None:
         load(spec, 2)
     Image.new("RGB", (9, 9)).save(tmp_path / "train" / "a" / "big.png")
     (tmp_path / "test" / "c").rename(tmp_path / "test" / "a")
-    with pytest.raises(
-        DataError, match=r"got .* of \(6, 6\), and .*big.png of \(9, 9\), allowed: images of equal size"
-    ):
+    with pytest.raises(DataError, match=r"got .* of \(6, 6\), and .*big.png of \(9, 9\), allowed: images of equal size"):
         load(spec, 2)
     (tmp_path / "train" / "a" / "big.png").write_text("no image")
     with pytest.raises(DataError, match=r"train/a: got .*big\.png, which cannot be read as an image"):

@@ -116,10 +116,7 @@ def test_a_site_column_that_cannot_be(tmp_path: Path, keys: dict[str, str], mess
         ({"age": [1.0] * 39 + [np.inf]}, "column 'age': got 1 of 40 cells that are not finite, the first in row 40"),
         (
             {"job": ["a"] * 39 + [None]},
-            (
-                "column 'job': got 1 of 40 cells missing, the first in row 40, allowed: no missing cells; "
-                "set missing to mean,"
-            ),
+            "column 'job': got 1 of 40 cells missing, the first in row 40, allowed: no missing cells; set missing to mean,",
         ),
         ({"label": [0, 1, 2, 3] * 10}, "positive-label: got nothing for 4 labels, .* occur: 0, 1, 2, 3; set positive"),
         ({"label": 1}, "positive-label: got nothing for 1 labels, .*labels that occur: 1; set positive-label"),

@@ -136,10 +136,7 @@ def test_without_names_columns_go_by_theirs(tmp_path: Path) -> None:
         (
             {"age": [np.nan] + [1.0] * 39},
             "age",
-            (
-                "column 'age': got 1 of 40 cells missing, the first in row 1, allowed: no missing cells; "
-                "set missing to mean"
-            ),
+            "column 'age': got 1 of 40 cells missing, the first in row 1, allowed: no missing cells; set missing to mean",
         ),
         ({"label": "secret"}, "age", "a site's file may lack a label of other sites"),
         ({"label": None}, "age", "40 of 40 labels missing"),
