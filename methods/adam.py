@@ -26,7 +26,7 @@ ADAM_STEP = 0.01
 
 @dataclass(frozen=True)
 class Point:
-    """The point w. With Adam's steps also m and v, which are None before the first step, and t."""
+    """A round's state: w. With Adam's steps also m and v, which are None before the first step, and t."""
 
     x: Float[Tensor, "*stack d"]
     moments: Float[Tensor, "*stack 2 d"] | None = None

@@ -73,7 +73,7 @@ class ClassScores(Payload):
 
 @dataclass(frozen=True)
 class Carry:
-    """z = (v, alpha), v_0, the signs of descent and ascent, and f_i."""
+    """A round's state: z = (v, alpha), v_0, the signs of descent and ascent, and f_i."""
 
     x: Float[Tensor, "*stack d"]
     reference: Float[Tensor, "*stack p"]

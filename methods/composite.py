@@ -51,7 +51,7 @@ class CorrectionState(Payload):
 
 @dataclass(frozen=True)
 class Carry:
-    """z-hat, z, P(x-bar), c_i, and the step t = 0, 1, ..."""
+    """A round's state: z-hat, z, P(x-bar), c_i, and the step t = 0, 1, ..."""
 
     pre: Float[Tensor, "*stack d"]
     z: Float[Tensor, "*stack d"]

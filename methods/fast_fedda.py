@@ -21,7 +21,7 @@ from methods.server import ServerHalf
 
 @dataclass(frozen=True)
 class Carry:
-    """v, w, and t."""
+    """A round's state: v, w, and t."""
 
     v: Float[Tensor, "*stack d"]
     w: Float[Tensor, "*stack d"]

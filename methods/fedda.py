@@ -39,7 +39,7 @@ FEDMID = make_method(make_client(local_sgd.start, step_mid, local_sgd.finish), m
 
 @dataclass(frozen=True)
 class Carry:
-    """The dual point z, its prox w, and the prox parameter of the next step."""
+    """A round's state: the dual point z, its prox w, and the prox parameter of the next step."""
 
     z: Float[Tensor, "*stack d"]
     w: Float[Tensor, "*stack d"]

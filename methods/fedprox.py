@@ -36,7 +36,7 @@ FedProxTask = Task[FedProxSettings, SampleObjective]
 
 @dataclass(frozen=True, kw_only=True)
 class Carry(Point):
-    """w, the server's model, and mu."""
+    """A round's state: w, the server's model, and mu."""
 
     reference: Float[Tensor, "*stack d"]
     mu: float

@@ -108,8 +108,8 @@ def collect(x: Float[Tensor, "d"], down: FedSGDADown, task: FedSGDATask) -> Loca
 
 @dataclass(frozen=True)
 class Carry:
-    """z^(k), z_t, (u_t, v_t), the signed steps eta_t and gamma_t, f_i, and its gradients at z_t on each of the round's
-    batches, or None if they are not computed in advance."""
+    """A round's state: z^(k), z_t, (u_t, v_t), the signed steps eta_t and gamma_t, f_i, and its gradients at z_t on
+    each of the round's batches, or None if they are not computed in advance."""
 
     x: Float[Tensor, "*stack d"]
     origin: Float[Tensor, "*stack d"]

@@ -95,7 +95,7 @@ class PairBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Carry:
-    """The state of a round's steps: w; if u is tracked also u of the site's positives, NaN if not yet observed; and G,
+    """A round's state: w; if u is tracked also u of the site's positives, NaN if not yet observed; and G,
     None before the first step of a run. A stack of clients concatenates its tables of u."""
 
     x: Float[Tensor, "*stack d"]

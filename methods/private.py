@@ -67,7 +67,7 @@ def releases_of(taken: SampleGradients, training: TrainingSettings, samples: int
 
 @dataclass
 class Ledger:
-    """The count of a site's releases; refuses more than allowed.
+    """The count of a site's releases, which refuses more than the allowed number.
 
     Attributes:
         most: The allowed releases.

@@ -45,7 +45,7 @@ class ControlChange(Payload):
 
 @dataclass(frozen=True)
 class Carry:
-    """y_i, the old c_i, the correction c - c_i, the mean gradient so far, and the sum of the step sizes."""
+    """A round's state: y_i, the old c_i, the correction c - c_i, the mean gradient so far, the sum of step sizes."""
 
     x: Float[Tensor, "*stack d"]
     own: FloatArray

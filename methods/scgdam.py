@@ -93,7 +93,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Carry:
-    """(x, y); (h, y), which is the point of f's second network; (u, v); and f_i."""
+    """A round's state: (x, y); (h, y), which is the point of f's second network; (u, v); and f_i."""
 
     x: Float[Tensor, "*stack d"]
     h: Float[Tensor, "*stack d"]

@@ -75,7 +75,7 @@ class SaddleMomentum(Payload):
 
 @dataclass(frozen=True)
 class Carry:
-    """z = (x, y), (u, v), the signed steps gamma eta, the weights beta eta, and f_i."""
+    """A round's state: z = (x, y), (u, v), the signed steps gamma eta, the weights beta eta, and f_i."""
 
     x: Float[Tensor, "*stack d"]
     momentum: Float[Tensor, "*stack d"]

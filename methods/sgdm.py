@@ -67,7 +67,7 @@ SGDMTask = Task[SGDMSettings, SampleObjective]
 
 @dataclass(frozen=True)
 class Carry:
-    """w; m, which is None before the first step of a run; and the slope of the ratio loss, or None."""
+    """A round's state: w; m, which is None before the first step of a run; the slope of the ratio loss, or None."""
 
     x: Float[Tensor, "*stack d"]
     momentum: Float[Tensor, "*stack d"] | None

@@ -174,7 +174,7 @@ def test_hidden_files_are_left_out_and_others_counted(tmp_path: Path, caplog: py
     told = record.getMessage()
     assert record.levelno == logging.WARNING
     for part in (
-        "20 are taken",
+        "20 are read",
         "2 hidden in ill",
         "1 hidden in well",
         "1 .GIF in ill",

@@ -65,7 +65,7 @@ def check_columns(
         found: Earlier errors, to be reported with the others.
         train_count: The number of training rows, if rows of a test file follow them.
         site: Whether the file belongs to one site, so text values must be listed.
-        private: Whether the errors leave the table's owner and must not quote values, as the errors of a site.
+        private: Whether the errors leave the table's owner and must not quote values; a site's errors must not either.
 
     Raises:
         DataError: Columns cannot be features; names all of them.
