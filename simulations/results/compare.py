@@ -165,7 +165,7 @@ class Comparison:
                 [label, *gap.cells, _NO_VERDICT if MISSING in label + first else gap.verdict(*words)]
                 for label, (_, gap) in gaps.items()
             ]
-            caption = f"{metric}, seed by seed less that of {first} (paired t-test)"
+            caption = f"{metric}, seed by seed minus {first} (paired t-test)"
             found.append(Table(caption, ["runs", "difference", *COLUMNS], verdicts))
         return found
 

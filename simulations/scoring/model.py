@@ -157,7 +157,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return probabilities(self.decision_function(table))
 
     def predict(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.int64]:
-        """Return 1 where the score is at least `threshold`, else 0.
+        """Return 1 for scores of at least `threshold`, else 0.
 
         Args:
             table: The rows, see the class.

@@ -180,7 +180,10 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
         (lambda: Identity.from_files(key, key), "contains no PEM certificate"),
         (lambda: Identity.from_files(certificate, certificate), "contains no readable PEM private key"),
         (lambda: Identity.from_files(*authority.party("old", days=-1)), "which is not now"),
-        (lambda: Identity.from_files(*authority.party("hidden", password=b"secret")), "contains no readable PEM private key"),
+        (
+            lambda: Identity.from_files(*authority.party("hidden", password=b"secret")),
+            "contains no readable PEM private key",
+        ),
     ]
     for attempt, words in tries:
         with pytest.raises(ValueError, match=words):

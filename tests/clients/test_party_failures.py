@@ -126,7 +126,14 @@ FORGERIES: list[tuple[int, tuple[int, ...], dict[str, Any], int, Change, str]] =
         )
         for order in BOTH_ORDERS
     ),
-    (4, TWO, {}, 2, at(Kind.THETA, None, active=1), "^it sent theta for party 1, but each dominator sends its own theta$"),
+    (
+        4,
+        TWO,
+        {},
+        2,
+        at(Kind.THETA, None, active=1),
+        "^it sent theta for party 1, but each dominator sends its own theta$",
+    ),
     (4, TWO, {}, 3, after(Kind.PARTIAL, 0, {"kind": Kind.THETA, "active": 3, "body": bytes(32)}), ""),
     (
         4,

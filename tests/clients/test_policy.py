@@ -21,7 +21,11 @@ RUN: dict[str, Any] = {"label_epsilon": 0.0, "masking": "pairwise", "intersectio
         ({"fewest_parties": 4}, {}, "fewest-parties: got a run of 3 parties, allowed: 4 or more; add parties"),
         ({"largest_label_epsilon": 1.0}, {"label_epsilon": 1.5}, "label-epsilon=1.5, allowed: above 0 and at most 1;"),
         ({"largest_label_epsilon": 1.0}, {}, "largest-label-epsilon: got a run with vfb2.label-epsilon=0, allowed"),
-        ({"allow_intersection": False}, {"intersection": True}, "allow-intersection: got a run that searches for common ids"),
+        (
+            {"allow_intersection": False},
+            {"intersection": True},
+            "allow-intersection: got a run that searches for common ids",
+        ),
         ({"allowed_maskings": ("two-trees",)}, {}, "vfb2.masking='pairwise', allowed: two-trees; set vfb2.masking"),
     ],
 )

@@ -257,7 +257,11 @@ def test_a_wrong_grid(tmp_path: Path, text: str, message: str) -> None:
     [
         ('= "small"', '= "other"', "got experiment 'other', profile 'quick', allowed: 'small', 'quick'"),
         ("[chosen.at]", "[chosen.at]\nL = 3", "got values for L = 3, method = FedX.*which no run has"),
-        ("seeds = 2", "seeds = 0", "tuned.toml: seeds: got 0, allowed: input should be greater .*; write the file again with --tune"),
+        (
+            "seeds = 2",
+            "seeds = 0",
+            "tuned.toml: seeds: got 0, allowed: input should be greater .*; write the file again with --tune",
+        ),
         ("seeds = 2", "seeds = ", "tuned.toml: got a file that cannot be read .*allowed: a file that --tune wrote"),
     ],
 )
