@@ -73,7 +73,7 @@ class Policy:
             scores_for: The recipients of scores, in a run that scores rows and uses no label. "": the run trains.
 
         Raises:
-            PolicyError: Names the first key of the policy that the run does not meet.
+            PolicyError: The run violates the policy. The error names the first violated key.
         """
         self._check_count(parties)
         most = self.largest_label_epsilon

@@ -171,7 +171,7 @@ class Comparison:
 
     @property
     def reasons(self) -> list[str]:
-        """Return lines with the reasons of runs without a result, the selected rounds, and the missing sites."""
+        """Lines with the reasons of runs without a result, the selected rounds, and the missing sites."""
         ended = [(run, " ".join(run.reason.split())) for run in self.runs if run.reason]
         found = [f"{run.name} {run.status}: {reason}" for run, reason in ended]
         chosen = [(run.name, run.selection) for run in self.runs if run.selection]

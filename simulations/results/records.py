@@ -124,7 +124,7 @@ class RunRecord:
 
     @property
     def selection(self) -> str:
-        """Return a text about the round or threshold chosen on validation rows; empty without a choice."""
+        """A text about the round or threshold chosen on validation rows; empty without a choice."""
         if not (chosen := self.result.get("selected")):
             return "its last model and a threshold chosen on validation rows" if "test_metrics" in self.result else ""
         value = format_metric(chosen["metric"], chosen["value"])
@@ -141,7 +141,7 @@ class RunRecord:
 
     @property
     def departures(self) -> dict[str, Scalar | None]:
-        """Return the config keys in which the run departs from the defaults of its strategy.
+        """The config keys in which the run departs from the defaults of its strategy.
 
         Returns:
             The defaults by key; None for keys without a default.

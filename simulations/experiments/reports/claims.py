@@ -59,7 +59,7 @@ class Judged:
 
     @property
     def table(self) -> Table:
-        """Return the findings as a table, without an empty column of settings."""
+        """The findings as a table, without an empty column of settings."""
         rows = [
             [
                 one.setting,
