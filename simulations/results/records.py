@@ -40,7 +40,7 @@ BOOKKEEPING = frozenset(
 OF_SOME_RUNS = frozenset([TRAINING_SECONDS, "epsilon", "pool_epsilon", ROUND_FIGURES])
 UNTOLD = (*SHOWING_KEYS, "run-name", "resume")  # keys that do not distinguish runs
 FINISHED, STOPPED, FAILED, UNFINISHED = "finished", "stopped", "failed", "unfinished"
-STOPPED_EARLY = "stopped early"  # beginning of failure.json's reason if a sweep ended a run before its last round
+STOPPED_EARLY = "stopped early"  # prefix of failure.json's reason if a sweep ended a run before its last round
 
 
 class RunsInterruptedError(Exception):
@@ -211,7 +211,7 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
         failure = _object(path / "failure.json")
         lines = _lines(path / "metrics.jsonl")
     except (OSError, ValueError) as error:
-        got = f"what cannot be read as a run ({error})"
+        got = f"an unreadable run ({error})"
         raise ConfigError(path, got=got, allowed="a run directory", hint="see docs/run-directory.md") from None
     reason = str(failure.get("reason", ""))
     status = FINISHED if result else UNFINISHED

@@ -253,7 +253,7 @@ def _choose_file(path: Path, model: str) -> tuple[str, Path]:
         raise ConfigError(path, got="no model.safetensors", allowed="a model file", hint="copy the whole run directory")
     name = model or (BEST if BEST in files else LAST)
     if name not in files:
-        allowed = f"{', '.join(files)}, which the run has left{did_you_mean(name, files)}"
+        allowed = f"a model of this run: {', '.join(files)}{did_you_mean(name, files)}"
         raise ConfigError("--model", got=repr(name), allowed=allowed, hint=_PAGE)
     return name, files[name]
 

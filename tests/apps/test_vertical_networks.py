@@ -248,7 +248,7 @@ def test_what_networks_have_no_place_in_is_refused(config: dict[str, Scalar], to
         (f"{__name__}:droppy", "random in training, or depends on the batch"),
         (f"{__name__}:normed", "vfb2.model: got .*normed'"),
         (f"{__name__}:frozen", "whose module has bias"),
-        (f"{__name__}:Fourier", "another function of the same weights when it is built again"),
+        (f"{__name__}:Fourier", "another function with the same weights when it is built again"),
         (f"{__name__}:Squeezed", r"returned \(32,\) for 32 rows, but the embedding is 4"),
         ("heapq:merge", "'heapq:merge', which returned generator"),
         ("json:dumps", "which failed on 10 columns"),

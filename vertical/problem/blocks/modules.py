@@ -102,7 +102,7 @@ def make_module(name: str, columns: int, width: int, seed: int) -> Module:
     # each segment builds the module again and restores its weights; any other random state would be lost
     twin.train().load_state_dict(module.state_dict())
     if not torch.allclose(twin(rows), first, rtol=1e-9, atol=1e-9):
-        got = f"'{name}', whose module is another function of the same weights when it is built again"
+        got = f"'{name}', whose module computes another function with the same weights when it is built again"
         raise _unfit(got, hint="use a module whose only random state is its weights")
     return Module(module)
 
