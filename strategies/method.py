@@ -71,7 +71,7 @@ class MethodStrategy(PayloadStrategy):
             self.method.checks.sites(replace(self.plan(0), class_counts=roster.class_counts))
         if self.privacy.epsilon and self.privacy.delta * max(held) > 1:
             got, allowed = f"{self.privacy.delta:g}", f"at most 1 / {max(held)}, one over the rows of the largest site"
-            raise SetupError("privacy.delta", got=got, allowed=allowed, hint="set a smaller one")
+            raise SetupError("privacy.delta", got=got, allowed=allowed, hint="lower privacy.delta")
 
     def plan(self, server_round: int) -> Plan[Any]:
         """Return the information that the method gets about a round.

@@ -1,8 +1,8 @@
-"""VFB2's server half: introduces the parties to each other, defines each segment, and repeats one that failed.
+"""VFB2's server half: it introduces the parties to each other, defines each segment, and repeats failed segments.
 
-The server takes no part in an update. It gets the metrics of the reporter (the first active party) and, at checkpoints
-and the end, the blocks if ``vfb2.assemble`` is set and every party agrees. `vertical.records` has the paper's title and
-symbols.
+The server takes no part in an update. It gets the metrics from the reporter (the first active party). At checkpoints
+and at the end it also gets the blocks, if ``vfb2.assemble`` is set and every party agrees. `vertical.records` has the
+paper's title and symbols.
 """
 
 import secrets
@@ -53,15 +53,15 @@ from vertical.records import (
 )
 from vertical.settings import VFB2Settings
 
-# most bytes of a party's certificate, and of host:port
+# maximum bytes of a party's certificate, and of host:port
 MOST_CREDENTIALS = {"c": 16 * PAGE, "a": 512}
-# words of a party's error when the parties have too few rows in common
+# part of a party's error if the parties have too few rows in common
 NONE_IN_COMMON = "rows in common"
 EIGENVALUE = "largest_eigenvalue"
 
 
 class VFB2(VerticalStrategy):
-    """Base of the three variants, which differ only in what the parties do."""
+    """Base of the three variants, which differ only in the parties' work."""
 
     introductions = (CREDENTIALS, DATA_SUMMARY)
     down_type = Segment
@@ -78,9 +78,9 @@ class VFB2(VerticalStrategy):
         self.summaries: list[DataSummary] = []
         self.active: tuple[int, ...] = ()
         self.salt = ""
-        # numbers of training and test rows, once the parties have compared theirs
+        # numbers of training and test rows, once the parties have compared them
         self.rows: tuple[int, int] | None = None
-        # the number of the newest attempt; of the newest segment that all finished; of the segment under way
+        # the numbers of the newest attempt, of the newest segment that all parties finished, and of the current segment
         self.serial = 0
         self.finished = -1
         self.under_way = 0
@@ -96,19 +96,19 @@ class VFB2(VerticalStrategy):
         check_number(len(roster), self.fewest_clients, self.settings)
 
     def prepare(self, arrays: ArrayRecord, grid: Grid) -> Roster:
-        """Do the handshake and the prologue; in a resumed run, exchange the credentials again."""
+        """Do the handshake and the prologue. In a resumed run, exchange the credentials again."""
         roster = super().prepare(arrays, grid)
         if not self.credentials:
             self.introduce(self.finished + 1, arrays)
         return roster
 
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
-        """Introduce the parties, find the rows that all share, and run segment 0, which measures at weights 0.
+        """Introduce the parties, find their common rows, and run segment 0, which measures at weights 0.
 
         A run that scores rows has no segment 0.
 
         Raises:
-            StrategyError: a party failed, rows differ, or gamma is too large and ``check-step`` is "refuse".
+            StrategyError: A party failed, rows differ, or gamma is too large and ``check-step`` is "refuse".
         """
         self.introduce(0, arrays)
         everyone, names = range(len(self.credentials)), ", ".join(map(str, self.active))
@@ -123,20 +123,20 @@ class VFB2(VerticalStrategy):
         self.finish(replies)
         eigenvalue = self.measured.pop(EIGENVALUE, None)
         columns = [int(shown.columns[0]) for shown in self.summaries]
-        agreed = "%d parties hold the same %d training and %d test rows, %s columns; labels of party %s"
+        agreed = "%d parties have the same %d training and %d test rows, %s columns; labels of party %s"
         log(INFO, agreed, len(replies), *self.rows, " + ".join(map(str, columns)), names)
         warn_of_looks(self.training.num_server_rounds * self.settings.epochs, columns, self.settings.embedding)
         if eigenvalue is not None:
             check_step(self.training.learning_rate, eigenvalue, len(self.active), self.settings)
 
     def find_rows(self, arrays: ArrayRecord) -> tuple[int, int]:
-        """Have the parties look for the rows that all of them have; log how many each party has.
+        """Let the parties find their common rows, and log each party's number of rows.
 
         Returns:
             The numbers of common training and test rows.
 
         Raises:
-            StrategyError: A party failed, or too few rows are common; with how the forms of the parties' ids differ.
+            StrategyError: A party failed, or too few rows are common. The error describes different forms of ids.
         """
         try:
             replies = self.ask(0, range(len(self.credentials)), arrays, self.segment(), INTERSECTION)
@@ -149,10 +149,11 @@ class VFB2(VerticalStrategy):
         return rows
 
     def introduce(self, server_round: int, arrays: ArrayRecord) -> None:
-        """Send the parties each other's credentials; learn who holds labels and whether the numbers of rows are equal.
+        """Send the parties each other's credentials, find the label holders, and compare the numbers of rows.
 
         Raises:
-            SetupError: too few hold labels, or the rows differ, from each other's or from those the run began with.
+            SetupError: Too few parties have labels, or the numbers of rows differ between parties or from the start of
+                the run.
         """
         self.salt = secrets.token_hex(16)
         everyone = range(len(self.roster))
@@ -163,12 +164,12 @@ class VFB2(VerticalStrategy):
         self.summaries = [reply.payload for reply in replies]
         self.active = choose_active(self.summaries, self.settings)
         if self.settings.alignment == "digest" or self.rows is not None:
-            # the forms are of all rows of a party, and not of the common ones
+            # the forms describe all rows of a party, not only the common rows
             rows = check_rows(self.summaries, forms=self.settings.alignment == "digest")
             if self.rows is not None and rows != self.rows:
                 got = f"{rows} training and test rows at the parties"
-                allowed = f"{self.rows}, with which this run began"
-                raise SetupError("rows", got=got, allowed=allowed, hint="bring back the files it began with")
+                allowed = f"{self.rows}, as at the start of this run"
+                raise SetupError("rows", got=got, allowed=allowed, hint="restore the files from the start of the run")
             self.rows = rows
 
     def down(self, server_round: int) -> Segment:
@@ -176,12 +177,12 @@ class VFB2(VerticalStrategy):
         return self.segment()
 
     def segment(self) -> Segment:
-        """The payload of a new attempt at the segment under way."""
+        """Return the payload of a new attempt at the segment under way."""
         self.serial += 1
         return self.meeting()
 
     def meeting(self) -> Segment:
-        """The payload of the newest attempt, with the parties' certificates and addresses."""
+        """Return the payload of the newest attempt, with the parties' certificates and addresses."""
         training, number = self.training, self.under_way
         last, every = number == training.num_server_rounds, training.checkpoint_every
         return Segment(
@@ -201,12 +202,12 @@ class VFB2(VerticalStrategy):
 
     @property
     def shares(self) -> bool:
-        """Whether the server gets the blocks: ``vfb2.assemble`` is set in a run that trains, and every party agrees."""
+        """Whether the server gets the blocks: in a run that trains, with ``vfb2.assemble``, if every party agrees."""
         wanted = self.settings.assemble and not self.settings.score_run
         return wanted and all(bool(shown.share[0]) for shown in self.credentials)
 
     def meet_again(self, server_round: int, arrays: ArrayRecord) -> Segment:
-        """Introduce the parties anew, since one may have lost its memory and with it its certificate."""
+        """Introduce the parties again, since a party may have lost its memory and with it its certificate."""
         self.introduce(server_round, arrays)
         return self.segment()
 
@@ -218,7 +219,7 @@ class VFB2(VerticalStrategy):
         """Check a party's report.
 
         Raises:
-            PayloadError: it is of another attempt, or without what was asked for.
+            PayloadError: The report belongs to another attempt, or is incomplete.
         """
         if isinstance(payload, DataSummary):
             check_lengths(payload.id_lengths)
@@ -235,17 +236,17 @@ class VFB2(VerticalStrategy):
             raise PayloadError(f"Report.weights: got {len(payload.weights)} weights of a block of {held} columns")
 
     def evaluates(self) -> bool:
-        """Whether the segment under way measures the metrics."""
+        """Return whether the segment under way measures the metrics."""
         training = self.training
         if self.settings.score_run:
             return False
         return self.under_way == training.num_server_rounds or self.under_way % training.evaluate_every == 0
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
-        """Take over what a segment brought.
+        """Take over a segment's results.
 
         Returns:
-            The unchanged model, since none travels; and the largest value of each counter over the parties.
+            The unchanged model, since no model is exchanged, and the maximum of each counter over the parties.
         """
         self.finish(replies)
         largest = np.max([reply.payload.counters for reply in replies], axis=0)
@@ -255,7 +256,7 @@ class VFB2(VerticalStrategy):
         return self.model, dict(zip(COUNTERS, largest.tolist(), strict=True))
 
     def finish(self, replies: Sequence[Reply]) -> None:
-        """Take over the metrics, times and blocks that a segment brought."""
+        """Take over a segment's metrics, times and blocks."""
         reports: list[Report] = [reply.payload for reply in replies]
         self.finished = self.under_way
         self.measured = reports[self.active[0]].metrics()
@@ -284,7 +285,7 @@ class VFB2SGD(VFB2):
     """VFB2-SGD (Algorithms 2 and 3)."""
 
     traits = replace(
-        VFB2.traits, sends="between parties, masked partial sums and slopes; to the server what the reporter measured"
+        VFB2.traits, sends="between parties, masked partial sums and slopes; to the server, the reporter's metrics"
     )
 
 

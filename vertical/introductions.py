@@ -132,6 +132,6 @@ def _check_same(turn: Turn, me: str) -> None:
         RefusalError: The rows differ.
     """
     if turn.state.data is not None and turn.state.data.tobytes() != digest_holding(turn.holding()):
-        got = "other rows, values, labels or order of rows than the run began with"
+        got = "other rows, values, labels or order of rows than at the start of the run"
         allowed, hint = "the same data", "restore the file, or start a new run"
         raise StatedRefusalError(str(InputError(f"resume: {me}", got=got, allowed=allowed, hint=hint)))

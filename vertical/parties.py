@@ -91,7 +91,7 @@ class FlipStore(Protocol):
         """Check that the rows' ids are read as in earlier runs.
 
         Raises:
-            PolicyError: They are read differently.
+            PolicyError: The ids are read differently.
         """
 
     def recall(self, marks: Sequence[str], epsilon: float) -> tuple[Flips, int, float]:

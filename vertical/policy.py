@@ -73,7 +73,7 @@ class Policy:
             scores_for: The recipients of scores, in a run that scores rows and uses no label. "": the run trains.
 
         Raises:
-            PolicyError: Names the first key of the policy that the run does not meet.
+            PolicyError: The run violates the policy. The error names the first violated key.
         """
         self._check_count(parties)
         most = self.largest_label_epsilon
@@ -85,7 +85,7 @@ class Policy:
             raise PolicyError(ALLOWED_MASKINGS, got=got, allowed=allowed, hint="set vfb2.masking to an allowed value")
         if scores_for and SCORES_FOR.index(scores_for) > SCORES_FOR.index(self.scores_for):
             got, allowed = f"a run that scores rows for {scores_for}", f"scores for {self.scores_for}"
-            hint = "set vfb2.score-for" if self.scores_for != "nobody" else "leave the party out"
+            hint = "set vfb2.score-for" if self.scores_for != "nobody" else "exclude the party"
             raise PolicyError(ALLOW_SCORES, got=got, allowed=allowed, hint=hint)
         if intersection:
             self.check_intersection()
@@ -130,7 +130,7 @@ class Policy:
         for party, host in hosts.items():
             if self.peer_hosts and host not in self.peer_hosts:
                 allowed = ", ".join(self.peer_hosts)
-                hint = f"add the host of party {party} to {PEER_HOSTS}, or leave the party out"
+                hint = f"add the host of party {party} to {PEER_HOSTS}, or exclude the party"
                 raise PolicyError(PEER_HOSTS, got=f"party {party} at {host!r}", allowed=allowed, hint=hint)
 
     def check_peers(self, certificates: Sequence[bytes], me: int, own: bytes) -> list[str]:

@@ -167,7 +167,7 @@ def fold_seed(seed: int, site: int) -> int:
 
 
 def _count_rows(held: Site | None, least: int) -> Samples | None:
-    """A site's held-out rows; None if it counts none for the run, since a class has fewer than its least cell."""
+    """Return a site's held-out rows; None if a class has fewer rows than the site's least cell."""
     rows = None if held is None else _join([held])
     return None if rows is None or is_small((len(rows.negatives), len(rows.positives)), least) else rows
 

@@ -62,7 +62,7 @@ class Choosing(ExperimentRuns):
         runs = [run for search in self.searches for _, several in search.points for run in several]
         super().__init__(expansion, out, runs, "tune", self.metric, stack)
         if len(self.runs) < len(runs):
-            got = "two points that would share one run directory"
+            got = "two points with the same run directory"
             raise ConfigError(self._here, got=got, allowed="different points", hint="remove a point")
 
     def metric_of(self, run: PlannedRun) -> str:
@@ -146,14 +146,14 @@ class Choosing(ExperimentRuns):
         tried = [line for line in self.expansion.lines if self.tune.grid_of(line.method)]
         if not tried:
             hint = "set tune.grid, or a grid for a method under tune.methods"
-            raise ConfigError(self._here, got="no grid", allowed="at least one", hint=hint)
+            raise ConfigError(self._here, got="no grid", allowed="at least one grid", hint=hint)
         # only lines that match tune.at are searched; their choice applies to lines that agree in all other coordinates
         at = self.tune.at
         found = [self._search(line) for line in tried if fits({k: v for k, v in at.items() if k in line.at}, line.at)]
         for line in tried:
             if not any(fits(search.at, line.at) for search in found):
                 got = f"{', '.join(settings(at))}, with which no search chooses values for {line.title}"
-                allowed = "coordinates that leave a search for every line with a grid"
+                allowed = "coordinates with a search for every line with a grid"
                 raise ConfigError(f"{self._here}.at", got=got, allowed=allowed, hint="remove coordinates")
         return found
 

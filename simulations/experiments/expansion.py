@@ -77,7 +77,7 @@ def expand(
     _check_only(f"{here}: profiles.{profile}.only", chosen.only, every)
     kept = _kept(chosen, every)
     if not kept:
-        got = "keys that leave no run"
+        got = "keys that match no run"
         allowed = "at least one run"
         raise ConfigError(f"{here}: profiles.{profile}.only", got=got, allowed=allowed, hint="remove a key")
     _check_tuned(here, tuned, experiment, profile, kept)

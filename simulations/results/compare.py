@@ -165,13 +165,13 @@ class Comparison:
                 [label, *gap.cells, _NO_VERDICT if MISSING in label + first else gap.verdict(*words)]
                 for label, (_, gap) in gaps.items()
             ]
-            caption = f"{metric}, seed by seed less that of {first} (paired t-test)"
+            caption = f"{metric}, seed by seed minus {first} (paired t-test)"
             found.append(Table(caption, ["runs", "difference", *COLUMNS], verdicts))
         return found
 
     @property
     def reasons(self) -> list[str]:
-        """Return lines with the reasons of runs without a result, the selected rounds, and the missing sites."""
+        """Lines with the reasons of runs without a result, the selected rounds, and the missing sites."""
         ended = [(run, " ".join(run.reason.split())) for run in self.runs if run.reason]
         found = [f"{run.name} {run.status}: {reason}" for run, reason in ended]
         chosen = [(run.name, run.selection) for run in self.runs if run.selection]

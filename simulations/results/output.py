@@ -133,12 +133,12 @@ class Table:
 
     @property
     def cells(self) -> list[list[tuple[str, str]]]:
-        """Return the text of each cell, and its sort key for a page, empty without a finite number."""
+        """The text of each cell, and its sort key for a page, empty without a finite number."""
         return [[_text_and_key(cell) for cell in row] for row in self.rows]
 
     @property
     def texts(self) -> list[list[str]]:
-        """Return the texts of the cells."""
+        """The texts of the cells."""
         return [[text for text, _ in row] for row in self.cells]
 
     def text(self) -> str:

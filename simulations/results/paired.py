@@ -57,7 +57,7 @@ class Difference:
 
     @property
     def cells(self) -> list[Any]:
-        """Return the cells of a `Table`: the mean, the interval, p and the seeds."""
+        """The cells of a `Table`: the mean, the interval, p and the seeds."""
         mean, interval, p = self.format_cells()
         return [(mean, self.mean), interval, (p, self.p), self.seeds]
 

@@ -40,7 +40,7 @@ BOOKKEEPING = frozenset(
 OF_SOME_RUNS = frozenset([TRAINING_SECONDS, "epsilon", "pool_epsilon", ROUND_FIGURES])
 UNTOLD = (*SHOWING_KEYS, "run-name", "resume")  # keys that do not distinguish runs
 FINISHED, STOPPED, FAILED, UNFINISHED = "finished", "stopped", "failed", "unfinished"
-STOPPED_EARLY = "stopped early"  # beginning of failure.json's reason if a sweep ended a run before its last round
+STOPPED_EARLY = "stopped early"  # prefix of failure.json's reason if a sweep ended a run before its last round
 
 
 class RunsInterruptedError(Exception):
@@ -124,7 +124,7 @@ class RunRecord:
 
     @property
     def selection(self) -> str:
-        """Return a text about the round or threshold chosen on validation rows; empty without a choice."""
+        """A text about the round or threshold chosen on validation rows; empty without a choice."""
         if not (chosen := self.result.get("selected")):
             return "its last model and a threshold chosen on validation rows" if "test_metrics" in self.result else ""
         value = format_metric(chosen["metric"], chosen["value"])
@@ -141,7 +141,7 @@ class RunRecord:
 
     @property
     def departures(self) -> dict[str, Scalar | None]:
-        """Return the config keys in which the run departs from the defaults of its strategy.
+        """The config keys in which the run departs from the defaults of its strategy.
 
         Returns:
             The defaults by key; None for keys without a default.
@@ -211,7 +211,7 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
         failure = _object(path / "failure.json")
         lines = _lines(path / "metrics.jsonl")
     except (OSError, ValueError) as error:
-        got = f"what cannot be read as a run ({error})"
+        got = f"an unreadable run ({error})"
         raise ConfigError(path, got=got, allowed="a run directory", hint="see docs/run-directory.md") from None
     reason = str(failure.get("reason", ""))
     status = FINISHED if result else UNFINISHED

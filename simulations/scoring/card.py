@@ -206,7 +206,7 @@ def _figures(result: Mapping[str, Any]) -> list[str]:
         names = list(dict.fromkeys(name for _, one in rows for name in one if name not in _LONG))
         cells = [[site, *(_figure(one.get(name)) for name in names)] for site, one in rows]
         where = result.get("figures_on", "their rows")
-        parts.append(f"Each site on {where}, with 95 % intervals where there are three numbers:")
+        parts.append(f"Each site on {where}, with 95 % intervals if there are three numbers:")
         parts.append(_table(["", *(f"`{name}`" for name in names)], cells))
     if left_out := result.get("left_out"):
         parts.append(f"{describe_left_out(left_out).capitalize()}.")

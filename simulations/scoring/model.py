@@ -176,7 +176,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.stack((1 - positive, positive), axis=1)
 
     def predict(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.int64]:
-        """Return 1 where the score is at least `threshold`, else 0.
+        """Return 1 for scores of at least `threshold`, else 0.
 
         Args:
             table: The rows, see the class.
@@ -266,7 +266,7 @@ def _choose_file(path: Path, model: str) -> tuple[str, Path]:
         raise ConfigError(path, got="no model.safetensors", allowed="a model file", hint="copy the whole run directory")
     name = model or (BEST if BEST in files else LAST)
     if name not in files:
-        allowed = f"{', '.join(files)}, which the run has left"
+        allowed = f"a model of this run: {', '.join(files)}"
         raise ConfigError("--model", got=repr(name), allowed=allowed, hint=did_you_mean(name, files, _PAGE))
     return name, files[name]
 

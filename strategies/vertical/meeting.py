@@ -90,7 +90,7 @@ def addresses_of(
         raise SetupError(
             "advertise",
             got=f"'{UNREACHABLE}' at every party, {', '.join(map(str, range(len(advertised))))}",
-            allowed="host:port at one party at least, where the other parties meet",
+            allowed="host:port at one party at least, at which the other parties meet",
             hint="forward a port to one party, and start its SuperNode with --node-config 'advertise=\"host:port\"'",
         )
     counts = Counter(address for address in advertised if address != UNREACHABLE)

@@ -86,13 +86,13 @@ class VerticalStrategy(PayloadStrategy):
         table="vfb2",
         losses=(VERTICAL,),
         loss=VERTICAL,
-        needs_examples="has clients that hold columns of the same rows",
+        needs_examples="has clients with columns of the same rows",
         needs_all_clients="trains a block of columns at every client",
         retries_failed=True,
         number_types=("float64",),
         default_step=0.1,  # smaller than elsewhere, since late updates narrow the range of stable steps
         unread=("local_steps", "server_learning_rate", "score", "aggregation", "trim_fraction", "norm_bound"),
-        objection="no model travels in a vertical run, so that there is nothing to clip or to noise",
+        objection="a vertical run sends no model that could be clipped or noised",
     )
     # the phases in which parties do not talk to each other yet
     introductions: ClassVar[tuple[str, ...]] = ()

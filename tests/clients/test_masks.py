@@ -198,5 +198,5 @@ def test_a_public_key_that_makes_no_secret_is_refused(given: bytes, what: str) -
 
 @pytest.mark.parametrize("pair", [(1, 1), (-1, 2)])
 def test_a_pair_is_two_parties(pair: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match="are no pair"):
+    with pytest.raises(ValueError, match="are not a pair"):
         pair_info(0, *pair)

@@ -25,7 +25,7 @@ RUN: dict[str, Any] = {"label_epsilon": 0.0, "masking": "pairwise", "intersectio
         (
             {"allow_intersection": False},
             {"intersection": True},
-            "allow-intersection: got a run that searches for",
+            "allow-intersection: got a run that searches for common ids",
         ),
         ({"allowed_maskings": ("two-trees",)}, {}, "vfb2.masking='pairwise', allowed: two-trees; set vfb2.masking"),
     ],

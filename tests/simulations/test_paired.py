@@ -54,7 +54,7 @@ def test_compare_tells_differences(command: Line, tmp_path: Path) -> None:
         for seed, gap in enumerate(gaps)
     ]
     _, out, _ = command("compare", *paths)
-    text = out[out.index("auc, seed by seed less that of learning-rate=0.1") :].splitlines()
+    text = out[out.index("auc, seed by seed minus learning-rate=0.1") :].splitlines()
     assert text[2].split() == ["learning-rate=0.2", "+0.0220", "+0.0116", "to", "+0.0324", "0.0042", "5", "above"]
     assert text[3].endswith("no verdict with 2 seeds")
     _, out, _ = command("compare", *paths[:10], "--json")

@@ -236,7 +236,7 @@ def drop(name: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
         (
             ["predict", "--model", "outer"],
             pd.DataFrame.copy,
-            "--model: got 'outer', allowed: last, which the run has left",
+            "--model: got 'outer', allowed: a model of this run: last",
         ),
     ],
 )

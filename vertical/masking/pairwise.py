@@ -5,11 +5,11 @@ The dominator of update (a, t) receives from each collaborator p encode(partial)
     mask_p = sum over collaborators r > p of stream_pr  -  sum over collaborators r < p of stream_pr.
 
 Over all collaborators the masks add up to zero. To anyone who lacks the key of at least one pair that p belongs to,
-what p sends is a uniform element: with q parties, the dominator together with any q - 3 collaborators learns no more
-than the sum over the two that are left.
+p's vector is a uniform element: with q parties, the dominator together with any q - 3 collaborators learns no more
+than the sum over the two remaining collaborators.
 
 stream_pr is AES-256 in counter mode under the key that p and r agreed on for this segment. The counter block is the
-address and the number of the block in its stream, so that two addresses never share a block:
+address and the number of the block in its stream, so two addresses never share a block:
 
     bits 127-120  119-112  111-96     95-64   63-0
          0        kind     dominator  update  block
@@ -30,9 +30,9 @@ from numpy.typing import NDArray
 from privacy.keys import KEY_BYTES
 from privacy.ring import Ring
 
-# what all parties add their vectors up in: to 2^-41 of each, within 2^23 in all
+# the ring of all sums: errors up to 2^-41 for each vector, sums within 2^23
 RING = Ring(64, 40)
-# most bytes per peer in a window of masks made ahead: fewer are made if they are long, as some may stay unused
+# maximum bytes per peer in a window of precomputed masks: fewer long masks are made, since some may stay unused
 _WINDOW_BYTES = 32768
 _BLOCK_BYTES = 16
 
@@ -43,14 +43,14 @@ def random_elements(length: int) -> NDArray[np.uint64]:
 
 
 def pair_info(serial: int, one: int, other: int) -> bytes:
-    """Return what `agree` binds a key to: the segment's serial and the two parties, in either order.
+    """Return the bytes to which `agree` binds a key: the segment's serial and the two parties, in either order.
 
     Raises:
-        ValueError: The parties are not two different ones.
+        ValueError: The parties are not different.
     """
     low, high = sorted((one, other))
     if low < 0 or low == high:
-        raise ValueError(f"parties {one} and {other} are no pair; two different indices from 0 on are needed")
+        raise ValueError(f"parties {one} and {other} are not a pair; two different indices from 0 on are needed")
     return b"vertical pairwise mask" + serial.to_bytes(8, "big") + low.to_bytes(2, "big") + high.to_bytes(2, "big")
 
 
@@ -58,9 +58,9 @@ class PairwiseMasks:
     """The masks of a party for one segment. Not safe for threads.
 
     Args:
-        keys: The 32-byte secret shared with each other party, for this segment only, since only this object
-            knows which masks have been used.
-        chunk: Number of consecutive updates of a dominator whose masks are computed together.
+        keys: The 32-byte secret shared with each other party, for this segment only, since only this object knows the
+            used masks.
+        chunk: The number of consecutive updates of a dominator whose masks are computed together.
     """
 
     def __init__(self, me: int, parties: int, keys: Mapping[int, bytes], *, chunk: int = 64) -> None:
@@ -79,13 +79,13 @@ class PairwiseMasks:
         self._streams: dict[tuple[int, int], _Stream] = {}
 
     def mask(self, kind: int, dominator: int, update: int, length: int) -> NDArray[np.uint64]:
-        """Return (length,) this party's mask at an address; over all parties but the dominator the masks add up to 0.
+        """Return this party's (length,) mask at an address. The masks of all parties except the dominator sum to 0.
 
         Args:
-            kind: Of the sum; with ``dominator`` and ``update`` it is the address.
+            kind: The kind of the sum. The address is ``kind``, ``dominator`` and ``update``.
 
         Raises:
-            ValueError: The address was asked for before, is out of range, or belongs to this party as the dominator.
+            ValueError: The address was used before, is out of range, or belongs to this party as the dominator.
         """
         stream = self._streams.get((kind, dominator))
         if stream is None:
@@ -111,14 +111,14 @@ class PairwiseMasks:
 
 
 class _Stream:
-    """The masks of one (kind, dominator): a window of consecutive updates made ahead, and which were given out."""
+    """The masks of a (kind, dominator): a precomputed window of consecutive updates, and a record of used masks."""
 
     def __init__(
         self, name: str, address: int, added: list[CipherContext], subtracted: list[CipherContext], chunk: int
     ) -> None:
         self._name, self._address, self._chunk = name, address, chunk
         self._added, self._subtracted = added, subtracted
-        # updates whose masks were given out: all below the floor, and these above it
+        # updates whose masks were used: all below the floor, and these above it
         self._floor = 0
         self._ahead: set[int] = set()
         self._first = 0
@@ -134,7 +134,7 @@ class _Stream:
             count = max(1, min(self._chunk, _WINDOW_BYTES // (8 * length)))
             window = self._window = self._make(update, count, length)
             self._first, place = update, 0
-        # each address is given out once, so the caller may change its row
+        # each address is used once, so the caller may change its row
         return window[place, :length]
 
     def _claim(self, update: int) -> None:
@@ -148,7 +148,7 @@ class _Stream:
             self._floor += 1
 
     def _make(self, first: int, count: int, length: int) -> NDArray[np.uint64]:
-        """Return (count, at least length) the masks of ``count`` updates from ``first`` on."""
+        """Return the (count, at least length) masks of ``count`` updates from ``first`` on."""
         blocks = -(-8 * length // _BLOCK_BYTES)
         counters = np.empty((count, blocks, 2), dtype=">u8")
         counters[:, :, 0] = (np.uint64(self._address + first) + np.arange(count, dtype=np.uint64))[:, None]

@@ -4,11 +4,11 @@
 |---|---|
 | o_l = w_Gl^T (x_i)_Gl | party l's value |
 | delta_l | party l's mask, uniform and its own (`pairwise.random_elements`) |
-| T_1, T_2 | ``first``, which adds up value + mask, and ``second``, the masks |
-| xi_1 - xi_2 (output) | what the dominator, the root of both, computes |
+| T_1, T_2 | ``first``, which sums value + mask, and ``second``, which sums the masks |
+| xi_1 - xi_2 (output) | the result at the dominator, the root of both |
 
-The paper's Definition 4 is not enough (docs/vertical-leaks.md): `make_pair` gives children in both trees
-to the dominator alone. `benchmarks.attacks.trees` tests what any two trees hide.
+The paper's Definition 4 is not sufficient (docs/vertical-leaks.md). Instead, in `make_pair` only the dominator has children
+in both trees. `benchmarks.attacks.trees` tests what any two trees hide.
 """
 
 from collections.abc import Collection
@@ -17,12 +17,12 @@ from functools import lru_cache
 
 
 class TreeError(ValueError):
-    """Trees that would show a party more than it may know, or parents that form no tree."""
+    """Trees that would reveal too much to a party, or parents that do not form a tree."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """Who sends to whom: ``parent[p]`` is the party that p sends its subtree's sum to, -1 for the root."""
+    """A tree of parties: party p sends its subtree's sum to ``parent[p]``, which is -1 for the root."""
 
     root: int
     parent: tuple[int, ...]
@@ -36,7 +36,7 @@ class Tree:
         return tuple(child for child, parent in enumerate(self.parent) if parent == party)
 
     def subtree(self, party: int) -> frozenset[int]:
-        """``party`` and all parties below it, whose sum it sends to its parent."""
+        """Return ``party`` and all parties below it, whose sum it sends to its parent."""
         below = frozenset({party})
         for child in self.children(party):
             below |= self.subtree(child)
@@ -45,14 +45,14 @@ class Tree:
 
 @lru_cache(maxsize=256)
 def make_pair(parties: int, dominator: int) -> tuple[Tree, Tree]:
-    """Make two trees for a dominator, the root of both: only it learns a sum of values, that over all others.
+    """Return two trees with a dominator as their root, which learns only the sum over all other parties.
 
-    For 4 parties or more both are heaps (of depth log2 q), arranged so that only the dominator has children in both:
-    each other party receives masked values only, or masks only. For 3 parties they are a star and a chain. With 2
-    nothing can hide the other party's value from the dominator.
+    For 4 parties or more both are heaps of depth log2 q, in which only the dominator has children in both: each other
+    party receives only masked values or only masks. For 3 parties they are a star and a chain. With 2 parties nothing
+    can hide the other party's value from the dominator.
 
     Raises:
-        ValueError: There are fewer than 3 parties, or there is no such dominator.
+        ValueError: There are fewer than 3 parties, or the dominator does not exist.
     """
     if parties < 3:
         raise ValueError(
@@ -66,11 +66,11 @@ def make_pair(parties: int, dominator: int) -> tuple[Tree, Tree]:
         first, second = _make_tree(dominator, others, [0, 0]), _make_tree(dominator, others, [0, 1])
     else:
         above = [(place - 1) // 2 for place in range(1, parties)]
-        # the places 1 to s of a heap have children; a shift by s puts leaves of the first tree there in the second
+        # the places 1 to s of a heap have children; a shift by s puts leaves of the first tree there
         shift = (parties - 2) // 2
         first = _make_tree(dominator, others, above)
         second = _make_tree(dominator, others[shift:] + others[:shift], above)
-    # with two children at most in each tree, the dominator can take the masks off equal subtrees only
+    # with at most two children in each tree, the dominator can remove the masks of equal subtrees only
     received, masks = ({tree.subtree(child) for child in tree.children(dominator)} for tree in (first, second))
     if received & masks or any(first.children(party) and second.children(party) for party in others):
         raise TreeError(f"a party could unmask others in the trees over {parties} parties for dominator {dominator}")
@@ -78,7 +78,7 @@ def make_pair(parties: int, dominator: int) -> tuple[Tree, Tree]:
 
 
 def _make_tree(root: int, others: list[int], above: Collection[int]) -> Tree:
-    """Return the tree whose place 0 is ``root`` and place k + 1 is ``others[k]``, under the place ``above[k]``."""
+    """Return the tree with ``root`` at place 0 and ``others[k]`` at place k + 1, under the place ``above[k]``."""
     places = [root, *others]
     parent = [-1] * len(places)
     for party, place in zip(others, above, strict=True):

@@ -154,7 +154,10 @@ def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> No
         raise DataError("dataset", got=drawn, allowed=useful, hint="see docs/vertical.md")
     if partition not in COLUMN_PARTITIONS:
         raise DataError(
-            "column partition", got=repr(partition), allowed=", ".join(COLUMN_PARTITIONS), hint="choose one of these"
+            "column partition",
+            got=repr(partition),
+            allowed=", ".join(COLUMN_PARTITIONS),
+            hint="choose an allowed partition",
         )
     if parties < 1:
         raise DataError("number of parties", got=parties, allowed="1 or more", hint="add parties")

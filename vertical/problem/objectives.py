@@ -131,7 +131,7 @@ class Objective:
 
     @property
     def linear_decay(self) -> bool:
-        """Whether the regulariser's slope is weight * w, so that a block without data shrinks by a constant factor."""
+        """Whether the regulariser's slope is weight * w, so a block without data shrinks by a constant factor."""
         return self.name != NONCONVEX_LOGISTIC or self.weight == 0.0
 
     def losses(self, z: Float64[np.ndarray, "n *k"], y: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:

@@ -55,9 +55,9 @@ class SegmentPlan:
         embedding: The numbers k that a party's network computes for each row. 0: a linear partial.
         penalty: The nonsmooth penalty of every block: "none", "l1" or "group-lasso".
         penalty_weight: The penalty's factor.
-        ids: The digest of the rows' ids at this party, "" if they are not compared. It is not part of the plan's
-            digest, since a peer could test guesses with it: see `vertical.segment.same_rows`. The comparison is
-            necessary: if a party contributed shifted rows, a server and a recipient could separate the partials.
+        ids: The digest of the rows' ids at this party, "" if they are not compared. The plan's digest excludes it,
+            since a peer could test guesses with it (see `vertical.segment.same_rows`). The comparison is necessary: if
+            a party contributed shifted rows, a server and a recipient could separate the partials.
         counted: Whether the parties count whose partials vary over the rows. False for simulated parties.
         history: The digest of the segment that produced the initial weights. "": weights 0.
         wanted: The number of active label holders, the first of all label holders. 0: not checked.
@@ -122,7 +122,7 @@ class SegmentPlan:
         return self.agreement().greet()[:-1]
 
     def agreement(self, *, labelled: bool = False) -> Agreement:
-        """Return what this party compares with its peers.
+        """Return the terms that this party compares with its peers.
 
         Args:
             labelled: Whether the party has labels.
@@ -276,5 +276,5 @@ class SegmentOutcome:
 
     @property
     def state(self) -> PartyState:
-        """Return the initial state of the next segment."""
+        """The initial state of the next segment."""
         return PartyState(self.weights, self.table, self.flips, self.head)

@@ -25,7 +25,7 @@ class Scoring(SegmentPhase):
         beyond = int((~(np.abs(self._partials) < limit)).any(axis=1).sum())
         if beyond:
             reason = f"its columns add more than {limit:g} to the score of {beyond:,} of {len(self._partials):,} rows"
-            words = "the limit of masked sums: compare the columns with those of training"
+            words = "the limit of masked sums: compare the columns with the training columns"
             raise PartyError(
                 station.me, f"{reason}, {words}", f"its columns add more than {limit:g} to a score, {words}"
             )

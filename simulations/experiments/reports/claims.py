@@ -1,4 +1,4 @@
-"""Tests whether a reproduction measured the orderings that a paper claims."""
+"""Tests of a paper's claimed orderings on a reproduction's results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class ClaimFinding:
-    """One claim as measured in one setting; ``better`` and ``than`` are the rows that it compares."""
+    """A claim as measured in a setting. ``better`` and ``than`` are the compared rows."""
 
     setting: str
     better: Row
@@ -48,9 +48,9 @@ class Judged:
 
     @property
     def sentence(self) -> str:
-        """The claim, and in how many settings it shows up."""
+        """The claim, and the numbers of settings by verdict."""
         if not self.findings:
-            return f"{self.text}: no two runs of this profile are about it."
+            return f"{self.text}: this profile has no two runs that compare it."
         counts = Counter(finding.verdict for finding in self.findings)
         if len(self.findings) == 1:
             return f"{self.text}: {next(iter(counts))}."
@@ -60,7 +60,7 @@ class Judged:
 
     @property
     def table(self) -> Table:
-        """The findings as a table, without the column of settings if it would be empty."""
+        """The findings as a table, without an empty column of settings."""
         rows = [
             [
                 one.setting,
@@ -87,7 +87,7 @@ def judge(expansion: Expansion, rows: Sequence[Row], records: Mapping[str, RunRe
         records: The finished runs by the names of their run directories.
 
     Returns:
-        Each claim of the file. It has no finding if this profile has no two runs that it compares.
+        Each claim of the file. It has no finding if this profile lacks runs to compare.
     """
     by = {(row.method, row.dataset, row.setting, row.metric): row for row in rows}
     differ = differing([line.at for line in expansion.lines])
@@ -101,7 +101,7 @@ def judge(expansion: Expansion, rows: Sequence[Row], records: Mapping[str, RunRe
                 for ended in (expansion.find_ended(line, records) for line in lines)
             ]
             gaps.append(difference(*(ends if better(metric) is max else ends[::-1])))
-            # the coordinates that the two sides have in common, without those that all runs share
+            # the common coordinates of the two sides, except coordinates that all runs share
             common = {key: lines[0].at[key] for key in differ if key in lines[0].at and key not in claim.better}
             ahead, behind = (by[line.method, line.dataset, line.setting, metric] for line in lines)
             measured.append((claim, words(common), ahead, behind))

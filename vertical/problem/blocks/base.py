@@ -1,6 +1,6 @@
 """A party's columns, their weights and the state of its algorithm.
 
-The updates are those of VFB2 at one party (Zhang, Gu, Deng, Huang, "Secure Bilevel Asynchronous Vertical Federated
+It does VFB2's updates at one party (Zhang, Gu, Deng, Huang, "Secure Bilevel Asynchronous Vertical Federated
 Learning with Backward Updating", AAAI 2021, Algorithms 2 to 7), with batches of rows B instead of single rows. A party
 has columns X (n, d) and weights w (d,). The dominator of an update, an active party, turns the sum z (b,) of all
 parties' partial sums X_B w into theta (b,), the slopes of the losses, and sends theta to all other parties, the

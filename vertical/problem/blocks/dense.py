@@ -65,7 +65,7 @@ class DenseBlock(Block):
         """Do nothing, since no update is postponed."""
 
 
-# `fastmath` lets the sum run in any order, so that it can be vectorised.
+# `fastmath` allows any order of the sum, which vectorises it
 @jit(_TRUTH(_MATRIX, _ROWS, _OWN, _OWN), fastmath={"reassoc", "contract"})
 def _partials(x: Array, rows: Rows, w: Array, out: Array) -> bool:
     """Write X[rows] w to `out` (b,), for (n, d) x. Return False if a row is out of range."""

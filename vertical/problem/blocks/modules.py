@@ -84,7 +84,7 @@ def make_module(name: str, columns: int, width: int, seed: int) -> Module:
         raise _unfit(f"'{name}', which returned {type(module).__name__}")
     shapes = [tuple(one.shape) if isinstance(one, Tensor) else type(one).__name__ for one in found]
     if shapes[0] != (32, width):
-        raise _unfit(f"'{name}', whose module returned {shapes[0]} for 32 rows, where the embedding is {width}")
+        raise _unfit(f"'{name}', whose module returned {shapes[0]} for 32 rows, but the embedding is {width}")
     first = found[0]
     if not all(torch.allclose(one, first[: len(one)], rtol=1e-9, atol=1e-9) for one in found[1:]):
         got = f"'{name}', whose module is random in training, or depends on the batch (dropout, batch norm)"
@@ -102,7 +102,7 @@ def make_module(name: str, columns: int, width: int, seed: int) -> Module:
     # each segment builds the module again and restores its weights; any other random state would be lost
     twin.train().load_state_dict(module.state_dict())
     if not torch.allclose(twin(rows), first, rtol=1e-9, atol=1e-9):
-        got = f"'{name}', whose module is another function of the same weights when it is built again"
+        got = f"'{name}', whose module computes another function with the same weights when it is built again"
         raise _unfit(got, hint="use a module whose only random state is its weights")
     return Module(module)
 
