@@ -26,7 +26,7 @@ class RunSettings(Settings):
 
     # `apps.config.known_keys` lists the names
     strategy: str = setting(
-        "The algorithm, or one [of your own](tutorials/your-own-algorithm.md#in-a-package-of-your-own).", "fedx2"
+        "The algorithm, or one [of your own](tutorials/your-own-algorithm.md#outside-the-project).", "fedx2"
     )
     strategy_settings: str = setting("The keys of a strategy of your own.", "", "key=value pairs with commas, or empty")
     model: str = setting(
