@@ -60,8 +60,9 @@ def check_settings(directory: Path, config: RunConfig) -> None:
     if changed:
         key = changed[0]
         was = f"{before[key]!r}, with which" if key in before else "no such key, without which"
-        hint = "set it so, or begin a new run"
-        raise not_resumable(key, repr(now.get(key)), f"{was} the run in {directory} was started", hint)
+        instead = f"set {key} to {before[key]!r}" if key in before else f"leave {key} out"
+        allowed = f"{was} the run in {directory} was started"
+        raise not_resumable(key, repr(now.get(key)), allowed, f"{instead}, or begin a new run")
 
 
 def check_lines(path: Path, lines: Sequence[Mapping[str, Any]], covered: int) -> None:

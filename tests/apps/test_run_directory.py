@@ -147,7 +147,7 @@ def test_resume_with_a_changed_key_names_it(copy: Path, key: str, value: Scalar)
     was = (before[table] if table else before)[name]
     assert (refused.value.key, refused.value.got) == (f"resume: {key}", repr(value))
     assert re.fullmatch(f"{was!r}, with which .* was started", refused.value.allowed)
-    assert refused.value.hint == "set it so, or begin a new run"
+    assert refused.value.hint == f"set {key} to {was!r}, or begin a new run"
     assert tomllib.loads((copy / "config.toml").read_text("utf-8")) == before
 
 

@@ -122,7 +122,7 @@ def test_a_misspelt_name_is_suggested(word: str, name: str) -> None:
     [
         *("fedadam", "fedavg", "fedsgd", "fedsgda", "fedyogi", "fednova", "fedx", "fedx3", "sgd"),
         *("epochs", "gamma", "epsilon", "sgdam.gamma", "rounds", "local-epochs", "data-path", "test-size"),
-        *("non-iid", "noniid", "niid", "unnatural", "unbalanced", "insecure", "max-rows", "gpu", "l2", "ada", ""),
+        *("non-iid", "noniid", "niid", "unnatural", "unbalanced", "insecure", "max-rows", "gpu", "l2", ""),
     ],
 )
 def test_another_word_is_not_taken_for_a_misspelt_name(word: str) -> None:

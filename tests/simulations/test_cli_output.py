@@ -24,7 +24,7 @@ from simulations.experiments.tuning import Tuning
 from simulations.results.output import print_json
 from tests.docs.markdown import PROJECT, blocks, codes, prose, rows, section
 from tests.programs import Line, ran
-from tests.refusals import printed, states
+from tests.refusals import matches, states
 from tests.simulations.fabricated import refusal
 
 TINY = 'strategy="local-sgd" model="linear" num-server-rounds=2 local-steps=1 checkpoint-every=0 pictures=false'
@@ -222,4 +222,4 @@ OWN = 'dataset="csv" partition="own" strategy="local-sgd" model="linear" num-ser
 )
 def test_node_configs_that_cannot_be(command: Line, options: list[Any], told: str, tmp_path: Path) -> None:
     found = refusal(command, "run", "--out", tmp_path / "run", *options, "-c", OWN, "--quiet")
-    assert re.search(printed(told), found)
+    assert matches(found, told)
