@@ -1,1 +1,1 @@
-"""One set of tests that every algorithm of the registry must pass."""
+"""Tests that every algorithm of the registry must pass."""

@@ -7,5 +7,5 @@ from apps.registry import ALGORITHMS
 
 @pytest.fixture(params=list(ALGORITHMS))
 def strategy(request: pytest.FixtureRequest) -> str:
-    """The run-config name of every algorithm of the registry in turn."""
+    """The run-config name of each algorithm of the registry."""
     return str(request.param)

@@ -1,4 +1,4 @@
-"""The engines that the same tests run on: in this process, and Flower's own simulation."""
+"""The engines of the tests: this process, and Flower's own simulation."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ SECONDS_TO_START, SECONDS_TO_END = 180.0, 15.0
 
 
 class Engine(Protocol):
-    """Runs a federation to its end and reads its directory back; ``name`` is the command line's."""
+    """An engine that runs a federation to its end and reads its directory; ``name`` is the engine's name in the CLI."""
 
     name: str
 
@@ -30,7 +30,7 @@ class Engine(Protocol):
 
 
 class InProcess:
-    """The engine of `simulations.engines.in_process`."""
+    """The engine `simulations.engines.in_process`."""
 
     name = "inprocess"
 
@@ -39,7 +39,7 @@ class InProcess:
 
 
 class Flower:
-    """``flwr run`` against a SuperLink of our own."""
+    """``flwr run`` with the test's own SuperLink."""
 
     name = "flower"
 
@@ -52,9 +52,9 @@ class Flower:
 
 @contextlib.contextmanager
 def flower_home(folder: Path) -> Iterator[None]:
-    """An own FLWR_HOME and own ports with a local SuperLink, which is ended afterwards.
+    """Set a separate FLWR_HOME and separate ports, start a local SuperLink, and end it afterwards.
 
-    Flower's own start of it gives up after 15 seconds, which a busy machine needs for the imports.
+    If Flower starts the SuperLink itself, it gives up after 15 seconds; on a busy machine the imports take as long.
     """
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("FLWR_HOME", str(folder))
@@ -74,7 +74,7 @@ def flower_home(folder: Path) -> Iterator[None]:
 
 
 def start_superlink(folder: Path, port: int, control_port: int) -> subprocess.Popen[bytes]:
-    """What ``flwr run`` would start."""
+    """Start the SuperLink that ``flwr run`` would start."""
     home = folder / "local-superlink"
     home.mkdir(parents=True)
     options = ["--insecure", "--simulation", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", str(port)]
@@ -85,7 +85,7 @@ def start_superlink(folder: Path, port: int, control_port: int) -> subprocess.Po
 
 
 def wait_for(superlink: subprocess.Popen[bytes], port: int, folder: Path) -> None:
-    """Wait until it answers."""
+    """Wait until the SuperLink answers."""
     deadline = time.monotonic() + SECONDS_TO_START
     while superlink.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1.0):
@@ -95,7 +95,7 @@ def wait_for(superlink: subprocess.Popen[bytes], port: int, folder: Path) -> Non
 
 
 def processes_of(folder: Path) -> list[int]:
-    """The processes whose FLWR_HOME is a folder: SuperLink, SuperExec, simulation and Ray."""
+    """Return the processes with a folder as FLWR_HOME: SuperLink, SuperExec, simulation and Ray."""
     mark = f"FLWR_HOME={folder}\0".encode()
     found = []
     for entry in Path("/proc").iterdir():
@@ -107,7 +107,7 @@ def processes_of(folder: Path) -> list[int]:
 
 
 def end_processes(folder: Path) -> None:
-    """End them by their ids: kindly, then not."""
+    """Terminate these processes by their ids; kill those still running after a while."""
     kind, deadline = signal.SIGTERM, time.monotonic() + SECONDS_TO_END
     while running := processes_of(folder):
         if time.monotonic() > deadline:

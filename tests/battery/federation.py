@@ -1,4 +1,4 @@
-"""Small federations for tests: run one, listen to its messages, tamper with its replies."""
+"""Small federations for tests: run them, record their messages, tamper with their replies."""
 
 import json
 import logging
@@ -27,8 +27,8 @@ from simulations.engines.grid import FIRST_NODE_ID, RUN_ID, SERVER_NODE_ID, task
 from simulations.engines.in_process import InProcessGrid
 from simulations.engines.stacked.messages import make_stacker
 
-# Common keys, so that an algorithm whose table is not known here runs with its defaults; and what makes a run that
-# depends on the order of messages between clients repeatable.
+# The common keys: every algorithm also runs with the defaults of its own table. The last keys make a run repeatable
+# even if it depends on the order of messages between clients.
 SMALL: dict[str, Scalar] = {
     "num-server-rounds": 3,
     "local-steps": 2,
@@ -43,15 +43,15 @@ SMALL: dict[str, Scalar] = {
 TIMING = ("seconds", "server_seconds", "training_seconds")
 SAMPLING = [name for name, row in ALGORITHMS.items() if not row.traits.needs_all_clients]
 PAIRS = [(name, loss) for name, row in ALGORITHMS.items() for loss in row.losses]
-# whose clients hold rows: they may hold those of one class, and a model travels
+# clients of these algorithms have rows, perhaps of one class, and exchange a model
 OF_ROWS = [name for name, row in ALGORITHMS.items() if row.strategy.shares_model]
-# whose clients can train without the others at hand
+# clients of these algorithms can train alone
 ALONE = [name for name, row in ALGORITHMS.items() if row.strategy.shares_model]
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """One message to train or to evaluate and its reply, as they were on the wire."""
+    """A message to train or to evaluate, and its reply, as sent."""
 
     partition: int
     message: Message
@@ -63,15 +63,15 @@ class Exchange:
 
     @property
     def phase(self) -> str:
-        """Which exchange of the round; "" is its own."""
+        """The name of the exchange in its round; "" for the round's main exchange."""
         return str(self.message.content.config_records[CONFIG].get(PHASE, ""))
 
 
 class Wiretap(InProcessGrid):
-    """An in-process grid that keeps every exchange but the handshake, and may replace replies on their way.
+    """An in-process grid that records every exchange except the handshake, and may replace replies.
 
     Args:
-        tamper: (exchange) -> the reply the server gets instead.
+        tamper: Maps an exchange to the reply that the server gets.
     """
 
     def __init__(self, *args: Any, tamper: Callable[[Exchange], Message] | None = None, **kwargs: Any) -> None:
@@ -100,7 +100,7 @@ class Wiretap(InProcessGrid):
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run's directory, read back."""
+    """A finished run's directory, loaded."""
 
     path: Path
 
@@ -110,7 +110,7 @@ class Run:
 
     @property
     def untimed(self) -> list[str]:
-        """The lines of metrics.jsonl but for their timing, as text."""
+        """The lines of metrics.jsonl without timing, as text."""
         return [json.dumps({k: v for k, v in line.items() if k not in TIMING}) for line in self.lines]
 
     @property
@@ -127,12 +127,12 @@ class Run:
         return (self.path / "model.safetensors").read_bytes()
 
     def numbers(self) -> list[float]:
-        """Every number of every line."""
+        """Return every number of every line."""
         return [value for line in self.lines for value in line.values() if isinstance(value, int | float)]
 
 
 def flat_config(path: Path, config: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """`SMALL` with some keys changed, writing to ``path``."""
+    """Return `SMALL` with some keys changed, writing to ``path``."""
     return {**SMALL, **config, "output-dir": str(path.parent), "run-name": path.name}
 
 
@@ -151,7 +151,7 @@ def federate(
     nodes: Sequence[Mapping[str, Scalar]] = (),
     stack: Stack = 1,
 ) -> tuple[Run, Wiretap]:
-    """Run a small federation in this process, whose nodes may have node configs."""
+    """Run a small federation in this process. Its nodes may have node configs."""
     flat = flat_config(path, config)
     together = make_stacker(stack, flat)
     grid = Wiretap(client_app, len(nodes) or clients, flat, nodes, threads, together, tamper=tamper)
@@ -161,13 +161,13 @@ def federate(
 
 
 def log_to_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Flower's log go where stderr goes now, as it does outside of pytest."""
+    """Send Flower's log to the current stderr, as outside of pytest."""
     for handler in logging.getLogger("flwr").handlers:
         monkeypatch.setattr(handler, "stream", sys.stderr)
 
 
 def payloads_of(strategy: str, exchange: Exchange) -> tuple[Payload | None, Payload | None]:
-    """What travelled beside the model, down and up, decoded."""
+    """Return the decoded payloads of a message and its reply."""
     kind = ALGORITHMS[strategy].strategy
     up = kind.phases[exchange.phase] if exchange.phase else kind.up_type
     return _decoded(kind.down_type, exchange.message), _decoded(up, exchange.reply)
@@ -180,13 +180,13 @@ def _decoded(kind: type[Payload] | None, message: Message) -> Payload | None:
 
 
 def model_of(message: Message) -> list[np.ndarray]:
-    """The model a message carries, or nothing."""
+    """Return the model in a message, or no arrays."""
     records = message.content.array_records
     return list(model_arrays(records[ARRAYS])) if ARRAYS in records else []
 
 
 def save_npz(path: Path, features: Any, labels: Any) -> dict[str, Scalar]:
-    """Write training rows in their order, with a fixed two-class test set; returns the keys that read them."""
+    """Save training rows in their order and a fixed two-class test set; return the keys that read them."""
     features = np.asarray(features, dtype=np.float32)
     rng = np.random.default_rng(7)
     test_labels = np.arange(40) % 2
@@ -206,7 +206,7 @@ PATIENTS: dict[str, Scalar] = {
 
 
 def patients(rows: int, seed: int, shift: float = 0.0) -> pd.DataFrame:
-    """A site's table: names, of which nothing may be learnt, two numbers, a text and a label."""
+    """Return a site's table: names, which no one may learn, two numeric columns, a text column and a label."""
     rng = np.random.default_rng(seed)
     ill = rng.permutation(np.arange(rows) % 3 == 0)
     return pd.DataFrame(
@@ -221,7 +221,7 @@ def patients(rows: int, seed: int, shift: float = 0.0) -> pd.DataFrame:
 
 
 def sites_of(labels_of_sites: list[list[int]], path: Path) -> dict[str, Scalar]:
-    """A data set whose client i holds exactly the labels of entry i (entries of equal length)."""
+    """Return a data set whose client i has exactly the labels of entry i. All entries have the same length."""
     labels = np.concatenate(labels_of_sites)
     rng = np.random.default_rng(5)
     return save_npz(path, rng.normal(size=(len(labels), 4)) + labels[:, None], labels)

@@ -1,4 +1,4 @@
-"""Ports and addresses that two tests at once never share."""
+"""Ports and addresses that simultaneous tests never share."""
 
 import fcntl
 import os
@@ -11,16 +11,16 @@ from typing import IO
 from simulations.engines.addresses import local_addresses
 from vertical.transport.addresses import Address
 
-# below the ports that the system gives to whoever asks for any
+# below the system's range of ephemeral ports
 PORTS = range(20_000, 32_000)
 LOCKS = Path(tempfile.gettempdir()) / f"florilegium-ports-{os.getuid()}"
 _held: list[IO[str]] = []
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that are free now, and that no other test is given while this process lives.
+    """Return free ports of the loopback interface that no other test gets while this process lives.
 
-    A file that this process holds locked keeps each from other processes.
+    This process locks a file for each port, so other processes skip it.
     """
     LOCKS.mkdir(exist_ok=True)
     found: list[int] = []
@@ -41,7 +41,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def addresses_for(parties: int, folder: Path, transport: str) -> list[Address]:
-    """Of parties on this machine: Unix sockets in the folder, or for "tcp" such ports."""
+    """Return addresses of parties on this machine: Unix sockets in the folder, or free ports for "tcp"."""
     if transport == "tcp":
         return [Address("tcp", f"127.0.0.1:{port}") for port in free_ports(parties)]
     return local_addresses(parties, folder)

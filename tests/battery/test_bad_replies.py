@@ -1,5 +1,7 @@
-"""A reply that cannot be used is dropped and named, leaves no trace in the model, and training goes on; a strategy
-that cannot go on without it asks the client again, and ends by name where that does not help."""
+"""An unusable reply is dropped and reported, leaves no trace in the model, and training continues.
+
+A strategy that needs the reply asks the client again; if this does not help, the run ends and names the client.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +47,7 @@ def with_metric(reply: Message, name: str, value: float) -> Message:
     return reply
 
 
-# name -> (what is done to the reply, what the reason says)
+# name -> (change of the reply, part of the reason)
 TAMPER: dict[str, tuple[Callable[[Message, Exchange], Message], str]] = {
     "error": (with_error, "the client broke"),
     "nan-model": (lambda m, e: with_model(m, lambda a: np.full_like(a, np.nan)), "not finite"),
@@ -62,7 +64,7 @@ TAMPER_PAYLOAD: dict[str, tuple[Callable[[Message, Exchange], Message], str]] = 
     "no-payload": (lambda m, e: without(m, PAYLOAD), "without the record 'payload'"),
     "nan-payload": (with_nan_in_the_payload, "not finite"),
 }
-# what spoils a model does nothing to an empty one
+# these changes have no effect on an empty model
 OF_A_MODEL = ("nan-model", "infinite-entry", "short-model", "other-dtype")
 CASES = [
     (name, kind)
@@ -76,7 +78,7 @@ RETRYING = [name for name, row in ALGORITHMS.items() if row.traits.retries_faile
 def run_with_a_bad_reply(
     strategy: str, path: Path, change: Callable[[Message, Exchange], Message], times: int = 100
 ) -> tuple[Run, Wiretap]:
-    """One client's reply is bad in one round, each of the first so many times that it is asked there."""
+    """Replace one client's reply in one round, up to ``times`` times."""
     asked: list[int] = []
 
     def tamper(exchange: Exchange) -> Message:
@@ -90,8 +92,7 @@ def run_with_a_bad_reply(
 
 @pytest.fixture(scope="module")
 def expected_models() -> dict[str, bytes]:
-    """The final model of each strategy when the bad client sends nothing but an error, or of one that asks again, when
-    nobody does."""
+    """Cache each strategy's final model when the bad client sends only an error, or without errors if it asks again."""
     return {}
 
 
@@ -114,7 +115,7 @@ def test_a_bad_reply_is_dropped_and_named(
 def test_a_bad_reply_is_asked_for_again(
     strategy: str, kind: str, tmp_path: Path, expected_models: dict[str, bytes]
 ) -> None:
-    """Twice bad, then good: the run is that in which all went well. Clients that train together all train again."""
+    """After two bad replies and a good one, the run equals the run without errors. Joint clients all train again."""
     change, _ = (TAMPER | TAMPER_PAYLOAD)[kind]
     run, tap = run_with_a_bad_reply(strategy, tmp_path / "run", change, times=2)
     asked = [e.partition for e in tap.exchanges if e.server_round == BAD_ROUND and not e.phase]

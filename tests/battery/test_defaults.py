@@ -1,4 +1,4 @@
-"""Defaults on a table with heavy tails: every site stays, and the model learns."""
+"""On a table with heavy tails, no site is dropped and the model learns with the defaults."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.battery.federation import federate
 
-# what `SMALL` changes is the default again
+# the keys that `SMALL` changes have their defaults again
 STEPS = {"local-steps": 32, "learning-rate": 0.1, "num-server-rounds": 4, "evaluate-every": 4}
 STEPS |= {"fedx.positive-batch-size": 16, "fedx.negative-batch-size": 16}
 

@@ -1,4 +1,4 @@
-"""No row, no label of a row and no name leaves a site; docs/who-sees-what.md lists the fields that do."""
+"""No row, no row's label and no name leaves a site; docs/who-sees-what.md lists the fields that leave it."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -32,7 +32,7 @@ COMMON = "weight,sex[f|m],age"
 
 
 class Listener(InProcessGrid):
-    """A grid that keeps every reply, the handshake's too."""
+    """A grid that records every reply, including the handshake."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -51,12 +51,12 @@ CONFIG_OF_ALL: dict[str, Scalar] = {
     "positive-label": ILL,
     "feature-columns": COMMON,
     "batch-size": 16,
-    "test-fraction": 0.4,  # columns of labels so long that counts in bins do not spell them by chance
+    "test-fraction": 0.4,  # long columns of labels, which counts in bins do not match by chance
 }
 
 
 def heard(folder: Path, config: dict[str, Scalar]) -> list[Message]:
-    """Every reply of a run on the sites' files, which it writes."""
+    """Write the sites' files, and return every reply of a run on them."""
     for place in range(SITES):
         table = patients(ROWS, place)
         table["state"] = np.where(table.pop("ill") == "yes", ILL, WELL)
@@ -69,7 +69,7 @@ def heard(folder: Path, config: dict[str, Scalar]) -> list[Message]:
 
 
 def secrets(folder: Path) -> tuple[set[bytes], list[np.ndarray]]:
-    """What must not be found: numbers of rows, raw and scaled, and texts; and columns of labels."""
+    """Return the secrets: numbers of rows, raw and scaled, and texts; and columns of labels."""
     config = parse_run_config({**CONFIG_OF_ALL, "strategy": "local-sgd"})
     sites = [own_rows(config, {"data-path": str(folder / f"{place}.csv")}, place) for place in range(SITES)]
     training = np.concatenate([site.features[site.train_rows] for site in sites])
@@ -87,19 +87,19 @@ def secrets(folder: Path) -> tuple[set[bytes], list[np.ndarray]]:
 
 
 def contents(message: Message) -> Iterator[tuple[str, bytes | str | list[Any] | float]]:
-    """Every value a message carries, with its record and name."""
+    """Yield every value in a message, with its record and name."""
     records: RecordDict = message.content
     for name, record in records.items():
         for key, value in record.items():
             yield f"{name}.{key}", value.data if isinstance(record, ArrayRecord) else value  # type: ignore[union-attr]
 
 
-# which values of labels a site holds is told; not which row has which
+# a site reports its label values, but not which row has which value
 OF_LABELS = ("payload.negative_labels", "payload.positive_labels")
 
 
 def disclosed(message: Message, hidden: set[bytes], labels: list[np.ndarray]) -> list[str]:
-    """Where a message says what it must not."""
+    """Return the places in a message that contain a secret."""
     found = []
     for place, value in contents(message):
         blob = value if isinstance(value, bytes) else str(value).encode()
@@ -122,7 +122,7 @@ TABLE = rows(section(PAGE, "Every field that leaves a site"))
 
 
 def documented() -> dict[str, set[str]]:
-    """docs/who-sees-what.md's payload fields of each algorithm."""
+    """Return the payload fields of each algorithm in docs/who-sees-what.md."""
     fields: dict[str, set[str]] = {name: set() for name in OF_ROWS}
     for field, sent, *_ in TABLE:
         if strategies := set(codes(sent)) & set(ALGORITHMS):
@@ -143,7 +143,7 @@ def test_the_page_lists_the_fields_around_the_training(
     assert {field for kind in kinds for field in specs_of(kind)} <= listed
 
 
-# FedX1 shares FedX2's record, of which its linear f needs less.
+# FedX1 shares FedX2's record, but needs fewer fields, since its f is linear.
 UNUSED = {"fedx1": {"partner_labels", "positive_u", "momentum"}}
 CASES: list[tuple[str, dict[str, Scalar]]] = [
     *((strategy, {}) for strategy in OF_ROWS),

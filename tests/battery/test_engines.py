@@ -1,4 +1,4 @@
-"""Every engine computes the same run, and says what went wrong."""
+"""All engines compute the same run and report errors."""
 
 import sys
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_the_same_config_gives_the_same_bytes(strategy: str, engine: Engine, tmp
 
 
 def test_a_network_with_batch_norm_gives_the_same_bytes(engine: Engine, tmp_path: Path) -> None:
-    """Two networks with statistics of their own, those at w and those at h, and a Hessian through both passes."""
+    """Two networks have separate statistics, at w and at h, and the Hessian uses both passes."""
     labels = np.arange(48) % 4 == 0
     images = np.random.default_rng(0).normal(size=(48, 1, 8, 8)) + labels[:, None, None, None]
     config = {

@@ -1,5 +1,8 @@
-"""How long a reply's arrays may be follows from the run config and the handshake: what is longer is refused by its
-field's name, before it is decoded; what nobody asked for is refused too, and no site can fill the log."""
+"""Limits on the arrays of replies, derived from the run config and the handshake.
+
+Longer arrays are refused by their field's name before they are decoded. Unrequested fields are refused, too, and no
+site can flood the log.
+"""
 
 import contextlib
 import tracemalloc
@@ -29,7 +32,7 @@ DTYPES = {"float": "float32", "int": "int64", "bool": "bool", "bytes": "uint8"}
 
 
 def kinds_of(strategy: str) -> dict[str, type[Payload]]:
-    """What a strategy's clients send, by exchange."""
+    """Return the types of a strategy's replies, by exchange."""
     kind = ALGORITHMS[strategy].strategy
     return {**kind.phases, **({} if kind.up_type is None else {"": kind.up_type})}
 
@@ -49,7 +52,7 @@ def _identity() -> Iterator[None]:
 
 
 def enlarged(blob: object, spec: ArraySpec) -> bytes:
-    """A hundred times what was sent, or a hundred values where nothing was."""
+    """Return a hundred times the sent values, or a hundred values if none were sent."""
     if not isinstance(blob, bytes):
         return save({"value": np.ones([TIMES] * len(spec.dims), DTYPES[spec.kind])})
     value = load(blob)["value"]
@@ -57,7 +60,7 @@ def enlarged(blob: object, spec: ArraySpec) -> bytes:
 
 
 def reasons(path: Path, config: dict[str, Any], tamper: Callable[[Exchange], Message], clients: int = 3) -> str:
-    """All that a run says of replies that it could not use."""
+    """Return all reasons in a run for unusable replies."""
     try:
         run, _ = federate(path, {**MORE, **config}, clients, tamper)
     except RunFailedError as failed:
@@ -82,7 +85,7 @@ def test_an_enlarged_field_is_refused_by_name(strategy: str, phase: str, field: 
     assert states(said, f"{kind.__name__}.{field}: got ")
 
 
-# name -> (keys, labels of the sites, p and q of each)
+# name -> (keys, labels of the sites, p and q of each site)
 LIMITS: dict[str, tuple[dict[str, Any], list[list[int]], list[tuple[int, int]]]] = {
     "batches": ({}, [[0, 1] * 20] * 2, [(20, 12), (20, 12)]),
     "small sites": ({}, [[0] * 38 + [1] * 2, [0] + [1] * 39], [(8, 12), (20, 4)]),
@@ -94,7 +97,7 @@ LIMITS: dict[str, tuple[dict[str, Any], list[list[int]], list[tuple[int, int]]]]
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_site_sends_what_it_has_and_may_send_no_more(name: str, tmp_path: Path) -> None:
-    """The limits of FedX's prediction sets are those that an honest site reaches."""
+    """An honest site's prediction sets in FedX reach exactly the limits."""
     keys, labels, expected = LIMITS[name]
     config = {
         "strategy": "fedx2",
@@ -134,7 +137,7 @@ def test_a_site_sends_what_it_has_and_may_send_no_more(name: str, tmp_path: Path
 
 def test_a_blob_too_large_is_refused_before_it_is_copied() -> None:
     large = save({"value": np.zeros(2**23)})  # 64 MiB
-    header = (2**26).to_bytes(8, "little") + bytes(2**26)  # and as much that calls itself a header
+    header = (2**26).to_bytes(8, "little") + bytes(2**26)  # as many bytes that claim to be a header
     for blob, told in ((large, "got 67108864 bytes, allowed: at most (8)"), (header, "a header of 67108872 bytes")):
         record = ConfigRecord({"positive_scores": blob})
         tracemalloc.start()
@@ -147,7 +150,7 @@ def test_a_blob_too_large_is_refused_before_it_is_copied() -> None:
         assert states(str(refused.value), told)
 
 
-# What nobody asked for.
+# Unrequested fields.
 
 
 def with_record(name: str, record: Any) -> Callable[[Exchange], Message]:
@@ -169,7 +172,7 @@ UNKNOWN: dict[str, Any] = {
 }
 
 
-# of every algorithm one, and of one algorithm all
+# one kind for every algorithm, and all kinds for one algorithm
 @pytest.mark.parametrize(
     ("strategy", "what"), [*((name, "bytes") for name in ALGORITHMS), *(("local-sgd", what) for what in UNKNOWN)]
 )
@@ -179,7 +182,7 @@ def test_an_unknown_record_is_refused(strategy: str, what: str, tmp_path: Path) 
     assert states(told, f"unknown record {name!r}, allowed: arrays, metrics")
 
 
-# The words of a site.
+# A site's error texts.
 
 LONG = "x" * 10**6
 
@@ -221,7 +224,7 @@ def test_a_long_reason_is_cut(
     assert reason.isprintable()
     assert (tmp_path / "run" / "metrics.jsonl").stat().st_size < 10_000
     logged = [record.getMessage() for record in caplog.records if reason[:20] in record.getMessage()]
-    assert [len(text) < LONGEST_REASON + 100 for text in logged] == [True, True]  # of the round, and of the run
+    assert [len(text) < LONGEST_REASON + 100 for text in logged] == [True, True]  # for the round, and for the run
 
 
 def test_a_failed_run_s_reason_is_cut(tmp_path: Path) -> None:

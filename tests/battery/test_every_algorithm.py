@@ -1,4 +1,4 @@
-"""What every algorithm of the registry must do: run in both number types, on odd sites, alone, and again."""
+"""Requirements of every algorithm: both number types, unusual sites, a single site, and repeated runs."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def test_the_number_type_holds_on_the_wire_and_in_the_model(strategy: str, dtype
     models = [array for e in tap.exchanges for array in (*model_of(e.message), *model_of(e.reply))]
     extras = [floats_of(payload) for e in tap.exchanges for payload in payloads_of(strategy, e)]
     assert {array.dtype.name for array in models} == {dtype}
-    # the share of positives and the mean size of the sites are of the data, not of the model
+    # the share of positives and the mean size of the sites describe the data, not the model
     found = {value.dtype.name for payload in extras for name, value in payload.items() if name != "population"}
     assert found <= {dtype}
     assert {value.dtype.name for value in run.model.values() if value.dtype.kind == "f"} == {dtype}

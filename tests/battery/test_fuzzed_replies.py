@@ -1,8 +1,8 @@
-"""Ten thousand replies with something wrong in them: the server half never crashes, and its model stays finite.
+"""Ten thousand mutated replies: the server half never crashes, and its model stays finite.
 
-Each round of a federation has one mutated reply. A mutation may leave a reply that is valid and only makes no sense; a
-run that such a reply drives apart ends, as it must, for want of replies with finite numbers. Hypothesis chooses what is
-wrong in each reply, and looks for the least that breaks the server, should anything.
+Each round of a federation has one mutated reply. Some mutations leave a valid reply with meaningless values; if it
+makes the run diverge, the run must end, since no replies have finite numbers. Hypothesis chooses the mutations, and
+searches for the smallest failing example.
 """
 
 import re
@@ -29,12 +29,12 @@ ROUNDS = 20
 
 
 def some(count: int, rng: Random) -> bytes:
-    """So many bytes, for one draw."""
+    """Return random bytes of a size for one draw."""
     return np.random.default_rng(rng.randrange(2**32)).bytes(count)
 
 
 def spoiled(data: bytes, rng: Random) -> bytes:
-    """Bytes with something cut off, put in, or changed."""
+    """Return bytes after a cut, an insertion or a change."""
     kind = rng.randrange(6)
     cut = rng.randrange(len(data) + 1)
     if kind == 0:
@@ -62,19 +62,19 @@ NUMBERS: list[Any] = [-1, 0, 2**62, 0.5, float("nan"), float("inf"), -float("inf
 
 
 def spoiled_array(array: Array, rng: Random) -> Array:
-    """An array of another shape, type or range, or with spoiled bytes."""
+    """Return an array of another shape, type or range, or with spoiled bytes."""
     if rng.randrange(4):
         kind = "numpy.ndarray" if rng.randrange(4) else "pickle"
         return Array(array.dtype, tuple(array.shape), kind, spoiled(array.data, rng))
     value = np.array(array.numpy())
     shapes = [value.reshape(-1, 1), value[:0], np.r_[value, value], np.array(["a"])]
-    with np.errstate(over="ignore"):  # a model that a reply drove apart may not fit a smaller type
+    with np.errstate(over="ignore"):  # a diverged model may not fit a smaller type
         types = [value.astype(np.float16), value.astype(np.complex64)]
     return Array(rng.choice([*shapes, *types, -value, value * np.nan, np.full_like(value, np.finfo(value.dtype).max)]))
 
 
 def mutated(exchange: Exchange, rng: Random) -> Message:
-    """The reply of an exchange with one thing wrong in it."""
+    """Return the reply of an exchange with one mutation."""
     reply = exchange.reply
     if rng.randrange(20) == 0:
         return Message(Error(rng.randrange(300), "nonsense"), reply_to=exchange.message)
@@ -120,7 +120,7 @@ def test_no_reply_breaks_the_server(strategy: str, tmp_path: Path) -> None:
 
 
 def play(strategy: str, data: dict[str, Scalar], path: Path, rng: Random, counts: Counter[str]) -> None:
-    """One federation with a mutated reply in each exchange."""
+    """Run one federation with a mutated reply in each exchange."""
     seen: set[tuple[int, str]] = set()
 
     def tamper(exchange: Exchange) -> Message:
@@ -141,7 +141,7 @@ def play(strategy: str, data: dict[str, Scalar], path: Path, rng: Random, counts
         failure = str(failed)
     run = Run(path)
     if failure:
-        # the last: a site's values may be finite and yet too large for the network
+        # the last pattern: a site's values may be finite, but too large for the network
         assert re.search(r"\d good replies of \d|gave no good reply|test scores are not finite: .*lower", failure)
     else:
         assert all(np.isfinite(value).all() for value in run.model.values())

@@ -1,4 +1,4 @@
-"""The same run on a CUDA device, stacked or not: the same up to rounding, and no step waits for the device."""
+"""A run on a CUDA device, stacked or not, equals the CPU run up to rounding, and no step waits for the device."""
 
 import itertools
 from pathlib import Path

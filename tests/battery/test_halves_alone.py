@@ -1,4 +1,4 @@
-"""Each half without the rest: the strategy in somebody else's ServerApp, the client driven by hand."""
+"""Each half alone: the strategy in another ServerApp, and the client driven by hand."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -51,7 +51,7 @@ def test_the_strategy_works_in_a_server_app_that_is_not_ours(strategy: str, tmp_
     aucs = [metrics["auc"] for metrics in result.evaluate_metrics_serverapp.values()]
     expected = [line["auc"] for line in ours.lines]
     if not ALGORITHMS[strategy].strategy.shares_model:
-        expected[0] = UNKNOWN  # Flower evaluates the start before the clients have measured anything
+        expected[0] = UNKNOWN  # Flower evaluates the initial model before the clients have measured anything
     assert aucs == expected
     assert sorted(result.train_metrics_clientapp) == [1, 2, 3]
     assert named.keys() == ours.model.keys()
@@ -94,7 +94,8 @@ def test_records_of_another_algorithm_are_refused_by_both_halves(strategy: str) 
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("strategy", ALONE)
 def test_the_client_can_be_driven_by_hand(strategy: str, seed: int, tmp_path: Path) -> None:
-    """With the run's seed it answers what the ClientApp did, bit for bit; with another it draws other batches."""
+    """With the run's seed, the client's reply equals the ClientApp's bit for bit; with another seed it draws other
+    batches."""
     _, tap = federate(tmp_path / "run", {"strategy": strategy})
     config = parse_run_config(flat_config(tmp_path / "run", {"strategy": strategy}))
     algorithm = config.algorithm

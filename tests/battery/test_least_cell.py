@@ -1,4 +1,4 @@
-"""A server that lies, or reads result.json, learns no count of fewer rows of a site than its least cell."""
+"""A dishonest server, or a reader of result.json, learns no count of fewer rows of a site than its least cell."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -38,14 +38,14 @@ LEAST = 5
 
 
 def put(table: pd.DataFrame, folder: Path, name: str = "site", **keys: Scalar) -> dict[str, Scalar]:
-    """The node config of a site with a table."""
+    """Write a site's table, and return its node config."""
     path = folder / f"{name}.csv"
     table.to_csv(path, index=False)
     return {"data-path": str(path), **keys}
 
 
 def ask(node: Mapping[str, Scalar], asked: RecordDict, kind: str, config: Mapping[str, Scalar]) -> ConfigRecord | str:
-    """The record of a real client, or why it refuses."""
+    """Return the record of a real client, or why it refuses."""
     grid = InProcessGrid(client_app, 1, flat_config(Path("run"), config), [node])
     with task_identity():
         (reply,) = grid.send_and_receive([Message(asked, FIRST_NODE_ID, kind)])
@@ -63,7 +63,7 @@ def shake_hands(node: Mapping[str, Scalar], config: Mapping[str, Scalar]) -> Sit
 def count_scores(
     node: Mapping[str, Scalar], config: Mapping[str, Scalar], weights: list[float], edges: np.ndarray | None = None
 ) -> GroupCounts | str:
-    """The counts that a server of its own choosing gets: of a model of its choice, without a handshake."""
+    """Return the counts for a model of the server's choice, without a handshake."""
     size = len(weights)
     asked = content(
         arrays=model_record([np.array([*weights, 0.0], np.float32)]),
@@ -76,7 +76,7 @@ def count_scores(
 
 
 def around(low: float, high: float) -> np.ndarray:
-    """Edges that are as near to one another as they can be, from one score to another."""
+    """Return edges as close together as possible, between two scores."""
     ends = codes([low, high]).astype(np.int64)
     return np.linspace(ends[0], ends[1], BINS - 1).astype(np.int32)
 
@@ -86,7 +86,7 @@ def small(value: Any) -> bool:
 
 
 def rows_of(entry: Any) -> Iterator[int]:
-    """All numbers of rows in a part of result.json."""
+    """Return all numbers of rows in a part of result.json."""
     if isinstance(entry, dict):
         for key, value in entry.items():
             if key in ("rows", "positives") or key.endswith(("_positives", "_negatives")):
@@ -103,7 +103,7 @@ def rows_of(entry: Any) -> Iterator[int]:
 
 
 def test_result_of_a_run_with_a_site_of_four_rows_has_no_row(tmp_path: Path) -> None:
-    """The site holds two rows of each class out, and trains on enough."""
+    """The site holds out two rows of each class, and trains on enough rows."""
     tables = [patients(rows, place) for place, rows in enumerate((200, 120, 24))]
     nodes = [put(table, tmp_path, str(place)) for place, table in enumerate(tables)]
     keys: dict[str, Scalar] = {"threshold-at": "sensitivity=0.9", "validation-fraction": 0.2, "test-fraction": 0.16}
@@ -178,7 +178,7 @@ def test_a_rare_label_is_not_named(tmp_path: Path) -> None:
 
 
 def test_a_model_of_one_weight_does_not_count_a_single_one(tmp_path: Path) -> None:
-    """The scores of such a model are the column's cells; bins as narrow as a number could tell them apart."""
+    """The model's scores are the column's cells, so bins as narrow as a number's resolution could isolate a row."""
     table = patients(120, 0)
     table["hiv"], config = 0, {**RUN, "feature-columns": "hiv", "test-fraction": 0.5}
     node = put(table, tmp_path)
@@ -195,7 +195,7 @@ def test_a_model_of_one_weight_does_not_count_a_single_one(tmp_path: Path) -> No
 
 
 def test_other_bins_of_one_model_reveal_nothing_new(tmp_path: Path) -> None:
-    """Each question has the groups of the same rows: no difference of two answers is of fewer rows."""
+    """Every request groups the same rows, so no difference of two answers counts fewer rows."""
     node, config = put(patients(160, 2), tmp_path), {**RUN, **NAMED, "test-fraction": 0.5}
     found = []
     for low, high in ((10.0, 100.0), (30.0, 60.0), (49.0, 51.0)):

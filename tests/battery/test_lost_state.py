@@ -1,5 +1,7 @@
-"""A site whose state is gone is told from one on its first visit, begins afresh, and the run says so; where states of
-all clients add up to something, all begin afresh."""
+"""A site that lost its state is not mistaken for a new site: it starts again, and the run reports it.
+
+If the states of all clients must add up, all clients start again.
+"""
 
 import logging
 import shutil
@@ -23,7 +25,7 @@ from simulations.engines.grid import FIRST_NODE_ID
 from tests.battery.federation import Exchange, Run, Wiretap, federate, flat_config, save_npz, serve
 
 CLIENTS, ROUNDS, LOST_AFTER, LOSER = 3, 6, 2, 1
-# whose clients keep a state; a party of a vertical run that has lost its block ends the run, see test_vertical_failures
+# Their clients keep a state. A vertical party that has lost its block ends the run, see test_vertical_failures.
 KEEPING = [n for n, row in ALGORITHMS.items() if row.client.memory is not None and row.strategy.shares_model]
 JOINT = [name for name in KEEPING if ALGORITHMS[name].traits.joint_states]
 each_keeping = pytest.mark.parametrize("strategy", KEEPING)
@@ -31,11 +33,11 @@ each_joint = pytest.mark.parametrize("strategy", JOINT)
 
 
 class Forgetful(Wiretap):
-    """A grid on which nodes' memory, and files of theirs, are gone after a round.
+    """A grid on which nodes lose their memory, and perhaps files, after a round.
 
     Args:
-        losses: round -> partitions.
-        files: what is removed with it, by folder and pattern.
+        losses: Maps a round to partitions.
+        files: The folder and pattern of the files that are removed at the same time.
     """
 
     def __init__(
@@ -63,9 +65,9 @@ class Forgetful(Wiretap):
 def forget(
     path: Path, config: Mapping[str, Scalar], losses: Mapping[int, tuple[int, ...]] | None = None, files: str = ""
 ) -> tuple[Run, Forgetful]:
-    """Run a federation in which partition 1, or who else, has lost its state after round 2, or another.
+    """Run a federation in which partition 1 loses its state after round 2, or as ``losses`` determines.
 
-    ``files``: a pattern of files under ``client-state`` that are gone too.
+    ``files``: A pattern of files under ``client-state`` that are removed, too.
     """
     flat = flat_config(path, {"num-server-rounds": ROUNDS, **config})
     gone = {LOST_AFTER: (LOSER,)} if losses is None else losses
@@ -75,7 +77,7 @@ def forget(
 
 
 def lost(run: Run) -> dict[int, list[int]]:
-    """Round -> partitions, where any state was lost."""
+    """Map each round with lost states to the partitions."""
     return {line["round"]: line["state_lost"] for line in run.lines if line["state_lost"]}
 
 
@@ -84,7 +86,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def since(grid: Wiretap) -> dict[int, int]:
-    """Round -> since when its messages say that states count."""
+    """Map each round to the first round whose states are valid, according to its messages."""
     own = [e for e in grid.exchanges if not e.phase]
     told = {e.server_round: e.message.content.config_records[CONFIG].get(STATE_SINCE) for e in own}
     return {server_round: int(value) for server_round, value in told.items() if value is not None}  # type: ignore[arg-type]
@@ -152,7 +154,7 @@ def test_a_state_on_disk_is_not_lost(strategy: str, tmp_path: Path) -> None:
 
 @each_keeping
 def test_an_older_state_is_a_loss(strategy: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The newest file is gone with the memory."""
+    """The newest file is lost together with the memory."""
     files = f"*/client-{LOSER}/round-000002.safetensors"
     run, _ = forget(tmp_path / "run", {"strategy": strategy, "checkpoint-every": 10}, files=files)
     assert lost(run) == {3: [1]}
@@ -162,7 +164,7 @@ def test_an_older_state_is_a_loss(strategy: str, tmp_path: Path, caplog: pytest.
 @each_keeping
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_resumed_run_knows_who_had_a_state(strategy: str, kept: bool, tmp_path: Path) -> None:
-    """Every node's memory is another's after a resume; the files of two of the three sites are gone, or none."""
+    """After a resume, no node has its memory; of three sites' files two are removed, or none."""
     config: dict[str, Scalar] = {"strategy": strategy, "checkpoint-every": 2}
     federate(tmp_path / "run", {**config, "num-server-rounds": 4})
     for partition in () if kept else (0, 2):
@@ -174,7 +176,7 @@ def test_a_resumed_run_knows_who_had_a_state(strategy: str, kept: bool, tmp_path
 
 @each_joint
 def test_a_resumed_run_knows_that_all_began_afresh(strategy: str, tmp_path: Path) -> None:
-    """The loss is in round 3, the checkpoint of round 3: the states on disk are from before it."""
+    """The loss and the checkpoint are in round 3, so the states on disk are older than the loss."""
     config: dict[str, Scalar] = {"strategy": strategy, "checkpoint-every": 3}
     path = tmp_path / "run"
     run, _ = forget(path, {**config, "num-server-rounds": 3}, files=f"*/client-{LOSER}/*")
@@ -187,12 +189,12 @@ def test_a_resumed_run_knows_that_all_began_afresh(strategy: str, tmp_path: Path
             assert e.reply.content.metric_records[METRICS][STATE_ROUND] == (0 if e.server_round == 4 else 4)
 
 
-# What adds up still does.
+# Sums over all states remain correct.
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> dict[str, Scalar]:
-    """Three sites whose features and shares of positives differ, in float64 and with full batches."""
+    """Three sites with different features and shares of positives, in float64 and with full batches."""
     rng = np.random.default_rng(5)
     place = np.repeat(np.arange(CLIENTS), 20)
     features = rng.normal(size=(60, 3)) + 0.7 * place[:, None] * [1, -1, 0]
@@ -217,7 +219,7 @@ def test_the_server_s_control_is_the_mean_of_the_clients_again(
             ControlChange.from_record(e.reply.content.config_records[PAYLOAD]).change
             for e in sorted(exchanges, key=lambda e: e.partition)
         ]
-        if server_round in (1, 4):  # the first round, and that in which all begin afresh
+        if server_round in (1, 4):  # the first round, and the round in which all clients start again
             assert told is None
             controls = np.zeros((CLIENTS, len(changes[0])))
         elif server_round != 3:
@@ -243,7 +245,7 @@ def test_the_corrections_add_up_to_zero_again(data: dict[str, Scalar], tmp_path:
     assert min(sums[5][1], sums[6][1]) > 1e-2
 
 
-# What a site may say of its state.
+# A site's reports about its state.
 
 
 @pytest.mark.parametrize("told", [-1, 3, 2.0, [1]])

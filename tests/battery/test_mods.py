@@ -1,5 +1,7 @@
-"""Flower's mods around our ClientApp and its differential-privacy wrappers around our strategies, in Flower's own
-`start()`: what each does to an algorithm of each family, and what is refused."""
+"""Flower's mods around the ClientApp and its differential-privacy wrappers around the strategies.
+
+They run in Flower's own `start()`. The tests check their effect on an algorithm of each family, and which are refused.
+"""
 
 import logging
 from collections.abc import Callable
@@ -32,10 +34,10 @@ from tests.battery.federation import SMALL, Exchange, Wiretap, model_of, serve
 from tests.refusals import refuses
 
 SITES = 3
-CLIP = 0.01  # below every update's norm here
+CLIP = 0.01  # less than the norm of every update here
 NOISE = 0.5
-COUNT_NOISE = 0.3  # of the adaptive wrappers, on the number of clipped updates
-# of each family, those that a mod of the model leaves working
+COUNT_NOISE = 0.3  # the adaptive wrappers' noise on the number of clipped updates
+# one algorithm of each family that works with mods of the model
 FAMILIES = ["local-sgd", "fedx2", "local-scgdam", "fedsgda-storm", "scaffold", "fedmid"]
 OF_MODEL = [LocalDpMod(CLIP, 0.0, 1.0, 1e-5), fixedclipping_mod, adaptiveclipping_mod]
 Wrap = Callable[[Strategy], Strategy]
@@ -73,7 +75,7 @@ WRAPPERS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished run: Flower's result, the model it began with, and what was on the wire."""
+    """A finished run: Flower's result, the initial model, and the messages."""
 
     result: Result
     start: np.ndarray
@@ -84,22 +86,22 @@ class Outcome:
         return model_arrays(self.result.arrays)[0]
 
     def exchanges(self, server_round: int) -> list[Exchange]:
-        """The round's own exchanges, in order of partition id."""
+        """Return the round's main exchanges, in order of partition id."""
         return [each for each in self.tap.exchanges if each.server_round == server_round and not each.phase]
 
     def updates(self, server_round: int = 1) -> list[np.ndarray]:
-        """What every client added to the model it got, as the server received it."""
+        """Return each client's update of the model, as the server received it."""
         return [model_of(each.reply)[0] - model_of(each.message)[0] for each in self.exchanges(server_round)]
 
     def payloads(self) -> list[dict[str, Any]]:
-        """What every client of round 1 sent beside its model."""
+        """Return the payload of each client in round 1."""
         return [dict(each.reply.content.config_records.get(PAYLOAD, {})) for each in self.exchanges(1)]
 
 
 def run(
     strategy: str, app: ClientApp = client_app.app, wrap: Wrap = lambda strategy: strategy, rounds: int = 2
 ) -> Outcome:
-    """A run in a ServerApp of somebody else's, by Flower's `start()`."""
+    """Run Flower's `start()` in another ServerApp."""
     flat: dict[str, Scalar] = {**SMALL, "dtype": "float64", "learning-rate": 0.05, "strategy": strategy}
     outcome: list[tuple[Result, np.ndarray]] = []
     server = ServerApp()
@@ -155,9 +157,9 @@ def test_local_dp_clips_and_noises_the_model_and_nothing_else(strategy: str) -> 
     noise = np.concatenate(noised.updates()) - np.concatenate(only_clipped.updates())
     assert_normal(noise, NOISE * np.sqrt(2 * np.log(1.25 / 1e-5)))
     assert only_clipped.payloads() == noised.payloads() == plain.payloads()
-    # and the server takes them
+    # the server accepts the replies
     mean = np.mean([model_of(each.reply)[0] for each in noised.exchanges(1)], axis=0)
-    if strategy != "fedmid":  # whose server takes a prox of it
+    if strategy != "fedmid":  # its server takes a prox of the mean
         np.testing.assert_allclose(noised.model, mean, atol=1e-12)
 
 
@@ -186,7 +188,7 @@ def test_a_wrapper_clips_every_update_and_noises_the_mean(strategy: str, wrapper
     assert_normal(added, np.std(added))
 
 
-# What is refused.
+# Errors.
 
 
 @pytest.mark.parametrize("mod", OF_MODEL, ids=["local-dp", "fixed", "adaptive"])

@@ -1,4 +1,4 @@
-"""A client whose values do not fit into a secure sum answers like the others: no error names it."""
+"""A client whose values do not fit into a secure sum answers like the other clients: no error names it."""
 
 import logging
 from pathlib import Path
@@ -19,7 +19,7 @@ HISTOGRAM: dict[str, Scalar] = {"strategy": "fedx2", "fedx.pool": "histogram", "
 
 
 def answers(grid: Wiretap) -> dict[str, list[Any]]:
-    """The server's view of each client that does not differ between clients by design: the scalars and the lengths."""
+    """Return the parts of each reply that do not differ by design: the scalars and the lengths."""
     seen: dict[str, list[Any]] = {}
     for exchange in grid.exchanges:
         assert not exchange.reply.has_error()
@@ -41,7 +41,7 @@ def answers(grid: Wiretap) -> dict[str, list[Any]]:
 def test_a_site_whose_values_overflow_answers_like_the_others(
     strategy: dict[str, Scalar], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A server could choose the model or the range for which one row of one site decides about an error."""
+    """Otherwise a server could choose a model or a range for which one row decides whether the site fails."""
     for site in range(4):
         table = patients(80, site)
         table["weight"] = table["weight"] * (1e36 if site == 2 else 1.0)
@@ -84,7 +84,7 @@ def test_values_beyond_the_range_are_clipped(tmp_path: Path, caplog: pytest.LogC
     ],
 )
 def test_a_term_is_clipped_to_the_range(values: list[float], sent: list[float], altered: int, weight: float) -> None:
-    """The range bounds the product with the weight; 2^-20 is a hundred times the rounding."""
+    """The range limits the product with the weight; 2^-20 is a hundred times the rounding."""
     limit, ring = 2.0, make_ring("float32", 2.0, 4)
     scaled = np.array(values) / (weight or 1)
     term, changed = pack([scaled], None, ring, limit, weight)

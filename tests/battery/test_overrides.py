@@ -1,4 +1,4 @@
-"""Every method of ours that stands in for one of Flower's takes what the installed Flower hands to it, and more."""
+"""Every override of one of Flower's methods accepts the arguments of the installed Flower, and possible new ones."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +18,7 @@ EMPTY = inspect.Parameter.empty
 
 
 def overrides(base: type, classes: Iterable[type]) -> Iterator[Any]:
-    """Each of our methods that has the name of a method of a class of Flower's, and that method."""
+    """Yield each override of a method of Flower's class, and the overridden method."""
     ours = dict.fromkeys(one for kind in classes for one in kind.__mro__ if base in one.__mro__[1:])
     for one in ours:
         for name in [name for name in vars(base) if not name.startswith("_") and name in vars(one)]:
@@ -32,7 +32,7 @@ OVERRIDES = [
     *overrides(Grid, [InProcessGrid]),
     *overrides(NumPyClient, CLIENTS),
 ]
-# what Flower's round loop calls
+# the methods that Flower's round loop calls
 CALLED = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate", "send_and_receive")
 
 
@@ -59,5 +59,5 @@ def test_an_override_takes_what_a_later_flower_may_add(mine: Callable[..., Any])
 
 @pytest.mark.parametrize("kind", dict.fromkeys(STRATEGIES), ids=lambda kind: kind.__name__)
 def test_flower_s_round_loop_is_flower_s(kind: type[Strategy]) -> None:
-    """Whatever is handed to ``start`` reaches Flower's own, such as a reason to stop."""
+    """Arguments of ``start``, such as a reason to stop, reach Flower's own method."""
     assert kind.start is Strategy.start

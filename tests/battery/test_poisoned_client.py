@@ -1,4 +1,4 @@
-"""A round that leaves no numbers at a site costs that round, and not the site."""
+"""If a site's local training diverges in a round, the site loses that round only."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""A run that was cut and continued is the run that was not."""
+"""A run that was cut and continued equals the uninterrupted run."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ MOVING = ("wall_seconds", "config")
 
 
 def tensors(run: Run) -> dict[str, bytes]:
-    """The models that a run has saved."""
+    """Return the models that a run has saved."""
     return {file.name: file.read_bytes() for file in run.path.glob("*.safetensors")}
 
 

@@ -1,4 +1,4 @@
-"""Runs with ``privacy.epsilon``: every strategy that can have a budget spends it, and no more."""
+"""Runs with ``privacy.epsilon``: every strategy that supports a budget spends it, and no more."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def test_a_run_spends_its_budget_and_no_more(strategy: str, tmp_path: Path) -> N
     taken = ALGORITHMS[strategy].client.method.taken  # type: ignore[attr-defined]
     for context in grid._contexts.values():
         ledger = context.state.config_records[SPENT]
-        # FedSGDA's samples of clients may leave one out of a round
+        # FedSGDA's samples of clients may omit a client in a round
         assert 0 < ledger["batches"] <= int(SMALL["num-server-rounds"]) * int(SMALL["local-steps"]) + taken.first
         assert ledger["whole"] <= int(SMALL["num-server-rounds"]) * taken.whole
 
@@ -58,7 +58,7 @@ def test_stacked_clients_and_secure_sums_keep_the_budget(tmp_path: Path) -> None
 
 
 def test_two_runs_of_one_seed_differ(tmp_path: Path) -> None:
-    """Otherwise everybody who knows the seed could take the noise away."""
+    """Otherwise anyone who knows the seed could subtract the noise."""
     runs = [federate(tmp_path / name, {"strategy": "local-sgd", **BUDGET})[0] for name in ("one", "two")]
     assert runs[0].model_bytes != runs[1].model_bytes
 
@@ -74,7 +74,7 @@ def test_a_site_that_has_spent_its_budget_answers_no_more(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("more", [{}, {"num-server-rounds": 50}])
 def test_a_site_releases_no_more_histograms_than_the_noise_is_for(more: dict[str, int], tmp_path: Path) -> None:
-    """A server that asks 3,000 times for a histogram with an epsilon of 1 would average the noise away."""
+    """A server could request 3,000 histograms with an epsilon of 1, and average the noise away."""
     config = {"strategy": "fedx1", "dataset": "breast-cancer", "score": "sigmoid", "fedx.pool": "histogram"}
     _, grid = federate(tmp_path / "run", {**config, "fedx.pool-epsilon": 1.0})
     asked = grid.exchanges[-1]
@@ -86,7 +86,7 @@ def test_a_site_releases_no_more_histograms_than_the_noise_is_for(more: dict[str
 
 
 def test_a_site_tells_nothing_beside_its_gradients(tmp_path: Path) -> None:
-    """CoDA's sums of scores by class are exact, and a server that does not keep to the protocol could ask for them."""
+    """CoDA's sums of scores by class are exact, and a server that deviates from the protocol could request them."""
     _, grid = federate(tmp_path / "run", {"strategy": "coda", **BUDGET})
     asked = grid.exchanges[-1].message
     asked.content.config_records[CONFIG][PHASE] = CLASS_SCORES
@@ -100,7 +100,7 @@ def test_a_delta_that_lets_a_site_tell_a_sample_is_refused(tmp_path: Path) -> No
 
 
 def test_a_delta_above_the_owner_s_is_refused(tmp_path: Path) -> None:
-    """A server could choose the delta with which a site may publish a row of a hundred."""
+    """A server could choose a delta that allows a site to publish one row in a hundred."""
     config = {"strategy": "local-sgd", **BUDGET, "privacy.delta": 1e-3}
     nodes: list[dict[str, Scalar]] = [{}, {}, {"largest-delta": 1e-4}]
     with refuses(RunFailedError, "largest-delta: got a run with privacy.delta=0.001, allowed: at most 0.0"):

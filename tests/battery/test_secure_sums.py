@@ -1,4 +1,4 @@
-"""Runs with ``privacy.secure-sum`` find the models that runs without find, and the server sees nothing but sums."""
+"""Runs with ``privacy.secure-sum`` find the same models as runs without, and the server sees sums only."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -37,13 +37,13 @@ UNEQUAL: dict[str, Scalar] = {"dataset": "breast-cancer", "partition": "dirichle
 
 
 def stage_of(exchange: Exchange) -> str:
-    """The stage of a secure sum that an exchange belongs to, or ""."""
+    """Return the stage of the secure sum in an exchange, or ""."""
     records = exchange.message.content.config_records
     return str(records[CONFIG].get(STAGE, "values" if PRESENT in records else ""))
 
 
 def silence(stage: str, partitions: tuple[int, ...], server_round: int = 2) -> Callable[[Exchange], Message]:
-    """Let some clients fall silent in a stage of a round."""
+    """Silence some clients in a stage of a round."""
 
     def tamper(exchange: Exchange) -> Message:
         silent = exchange.partition in partitions and exchange.server_round == server_round
@@ -68,7 +68,7 @@ def test_the_model_is_the_one_without_masks(strategy: str, tmp_path: Path) -> No
     plain, _ = federate(tmp_path / "plain", {**config, "privacy.secure-sum": False}, clients=6)
     masked, _ = federate(tmp_path / "masked", config, clients=6)
     for name, value in plain.model.items():
-        # 2^-56 a value, in three rounds of a few steps
+        # 2^-56 for each value, in three rounds of a few steps
         np.testing.assert_allclose(masked.model[name], value, rtol=1e-9, atol=1e-12)
     stacked, _ = federate(tmp_path / "stacked", config, clients=6, stack=6)
     for name, value in masked.model.items():
@@ -84,7 +84,7 @@ def test_float32_costs_a_rounding_and_a_fiftieth_of_the_bytes(tmp_path: Path) ->
     plain, _ = federate(tmp_path / "plain", {**config, "privacy.secure-sum": False}, clients=6)
     masked, _ = federate(tmp_path / "masked", config, clients=6)
     for name, value in plain.model.items():
-        # six values within 16 leave 24 bits behind the point: 2^-25 a value, in three rounds
+        # six values within 16 leave 24 fractional bits: 2^-25 for each value, in three rounds
         np.testing.assert_allclose(masked.model[name], value, rtol=0, atol=1e-6)
     for way in ("bytes_up", "bytes_down"):
         assert 1 < masked.lines[-1][way] / plain.lines[-1][way] < 1.3
@@ -137,7 +137,7 @@ def test_the_server_sees_one_client_s_values_nowhere(tmp_path: Path) -> None:
         record = exchange.reply.content.config_records[PAYLOAD]
         elements = MaskedValues.from_record(record).elements
         counts = np.bincount((elements.view(np.uint32) >> 28), minlength=16)
-        # chi-squared with 15 degrees of freedom: 45 has a chance of 1e-4
+        # chi-squared with 15 degrees of freedom: 45 has a probability of 1e-4
         assert ((counts - len(elements) / 16) ** 2 / (len(elements) / 16)).sum() < 45
         for values in own.values():
             assert abs(np.corrcoef(elements[-2000:], values)[0, 1]) < 4 / np.sqrt(2000)
@@ -231,7 +231,7 @@ def test_a_site_s_demands_hold_for_every_message(tmp_path: Path) -> None:
     _, plain = federate(tmp_path / "run", config, clients=3)
     asked = next(one.message for one in plain.exchanges if ARRAYS in one.message.content)
     nodes: list[dict[str, Scalar]] = [{"secure-sum": True}] * 3
-    grid = Wiretap(client_app, 3, flat_config(tmp_path / "other", config), nodes)  # nobody has said hello
+    grid = Wiretap(client_app, 3, flat_config(tmp_path / "other", config), nodes)  # no handshake took place
     with task_identity():
         (reply,) = grid.send_and_receive([Message(asked.content, dst_node_id=FIRST_NODE_ID, message_type="train")])
     assert "since this site's settings demand secure sums" in reply.error.reason
@@ -243,19 +243,19 @@ def test_the_largest_site_is_not_the_server_s_to_choose(tmp_path: Path) -> None:
             told = list(messages)
             for message in told:
                 if PRESENT in message.content and message.metadata.dst_node_id > FIRST_NODE_ID:
-                    message.__dict__["_content"] = own_records(message.content)  # others share it
+                    message.__dict__["_content"] = own_records(message.content)  # other messages share it
                     message.content[CONFIG] = ConfigRecord({**message.content[CONFIG], LARGEST_SITE: 2**40})
             return super().push_messages(told)
 
     config: dict[str, Scalar] = {**UNEQUAL, "strategy": "local-sgd", "num-server-rounds": 1, "dtype": "float64"}
     flat = flat_config(tmp_path / "lying", config)
-    # clients that were asked different things do not confirm each other's view of the sum
+    # clients that were asked different questions do not confirm each other's view of the sum
     with pytest.raises(RunFailedError, match="0 neighbours have the same view of the sum"):
         serve(Lying(client_app, 3, flat), server_app, flat)
 
 
 def test_a_client_with_another_run_config_is_dropped(tmp_path: Path) -> None:
-    """A server that gives one client another step would learn the client's step from the sum."""
+    """A server that gives one client another step would learn that client's step from the sum."""
     config: dict[str, Scalar] = {**UNEQUAL, "strategy": "local-sgd", "num-server-rounds": 1}
     flat = flat_config(tmp_path / "run", config)
     grid = Wiretap(client_app, 5, flat)
@@ -265,7 +265,7 @@ def test_a_client_with_another_run_config_is_dropped(tmp_path: Path) -> None:
 
 
 def write_keys(folder: Path, count: int) -> list[Path]:
-    """Private keys of some sites as files, and beside each a file ``.pub`` with its public key."""
+    """Write private keys of some sites as files, and next to each a file ``.pub`` with its public key."""
     paths = [folder / f"site-{number}.pem" for number in range(count)]
     for path in paths:
         key = X25519PrivateKey.generate()
@@ -323,7 +323,7 @@ def test_sites_that_evaluate_send_the_sum_of_their_counts(tmp_path: Path) -> Non
     for expected, line in zip(plain.lines, summed.lines, strict=True):
         assert {name: line[name] for name in ("auc", "average_precision")} == pytest.approx(
             {name: expected[name] for name in ("auc", "average_precision")},
-            abs=0.01,  # one exchange, no finer bins
+            abs=0.01,  # one exchange, without finer bins
         )
     assert not any(line["dropped"] for line in summed.lines)
 

@@ -1,4 +1,4 @@
-"""Clients that are stacked train as they do one after another."""
+"""Stacked clients train as clients one after another do."""
 
 import logging
 import re
@@ -22,13 +22,13 @@ from tests.battery.test_trajectories import CASES, COMMON, RECORDED, RUNS_RECORD
 from tests.refusals import refuses
 
 HORIZONTAL = [run for run in RUNS_RECORDED if ALGORITHMS[run[0].split(",")[0]].strategy.shares_model]
-TOLERANCE = {"float64": 1e-12, "float32": 1e-5}  # of the values' Euclidean norm
+TOLERANCE = {"float64": 1e-12, "float32": 1e-5}  # relative to the values' Euclidean norm
 UNEQUAL: dict[str, Scalar] = {"partition": "dirichlet", "dataset": "breast-cancer", "batch-size": 8}
 
 
 @pytest.fixture
 def stacked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many clients each stack has that the test trains."""
+    """The number of clients in each stack that the test trains."""
     sizes: list[int] = []
     fit = messages.fit_together
 
@@ -66,7 +66,7 @@ def test_gradients_are_clipped_and_decay_client_by_client(
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("case", dict.fromkeys(run[0] for run in HORIZONTAL))
 def test_sites_of_one_class_are_stacked_too(case: str, threads: int, tmp_path: Path, stacked: list[int]) -> None:
-    """Two sites without positives, two without negatives, and two with both; in stacks that train at the same time."""
+    """Two sites without positives, two without negatives, and two with both, in stacks that train at the same time."""
     strategy = case.split(",")[0]
     config: dict[str, Scalar] = {**COMMON, **CASES[case], "strategy": strategy, "num-server-rounds": 2}
     config["partition-rows"] = "9:0,9:0,9:1,9:1,9:0.5,9:0.5"
@@ -133,7 +133,7 @@ def test_auto_says_what_it_chose(tmp_path: Path, stacked: list[int], caplog: pyt
     logging.getLogger("flwr").propagate = True
     with caplog.at_level(logging.INFO, "flwr"):
         federate(tmp_path / "run", {"strategy": "local-sgd", "local-steps": 20}, clients=12, stack=AUTO)
-    assert stacked[:5] == [2, 8, 8, 12, 12]  # what is made once, and each size that is tried, twice
+    assert stacked[:5] == [2, 8, 8, 12, 12]  # first a warm-up, then each tried size twice
     assert [record.getMessage()[:14] for record in caplog.records].count("stacking up to") == 1
 
 

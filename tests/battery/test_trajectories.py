@@ -1,7 +1,7 @@
-"""Every algorithm goes the way it has always gone: its messages and models are those that were recorded.
+"""Every algorithm reproduces its recorded messages and models.
 
-`trajectories.npz` holds a number for each model and each payload of each message: its product with a vector that is
-drawn from a seed. A change that is meant to change what an algorithm does records anew, and says so:
+`trajectories.npz` stores a number for each model and each payload of each message: its product with a vector drawn
+from a seed. If a change alters an algorithm on purpose, record again, and state it in the commit:
 ``python -m tests.battery.test_trajectories``.
 """
 
@@ -18,7 +18,7 @@ from apps.registry import ALGORITHMS
 from tests.battery.federation import SAMPLING, federate, model_of, payloads_of, save_npz
 
 RECORDED = Path(__file__).with_name("trajectories.npz")
-TOLERANCE = {"float64": 1e-12, "float32": 1e-6}  # of the values' Euclidean norm
+TOLERANCE = {"float64": 1e-12, "float32": 1e-6}  # relative to the values' Euclidean norm
 # Four sites: unequal in size and in their share of positives, one without positives and one without negatives.
 LABELS, GIVEN = [1] * 13 + [0] * 29, "24:0.125,6:1,4:0,8:0.5"
 COMMON: dict[str, Scalar] = {
@@ -37,7 +37,7 @@ COMMON: dict[str, Scalar] = {
 FEDX: dict[str, Scalar] = {"fedx.positive-batch-size": 3, "fedx.negative-batch-size": 4}
 COMPOSITE: dict[str, Scalar] = {"composite.weight": 0.02}
 ESTIMATOR: dict[str, Scalar] = {"fedsgda.rho": 0.2, "fedsgda.period": 2}
-# what an algorithm has of its own, away from its defaults; a case is "strategy", or "strategy, what is special"
+# Keys of one algorithm, away from their defaults. A case is "strategy", or "strategy, special feature".
 CASES: dict[str, dict[str, Scalar]] = {
     **{name: {} for name in ALGORITHMS},
     **dict.fromkeys(("fedx1", "fedx2", "local-pair"), FEDX),
@@ -53,19 +53,20 @@ CASES: dict[str, dict[str, Scalar]] = {
     "composite, a group": {**COMPOSITE, "composite.penalty": "group-lasso", "server-learning-rate": 1.3},
 }
 RUNS = [(case, dtype) for case in CASES for dtype in ALGORITHMS[case.split(",")[0]].traits.number_types]
-# A new algorithm goes no recorded way yet.
+# A new algorithm has no recorded trajectory yet.
 RUNS_RECORDED = [tuple(name.rsplit(" ", 1)) for name in np.load(RECORDED).files] if RECORDED.exists() else []
 
 
 def fingerprint(values: Iterable[NDArray[np.generic]]) -> tuple[float, float]:
-    """The product of some values with a fixed normal vector, and the norm by which it may be off."""
+    """Return the product of some values with a fixed normal vector, and the values' norm, the scale of the tolerance."""
     joined = np.concatenate([np.zeros(0), *(np.ravel(value).astype(np.float64) for value in values)])
     return float(np.random.default_rng(len(joined)).normal(size=len(joined)) @ joined), float(np.linalg.norm(joined))
 
 
 def trajectory(case: str, dtype: str, folder: Path, stack: int = 1) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(messages, 4) fingerprints of the models and payloads of messages and replies, and the norms; of a vertical run
-    those of the model at its end and of what it measured.
+    """Return (messages, 4) fingerprints of the models and payloads of messages and replies, and the norms.
+
+    For a vertical run: fingerprints of the final model and the measured values.
     """
     strategy = case.split(",")[0]
     half: dict[str, Scalar] = {"fraction-train": 0.5} if strategy in SAMPLING else {}
@@ -74,7 +75,7 @@ def trajectory(case: str, dtype: str, folder: Path, stack: int = 1) -> tuple[NDA
     if not ALGORITHMS[strategy].strategy.shares_model:
         keys = ("dataset", "data-dir", "num-server-rounds", "learning-rate", "seed")
         own = {key: config[key] for key in keys} | {"evaluate-every": 1, "strategy": strategy}
-        run, _ = federate(folder / "run", own)  # what parties send each other is masked, and never the same
+        run, _ = federate(folder / "run", own)  # the parties' messages are masked and never the same
         measured = [np.array([line["loss"], line["auc"], line["accuracy"]]) for line in run.lines]
         rows = [[fingerprint(run.model.values()), *map(fingerprint, zip(measured, strict=True))]]
     else:

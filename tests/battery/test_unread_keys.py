@@ -1,4 +1,4 @@
-"""The settings that a strategy says it does not read change nothing in its runs; a run that sets one says so."""
+"""Settings that a strategy does not read change nothing in its runs, and a run that sets one reports it."""
 
 from pathlib import Path
 

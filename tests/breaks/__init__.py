@@ -1,1 +1,1 @@
-"""Deliberate breaks of the product, and what tries whether the fast tests notice them: ``python -m tests.breaks``."""
+"""Deliberate breaks of the product, and a trial of whether the fast tests notice them: ``python -m tests.breaks``."""

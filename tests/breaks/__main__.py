@@ -2,7 +2,7 @@
 
     python -m tests.breaks [--jobs 2] [--only NAME...] [--tree DIR]
 
-Whether the tests pass without a break is not looked at here. The command ends with 0 where all breaks were caught.
+It does not check whether the tests pass without a break. The exit code is 0 if all breaks were caught.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from tests.breaks.trial import CAUGHT, ESCAPED, Verdict, run_tests
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """Copy what Git tracks or would track; a folder ``shared`` beside the tree stays where it is and is linked."""
+    """Copy the files that Git tracks or would track; link a folder ``shared`` next to the tree."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=source, check=True, capture_output=True, text=True).stdout
     for name in filter(None, names.split("\0")):
@@ -33,7 +33,7 @@ def copy_tree(source: Path, target: Path) -> None:
 
 
 def attempt(one: Break, tree: Path) -> Verdict:
-    """What became of a break in a copy of the tree, which is afterwards as before."""
+    """Try a break in a copy of the tree, and restore the copy."""
     try:
         broken = one.broken(tree)
     except (ValueError, SyntaxError) as error:

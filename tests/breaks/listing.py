@@ -1,4 +1,4 @@
-"""The list of breaks: one file a room beside this one."""
+"""The list of breaks: one file for each room of the product, in this folder."""
 
 import tomllib
 from collections.abc import Iterator
@@ -10,16 +10,16 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Break:
-    """One mistake in one file.
+    """A mistake in a file.
 
     Attributes:
-        name: of the break, unlike all others.
-        file: of the product, from the root of the tree.
-        old: a text that occurs in it exactly once.
-        new: what stands there instead.
-        tests: files or folders of the fast suite of which one fails, the quickest first.
-        breaks: what no longer holds, in words.
-        message: it spoils nothing but the words of an error.
+        name: The break's unique name.
+        file: The file of the product, relative to the root of the tree.
+        old: A text that occurs exactly once in the file.
+        new: The replacement of the text.
+        tests: Files or folders of the fast suite, the quickest first; one of them must fail.
+        breaks: The effect of the mistake, as a sentence.
+        message: Whether the mistake only changes an error's text.
     """
 
     name: str
@@ -31,7 +31,12 @@ class Break:
     message: bool = False
 
     def broken(self, tree: Path) -> str:
-        """The file's text with the mistake in it; ValueError or SyntaxError where it cannot be made or tried."""
+        """Return the file's text with the mistake.
+
+        Raises:
+            ValueError: A file is missing, or the old text does not occur exactly once.
+            SyntaxError: The new text is not valid Python.
+        """
         if missing := [name for name in (self.file, *self.tests.split()) if not (tree / name).exists()]:
             raise ValueError(f"no {missing[0]}")
         source = (tree / self.file).read_text(encoding="utf-8")
@@ -44,7 +49,7 @@ class Break:
 
 
 def read_breaks() -> Iterator[Break]:
-    """All breaks, room by room."""
+    """Yield all breaks, file by file."""
     for path in sorted(Path(__file__).parent.glob("*.toml")):
         for name, fields in tomllib.loads(path.read_text(encoding="utf-8")).items():
             yield Break(name, **fields)

@@ -1,4 +1,4 @@
-"""Runs tests in a copy of the tree, in a child of a server that has the large libraries imported already."""
+"""Trials of tests in a copy of the tree, in a child of a server that has already imported the large libraries."""
 
 import contextlib
 import multiprocessing
@@ -15,7 +15,7 @@ CAUGHT, ESCAPED, HUNG = "caught", "escaped", "hung"
 SECONDS = 300.0
 # pytest's exit codes
 _ALL_PASSED, _SOME_FAILED = 0, 1
-# what most tests import, which takes longer than most tests
+# the libraries that most tests import; importing them takes longer than most tests
 _LIBRARIES = [
     "torch",
     "flwr.clientapp.mod",
@@ -37,14 +37,14 @@ _context.set_forkserver_preload(_LIBRARIES)
 
 
 class Verdict(NamedTuple):
-    """What became of a break; ``by`` is the test that failed, or what pytest said where it could not even begin."""
+    """The outcome of a break; ``by`` is the failed test, or pytest's output if the tests could not start."""
 
     result: str
     by: str = ""
 
 
 def run_tests(tree: Path, tests: str) -> Verdict:
-    """What the tests say of the break in the tree. That they cannot be collected is an error of the list."""
+    """Run the tests on a break in the tree. If pytest cannot collect them, the list has an error."""
     with tempfile.NamedTemporaryFile("r", encoding="utf-8", errors="replace") as told:
         child = _context.Process(target=_run, args=(str(tree), tests, told.name))
         child.start()
@@ -55,7 +55,7 @@ def run_tests(tree: Path, tests: str) -> Verdict:
     if hung:
         return Verdict(HUNG)
     failed = re.search(r"^(?:FAILED|ERROR) tests/\S*?([^/]+?)(?: - .*)?$", words, re.MULTILINE)
-    # an exception outside of pytest ends the child with the code of tests that failed
+    # an exception outside of pytest ends the child with the exit code of failed tests
     began = failed if child.exitcode == _SOME_FAILED else child.exitcode == _ALL_PASSED
     if not began or "ERROR collecting" in words:
         return Verdict(f"pytest ended with {child.exitcode}", words[-2000:])
@@ -63,7 +63,7 @@ def run_tests(tree: Path, tests: str) -> Verdict:
 
 
 def _end(child: ForkServerProcess) -> None:
-    """End the tests, and what they have started."""
+    """End the tests and their child processes."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid or 0, signal.SIGKILL)
     child.join()
@@ -75,11 +75,11 @@ def _run(tree: str, tests: str, told: str) -> None:
     for stream in (1, 2):
         os.dup2(output, stream)
     os.chdir(tree)
-    # nothing of the tree that the list is read from
+    # import nothing from the tree of the list
     here = str(Path(__file__).parents[2])
     sys.path[:] = [tree, *(path for path in sys.path if path not in ("", here))]
     packages = {path.name for path in Path(tree).iterdir() if (path / "__init__.py").exists()}
-    packages.add("jaxtyping")  # a plugin of pytest, which warns of those that are imported already
+    packages.add("jaxtyping")  # a pytest plugin, which warns if its packages are already imported
     for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
         del sys.modules[name]
     os.environ.update(PYTHONPATH=tree, PYTHONDONTWRITEBYTECODE="1")
