@@ -48,9 +48,7 @@ OF_TESTS = {
 def installed(name: str) -> Any:
     """Return a module of the installed Flower, or an attribute of a module."""
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # Flower imports Typer, which reads names that Click deprecated
+        warnings.simplefilter("ignore", DeprecationWarning)  # Typer reads names that Click deprecated
         above, _, last = name.rpartition(".")
         module = importlib.import_module(above or name)
         return getattr(module, last) if hasattr(module, last) else importlib.import_module(name)

@@ -119,9 +119,7 @@ def test_prox_is_where_the_distance_vanishes(
     u = penalty.prox(x, step)
     assert u.dtype is dtype
     eps = torch.finfo(dtype).eps
-    if isinstance(
-        penalty, NuclearNorm
-    ):  # the singular vectors of a small singular value are less precise by that factor
+    if isinstance(penalty, NuclearNorm):  # vectors of small singular values are less precise
         singular = (torch.linalg.svdvals(x.view(penalty.shape)) - step * penalty.weight).clamp(min=0)
         assume(bool(((singular == 0) | (singular > 1e-2 * singular.max())).all()))
         eps *= 100
