@@ -1,4 +1,4 @@
-"""A federation on loopback as an operator sets it up: `deploy`'s scripts, TLS, a registered key for each site."""
+"""A federation on loopback, set up like an operator's: `deploy`'s scripts, TLS, a registered key for each site."""
 
 import contextlib
 import json
@@ -25,13 +25,13 @@ from tests.battery.ports import free_ports
 PROJECT = Path(__file__).resolve().parent.parent.parent
 SECONDS_TO_START = 240.0
 SECONDS_TO_RUN = 900.0
-# between two starts of a SuperNode that is refused
+# pause between two starts of a SuperNode that the SuperLink rejects
 SECONDS_TO_RESTART = 5.0
-# seconds between two questions for work: with a twentieth, the asking takes a third of two cores
+# seconds between two polls for work: at 0.05, polling takes a third of two cores
 POLL = "0.3"
 CONNECTION = "loopback"
 LOOPBACK = "127.0.0.1"
-# what runs on the sites' own tables have in common
+# the common keys of runs on the sites' own tables
 OWN: dict[str, Scalar] = {
     "dataset": "csv",
     "partition": "own",
@@ -39,9 +39,9 @@ OWN: dict[str, Scalar] = {
     "positive-label": "yes",
     "feature-columns": "weight,sex[f|m],age",
 }
-# tells the processes of the SuperLink and of each site apart
+# distinguishes the processes of the SuperLink and of each site
 MARK = "DEPLOYED_AS"
-# what a SuperNode's log says once the SuperLink has taken it
+# a line in the SuperNode's log once the SuperLink has accepted it
 ACCEPTED = "SuperNode ID:"
 SERVER_APP, CLIENT_APP = "flwr-serverapp", "flwr-clientapp"
 
@@ -51,9 +51,10 @@ class Deployment:
     """A SuperLink and its SuperNodes.
 
     Attributes:
-        folder: certificates, keys, logs, the SuperLink's database; FLWR_HOME, which marks the processes as ours.
-        own_tables: whether each site has a table of its own, which runs with ``partition=own`` read. A party of a
-            vertical run that has one takes no columns of a data set that all know.
+        folder: Certificates, keys, logs, and the SuperLink's database. Also FLWR_HOME, which marks the processes as
+            ours.
+        own_tables: Whether each site has its own table, which runs with ``partition=own`` read. A party of a vertical
+            run that has a table takes no columns of a shared data set.
     """
 
     folder: Path
@@ -61,11 +62,11 @@ class Deployment:
     own_tables: bool = False
     port: int = 0
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    # where the SuperNodes find the SuperLink
+    # the SuperLink's host, as the SuperNodes reach it
     host: str = LOOPBACK
 
     def place(self, name: str) -> list[str]:
-        """What stands before a command to run it where the SuperLink or a site is."""
+        """Return the words before a command that run it on the host of the SuperLink or a site."""
         return []
 
     @property
@@ -85,7 +86,7 @@ class Deployment:
         return str(Path(sys.executable).with_name(name))
 
     def prepare(self) -> None:
-        """Certificates, a key a site, and the connection in Flower's configuration."""
+        """Create certificates, a key for each site, and the connection in Flower's configuration."""
         self.script("certificates.sh", "tls", "localhost", self.host)
         for site in range(self.sites):
             self.script("node-key.sh", "keys", f"site-{site}")
@@ -116,9 +117,9 @@ class Deployment:
         """Start a site's SuperNode, which keeps its state on its own disk.
 
         Args:
-            key: another key than its own; names the process and its log too.
-            environment: further variables for it and its ClientApps.
-            config: other settings of the site, ``_`` for ``-``; "" leaves one out.
+            key: Name of another key to use; also names the process and its log.
+            environment: Additional variables for the SuperNode and its ClientApps.
+            config: Additional settings of the site, ``_`` for ``-``; "" removes a setting.
         """
         name = key or f"site-{site}"
         (self.folder / f"state-{site}").mkdir(exist_ok=True)
@@ -145,11 +146,11 @@ class Deployment:
         )
 
     def site_config(self, site: int) -> Path:
-        """The file of a site's settings."""
+        """Return the path of a site's settings file."""
         return self.folder / f"site-{site}.toml"
 
     def own_file(self, site: int) -> Path:
-        """A site's own table, written once: runs with ``partition=own`` read it."""
+        """Return the path of a site's own table, written at the first call; runs with ``partition=own`` read it."""
         path = self.folder / f"rows-{site}.csv"
         if not path.exists():
             patients(80 + 10 * site, site).to_csv(path, index=False)
@@ -167,7 +168,8 @@ class Deployment:
             )
 
     def processes_of(self, name: str, command: str = "") -> list[int]:
-        """The processes of the SuperLink or of a site, its children included, or those that run one command."""
+        """Return the processes of the SuperLink or of a site, including children, or only the processes of one
+        command."""
         mark, found = f"{MARK}={name}\0".encode(), []
         for process in processes_of(self.folder):
             with contextlib.suppress(OSError):
@@ -177,7 +179,7 @@ class Deployment:
         return found
 
     def kill(self, name: str, command: str = "") -> None:
-        """SIGKILL all of these processes, as a power cut or the kernel does."""
+        """Send SIGKILL to all of these processes, as a power cut or the kernel does."""
         while running := self.processes_of(name, command):
             for process in running:
                 with contextlib.suppress(ProcessLookupError):
@@ -186,13 +188,14 @@ class Deployment:
         self.processes[name].poll()
 
     def stop(self, name: str) -> None:
-        """End the SuperLink or a site as its operator does, and wait until its children have ended too."""
+        """End the SuperLink or a site like its operator, and wait until its children have ended too."""
         self.processes[name].terminate()
         self.processes[name].wait(SECONDS_TO_START)
         until(lambda: not self.processes_of(name), f"{name} ends")
 
     def restart_node(self, site: int, **options: Any) -> None:
-        """Start a site's SuperNode until the SuperLink takes it: not before the heartbeat of a killed one lapses."""
+        """Start a site's SuperNode until the SuperLink accepts it, which takes until a killed one's heartbeat
+        lapses."""
         name = f"site-{site}"
         before, deadline = self.log(name).count(ACCEPTED), time.monotonic() + SECONDS_TO_START
         while time.monotonic() < deadline:
@@ -209,19 +212,19 @@ class Deployment:
         return (self.folder / f"{name}.log").read_text()
 
     def register(self) -> None:
-        """Tell the SuperLink the sites' public keys, as soon as it answers."""
+        """Register the sites' public keys with the SuperLink, as soon as it answers."""
         for site in range(self.sites):
             key = str(self.folder / "keys" / f"site-{site}.pub")
             arguments = ("supernode", "register", key, CONNECTION, "--name", f"site-{site}")
             until(lambda arguments=arguments: self.flwr(*arguments) is not None, "the SuperLink takes a key")
 
     def online(self) -> int:
-        """How many SuperNodes are connected."""
+        """Return the number of connected SuperNodes."""
         answer = self.flwr("supernode", "list", CONNECTION) or {"nodes": []}
         return sum(node["status"] == "online" for node in answer["nodes"])
 
     def flwr(self, *arguments: str) -> dict[str, Any] | None:
-        """What a command of Flower's answers as JSON, or None where it failed."""
+        """Return the JSON answer of a Flower command, or None if it failed."""
         done = subprocess.run(
             [*self.place("superlink"), self.command("flwr"), *arguments, "--format", "json"],
             cwd=PROJECT,
@@ -239,14 +242,14 @@ class Deployment:
     def run(self, path: Path, config: Mapping[str, Scalar]) -> Run:
         """Submit a run, wait for its end, and read its directory back."""
         run_id = self.submit(path, config)
-        # cheaper to look at than the status; a resumed run has removed what the part before it left, or will
+        # cheaper to look at than the status; a resumed run has removed the previous part's outcome, or will
         outcomes = [path / "result.json", path / "failure.json"]
         until(lambda: any(outcome.exists() for outcome in outcomes), "there is an outcome", SECONDS_TO_RUN)
         assert self.ended(run_id) == "finished:completed", self.logs()
         return Run(path)
 
     def ended(self, run_id: str) -> str:
-        """Wait for the end of a run; its status."""
+        """Wait for the end of a run, and return its status."""
         until(lambda: self.status(run_id) not in UNFINISHED, "the run ends", SECONDS_TO_RUN)
         return self.status(run_id)
 
@@ -262,13 +265,13 @@ class Deployment:
         return "pending" if answer is None else str(answer["runs"][0]["status"])
 
     def logs(self) -> str:
-        """The last lines of every process's output."""
+        """Return the last lines of every process's output."""
         files = sorted(self.folder.glob("*.log"))
         return "\n".join(f"== {file.name}\n" + "\n".join(file.read_text().splitlines()[-25:]) for file in files)
 
 
 def until(holds: Any, what: str, seconds: float = SECONDS_TO_START) -> None:
-    """Wait until something holds."""
+    """Wait until the condition is true."""
     deadline = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > deadline:
@@ -280,7 +283,7 @@ def until(holds: Any, what: str, seconds: float = SECONDS_TO_START) -> None:
 def deployed(
     folder: Path, sites: int = 3, *, own_tables: bool = False, environments: Sequence[Mapping[str, str]] = ()
 ) -> Iterator[Deployment]:
-    """A running federation, all of whose processes end with it; ``environments``: further variables for each site."""
+    """Yield a running federation and end all its processes; ``environments``: additional variables for each site."""
     deployment = Deployment(folder, sites, own_tables)
     try:
         deployment.prepare()

@@ -1,4 +1,4 @@
-"""Hosts of a made-up internet on this machine, as network namespaces; some are behind a router that translates."""
+"""Hosts of a simulated internet on this machine, as network namespaces; some are behind a router with NAT."""
 
 import contextlib
 import os
@@ -6,15 +6,15 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 
-# the addresses on the internet, and of the only host in each private network
+# the addresses on the internet, and the address of the only host in each private network
 PUBLIC, PRIVATE, GATEWAY = "10.77.0.{}", "192.168.1.2", "192.168.1.1"
 
 
 class Internet:
-    """Namespaces joined by a bridge, in one more of them.
+    """Namespaces joined by a bridge, which has its own namespace.
 
     Attributes:
-        addresses: of each public host, and of the router before each private one.
+        addresses: Address of each public host, and of the router in front of each private host.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Internet:
         self._ip("-n", self._bridge, "link", "set", "bridge", "up")
 
     def add_public(self, host: str) -> str:
-        """A host that all others can connect to; returns its address."""
+        """Add a host that all other hosts can connect to; return its address."""
         space, number = self._add(host), len(self.addresses) + 10
         self._join(space, self._bridge, f"port{number}", f"{PUBLIC.format(number)}/24")
         self._ip("-n", self._bridge, "link", "set", f"port{number}", "master", "bridge")
@@ -33,7 +33,7 @@ class Internet:
         return self.addresses[host]
 
     def add_private(self, host: str) -> None:
-        """A host in a network of its own, whose router lets connections out in its own name, and none in."""
+        """Add a host in a private network, whose router lets connections out under its own address, and none in."""
         self.add_public(f"{host}-router")
         space, router = self._add(host), self.space(f"{host}-router")
         self._join(space, router, "inside", f"{PRIVATE}/24")
@@ -49,20 +49,20 @@ class Internet:
             self._run(*self.prefix(f"{host}-router"), "iptables", *rule.split())
 
     def space(self, host: str) -> str:
-        """The namespace of a host."""
+        """Return the namespace of a host."""
         return f"fl{os.getpid()}-{host}"
 
     def prefix(self, host: str) -> list[str]:
-        """What stands before a command to run it at a host."""
+        """Return the words before a command that run it at a host."""
         return ["ip", "netns", "exec", self.space(host)]
 
     def has_route(self, host: str, address: str) -> bool:
-        """Whether a host knows a way to an address."""
+        """Return whether a host has a route to an address."""
         asked = ["ip", "-n", self.space(host), "route", "get", address]
         return subprocess.run(asked, check=False, capture_output=True).returncode == 0
 
     def remove(self) -> None:
-        """Remove all namespaces, and with them their devices and rules."""
+        """Remove all namespaces, including their devices and rules."""
         for name in self._names:
             self._ip("netns", "del", name)
 
@@ -74,7 +74,7 @@ class Internet:
         return name
 
     def _join(self, space: str, other: str, device: str, address: str) -> None:
-        """A cable from a namespace's device ``outside``, with an address, to a device of another one."""
+        """Connect a namespace's device ``outside``, with an address, to a device of another namespace."""
         cable = ("link", "add", "name", "outside", "type", "veth", "peer", "name", device, "netns", other)
         self._ip("-n", space, *cable)
         self._ip("-n", space, "addr", "add", address, "dev", "outside")
@@ -92,7 +92,7 @@ class Internet:
 
 @contextlib.contextmanager
 def internet() -> Iterator[Internet]:
-    """An internet without hosts, which is gone afterwards."""
+    """Yield an internet without hosts, and remove it afterwards."""
     made = Internet()
     try:
         yield made
@@ -101,7 +101,7 @@ def internet() -> Iterator[Internet]:
 
 
 def why_not() -> str:
-    """Why this machine cannot have such hosts; "" if it can."""
+    """Return the reason why this machine cannot run such hosts; "" if it can."""
     if os.geteuid():
         return "only root makes network namespaces"
     if missing := [name for name in ("ip", "iptables", "sysctl") if shutil.which(name) is None]:

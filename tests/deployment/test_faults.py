@@ -1,4 +1,4 @@
-"""Faults of a deployed federation: sites and servers killed, sites that are slow or rogue, keys that nobody knows."""
+"""Tests of faults in a deployed federation: killed sites and servers, slow or rogue sites, unregistered keys."""
 
 import json
 import os
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.faults
 SITES = 3
 ROGUE = PROJECT / "tests" / "deployment" / "rogue"
 STATEFUL: dict[str, Scalar] = {"strategy": "fedx2", "dataset": "breast-cancer", "checkpoint-every": 1}
-# why there is no reply of a killed site: before Flower gives it up, and after
+# the error for a killed site: before Flower gives the site up, and after
 GONE = ("no answer", "Node Unavailable")
 
 
@@ -31,7 +31,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 
 @pytest.fixture
 def deployment(federation: Deployment) -> Deployment:
-    """With all of its sites, whatever the test before has left."""
+    """Return the deployment with all of its sites, whatever state the test before has left."""
     for site in range(SITES):
         if federation.processes[f"site-{site}"].poll() is not None:
             federation.restart_node(site)
@@ -46,7 +46,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def lines(path: Path) -> int:
-    """How many rounds a run has written, round 0 included."""
+    """Return the number of rounds that a run has written, including round 0."""
     metrics = path / "metrics.jsonl"
     return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
 
@@ -59,7 +59,7 @@ def middle_of_round(deployment: Deployment, path: Path, server_round: int, site:
 
 
 def absence(lines: list[dict[str, Any]]) -> int:
-    """Site 2, and nobody else, was away from round 2 on; returns the round in which it was back."""
+    """Require that only site 2 was absent, from round 2 on; return the round in which it was back."""
     without = [line for line in lines if line["dropped"]]
     back = 2 + len(without)
     assert [line["round"] for line in without] == list(range(2, back))
@@ -73,7 +73,7 @@ def absence(lines: list[dict[str, Any]]) -> int:
 
 
 def test_a_site_with_an_unregistered_key_is_refused(deployment: Deployment, tmp_path: Path) -> None:
-    """It says that it is partition 1: let in, it would end the handshake."""
+    """The site claims to be partition 1: if it were accepted, it would end the handshake."""
     deployment.script("node-key.sh", "keys", "stranger")
     run_id = deployment.submit(tmp_path / "run", {"strategy": "fedx1", "num-server-rounds": 1})
     deployment.start_node(1, key="stranger")
@@ -89,7 +89,8 @@ def test_a_site_with_an_unregistered_key_is_refused(deployment: Deployment, tmp_
 def test_a_run_whose_server_is_killed_resumes_as_if_nothing_had_happened(
     name: str, deployment: Deployment, tmp_path: Path, uninterrupted: Run
 ) -> None:
-    """Killed in the middle of round 2; the SuperLink is started again on its database, and knows its sites."""
+    """The run is killed in the middle of round 2; the SuperLink is started again on its database, and knows its
+    sites."""
     config, path = {**STATEFUL, "num-server-rounds": 3}, tmp_path / "run"
     run_id = deployment.submit(path, config)
     middle_of_round(deployment, path, 2, site=0)
@@ -105,7 +106,8 @@ def test_a_run_whose_server_is_killed_resumes_as_if_nothing_had_happened(
 
 
 def test_rogue_and_slow_replies_are_dropped_and_named(deployment: Deployment, tmp_path: Path) -> None:
-    """The others go on, to the bit, as if the site had not answered. Of the slow one, round 7 sees the late reply."""
+    """The other sites go on, to the bit, as if the site had not answered. Round 7 receives the late reply of the slow
+    site."""
     orders = {2: "nan", 3: "shape", 4: "stale", 5: "raises", 6: 75.0}
     reasons = [
         "model: 31 of 31 values of 'parameters' are not finite",
@@ -136,7 +138,7 @@ def test_rogue_and_slow_replies_are_dropped_and_named(deployment: Deployment, tm
 
 
 def test_a_site_restarted_without_its_state_dir_has_lost_its_state(deployment: Deployment, tmp_path: Path) -> None:
-    """It is named in the round in which it is back, and goes on from a fresh state."""
+    """The site is named in the round in which it is back, and goes on from a fresh state."""
     path = tmp_path / "run"
     run_id = deployment.submit(path, {**STATEFUL, "num-server-rounds": 8, "round-timeout": 60.0})
     middle_of_round(deployment, path, 2, site=2)
@@ -162,7 +164,7 @@ def test_training_goes_on_without_a_killed_site_and_ends_with_too_few(deployment
     until(lambda: any(line["clients_answered"] == SITES for line in Run(path).lines[back:]), "the site takes part")
     absence(Run(path).lines)
     assert np.isfinite(Run(path).numbers()).all()
-    # it has found its state on its disk
+    # the site has found its state on its disk
     assert not any(line["state_lost"] for line in Run(path).lines)
 
     middle_of_round(deployment, path, lines(path) + 1, site=1)

@@ -1,4 +1,4 @@
-"""The same run config on deployed sites and in this process: the same metrics, the same model, to the bit."""
+"""Tests that deployed sites and one process compute the same metrics and model for the same config, to the bit."""
 
 import json
 from collections.abc import Iterator
@@ -28,7 +28,8 @@ def deployment_with_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def comparable(run: Run) -> list[dict[str, Any]]:
-    """The metrics that both know: a server has all columns only where it simulates the parties, to find the minimum."""
+    """Return the metrics that both runs have: a server has all columns, to find the minimum, only if it simulates the
+    parties."""
     return [{k: v for k, v in line.items() if k not in (*TIMING, "suboptimality")} for line in run.lines]
 
 
@@ -40,7 +41,7 @@ def test_deployed_sites_compute_what_one_process_does(strategy: str, deployment:
     expected, _ = federate(tmp_path / "here" / "run", config, clients=3)
     run = deployment.run(tmp_path / "deployed" / "run", config)
     assert comparable(run) == comparable(expected)
-    if not ALGORITHMS[strategy].strategy.shares_model:  # simulated parties know and save which columns they have
+    if not ALGORITHMS[strategy].strategy.shares_model:  # simulated parties know and save their columns
         assert {"weights.0", "weights.1", "weights.2"} == run.model.keys() < expected.model.keys()
     else:
         assert run.model_bytes == expected.model_bytes
@@ -49,7 +50,7 @@ def test_deployed_sites_compute_what_one_process_does(strategy: str, deployment:
 
 
 def test_sites_with_own_files_compute_what_one_process_does(deployment_with_tables: Deployment, tmp_path: Path) -> None:
-    """Columns agreed on and scaled over all sites; the sites evaluate."""
+    """The sites agree on columns, scale them over all sites, and evaluate."""
     config = {**OWN, "strategy": "fedx2", "num-server-rounds": 2}
     nodes = [{"data-path": str(deployment_with_tables.own_file(site))} for site in range(3)]
     expected, _ = federate(tmp_path / "here" / "run", config, nodes=nodes)
@@ -78,7 +79,7 @@ def test_what_is_wrong_with_a_site_s_file_stays_in_its_log(deployment_with_table
 
 
 def test_deployed_sites_find_the_same_secure_sums(deployment: Deployment, tmp_path: Path) -> None:
-    """Each stage of a sum is a process of its own, whose secrets are in the node's context."""
+    """Each stage of a sum runs in a separate process, whose secrets are in the node's context."""
     config = {"strategy": "scaffold", "num-server-rounds": 2, "privacy.secure-sum": True}
     expected, _ = federate(tmp_path / "here" / "run", config, clients=3)
     run = deployment.run(tmp_path / "deployed" / "run", config)

@@ -1,4 +1,4 @@
-"""Sites that are killed in the middle of secure sums: the sum is that of the others, until too few are left."""
+"""Tests of sites that are killed during secure sums: the sum covers the other sites, until too few are left."""
 
 import json
 import os
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.faults
 
 SITES = 6
 ROGUE = PROJECT / "tests" / "deployment" / "rogue"
-# site -> the round and the stage in which it is killed; it takes 4, 3, 2 and 2 neighbours to unmask one in these rounds
+# site -> the round and the stage in which it is killed; unmasking a site takes 4, 3, 2 and 2 neighbours in these rounds
 DEATHS = {5: (1, "shares"), 4: (2, "values"), 3: (3, "boxes"), 2: (4, "shares")}
-# whose values are not in the sum of a round
+# the site whose values are missing from the sum of a round
 WITHOUT = {2: {4, 5}, 3: {3, 4, 5}}
 CONFIG: dict[str, Scalar] = {"strategy": "local-sgd", "dataset": "breast-cancer", "partition": "dirichlet"}
 

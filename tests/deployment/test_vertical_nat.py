@@ -1,4 +1,4 @@
-"""A phone company, a bank and a lender on hosts of their own; two of them are behind NAT, without a forwarded port."""
+"""Tests of a phone company, a bank and a lender on separate hosts; two are behind NAT, without a forwarded port."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,8 @@ class Hosts(Deployment):
 
 
 def write_tables(folder: Path) -> tuple[list[dict[str, Scalar]], pd.DataFrame]:
-    """Each company's rows for training and new ones, without some that others have; also the new ones that all have."""
+    """Write each company's training and new rows, some rows missing at each company; also the new rows common to
+    all."""
     table = pd.read_csv(REAL / "uci-credit" / "UCI_Credit_Card.csv.gz", nrows=TRAINED + NEW)
     table = table.rename(columns={"default.payment.next.month": LABEL})
     table["client"] = [f"c{number:05}" for number in table["ID"]]
@@ -60,7 +61,7 @@ def write_tables(folder: Path) -> tuple[list[dict[str, Scalar]], pd.DataFrame]:
 
 @needs_real
 def test_companies_behind_nat_train_and_score(tmp_path: Path) -> None:
-    """Mutual TLS with an authority for each; the bank and the lender meet at the phone company's SuperNode."""
+    """The companies use mutual TLS with an authority each; bank and lender meet at the phone company's SuperNode."""
     if reason := why_not():
         pytest.skip(reason)
     nodes, new = write_tables(tmp_path)
@@ -74,7 +75,7 @@ def test_companies_behind_nat_train_and_score(tmp_path: Path) -> None:
             deployment.start_superlink()
             deployment.register()
             for place, (name, node) in enumerate(zip(HIDDEN, identified(tmp_path, nodes), strict=True)):
-                # a folder for temporary files of its own, so that it cannot meet the others on the same disk
+                # a separate folder for temporary files, or the company could meet the others on the same disk
                 (own := Path(elsewhere) / str(place)).mkdir()
                 advertise = "none" if HIDDEN[name] else f"{net.addresses[name]}:7000"
                 config = {key.replace("-", "_"): value for key, value in node.items()}

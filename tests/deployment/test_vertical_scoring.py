@@ -1,4 +1,5 @@
-"""Deployed parties train on files and then score others, each in processes of its own with a certificate of its own."""
+"""Tests of deployed parties that train on files and then score other files, each in its own process with its own
+certificate."""
 
 from pathlib import Path
 
@@ -16,7 +17,7 @@ NEW = [f"new-{number:03}" for number in range(30)]
 
 
 def test_deployed_parties_score_the_rows_they_have_in_common(tmp_path: Path) -> None:
-    """Over TCP on the loopback, in mutual TLS; the scores are those of the pooled linear model."""
+    """They use mutual TLS over TCP on the loopback; the scores equal the pooled linear model's."""
     (tmp_path / "new").mkdir()
     nodes, _ = own_files(tmp_path, [EVERYBODY] * 3, labelled=1)
     fresh, whole = own_files(tmp_path / "new", [NEW[:25], NEW[3:], NEW[:10] + NEW[12:]], labelled=0)

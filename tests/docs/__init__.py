@@ -1,1 +1,1 @@
-"""The documentation says what the code does."""
+"""Tests that the documentation matches the code."""

@@ -1,4 +1,4 @@
-"""Reads our Markdown: fenced blocks, tables, sections, links and anchors."""
+"""Readers of our Markdown: fenced blocks, tables, sections, links and anchors."""
 
 import re
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """The fenced blocks of a page, in order."""
+    """Return the fenced blocks of a page, in order."""
     found: list[Block] = []
     start, language, indent = 0, "", ""
     lines = page.read_text("utf-8").splitlines()
@@ -41,12 +41,12 @@ def blocks(page: Path) -> list[Block]:
 
 
 def prose(page: Path) -> str:
-    """The page without its fenced blocks."""
+    """Return the page without its fenced blocks."""
     return re.sub(r"^\s*```.*?^\s*```\s*$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
 
 
 def section(page: Path, title: str) -> str:
-    """The text under a heading, up to the next heading of the same or a higher level."""
+    """Return the text under a heading, up to the next heading of the same or a higher level."""
     text = prose(page)
     heading = re.search(rf"^(#+) {re.escape(title)}$", text, re.MULTILINE)
     assert heading, f"{page}: no section {title!r}"
@@ -56,7 +56,7 @@ def section(page: Path, title: str) -> str:
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of all table rows but the headings and their rules; an escaped bar is part of a cell."""
+    """Return the cells of all table rows except the headings and their rules; an escaped bar is part of a cell."""
     found: list[list[str]] = []
     lines = [line.strip() for line in text.splitlines()]
     for above, line, below in zip(["", *lines], lines, [*lines[1:], ""], strict=False):
@@ -69,16 +69,16 @@ def rows(text: str) -> list[list[str]]:
 
 
 def codes(cell: str) -> list[str]:
-    """The texts in backticks of a cell."""
+    """Return the texts in backticks of a cell."""
     return re.findall(r"`([^`]+)`", cell)
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub makes them."""
     titles = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def links(page: Path) -> list[str]:
-    """The targets of a page's links."""
+    """Return the targets of a page's links."""
     return re.findall(r"\[[^\]]*\]\(([^)\s]+)\)", prose(page))

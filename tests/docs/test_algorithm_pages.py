@@ -1,4 +1,4 @@
-"""docs/algorithms: every algorithm has its page, and the bytes, keys and figures there are those of the code."""
+"""Tests of docs/algorithms: every algorithm has a page, whose bytes, keys and figures match the code."""
 
 import re
 import shlex
@@ -24,7 +24,7 @@ DEFAULTS = {codes(row[0])[0]: row[1] for row in rows(prose(PROJECT / "docs" / "c
 
 
 def strategies_of(page: Path) -> list[str]:
-    """The strategies that have a heading of their own on a page."""
+    """Return the strategies that have their own heading on a page."""
     return [name for name in re.findall(r"^#+ `([^`]+)`:", prose(page), re.MULTILINE) if name in ALGORITHMS]
 
 
@@ -32,7 +32,7 @@ PAGE_OF = {name: page for page in PAGES for name in strategies_of(page)}
 
 
 def test_the_index_is_the_registry_s() -> None:
-    """Every algorithm has one heading and one row, which leads to it."""
+    """Every algorithm has one heading and one row, which links to it."""
     assert sorted(name for page in PAGES for name in strategies_of(page)) == sorted(ALGORITHMS)
     table = rows(section(INDEX, "All of them"))
     assert sorted(codes(row[0])[0] for row in table) == sorted(ALGORITHMS)
@@ -77,12 +77,12 @@ def test_the_figure_is_there_with_the_command_that_makes_it(page: Path) -> None:
     assert str(expansion.seeds) in told
 
 
-# What travels.
+# The traffic.
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """One row of a page's table of bytes: of a strategy's run, what goes up and down in a round."""
+    """A row of a page's table of bytes: the strategy, and the formulas of the bytes up and down in a round."""
 
     page: Path
     strategy: str
@@ -95,7 +95,7 @@ class Traffic:
 
 
 def command_of(page: Path) -> tuple[str, int, dict[str, Any]]:
-    """The strategy, the number of clients and the other run-config keys of the one command of the section."""
+    """Return the strategy, the number of clients and the other run-config keys of the section's only command."""
     text = page.read_text("utf-8").partition("## What travels")[2].partition("\n## ")[0]
     (block,) = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     words = shlex.split(block.replace("\\\n", " "))
@@ -105,7 +105,7 @@ def command_of(page: Path) -> tuple[str, int, dict[str, Any]]:
 
 
 def letters_of(page: Path) -> dict[str, int]:
-    """What the letters of the formulas are in the section's run."""
+    """Return the values of the formulas' letters in the section's run."""
     return {name: int(value) for name, value in re.findall(r"`(\w+) = (\d+)`", section(page, "What travels"))}
 
 
@@ -129,7 +129,7 @@ def number(text: str) -> int:
 
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """strategy -> the lines of metrics.jsonl that its page's command leaves; each is run once."""
+    """Return strategy -> the lines of metrics.jsonl that its page's command writes; each command runs once."""
     done: dict[str, list[dict[str, Any]]] = {}
 
     def run(page: Path, strategy: str) -> list[dict[str, Any]]:
@@ -144,7 +144,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_every_algorithm_s_bytes_are_told() -> None:
-    """Those of two rounds at least, of which the last is one."""
+    """The table covers two rounds at least, including the last round."""
     for name in ALGORITHMS:
         rounds = [traffic.round for traffic in TRAFFIC if traffic.strategy == name]
         assert len(rounds) >= 2, name
@@ -155,7 +155,7 @@ def test_every_algorithm_s_bytes_are_told() -> None:
 def test_the_bytes(traffic: Traffic, lines: Any) -> None:
     _, clients, _ = command_of(traffic.page)
     letters = letters_of(traffic.page)
-    # parties differ, so that formulas are of all of them together
+    # parties differ, so the formulas give the sum over the parties
     times = clients if ALGORITHMS[traffic.strategy].strategy.shares_model else 1
     line = lines(traffic.page, traffic.strategy)[traffic.round]
     for formula, total, key in zip(traffic.each, traffic.all, ("bytes_up", "bytes_down"), strict=True):
@@ -166,7 +166,7 @@ def test_the_bytes(traffic: Traffic, lines: Any) -> None:
 
 @pytest.mark.parametrize("strategy", [name for name, row in ALGORITHMS.items() if not row.strategy.shares_model])
 def test_the_bytes_between_the_parties(strategy: str, tmp_path: Path) -> None:
-    """What the parties send each other in a round, all of them together: rows of strategy, round, formula, bytes."""
+    """The rows give the sum over the parties in a round: strategy, round, formula, bytes."""
     page = PAGE_OF[strategy]
     _, clients, config = command_of(page)
     table = [row for row in rows(section(page, "What travels")) if len(row) == 4 and codes(row[0]) == [strategy]]

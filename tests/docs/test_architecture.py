@@ -1,4 +1,5 @@
-"""docs/architecture.md and CONTRIBUTING.md name the floors, rooms, functions, records, letters and markers."""
+"""Tests that docs/architecture.md and CONTRIBUTING.md list all floors, rooms, functions, records, letters and
+markers."""
 
 import re
 from configparser import ConfigParser
@@ -19,12 +20,12 @@ PYTEST.read(PROJECT / ".pytest.ini")
 
 
 def names(title: str, column: int = 0) -> list[str]:
-    """The names in a column of a section's tables."""
+    """Return the names in a column of a section's tables."""
     return [name for row in rows(section(PAGE, title)) for name in codes(row[column])]
 
 
 def letters_of(*records: type[Payload] | None) -> set[str]:
-    """The letters of the records' dimensions."""
+    """Return the letters of the records' dimensions."""
     dims = [dim for one in records if one for spec in specs_of(one).values() for dim in spec.dims]
     return {dim for dim in dims if isinstance(dim, str)}
 

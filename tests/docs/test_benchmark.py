@@ -1,4 +1,4 @@
-"""docs/benchmark.md says what its rows say."""
+"""Tests that docs/benchmark.md matches its committed rows."""
 
 import importlib
 import re
@@ -29,7 +29,7 @@ def test_page_and_picture_are_those_of_the_rows(script: Any) -> None:
 
 
 def test_verdicts_are_those_of_scipy(script: Any) -> None:
-    """The rule, once more from the committed rows with SciPy alone."""
+    """The rule is computed again from the committed rows with SciPy alone."""
     tasks = script.read_tasks(script.FOLDER)
     tests = {}
     for task in tasks:
@@ -51,7 +51,7 @@ def test_verdicts_are_those_of_scipy(script: Any) -> None:
 
 
 def test_a_reproductions_rows_are_taken(script: Any, tmp_path: Path) -> None:
-    """A method that lost seeds has no verdict, and one without runs no mean."""
+    """A method with missing seeds has no verdict, and a method without runs no mean."""
     rows = [
         {"task": task, "method": method, "seed": seed, "learning-rate": rate, "sgdam.gamma-x": gamma}
         | {
@@ -72,7 +72,7 @@ def test_a_reproductions_rows_are_taken(script: Any, tmp_path: Path) -> None:
     _, told, _, _, first, second, third, *_ = task.section()
     assert "clients = 16" in told
     assert "(figures/benchmark/offset-sites.csv): torch 2.5, " in told
-    mean, precision = "0.5200 +- 0.0158", "0.2000 +- 0.1581"  # of 0.50 ... 0.54, of 0.0 ... 0.4
+    mean, precision = "0.5200 +- 0.0158", "0.2000 +- 0.1581"  # the values 0.50 ... 0.54 and 0.0 ... 0.4
     assert first == f"| Local SGD | 0.3 | {mean} |  |  |  |  |  | {mean} | {precision} |"
     assert second.startswith("| LocalSGDAM | 1 | 0.5150 +- 0.0129 |  |  |  |  | 4 of 5 seeds finished |")
     assert "| - | - |  |  |  |  | 0 of 5 seeds finished | - | - |" in third
@@ -84,7 +84,7 @@ def test_a_reproductions_rows_are_taken(script: Any, tmp_path: Path) -> None:
     (tmp_path / "runs.csv").write_text(
         csv_text([{**row, "auc": 0.9, "new": 1} for row in rows if row["method"] == "LocalSGDAM"])
     )
-    script.take(tmp_path / "runs.csv", tmp_path)  # of one cell: the others stay
+    script.take(tmp_path / "runs.csv", tmp_path)  # the rows of one cell are replaced, the others stay
     both = [row for row in script.read(tmp_path / "offset-sites.csv") if row["seed"] == "0"]
     assert [(row["method"], row["auc"]) for row in both] == [("Local SGD", "0.5"), ("LocalSGDAM", "0.9")]
     assert "average precision or AUC minus that of Local SGD" in (tmp_path / "both.svg").read_text()

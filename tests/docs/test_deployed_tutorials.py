@@ -1,4 +1,5 @@
-"""Tutorials with a SuperLink and SuperNodes: the options of their commands exist, and each runs as one script."""
+"""Tests of tutorials with a SuperLink and SuperNodes: their commands have valid options, and each page runs as one
+script."""
 
 import os
 import re
@@ -19,19 +20,19 @@ from tests.programs import ran
 COMMANDS = ("flower-superlink", "flower-supernode", "flwr supernode register", "flwr run")
 LISTED, DOCTOR = "flwr supernode list", "python -m apps.doctor site"
 SECONDS = 900.0
-# most commands that a reader of three-companies.md types, a loop counting as one
+# maximum number of commands that a reader of three-companies.md types; a loop counts as one
 MOST = 12
 
 
 @dataclass(frozen=True)
 class Tutorial:
-    """A page.
+    """A tutorial's page.
 
     Attributes:
         name: The page's file.
-        home: Folder of Flower's files.
+        home: The folder of Flower's files.
         result: The run directory.
-        words: Words that the script prints.
+        words: The words that the script prints.
     """
 
     name: str
@@ -55,7 +56,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def options_of(page: Tutorial, command: str) -> set[str]:
-    """The options that a command is given on the page."""
+    """Return the options that the page passes to a command."""
     joined = page.code("sh").replace("\\\n", " ")
     uses = re.findall(rf"(?:^|[ ;(]){command} ([^;|&>\n]*)", joined, re.MULTILINE)
     assert uses, f"{command} is not on the page"
@@ -86,7 +87,7 @@ def test_every_key_of_the_run_is_known(tmp_path: Path) -> None:
 
 
 def test_three_companies_take_twelve_commands() -> None:
-    """A loop, a here-document and a continued line each are one command."""
+    """A loop, a here-document and a continued line are one command each."""
     script = re.sub(r"<<END\n.*?^END$", "", COMPANIES.code("sh"), flags=re.DOTALL | re.MULTILINE)
     commands = [line for line in script.replace("\\\n", " ").splitlines() if re.match(r"(?!done)\w|\"", line)]
     assert len(commands) <= MOST, commands
@@ -96,7 +97,7 @@ def test_three_companies_take_twelve_commands() -> None:
 @pytest.mark.deployment
 @pytest.mark.parametrize("page", [SITES, COMPANIES], ids=lambda page: page.name)
 def test_the_page_as_one_script(page: Tutorial, tmp_path: Path) -> None:
-    """With the checkout and free ports in the place of its own."""
+    """The checkout and free ports replace the page's own."""
     superlink, *nodes = free_ports(7)
     script = page.code("sh").replace("$HOME/florilegium", str(PROJECT)).replace("8000", str(superlink))
     script = script.replace('"910$site"', f'"$(echo {" ".join(map(str, nodes[:3]))} | cut -d" " -f$site)"')

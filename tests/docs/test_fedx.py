@@ -1,4 +1,4 @@
-"""docs/fedx.md lists what FedX sends, field by field and byte by byte."""
+"""Tests that docs/fedx.md lists all data that FedX sends, field by field and byte by byte."""
 
 import math
 from pathlib import Path

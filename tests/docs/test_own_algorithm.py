@@ -1,4 +1,4 @@
-"""The tutorial on an algorithm of one's own, followed to the letter in a copy of the tree."""
+"""Tests of the tutorial on writing an algorithm, followed exactly in a copy of the tree."""
 
 import json
 import os
@@ -17,12 +17,12 @@ PAGE = PROJECT / "docs" / "tutorials" / "your-own-algorithm.md"
 SCRIPTS = Path(sys.executable).parent
 METHOD, TEST = "methods/fed_avgm.py", "tests/algorithms/test_fed_avgm.py"
 REGISTRY, PYPROJECT = "apps/registry.py", "pyproject.toml"
-# what a whole algorithm may take, its row and its imports included
+# maximum lines of a whole algorithm, including its row and its imports
 MOST_LINES = 50
 
 
 def page_files() -> dict[str, str]:
-    """The page's Python blocks that are files, by the path that stands before each."""
+    """Return the page's Python blocks that are files, by the path above each block."""
     lines = PAGE.read_text("utf-8").splitlines()
     found = {}
     for block in blocks(PAGE):
@@ -33,7 +33,7 @@ def page_files() -> dict[str, str]:
 
 
 def page_row() -> tuple[str, str]:
-    """The import and the row that the page adds to the registry: its Python blocks without a path."""
+    """Return the import and the row that the page adds to the registry: its Python blocks without a path."""
     files = page_files().values()
     added, row = (block.text for block in blocks(PAGE) if block.language == "python" and block.text not in files)
     return added, row
@@ -53,11 +53,11 @@ def test_the_page_shows_a_whole_algorithm_in_one_file_and_one_row_of_at_most_fif
 
 
 class Workplace:
-    """A copy of the tree as a contributor has it, under version control."""
+    """A contributor's copy of the tree, under version control."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        # a copy without version control, as the gate's is, has no list of its files
+        # a copy without version control, such as the gate's, has no list of its files
         ignored = [line.rstrip("/") for line in (PROJECT / ".gitignore").read_text("utf-8").splitlines() if line]
         shutil.copytree(PROJECT, root, ignore=shutil.ignore_patterns(".git", *ignored), dirs_exist_ok=True)
         self.run("git init -q")
@@ -65,27 +65,27 @@ class Workplace:
         self.run("git -c user.name=a -c user.email=a@example.org commit -q -m 'as it was'")
 
     def run(self, command: str, fails: bool = False) -> str:
-        """A line of the shell, with this copy's modules and this interpreter's commands."""
+        """Run a shell line with this copy's modules and this interpreter's commands."""
         environment = {**os.environ, "PYTHONPATH": str(self.root), "PATH": f"{SCRIPTS}:{os.environ['PATH']}"}
         done = subprocess.run(command, shell=True, cwd=self.root, env=environment, capture_output=True, text=True)
         assert (done.returncode != 0) == fails, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
         return done.stdout + done.stderr
 
     def changed(self) -> set[str]:
-        """The files that differ from the last commit, new ones among them."""
+        """Return the files that differ from the last commit, including new files."""
         return {line[3:] for line in self.run("git status --porcelain --untracked-files=all").splitlines()}
 
     def put(self, name: str, text: str) -> None:
         (self.root / name).write_text(text, "utf-8")
 
     def insert(self, name: str, text: str, before: str) -> None:
-        """Put a text before the one place of a file where another stands."""
+        """Insert a text before another text, which the file must contain exactly once."""
         whole = (self.root / name).read_text("utf-8")
         assert whole.count(before) == 1, f"{name}: {before!r} stands there {whole.count(before)} times"
         self.put(name, whole.replace(before, text + before))
 
     def check(self) -> None:
-        """What a change must pass before its tests."""
+        """Run the checks that a change must pass before its tests."""
         for command in ("ruff format --check .", "ruff check .", "mypy", "lint-imports --no-cache"):
             self.run(command)
 
@@ -93,10 +93,10 @@ class Workplace:
 @pytest.mark.slow
 def test_the_tutorial_holds_to_the_letter(tmp_path: Path) -> None:
     place, pages = Workplace(tmp_path), page_files()
-    if (PROJECT / ".mypy_cache").exists():  # without it the type checker reads PyTorch first
+    if (PROJECT / ".mypy_cache").exists():  # without the cache the type checker would read PyTorch first
         shutil.copytree(PROJECT / ".mypy_cache", tmp_path / ".mypy_cache")
 
-    # The file, the row and the table are all there is to an algorithm.
+    # The file, the row and the table are the whole algorithm.
     for name, text in pages.items():
         place.put(name, text)
     added, row = page_row()
@@ -123,7 +123,7 @@ def test_the_tutorial_holds_to_the_letter(tmp_path: Path) -> None:
     place.run("pytest -q tests/apps/test_registry.py tests/apps/test_bundle.py")
     assert {name for name in place.changed() if not name.startswith("runs/")} == {*pages, REGISTRY, PYPROJECT}
 
-    # A page by hand, and the command writes the rest.
+    # A page is written by hand, and the command adds the generated parts.
     page = (tmp_path / "docs/algorithms/fedprox.md").read_text("utf-8")
     for old, new in {"fedprox.proximal-mu": "fed-avgm.momentum", "fedprox": "fed-avgm", "`0.01`": "`0.9`"}.items():
         page = page.replace(old, new)
@@ -132,7 +132,7 @@ def test_the_tutorial_holds_to_the_letter(tmp_path: Path) -> None:
     place.run("pytest -q tests/docs/test_tables.py tests/docs/test_algorithm_pages.py")
     place.check()
 
-    # Its test sees a wrong update.
+    # The algorithm's test detects a wrong update.
     right, wrong = "plan.settings.momentum * state.v + ", "state.v + "
     assert right in pages[METHOD]
     place.put(METHOD, pages[METHOD].replace(right, wrong))

@@ -1,4 +1,4 @@
-"""Every Python block runs, every table is whole, every link leads somewhere."""
+"""Tests that every Python block runs, every table is complete, and every link has a target."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from tests.docs.markdown import DOCS, PAGES, PROJECT, Block, anchors, blocks, links, prose
 
-TUTORIALS = [page for page in PAGES if page.parent.name == "tutorials"]  # each is run whole, by a test of its own
+TUTORIALS = [page for page in PAGES if page.parent.name == "tutorials"]  # separate tests run each of them as a whole
 PYTHON = [block for page in PAGES if page not in TUTORIALS for block in blocks(page) if block.language == "python"]
 
 
@@ -52,5 +52,5 @@ def test_tables_are_whole(page: Path) -> None:
 
 
 def test_bash_blocks_are_the_readme_s_two() -> None:
-    """The gate runs these two as they are; every other example is `sh`."""
+    """The gate runs these two unchanged; all other examples are `sh`."""
     assert [one.page.name for page in PAGES for one in blocks(page) if one.language == "bash"] == ["README.md"] * 2

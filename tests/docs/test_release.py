@@ -1,4 +1,4 @@
-"""What a release says of itself agrees: versions, Python versions, papers, scripts that workflows call."""
+"""Tests that a release's metadata agree: versions, Python versions, papers, scripts that workflows call."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""docs/run-directory.md names exactly what a run leaves."""
+"""Tests that docs/run-directory.md lists exactly the files and columns of a run."""
 
 import tomllib
 from pathlib import Path
@@ -16,7 +16,7 @@ PAGE = PROJECT / "docs" / "run-directory.md"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Two rounds, two clients, the first round not evaluated."""
+    """Return a run of two rounds and two clients, without an evaluation in the first round."""
     base = tmp_path_factory.mktemp("runs")
     config = {"num-server-rounds": 2, "local-steps": 2, "evaluate-every": 2, "checkpoint-every": 1, "model": "linear"}
     run_in_process(server_app, client_app, 2, {**config, "output-dir": str(base), "run-name": "a"})
@@ -28,7 +28,7 @@ def documented(title: str) -> list[str]:
 
 
 def evaluation() -> list[str]:
-    """The second table of the section."""
+    """Return the names in the second table of the section."""
     return [codes(row[0])[0] for row in rows(section(PAGE, "metrics.jsonl").partition("In the lines of evaluated")[2])]
 
 

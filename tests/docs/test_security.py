@@ -1,4 +1,5 @@
-"""docs/vertical-leaks.md shows what `python -m benchmarks.attacks` prints, and names every demonstration."""
+"""Tests that docs/vertical-leaks.md shows the output of `python -m benchmarks.attacks` and names every
+demonstration."""
 
 import re
 
@@ -8,10 +9,10 @@ from benchmarks.attacks.__main__ import DEMONSTRATIONS
 from tests.docs.markdown import PROJECT, blocks
 
 PAGE = PROJECT / "docs" / "vertical-leaks.md"
-# what is drawn anew by the system's generator at each run, and so differs
+# values drawn from the system's generator, which differ in each run
 DRAWN = ("pairwise masks: largest correlation", "correlation, ring")
-VOTES = "labels right by a vote", "labels right in one run"  # of 4,000 labels: four deviations are 0.028
-ROUNDING = 1e-4  # below it a number is an error, of which the size alone counts
+VOTES = "labels right by a vote", "labels right in one run"  # shares of 4,000 labels: four deviations are 0.028
+ROUNDING = 1e-4  # below this a number is a rounding error, and only its magnitude is compared
 
 
 def shown() -> dict[str, dict[str, float]]:

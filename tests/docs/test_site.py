@@ -1,4 +1,5 @@
-"""The documentation's site: every page is in its nav, nothing comes from another host; MkDocs looks at the links."""
+"""Tests of the documentation's site: every page is in the nav, nothing comes from other hosts, and MkDocs checks the
+links."""
 
 import ast
 import json
@@ -24,7 +25,7 @@ CONFIG = PROJECT / "mkdocs.yml"
 
 
 class Page(HTMLParser):
-    """A built page: its anchors, and what a browser loads for it."""
+    """A built page: its anchors, and the files that a browser loads for it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -46,9 +47,9 @@ def hooks() -> SimpleNamespace:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built with warnings as errors."""
+    """Return the site, built with warnings as errors."""
     site = tmp_path_factory.mktemp("site")
-    # not --quiet: MkDocs counts the warnings that it shows
+    # not --quiet: MkDocs counts only the warnings that it shows
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(CONFIG), "-d", str(site)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     run = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True)
@@ -84,7 +85,7 @@ def config() -> Any:
 
 @pytest.fixture(scope="module")
 def rendered(hooks: SimpleNamespace, config: Any) -> Callable[[str], str]:
-    """What the site makes of a page's Markdown."""
+    """Return the site's HTML for a page's Markdown."""
     reader = markdown.Markdown(extensions=config.markdown_extensions, extension_configs=config.mdx_configs)
     return lambda text: hooks.typeset("a.md", reader.reset().convert(text))
 

@@ -1,4 +1,4 @@
-"""The tables and examples of README, configuration, data, fedx, flower-mods and symbols name what there is, rightly."""
+"""Tests that tables and examples of README, configuration, data, fedx, flower-mods and symbols match the code."""
 
 import importlib
 import inspect
@@ -70,7 +70,7 @@ README = PROJECT / "README.md"
 
 
 def given(line: str) -> list[str]:
-    """The run configs on a command line."""
+    """Return the run configs on a command line."""
     words = shlex.split(line)
     return [value for option, value in itertools.pairwise(words) if option in ("--run-config", "-c", "--config")]
 
@@ -127,7 +127,7 @@ def test_the_row_is_what_the_code_does(strategy: str) -> None:
     if config.algorithm.strategy.shares_model:
         beside = {field for strategies, fields in FIELDS if strategy in strategies for field in fields}
         assert (not beside) == (not uncovered)
-        if strategy not in ("fedx1", "local-pair"):  # they share fedx2's records
+        if strategy not in ("fedx1", "local-pair"):  # the other strategies share fedx2's records
             assert set(uncovered) <= beside
 
 
@@ -137,7 +137,7 @@ PACKAGES = ("apps", "clients", "methods", "payloads", "privacy", "problems", "st
 
 
 def exists(module: str, name: str) -> bool:
-    """Whether a module has the class or function, and that the field, method or attribute after the dot."""
+    """Return whether a module has the class or function, with the field, method or attribute after the dot."""
     outer, _, inner = name.partition(".")
     found = getattr(importlib.import_module(module), outer, None)
     if not inner or hasattr(found, inner):

@@ -1,7 +1,7 @@
-"""The names of Flower that we use and that it does not promise: each is still there, in the release that is installed.
+"""Tests that Flower's internal names that we use still exist in the installed release.
 
-It imports nothing of ours, so that it can look at a release that breaks everything, alone and without the tests'
-conftest: ``pytest -n 0 --noconftest tests/payloads/test_flower_internals.py``.
+The module imports nothing of ours, so it can run alone, without the tests' conftest, against a release that breaks
+everything: ``pytest -n 0 --noconftest tests/payloads/test_flower_internals.py``.
 """
 
 import ast
@@ -32,12 +32,12 @@ ROOMS = (
     "strategies",
     "tests",
 )
-# what lists its names in __all__, and lists them for users
+# modules that list their public names in __all__
 PROMISED = {
     *("flwr.app", "flwr.client", "flwr.clientapp", "flwr.clientapp.mod", "flwr.common", "flwr.serverapp"),
     *("flwr.serverapp.strategy", "flwr.simulation"),
 }
-# what our tests alone use beyond that
+# internal names that only our tests use
 OF_TESTS = {
     "flwr.cli.build.build_fab_from_disk",
     "flwr.common.constant",
@@ -46,16 +46,16 @@ OF_TESTS = {
 
 
 def installed(name: str) -> Any:
-    """A module of the installed Flower, or a name of one."""
+    """Return a module of the installed Flower, or an attribute of a module."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Flower imports Typer, which reads names Click deprecated
+        warnings.simplefilter("ignore", DeprecationWarning)  # Typer reads names that Click deprecated
         above, _, last = name.rpartition(".")
         module = importlib.import_module(above or name)
         return getattr(module, last) if hasattr(module, last) else importlib.import_module(name)
 
 
 def imports(path: Path) -> Iterator[str]:
-    """The dotted names that a file imports from Flower."""
+    """Return the dotted names that a file imports from Flower."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "flwr":
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
@@ -69,7 +69,7 @@ def is_promised(name: str) -> bool:
 
 
 def constant(name: str) -> str:
-    """The text that the table of internals calls by a name."""
+    """Return the text that the table of internals stores under a name."""
     for node in ast.parse(INTERNALS.read_text("utf-8")).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name:
             return str(ast.literal_eval(node.value))
@@ -100,7 +100,7 @@ def test_what_is_not_promised_is_imported_in_two_files() -> None:
     assert not beside
 
 
-# Attributes and behaviour, by the name that moved where a case fails.
+# Attributes and behaviour, by the name that a failing case points to.
 
 
 def error_code(name: str) -> Callable[[], bool]:
@@ -108,7 +108,7 @@ def error_code(name: str) -> Callable[[], bool]:
 
 
 def holds_identity(name: str) -> Callable[[], bool]:
-    """A class attribute behind the property of that name, None until somebody is."""
+    """Return a check that the property has a class attribute behind it, None until an identity is set."""
 
     def holds() -> bool:
         identity = installed("flwr.supercore.task_identity.TaskIdentity")
@@ -135,7 +135,7 @@ def message_id_is_settable() -> bool:
 
 
 def replaceable(name: str) -> Callable[[], bool]:
-    """An attribute behind a message's property of that name."""
+    """Return a check that a message's property of that name has a replaceable attribute behind it."""
 
     def holds() -> bool:
         one, other = message(), getattr(message(), name)
@@ -206,7 +206,7 @@ def test_it_behaves_as_we_use_it(name: str) -> None:
     assert BEHAVIOUR[name](), f"{name} of flwr {version('flwr')} is not what flower_internals.py takes it for"
 
 
-# What Flower writes, reads and is called by, from outside Python: the file of Flower's it comes from, and who uses it.
+# Flower's files, messages and commands outside Python: the Flower file that defines each, and its users here.
 NO_INSTALLATION = constant("NO_INSTALLATION")
 COMMANDS, HOMES = "simulations/engines/flower.py, tests/deployment/federation.py", "deploy, tests/battery/engines.py"
 TEXTS = [

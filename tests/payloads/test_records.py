@@ -1,4 +1,4 @@
-"""Payloads: what goes in comes out, and nothing but a PayloadError answers what is not a payload."""
+"""Tests of payloads: decoding returns the encoded values, and malformed payloads raise only PayloadError."""
 
 import importlib
 import pickle
@@ -34,7 +34,7 @@ DTYPES = {"float": ["float32", "float64"], "int": ["int32", "int64"], "bool": ["
 
 
 def values(spec: ArraySpec, lengths: dict[str, int]) -> st.SearchStrategy[NDArray[Any]]:
-    """Arrays that fit a declaration, in both number types."""
+    """Return arrays that fit a declaration, in both number types."""
     shape = tuple(lengths[dim] if isinstance(dim, str) else dim for dim in spec.dims)
 
     def of(dtype: str) -> st.SearchStrategy[NDArray[Any]]:
@@ -46,7 +46,7 @@ def values(spec: ArraySpec, lengths: dict[str, int]) -> st.SearchStrategy[NDArra
 
 @st.composite
 def instances(draw: st.DrawFn, kind: type[Payload]) -> Payload:
-    """A valid payload: equal letters have equal lengths, zero among them; optional fields come and go."""
+    """Return a valid payload: equal letters have equal lengths, possibly zero; optional fields may be missing."""
     specs = specs_of(kind)
     letters = sorted({dim for spec in specs.values() for dim in spec.dims if isinstance(dim, str)})
     lengths = {letter: draw(st.integers(0, 4)) for letter in letters}
@@ -78,7 +78,7 @@ MUTATIONS = ["flip", "cut", "extend", "pickle", "scalar", "other-name", "other-a
 
 @st.composite
 def mutated(draw: st.DrawFn, kind: type[Payload]) -> dict[str, Any]:
-    """A valid record after one to three random changes."""
+    """Return a valid record after one to three random changes."""
     record = dict(draw(instances(kind)).to_record())
     assume(record)
     for mutation in draw(st.lists(st.sampled_from(MUTATIONS), min_size=1, max_size=3)):
@@ -119,17 +119,17 @@ def test_a_damaged_record_is_a_payload_or_a_payload_error(kind: type[Payload], d
     except PayloadError as error:
         refusal = str(error)
     else:
-        assert decoded.check() is decoded  # what is let through is valid
+        assert decoded.check() is decoded  # accepted records are valid
         return
     assert refusal.startswith(kind.__name__)
 
 
-# Each refusal, with its words.
+# Each rejection, with its error.
 
 
 @dataclass(frozen=True, eq=False)
 class Record(Payload):
-    """Every kind of field."""
+    """A record with every kind of field."""
 
     totals: NDArray[Any] = array(2, kind="int")
     scores: NDArray[Any] = array("p")

@@ -1,4 +1,4 @@
-"""The layout of messages: models there and back, refusals, and the count of bytes."""
+"""Tests of the layout of messages: models there and back, rejections, and the count of bytes."""
 
 import io
 import pickle
@@ -47,7 +47,7 @@ def test_an_array_that_is_ready_to_send_is_not_copied_again(value: np.ndarray) -
 
 
 def test_a_part_of_an_array_that_is_ready_to_send_is_sent_as_what_it_is() -> None:
-    """All of these lie in bytes, but those bytes are not theirs."""
+    """Each part has bytes underneath, but they are not the part's own bytes."""
     whole = ready_to_send(np.arange(100.0))
     data = model_record([whole])["parameters"].data
     for part in (whole[:50], whole[::-1], np.frombuffer(data)[:100], np.frombuffer(bytes(800)), np.frombuffer(data)):
@@ -68,7 +68,7 @@ def test_a_model_is_flat_and_float(value: Any) -> None:
 
 
 def npy(header: str) -> bytes:
-    """An .npy file of version 1.0 with a header of one's own."""
+    """Return an .npy file of version 1.0 with the given header."""
     text = header.encode().ljust(117) + b"\n"
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
 

@@ -1,4 +1,4 @@
-"""Budgets of batches, against dp-accounting called by hand."""
+"""Tests of batches' privacy budgets against direct calls of dp-accounting."""
 
 import math
 
@@ -22,7 +22,7 @@ def test_the_noise_is_the_least_that_meets_the_budget(epsilon: float, rate: floa
     def by_hand(noise: float) -> float:
         return epsilon_by_hand(SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), batches))
 
-    # the grid of losses here is coarser than the default, and on the safe side
+    # the grid of losses here is coarser than the default, and errs on the safe side
     assert 0.99 * epsilon < by_hand(noise) <= epsilon
     assert by_hand(0.99 * noise) > epsilon
 

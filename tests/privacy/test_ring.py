@@ -1,4 +1,4 @@
-"""Rings: what encoding costs in precision, and what it refuses."""
+"""Tests of rings: the precision of encoding, and rejected values."""
 
 from fractions import Fraction
 from typing import Literal
@@ -38,7 +38,7 @@ def test_a_sum_of_elements_is_the_sum_of_the_values(parties: int, data: st.DataO
     values = data.draw(st.lists(value, min_size=parties, max_size=parties))
     total = sum((RING.encode([value], bound) for value in values), np.zeros(1, dtype=np.uint64))
     exact = sum(map(Fraction, values), Fraction(0))
-    # q roundings on the way in, one of the result on the way out
+    # q roundings on the way in, and one rounding of the result on the way out
     allowed = Fraction(parties, 2**41) + abs(exact) / 2**53
     assert abs(Fraction(float(RING.decode(total)[0])) - exact) <= allowed * (1 + Fraction(1, 2**50))
 

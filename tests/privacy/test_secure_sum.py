@@ -1,4 +1,5 @@
-"""Secure sums: who stays determines the sum exactly, what is sent is uniform, and nobody can be unmasked."""
+"""Tests of secure sums: the survivors determine the sum exactly, sent values are uniform, and no client can be
+unmasked."""
 
 import contextlib
 from pathlib import Path
@@ -27,7 +28,7 @@ BITS = 32
 
 
 class Clients:
-    """Clients that have done the first two stages."""
+    """Clients that have completed the first two stages."""
 
     def __init__(self, count: int, share: float = 2 / 3) -> None:
         self.secrets = {place: Secrets.make() for place in range(count)}
@@ -94,7 +95,7 @@ def test_the_sum_is_that_of_the_clients_whose_values_arrived(count: int, data: s
         revealed = clients.reveal(answering, present, survivors)
         found = unmask(clients.group, present, uploads, revealed, BITS)
     except SecureSumError:
-        # with all as neighbours, those who answered are too few to unmask one who did
+        # if all clients are neighbours, the responders are too few to unmask one of themselves
         assert len(answering) <= clients.group.threshold or len(survivors) < 3
     else:
         assert found.tolist() == total(values, survivors)
@@ -105,7 +106,7 @@ def test_a_large_group_needs_few_neighbours(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("privacy.secure_sum.smallest_degree", lambda count, share: 8)
     clients, values = Clients(30), draw(30)
     assert {len(peers) for peers in clients.group.neighbours.values()} == {8}
-    present, survivors = list(range(29)), list(range(1, 29))  # six of eight neighbours must stay, and two go
+    present, survivors = list(range(29)), list(range(1, 29))  # six of eight neighbours must stay, and two leave
     uploads = clients.mask({place: values[place] for place in survivors}, present)
     found = unmask(clients.group, present, uploads, clients.reveal(survivors, present, survivors), BITS)
     assert found.tolist() == total(values, survivors)
@@ -117,7 +118,7 @@ def test_what_a_client_sends_is_uniform_and_says_nothing_of_its_values() -> None
     sent = clients.mask(values, list(range(4)))
     for one in sent.values():
         counts = np.bincount(one >> 26, minlength=64)
-        # chi-squared with 63 degrees of freedom: 110 has a chance of 2e-4
+        # chi-squared with 63 degrees of freedom: above 110 with probability 2e-4
         assert ((counts - length / 64) ** 2 / (length / 64)).sum() < 110
         assert abs(np.corrcoef(one.astype(float), values[0].astype(float))[0, 1]) < 4 / np.sqrt(length)
 
@@ -150,17 +151,18 @@ def test_masks_of_clients_that_were_asked_different_things_do_not_cancel() -> No
     }
     found = unmask(clients.group, everyone, sent, clients.reveal(everyone, everyone, everyone), BITS, b"this")
     assert (found != np.array(total(values, everyone), np.uint32)).all()
-    # nor do those of the pairs, without the clients' own
+    # neither do the pairs' masks, without the clients' own masks
     for place, own in clients.secrets.items():
         sent[place] -= _own_stream(own.seed, clients.group, b"this" if place else b"that", 5, BITS)
     assert sum(sent.values()).tolist() != total(values, everyone)  # type: ignore[union-attr]
 
 
 def attack(clients: Clients, victim: int) -> bool:
-    """A server lies about who left, to unmask a victim alone; whether it gets all the shares that it needs.
+    """Return whether a server that lies about dropouts, to unmask a lone victim, gets all the shares that it needs.
 
-    The victim masks with a threshold of its neighbours. Each client is told that it and the victim survived, and that
-    as many of these neighbours left as it accepts. So it reveals shares of the victim's seed and of their mask keys.
+    The victim masks with a threshold of its neighbours. The server reports to each client that the client and the
+    victim survived, and that as many of these neighbours left as the client accepts. The client therefore reveals
+    shares of the victim's seed and of their mask keys.
     """
     group, everyone = clients.group, set(clients.secrets)
     partners = group.neighbours[victim][: group.threshold]
@@ -196,7 +198,7 @@ def test_a_server_that_lies_about_who_left_cannot_unmask_one(count: int) -> None
 @settings(max_examples=50, deadline=None)
 @given(st.integers(3, 200), st.integers(0, 2**32 - 1), st.floats(0.5, 0.9))
 def test_no_client_that_reveals_shares_can_lose_its_mask_key(count: int, seed: int, share: float) -> None:
-    """The claim of docs/secure-sums.md, over random views of the clients and random colluding clients."""
+    """Check the claim of docs/secure-sums.md over random views of the clients and random colluding clients."""
     rng, degree = np.random.default_rng(seed), graph.smallest_degree(count, share)
     peers = graph.neighbours(range(count), degree, seed.to_bytes(32, "big"))
     threshold, (colluding, _) = graph.threshold_of(share, degree), graph.count_tolerated(count, share)
@@ -221,7 +223,7 @@ def test_the_page_states_how_many_clients_may_collude() -> None:
 @pytest.mark.parametrize(("colluding", "found"), [(graph.count_tolerated(1000, 2 / 3)[1], False), (260, True)])
 def test_a_late_key_that_is_chosen_last_unmasks_nobody(colluding: int, found: bool) -> None:
     """A server tries orders of a ring of 1,000, by the key of its last client, until enough of its clients are near one
-    victim. Beyond the number that the page states a search succeeds."""
+    victim. The search succeeds above the number in the page."""
     degree, bad = graph.smallest_degree(1000, 2 / 3), np.arange(1000) < colluding
     needed = 2 * graph.threshold_of(2 / 3, degree) - degree
     most = 0
@@ -251,7 +253,7 @@ def test_too_few_answers_name_who_is_missing() -> None:
 def test_a_client_refuses_what_would_endanger_it() -> None:
     clients, values = Clients(5), draw(5)
     own = clients.secrets[0]
-    for present in ([1, 2, 3], [0, 1, 2], [0, 1, 2, 7]):  # without it, too few neighbours, a stranger
+    for present in ([1, 2, 3], [0, 1, 2], [0, 1, 2, 7]):  # without the client, too few neighbours, an unknown client
         with pytest.raises(SecureSumError, match="take part, of which too few are neighbours"):
             mask(0, own, clients.group, present, values[0], BITS)
     for survivors in ([0, 1], [0, 1, 9]):
@@ -292,7 +294,7 @@ def test_neighbours_are_symmetric_and_as_many_as_is_safe(count: int) -> None:
     peers = graph.neighbours(range(count), degree, bytes(range(32)))
     assert all(len(set(own)) == degree and place not in own for place, own in peers.items())
     assert all(place in peers[peer] for place, own in peers.items() for peer in own)
-    # by simulation: a fifth of the clients silent, nobody is left with too few neighbours
+    # simulated: with a fifth of the clients silent, no client has too few neighbours
     rng = np.random.default_rng(0)
     threshold = graph.threshold_of(0.6, degree)
     for _ in range(20):

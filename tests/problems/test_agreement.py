@@ -1,4 +1,4 @@
-"""What sites tell of their columns, and what they agree on: as if they were one, and never of a single row."""
+"""Tests of column reports and the sites' agreement: as if all sites were one, without revealing a single row."""
 
 import math
 from typing import Any
@@ -29,7 +29,7 @@ def tell(preprocessing: Preprocessing, parts: list[np.ndarray], fewest: int = FE
 
 @st.composite
 def sites(draw: st.DrawFn) -> list[np.ndarray]:
-    """Some sites' rows of two columns with gaps; each site has a cell at least of each."""
+    """Return some sites' rows of two columns with gaps; each site has at least one cell of each column."""
     sizes = draw(st.lists(st.integers(1, 9), min_size=1, max_size=4))
     cells = st.one_of(st.just(np.nan), st.floats(-1e4, 1e4).map(lambda x: round(x, 2)))
     parts = [draw(arrays(np.float64, (size + 1, 2), elements=cells)) for size in sizes]
@@ -51,7 +51,7 @@ def test_means_are_over_the_cells_that_are_there(parts: list[np.ndarray], scale:
     assert [feature.column for feature in fitted.outputs[2:]] == [
         f"x{place}" for place in range(2) if missing == "indicator" and gaps[:, place].any()
     ]
-    # the fill is the mean, where the feature is 0
+    # the fill is the mean, and the mean's feature is 0
     assert np.abs(fitted.apply(union)[:, :2][gaps]).max(initial=0) < 1e-4
 
 
@@ -70,7 +70,7 @@ def test_quantiles_of_the_mixture_are_those_of_the_union(sizes: list[int], seed:
     rng = np.random.default_rng(seed)
     parts = [rng.lognormal(rng.normal(), 1, size) * (rng.random(size) >= atom) for size in sizes]
     quantiles, union = merge(np.array(sizes), [sketch(part) for part in parts], LEVELS), np.concatenate(parts)
-    # a site's distribution function is right to one of its groups, the union's to their weighted mean
+    # a site's distribution function is accurate to one of its groups, the union's to the weighted mean of the groups
     error = sum(math.ceil(size / min(GROUPS, 2 * (size // 20))) for size in sizes) / sum(sizes) + 1e-9
     below, upto = ((union[:, None] < quantiles).mean(axis=0), (union[:, None] <= quantiles).mean(axis=0))
     assert (np.diff(quantiles) >= 0).all()
@@ -102,7 +102,7 @@ def test_levels_are_uniform_and_the_same_at_every_site() -> None:
     assert np.abs(features[:, 0].mean()) < 0.02
     assert features[:, 0].std() == pytest.approx(1, abs=0.02)
     assert (np.diff(features[np.argsort(np.concatenate(parts)[:, 0]), 0]) >= 0).all()
-    # of two values each has the middle level of its share, so that the mean is 0, too; a constant is 0
+    # of two values each has the middle level of its share, so the mean is 0, too; a constant is 0
     assert (len(np.unique(features[:, 1])), np.abs(features[:, 1].mean()) < 0.05) == (2, True)
     assert not features[:, 2].any()
 
@@ -119,7 +119,7 @@ def test_bins_are_those_of_scikit_learn(bins: int) -> None:
 
 @given(st.lists(st.integers(40, 900), min_size=2, max_size=3), st.integers(0, 9), st.sampled_from([0.0, 0.3]))
 def test_bins_of_sites_are_those_of_the_union(sizes: list[int], seed: int, atom: float) -> None:
-    """Each cell is in one bin, and each bin has its share, but for a group of each site."""
+    """Each cell is in one bin, and each bin has its share, up to one group of each site."""
     rng = np.random.default_rng(seed)
     parts = [rng.lognormal(rng.normal(), 1, (size, 1)) * (rng.random((size, 1)) >= atom) for size in sizes]
     preprocessing, union = table(1, scale="bins", bins=8), np.concatenate(parts)
@@ -133,7 +133,8 @@ def test_bins_of_sites_are_those_of_the_union(sizes: list[int], seed: int, atom:
 
 
 def test_bins_of_columns_with_few_values() -> None:
-    """Zeros that are many, flags, of which one is rare, a constant; and a code whose largest value is frequent."""
+    """Columns with many zeros, with flags of which one is rare, a constant, and a code whose largest value is
+    frequent."""
     place = np.arange(1280)
     columns = [np.maximum(place - 400, 0), place % 9 > 0, place == 7, np.full(1280, 5.0), np.minimum(place % 9, 4)]
     cells = np.stack(columns, axis=1).astype(np.float64)
@@ -186,7 +187,7 @@ def test_too_few_cells_to_tell_of(keys: dict[str, Any], cells: int, told: str) -
     with pytest.raises(DataError) as caught:
         agree(preprocessing, tell(preprocessing, [few, few]))
     assert told in spell(caught.value)
-    # where another site has enough, it decides alone
+    # if another site has enough rows, that site alone decides
     alone, both = (agree(preprocessing, tell(preprocessing, parts)) for parts in ([values], [values, few]))
     assert alone.fills is not None
     assert both.fills is not None

@@ -1,4 +1,4 @@
-"""Metrics of scores that are known up to a bin, against those of the scores."""
+"""Tests of metrics of scores that are known only up to a bin, against the metrics of the scores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from problems.binned_scores import bounds, centres, codes, first_edges, places, 
 from problems.metrics import accuracy, binary_metrics
 from strategies.method import EXCHANGES
 
-Bins = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # edges, counts of the classes, places
+Bins = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # edges, counts of the classes, bin indices
 FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
@@ -50,7 +50,7 @@ def test_metrics_are_within_their_bounds(scores: np.ndarray, data: st.DataObject
 def test_two_scores_of_one_bin_may_be_in_either_order() -> None:
     edges, negatives, positives, place = binned(np.array([False, True]), np.float32([1, 1.01]), exchanges=1)
     assert place[0] == place[1]
-    assert bounds(edges, negatives, positives)[0] == 0.5  # the AUC told is one half, and may be 0 or 1
+    assert bounds(edges, negatives, positives)[0] == 0.5  # the reported AUC is one half, and the true AUC may be 0 or 1
 
 
 @given(hnp.arrays(np.float32, st.integers(2, 60), elements=FINITE))

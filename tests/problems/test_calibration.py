@@ -1,4 +1,4 @@
-"""Maps from scores to probabilities: monotone, the best of their kind, and without steps of few rows."""
+"""Tests of maps from scores to probabilities: monotone, optimal among such maps, and without steps of few rows."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def sample(count: int, slope: float, intercept: float) -> Tally:
-    """Rows whose true probabilities are known."""
+    """Return rows with known true probabilities."""
     rng = np.random.default_rng(0)
     scores = rng.normal(scale=2, size=count)
     return Tally.of_rows(rng.random(count) < expit(slope * scores + intercept), scores)

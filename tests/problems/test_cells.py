@@ -1,4 +1,4 @@
-"""Risks over many pairs: within the stated bounds of those over all pairs, whatever the scores."""
+"""Tests of risks over many pairs: within the stated bounds of the risks over all pairs, for all scores."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ CELLS = 4  # few, so that a few rows are many
 
 @st.composite
 def score_sets(draw: st.DrawFn) -> Tensor:
-    """(n,) scores; up to 36 of them stay as they are."""
+    """Return (n,) scores; up to 36 scores stay exact."""
     kind, size = draw(st.sampled_from(sorted(KINDS))), draw(st.integers(2, 120))
     scale, place = draw(st.sampled_from([1e-3, 1.0, 30.0])), draw(st.sampled_from([0.0, -2.0, 1e3]))
     return torch.tensor(scale * KINDS[kind](np.random.default_rng(draw(st.integers(0, 99))), size) + place)
@@ -62,12 +62,12 @@ def test_risks_are_within_their_bounds(
         "kl-opauc": min(2 * x * w, (x * w) ** 2 / (2 * temperature) + w**2 / 4) + x * v / 2 * share,
     }
     assert abs(found - exact) <= bounds.get(loss, np.inf) + rounding
-    if loss != "square":  # the one that falls, too
+    if loss != "square":  # the other losses are monotone
         most = v + torch.where(labels > 0.5, v, w)
         assert risk((2 * labels - 1) * most) - rounding <= found <= risk((1 - 2 * labels) * most) + rounding
 
 
-# rows that others drive apart: more outliers than gaps count, a sparse half-line, five outliers on one side
+# rows that other rows drive apart: more outliers than gaps count, a sparse half-line, five outliers on one side
 UNEVEN = {
     "shares": np.concatenate(
         (np.random.default_rng(1).normal(size=1000), 1e6 * np.random.default_rng(3).normal(size=40))

@@ -1,4 +1,4 @@
-"""Compositional AUC: one step of the oracle against the reference, autograd through g and finite differences."""
+"""Tests of compositional AUC: one oracle step against the reference, autograd through g and finite differences."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -59,7 +59,7 @@ each_score = pytest.mark.parametrize("score", list(SCORES))
 
 
 def make(name: str, score: str = "logit", seed: int = 1) -> CompositionalOracle:
-    """An oracle at a random (x, y), with another random h."""
+    """Return an oracle at a random (x, y), with another random h."""
     build, shape = NETWORKS[name]
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -102,7 +102,7 @@ def test_a_step_is_the_reference_s(name: str, hessian: str, outer: Array | None,
 
 
 def by_autograd(oracle: CompositionalOracle, rows: Array) -> Tensor:
-    """The gradient of f(g(.; rows), .; rows) at (x, y), (d,), by automatic differentiation through g."""
+    """Return the gradient of f(g(.; rows), .; rows) at (x, y), (d,), by automatic differentiation through g."""
     model, (features, labels) = oracle.model, (oracle.features[rows], oracle.labels[rows])
     names, shapes = model.parameter_names[:-3], model.parameter_shapes[:-3]
     point = model.parameters.clone().requires_grad_()
@@ -110,7 +110,7 @@ def by_autograd(oracle: CompositionalOracle, rows: Array) -> Tensor:
     def logits(w: Tensor) -> Any:
         parts = w.split([int(np.prod(shape)) for shape in shapes])
         named = {f"{n}": part.view(shape) for n, part, shape in zip(names, parts, shapes, strict=True)}
-        frozen = {n: b.clone() for n, b in model.module.named_buffers()}  # its statistics are not moved
+        frozen = {n: b.clone() for n, b in model.module.named_buffers()}  # the model's statistics stay as they are
         model.module.train()
         return functional_call(model.module, {**named, **frozen}, (features,))
 
@@ -140,7 +140,7 @@ def test_it_is_autograd_through_g(name: str, score: str) -> None:
 
 
 def double_backward(network: nn.Module, features: Tensor, lean: bool) -> list[Tensor]:
-    """Output, statistics, gradients, and the derivatives of a product with these in weights and features."""
+    """Return output, statistics and gradients, and the derivatives of a product with these in weights and features."""
     network = network.double().train()
     features = features.clone().requires_grad_()
     with _LeanBatchNorm() if lean else nullcontext():
@@ -193,11 +193,11 @@ def test_the_passes_at_w_and_at_h_have_statistics_of_their_own(exact: bool) -> N
     assert np.abs(oracle.arrays()[1] - oracle.inner_buffers()).max() > 1e-3
 
 
-# Parameters that take no part.
+# Unused parameters.
 
 
 class Partial(nn.Module):
-    """One layer is frozen, one is never used."""
+    """A network with one frozen and one unused layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -224,11 +224,11 @@ def test_frozen_and_unused_parameters_only_average(exact: bool) -> None:
     assert {name for name, part in by_name.items() if not part.any()} == still
 
 
-# Odds and ends.
+# Special cases.
 
 
 def test_dropout_at_w_is_one_draw_for_descent_and_hessian() -> None:
-    """With one mask in both, the product is the derivative of that descent; with two it would not be."""
+    """With one mask for both, the product is the derivative of that descent; with two masks it would not be."""
     build = lambda: nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 1), nn.Flatten(0))  # noqa: E731
     torch.manual_seed(4)
     models = [FlatModel(SaddleNetwork(build()), dtype=torch.float64) for _ in range(2)]
@@ -237,7 +237,7 @@ def test_dropout_at_w_is_one_draw_for_descent_and_hessian() -> None:
     assert oracle.stochastic
 
     def composed(z: Tensor) -> tuple[Tensor, Tensor]:
-        """g(x) and grad g^T q with the masks of seed 7."""
+        """Return g(x) and grad g^T q with the masks of seed 7."""
         oracle.parameters.copy_(z)
         torch.manual_seed(7)
         gradient = compose(oracle, XI, 1.0, RHO).clone()
@@ -250,6 +250,6 @@ def test_dropout_at_w_is_one_draw_for_descent_and_hessian() -> None:
     direction = torch.from_numpy(np.random.default_rng(0).normal(size=len(point)))
     direction[-1] = 0.0
     ahead, behind = (composed(point + sign * 1e-5 * direction)[0] for sign in (1, -1))
-    derivative = (ahead - behind) / 2e-5  # of g along the direction
+    derivative = (ahead - behind) / 2e-5  # the derivative of g along the direction
     assert float(gradient[:-1] @ direction[:-1]) == pytest.approx(float(q[:-1] @ derivative[:-1]), rel=1e-6)
     assert float(q[:-1] @ direction[:-1]) != pytest.approx(float(q[:-1] @ derivative[:-1]), rel=1e-3)

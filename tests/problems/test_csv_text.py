@@ -1,4 +1,5 @@
-"""Text tables: the same cells as pandas for well-formed files, one error for damaged files, all common dialects."""
+"""Tests of text tables: same cells as pandas for well-formed files, one error for damaged files, all common
+dialects."""
 
 import bz2
 import csv
@@ -40,7 +41,7 @@ cells = st.one_of(words, numbers, codes, st.sampled_from(sorted(NA_WORDS)))
 
 @st.composite
 def tables(draw: st.DrawFn) -> list[list[str]]:
-    """Columns of one kind each, perhaps with missing cells."""
+    """Return columns of one kind each, possibly with missing cells."""
     rows = draw(st.integers(1, 8))
     columns = []
     for _ in range(draw(st.integers(1, 5))):
@@ -156,7 +157,7 @@ def test_keys_decide_where_a_file_leaves_doubt(tmp_path: Path) -> None:
     assert read("a;b\n1.234;0.125\n") == [[1.234, 0.125]]
     assert read("a;b\n1,5;?\n2,5;?\n", decimal=".") == [["1,5", "?"], ["2,5", "?"]]
     assert read('a,b\n"1,5",x\n', decimal=",") == [[1.5, "x"]]
-    # the marker of a missing cell leaves the numbers as text, with points
+    # the missing-value marker leaves the numbers as text, with points
     assert read("a;b\n1,5;1\n2,5;1\n?;1\n3;1\n0,5;1\n2;1\n7,1;1\n")[:3] == [["1.5", 1], ["2.5", 1], ["?", 1]]
     assert read("a,b\né,1\n".encode("mac-roman"), encoding="mac-roman") == [["é", 1]]
     assert read("a,b\né,1\n".encode("cp1252")) == [["é", 1]]
@@ -192,7 +193,7 @@ def test_types_are_those_of_the_whole_column(tmp_path: Path) -> None:
     lines = [",".join([ward, *["1"] * wide]) for ward in wards]
     path = write("\n".join([names, *lines]), tmp_path / "t.csv")
     with pytest.warns(pd.errors.DtypeWarning):
-        assert pd.read_csv(path)["ward"].map(type).nunique() == 2  # or the test shows nothing
+        assert pd.read_csv(path)["ward"].map(type).nunique() == 2  # otherwise the test would show nothing
     assert read_table(path)["ward"].tolist() == wards
 
 

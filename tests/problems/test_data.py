@@ -1,4 +1,4 @@
-"""What `load` promises whatever the data set: determinism, partitions, disturbances, errors."""
+"""Tests of `load` on every kind of data set: determinism, partitions, disturbances, errors."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from problems.data.formats.bundled import breast_cancer, digits
 from problems.data.partitions import partition
 from tests.refusals import refuses
 
-# of rows that are in one place
+# the partitions of pooled rows
 POOLED = [name for name in PARTITIONS if name not in (OWN, GIVEN, "natural")]
 
 
@@ -90,7 +90,7 @@ def test_what_the_other_partitions_are_for() -> None:
     skewed = [counts.sum() for counts in held("positives-skewed")]
     assert max(skewed) > 2 * min(skewed)
     dealt = [(counts.sum(), counts[:5].sum()) for counts in held("iid", num_clients=7)]
-    assert np.ptp(dealt, axis=0).tolist() == [1, 1]  # even in size and in positives
+    assert np.ptp(dealt, axis=0).tolist() == [1, 1]  # equal in size and in positives
 
 
 def test_train_is_the_union_of_the_clients_without_copies() -> None:
@@ -146,7 +146,7 @@ def test_imbalance_drops_training_positives_only() -> None:
     assert (len(data.train.negatives), len(data.train.positives)) == (negatives, negatives // 9)
     np.testing.assert_array_equal(data.test.features, whole.test.features)
     labels = np.repeat(np.array([1, 0], dtype=np.int8), (50, 63))
-    for ratio, kept in ((0.1, 7), (0.3, 27), (0.25, 21), (0.125, 9)):  # the fraction as it is written
+    for ratio, kept in ((0.1, 7), (0.3, 27), (0.25, 21), (0.125, 9)):  # the fraction exactly as written
         assert labels[drop_positives(labels, ratio, seed=0)].sum() == kept
 
 
@@ -271,7 +271,7 @@ def test_there_is_no_such_client(partition_id: int) -> None:
         data.client(partition_id)
 
 
-# Rows held out to choose by, and sites that take no part.
+# Validation rows, and sites that take no part.
 
 
 def rows_of(samples: Samples) -> set[bytes]:
@@ -293,7 +293,7 @@ def test_validation_rows_come_from_the_training_rows_and_no_test_row_is_seen() -
 
 
 def test_validation_rows_are_left_as_they_are() -> None:
-    """As test rows are: imbalance, label noise and shift are of the rows that remain."""
+    """Like test rows; imbalance, label noise and shift apply to the remaining rows."""
     spec = DataSpec(positive_label="first-half", validation_fraction=0.25)
     disturbed = replace(spec, imbalance=0.1, label_noise=0.2, client_shift=0.01)
     assert load(disturbed, 4).evaluated.features.tobytes() == load(spec, 4).evaluated.features.tobytes()

@@ -1,4 +1,4 @@
-"""Svmlight and npz on small files written here."""
+"""Tests of svmlight and npz on small files written here."""
 
 import gzip
 from pathlib import Path

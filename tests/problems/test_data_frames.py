@@ -1,4 +1,4 @@
-"""Data frames that a user's function returns: types of columns, names in errors, and the index of the labels."""
+"""Tests of data frames from a user's function: types of columns, names in errors, and the index of the labels."""
 
 import sys
 from types import ModuleType
@@ -19,7 +19,7 @@ X = pd.DataFrame({"a": N / 7, "b": N % 3})
 
 @pytest.fixture
 def returns(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Returns the source that a loader makes of some data."""
+    """Return the source of a loader that returns the given data."""
 
     def make(*found: Any) -> Any:
         module = ModuleType("frames_of_a_user")

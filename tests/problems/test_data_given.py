@@ -1,4 +1,4 @@
-"""The partition "given"."""
+"""Tests of the partition "given"."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_each_client_holds_what_it_is_given() -> None:
     held = [(len(data.client(i)), int(data.client(i).labels.sum())) for i in range(4)]
     assert held == [(100, 5), (20, 12), (7, 7), (5, 0)]
     rows = [row.tobytes() for i in range(4) for row in data.client(i).features]
-    assert len(set(rows)) == 132  # nobody else's
+    assert len(set(rows)) == 132  # each row belongs to one client
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""GUSTO-I: sites at three levels, features of listed codes, and files that are not the published one."""
+"""Tests of GUSTO-I: sites at three levels, features of listed codes, and files that differ from the published file."""
 
 from pathlib import Path
 

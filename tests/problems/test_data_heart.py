@@ -1,4 +1,4 @@
-"""Heart Disease on files written here, as its publisher writes them: no header line, ? for what is missing."""
+"""Tests of Heart Disease on files in the publisher's format: no header line, ? for missing cells."""
 
 from pathlib import Path
 

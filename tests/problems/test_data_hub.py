@@ -1,4 +1,4 @@
-"""Named sets that are not there, and data sets of Hugging Face."""
+"""Tests of missing named sets, and of data sets of Hugging Face."""
 
 import subprocess
 import sys
@@ -53,7 +53,7 @@ def test_without_a_folder_and_a_network(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def pictures(count: int, **more: Any) -> tuple[np.ndarray, Any]:
-    """Random coloured images as an array, and as a column ``img`` with the labels 0, 1, ..."""
+    """Return random coloured images as an array, and as a column ``img`` with the labels 0, 1, ..."""
     datasets = pytest.importorskip("datasets")
     images = np.random.default_rng(0).integers(0, 256, size=(count, 32, 32, 3), dtype=np.uint8)
     columns = {"img": [Image.fromarray(image) for image in images], "label": list(range(count))}
@@ -70,7 +70,7 @@ def test_the_hubs_images_and_labels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_table_that_was_saved_is_the_table_of_a_csv(tmp_path: Path) -> None:
-    """Its classes are names; its split validation is for training too."""
+    """Its classes are names; its split validation also counts as training rows."""
     datasets = pytest.importorskip("datasets")
     age, sex = np.arange(40.0) ** 2, ["f" if row % 3 else "m" for row in range(40)]
     ill = ["yes" if row % 4 == 1 else "no" for row in range(40)]
@@ -105,7 +105,7 @@ def test_one_column_of_images_or_arrays_that_was_saved(tmp_path: Path) -> None:
     np.testing.assert_allclose(both.sum(axis=(1, 2, 3)).sum(), images.sum() / 255, rtol=1e-5)
     assert data.input_shape == (3, 32, 32)
     np.testing.assert_array_equal(load(replace(spec, feature_columns="vector"), 1).test.features[0], [0.5, 1.5])
-    # numbers of a byte are pixels, as in npz
+    # one-byte numbers are pixels, as in npz
     np.testing.assert_allclose(load(replace(spec, feature_columns="bytes"), 1).test.features[0], [0.2, 1.0])
 
 

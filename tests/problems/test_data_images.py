@@ -1,4 +1,4 @@
-"""Image readers on small files written here: IDX, CIFAR batches, STL-10, class folders."""
+"""Tests of image readers on small files written here: IDX, CIFAR batches, STL-10, class folders."""
 
 import gzip
 import os

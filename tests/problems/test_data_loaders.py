@@ -1,4 +1,4 @@
-"""Data sets that a function of a user's returns."""
+"""Tests of data sets from a user's function."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -78,7 +78,7 @@ def asks(path): return X, y
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of an importable module of loaders."""
+    """Return the name of an importable module of loaders."""
     (tmp_path / "data_test_loaders.py").write_text(LOADERS)
     monkeypatch.syspath_prepend(tmp_path)
     return "data_test_loaders"
@@ -122,7 +122,7 @@ def test_a_site_loads_its_own_path(here: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows.labels, np.arange(20) % 2)
     with refuses(DataError, r"'data_test_loaders:fails', which failed \(RuntimeError\)") as caught:
         read_own(str(path), replace(spec, dataset=f"{here}:fails"), 1)
-    assert "site.csv" not in spell(caught.value)  # what the site's own function says stays at the site
+    assert "site.csv" not in spell(caught.value)  # the error text of the site's own function stays at the site
 
 
 @pytest.mark.parametrize(
@@ -161,6 +161,6 @@ def test_items_that_change_between_reads_are_reported(here: str, caplog: pytest.
     caplog.clear()
     load(DataSpec(f"{here}:rows"), 2)
     load(DataSpec(f"{here}:pictures"), 2)
-    with refuses(DataError, "not finite"):  # missing numbers are the same both times
+    with refuses(DataError, "not finite"):  # missing numbers count as equal in both calls
         load(DataSpec(f"{here}:gaps"), 2)
     assert not caplog.records

@@ -1,4 +1,5 @@
-"""Real copies of Fashion-MNIST, UCI credit, Heart Disease, a9a, w8a and PneumoniaMNIST: their publishers' counts."""
+"""Tests of real copies of Fashion-MNIST, UCI credit, Heart Disease, a9a, w8a and PneumoniaMNIST: the publishers'
+counts."""
 
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def test_uci_credit_has_ninety_features() -> None:
     for start, stop in zip([1, 8, 12, 23, 34, 45, 56, 66], [8, 12, 23, 34, 45, 56, 66, 76], strict=True):
         assert (codes[:, start:stop].sum(axis=1) == 1.0).all()
     assert (amounts.max(axis=0) == 1.0).all()
-    # what columns.json makes of the published rows are these, if in another order
+    # columns.json turns the published rows into these rows, in another order
     assert data.columns is not None
     published = data.columns.features(pd.read_csv(REAL / "uci-credit" / "UCI_Credit_Card.csv.gz"))
     ours = np.concatenate([features, data.test.features])
@@ -89,7 +90,7 @@ def test_a9a_counts() -> None:
     assert len(data.train.positives) + len(data.test.positives) == 7_841
     levels = np.concatenate((data.train.features, data.test.features))[:, 18:34].sum(axis=0)
     assert (min(levels), max(levels), len(levels)) == (51, 10_501, 16)
-    # each site has one level of education, and the smallest no positive
+    # each site has one level of education, and the smallest site has no positive
     assert [int(site.features[:, 18:34].sum(axis=0).argmax()) for site in sites] == list(range(16))
     assert all(site.features[:, 18 + index].all() for index, site in enumerate(sites))
     assert len(sites[15].positives) == 0
@@ -102,7 +103,7 @@ def test_heart_disease_is_flambys() -> None:
     data = load(spec, 4)
     sites = [data.client(index) for index in range(4)]
     assert [(len(site), len(site.positives)) for site in sites] == [(199, 91), (172, 65), (30, 30), (85, 66)]
-    # 740 patients are left of 920, 46, 38, 98 and 78 % of each hospital's ill
+    # 740 of 920 patients are left; 46, 38, 98 and 78 % of each hospital's patients are ill
     assert (len(data.test), len(data.train.positives) + len(data.test.positives)) == (254, 139 + 98 + 45 + 101)
     table = pd.read_csv(REAL / "heart-disease" / "processed.cleveland.data").drop(columns=["X11", "X12", "X13", "X14"])
     expected = pd.get_dummies(table, columns=["X3", "X7"], drop_first=True).astype(float)

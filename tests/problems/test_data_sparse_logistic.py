@@ -1,4 +1,4 @@
-"""Synthetic(alpha, beta) with two classes: the distribution, the streams, and what may be asked of it."""
+"""Tests of Synthetic(alpha, beta) with two classes: the distribution, the streams, and the allowed settings."""
 
 import re
 import zlib
@@ -19,7 +19,7 @@ SMALL = DataSpec(NAME, synthetic_samples=25, seed=4)
 
 
 def by_hand(seed: int, client: int, alpha: float, beta: float, samples: int) -> tuple[np.ndarray, np.ndarray]:
-    """The same draws from the same stream, sample by sample: features (samples, 60) and labels (samples,)."""
+    """Return the same draws from the same stream, sample by sample: features (samples, 60) and labels (samples,)."""
     g = np.random.default_rng(np.random.SeedSequence([seed, zlib.crc32(NAME.encode()), client]))
     u, B = np.sqrt(alpha) * g.standard_normal(), np.sqrt(beta) * g.standard_normal()
     w = u + g.standard_normal(60)

@@ -1,4 +1,4 @@
-"""Csv and parquet on small tables written here."""
+"""Tests of csv and parquet on small tables written here."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -84,7 +84,7 @@ def test_the_sites_that_a_column_names_are_natural_ones(tmp_path: Path, keys: di
         load(spec, 3)
     write_table(table.assign(ward=["a"] * 59 + ["b"]), tmp_path / "t.csv")
     with refuses(DataError, "'natural' over 2 clients, which leaves client 1 without a sample"):
-        load(DataSpec("csv", path, partition="natural", site_column="ward"), 2)  # b's one row is a test row
+        load(DataSpec("csv", path, partition="natural", site_column="ward"), 2)  # b's only row is a test row
 
 
 def test_slices_in_the_files_order_are_so_with_validation_rows_of_each_site(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_folders_with_too_few_or_too_many_files(tmp_path: Path) -> None:
 
 
 def test_rows_of_more_cells_than_names(tmp_path: Path) -> None:
-    """Pandas would take the first cells for an index, and every column for its neighbour."""
+    """Pandas would take the first cells for an index, and shift every column."""
     (tmp_path / "t.csv").write_text("age,bmi,label\n" + "".join(f"{20 + i},{i},{i % 2},\n" for i in range(20)))
     with refuses(DataError, "got 4 cells in line 2, allowed: 3 cells in each line"):
         load(DataSpec("csv", str(tmp_path / "t.csv")), 2)
@@ -271,7 +271,7 @@ def test_parquet_has_decimal_numbers_and_lists(tmp_path: Path) -> None:
 
 
 def test_listed_values_are_those_of_the_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Values that look like numbers or truths, and spaces; a whole number may be written as 2.0."""
+    """The values look like numbers or truths, or contain spaces; a whole number may be written as 2.0."""
     cells = {"a": ["007", "012"], "b": ["true", "false"], "c": [" nurse", "baker "], "d": ["1", "2.0"], "e": ["x", "y"]}
     table = pd.DataFrame({name: values * 20 for name, values in cells.items()})
     path = write_table(table.assign(label=[0, 0, 1, 1] * 10), tmp_path / "t.csv")

@@ -1,4 +1,4 @@
-"""DeLong's variance equals its definition, and the intervals cover the true values."""
+"""Tests that DeLong's variance equals its definition, and that the intervals cover the true values."""
 
 import numpy as np
 import pytest
@@ -14,14 +14,14 @@ LABELS = np.arange(12) % 3 == 0
 
 
 def counts_of(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The counts of the negatives and of the positives by score."""
+    """Return the counts of the negatives and of the positives by score."""
     places = np.unique(scores, return_inverse=True)[1]
     counts = [np.bincount(places[labels == label], minlength=places.max() + 1) for label in (0, 1)]
     return counts[0], counts[1]
 
 
 def by_definition(labels: np.ndarray, scores: np.ndarray, reference: np.ndarray) -> tuple[float, float]:
-    """The difference of two AUCs and its variance, from all pairs of rows."""
+    """Return the difference of two AUCs and its variance, from all pairs of rows."""
     kernels = []
     for each in (scores, reference):
         gaps = each[labels == 1][:, None] - each[labels == 0]

@@ -1,4 +1,4 @@
-"""Columns of numbers with signs or units are refused, and categories that contain digits are not."""
+"""Tests that columns of numbers with signs or units are rejected, and categories that contain digits are not."""
 
 import re
 from pathlib import Path
@@ -116,7 +116,7 @@ def test_a_column_of_numbers_with_signs_is_refused_unless_its_values_are_listed(
     listed = load(DataSpec("csv", str(path), label_column="y", feature_columns="age,dose[5 mg|10 mg|*]"), 2)
     assert listed.columns is not None
     assert listed.columns.names == ("age", "dose=5 mg", "dose=10 mg", "dose=*")
-    with pytest.raises(DataError) as caught:  # the error of a site's file has no cell's value
+    with pytest.raises(DataError) as caught:  # an error of a site's own file quotes no cell
         read_own(str(path), DataSpec("csv", "", partition="own", label_column="y"), 0)
     assert "column 'egfr': got numbers with a bound such as" in spell(caught.value)
     assert not re.search(r"60\b|\b(5|10|15) mg", spell(caught.value).replace("60 rows", ""))

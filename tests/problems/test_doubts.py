@@ -1,4 +1,4 @@
-"""Warnings of sentinels, leaks, far cells and other units, and their absence where there is nothing to warn of."""
+"""Tests of warnings of sentinels, leaks, far cells and other units; clean tables cause none."""
 
 import logging
 from dataclasses import replace
@@ -26,13 +26,13 @@ LABELS = np.arange(N) % 3 // 2
 
 
 def table() -> pd.DataFrame:
-    """A table without anything to warn of."""
+    """Return a table that causes no warning."""
     rng = np.random.default_rng(1)
     return pd.DataFrame({"age": rng.integers(18, 100, N), "crp": rng.lognormal(0, 1.5, N), "y": LABELS})
 
 
 def said(frame: pd.DataFrame, folder: Path, caplog: pytest.LogCaptureFixture, **keys: Any) -> str:
-    """The warnings of reading a table."""
+    """Return the warnings of reading a table."""
     frame.to_csv(folder / "t.csv", index=False)
     caplog.clear()
     with caplog.at_level(logging.WARNING):

@@ -1,4 +1,4 @@
-"""Errors of bad input: four fields, the printed line that all of them make, and suggestions for misspelt names."""
+"""Tests of errors of bad input: four fields, the printed line, and suggestions for misspelt names."""
 
 import copy
 import pickle
@@ -118,7 +118,7 @@ def test_a_misspelt_name_is_suggested(word: str, name: str) -> None:
 
 @pytest.mark.parametrize(
     "word",
-    # other methods, keys of other tables, other numbers, opposites, and words that are only alike
+    # other methods, keys of other tables, other numbers, opposites, and words that are only similar
     [
         *("fedadam", "fedavg", "fedsgd", "fedsgda", "fedyogi", "fednova", "fedx", "fedx3", "sgd"),
         *("epochs", "gamma", "epsilon", "sgdam.gamma", "rounds", "local-epochs", "data-path", "test-size"),

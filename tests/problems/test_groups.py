@@ -1,4 +1,4 @@
-"""`group-column`: no group is in two parts, and classes are spread as nearly as whole groups allow."""
+"""Tests of `group-column`: no group is split, and classes are spread as evenly as whole groups allow."""
 
 import logging
 from pathlib import Path
@@ -22,7 +22,7 @@ PATIENTS, VISITS = 60, 6
 
 
 def visits(folder: Path, name: str = "visits.csv", **columns: Any) -> Path:
-    """A table in which ``code`` identifies the patient, and the label is the same in all visits of a patient."""
+    """Return a table in which ``code`` identifies the patient, and all visits of a patient have the same label."""
     rng = np.random.default_rng(0)
     patient = np.repeat(np.arange(PATIENTS), VISITS)
     frame = pd.DataFrame({"patient": [f"{number:03}" for number in patient], "code": patient * 1.0})

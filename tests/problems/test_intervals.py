@@ -1,4 +1,5 @@
-"""Figures from counts are scikit-learn's of the rows, and their intervals cover what they should."""
+"""Tests that figures from counts equal scikit-learn's figures of the rows, and that their intervals have full
+coverage."""
 
 import numpy as np
 import pytest
@@ -14,14 +15,14 @@ from tests.problems.test_tallies import tally_of_bins
 
 
 def draw(rng: np.random.Generator, rows: int, sharpness: float) -> tuple[np.ndarray, np.ndarray]:
-    """Labels and logits, which are calibrated with sharpness 1; few different ones, so that many rows are few bins."""
+    """Return labels and logits, calibrated at sharpness 1, with few different values, so many rows give few bins."""
     labels = rng.random(rows) < 0.3
     score = rng.standard_normal(rows) + 1.5 * labels
     return labels.astype(np.int8), np.round(sharpness * (1.5 * score - 1.125 + logit(0.3)) * 4) / 4
 
 
 def expected(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
-    """The figures by scikit-learn."""
+    """Return the figures by scikit-learn."""
     probabilities = expit(logits)
     observed, predicted = calibration_curve(labels, probabilities, n_bins=RELIABILITY_BINS)
     inner = np.linspace(0, 1, RELIABILITY_BINS + 1)[1:-1]
@@ -61,7 +62,7 @@ def test_figures_of_bins_are_scikit_learns_within_the_bins_bound(seed: int) -> N
     exact, (auc, precision) = expected(labels, logits), bounds(edges, *counts)
     assert found["auc"][0] == pytest.approx(exact["auc"], abs=auc + 1e-12)
     assert found["average_precision"][0] == pytest.approx(exact["average_precision"], abs=precision + 1e-12)
-    # a probability is off by less than its bin is wide, and a square of it by less than twice as much
+    # a probability is off by less than its bin's width, and its square by less than twice that
     ends = expit(np.append(floors(edges), np.inf))
     width = float(sum(counts) @ np.diff(ends)) / 400
     assert found[BRIER][0] == pytest.approx(exact[BRIER], abs=2 * width)
@@ -84,7 +85,7 @@ def test_samples_at_once_are_samples_one_by_one() -> None:
 @pytest.mark.slow
 @pytest.mark.gate
 def test_intervals_cover_what_they_should() -> None:
-    """500 draws of 400 rows, from rows of which everything is known."""
+    """Take 500 draws of 400 rows from a known distribution."""
     rng = np.random.default_rng(0)
     population = Tally.of_rows(*draw(rng, 2_000_000, 2)).total()
     truth = measure(expit(population.scores), population.negatives[0], population.positives[0])[0]
@@ -98,7 +99,7 @@ def test_intervals_cover_what_they_should() -> None:
 
 
 def test_a_calibrated_model_may_have_no_error() -> None:
-    """Its rows have one by chance, and their plain bootstrap draws a larger one, never 0."""
+    """Its rows have an error by chance, and their plain bootstrap draws a larger error, never 0."""
     rng = np.random.default_rng(0)
     found = [describe(Tally.of_rows(*draw(rng, 300, 1)), rng, draws=200)[ECE] for _ in range(100)]
     assert 0.92 <= np.mean([low == 0 for _, low, _ in found]) <= 0.99
@@ -121,7 +122,7 @@ def test_few_positives_have_the_interval_of_the_logit_scale() -> None:
     rng = np.random.default_rng(0)
     for positives, few in ((10, True), (11, False)):
         labels, scores = np.arange(100) < positives, rng.normal(size=100)
-        scores[labels] += 9  # perfect, so no bootstrap sample has another AUC
+        scores[labels] += 9  # perfect ranking, so every bootstrap sample has the same AUC
         interval = describe(Tally.of_rows(labels, scores), rng, draws=20)["auc"]
         assert interval == ([1.0, interval[1], 1.0] if few else [1.0, 1.0, 1.0])
         assert not few or 0.6 < interval[1] < 0.95

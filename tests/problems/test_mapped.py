@@ -1,4 +1,4 @@
-"""Arrays that may be larger than memory, and data sets of them."""
+"""Tests of arrays that may be larger than memory, and of data sets of such arrays."""
 
 import mmap
 import subprocess
@@ -39,7 +39,7 @@ def rows(data_dir): return Rows(*file(data_dir))
 
 @pytest.fixture
 def mapping(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Called, it has every array that is not empty mapped, and work done three numbers at a time."""
+    """Return a function that maps every array that is not empty and makes work run three numbers at a time."""
 
     def begin() -> None:
         resources._federated_data.cache_clear()
@@ -53,7 +53,8 @@ def mapping(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
-    """The name of a module of loaders, and a file of rows that they read; the folder for temporary files is empty."""
+    """Return the name of a module of loaders and the file that they read; the folder for temporary files starts
+    empty."""
     (tmp_path / "mapped_test_loaders.py").write_text(LOADERS)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "temporary").mkdir()
@@ -166,7 +167,7 @@ def test_a_disk_that_is_too_small_is_named() -> None:
 def test_the_largest_array_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MEMINFO", tmp_path / "meminfo")
     monkeypatch.setattr(module, "CGROUP", tmp_path)
-    assert largest_in_memory() > module.ALWAYS  # of all memory, where what is free is not known
+    assert largest_in_memory() > module.ALWAYS  # a share of all memory, if free memory is unknown
     (tmp_path / "meminfo").write_text("MemTotal:  16000000 kB\nMemFree:  1 kB\nMemAvailable:    8000000 kB\n")
     assert largest_in_memory() == 0.25 * 8_000_000 * 1024
     (tmp_path / "memory.current").write_text("1000000000\n")

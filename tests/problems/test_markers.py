@@ -1,4 +1,4 @@
-"""``missing-values`` with markers for all columns and for single ones."""
+"""Tests of ``missing-values`` with markers for all columns and for single columns."""
 
 import json
 from dataclasses import replace

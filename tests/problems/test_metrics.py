@@ -1,4 +1,4 @@
-"""Ranking metrics against scikit-learn, and the identities they obey."""
+"""Tests of ranking metrics against scikit-learn, and of the metrics' identities."""
 
 import numpy as np
 import pytest
@@ -87,7 +87,7 @@ def test_accuracy_counts_the_threshold_as_positive() -> None:
 
 
 def test_a_bootstrap_is_the_metrics_of_resamples() -> None:
-    """Its interval is that of resamples that are drawn and measured one by one; ties and all."""
+    """Its interval equals the interval of resamples that are drawn and measured one by one, including ties."""
     rng = np.random.default_rng(0)
     labels, scores = rng.random(90) < 0.3, rng.integers(0, 12, 90) / 4
     probabilities, predictions = 1 / (1 + np.exp(-scores)), scores > 1
@@ -109,7 +109,7 @@ def test_a_bootstrap_is_the_metrics_of_resamples() -> None:
 
 
 def test_resamples_of_one_class_have_no_ranking() -> None:
-    """One positive of three rows: most resamples rank, or have none; of one resample with none the bounds are nan."""
+    """Intervals leave out resamples of one class; if the only resample has one class, the bounds are nan."""
     found = scored_metrics([1, 0, 0], [0.0, 1.0, 1.0], [0.5] * 3, [1, 1, 1], resamples=100)
     assert (found["pauc_fpr30"].low, found["pauc_fpr30"].high) == (found["pauc_fpr30"].value,) * 2
     # the AUC's interval needs no resamples

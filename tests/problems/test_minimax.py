@@ -1,4 +1,4 @@
-"""Minimax problems: gradients four times over, AUC's saddle, what the server measures, and the synthetic data."""
+"""Tests of minimax problems: gradients four ways, AUC's saddle, the server's metrics, and the synthetic data."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +45,7 @@ each_rows = pytest.mark.parametrize("rows", ROWS, ids=["all", "three", "one"])
 
 
 class ByAutograd(MinimaxProblem):
-    """Another problem's value, whose gradients are left to torch."""
+    """A copy of a problem's value whose gradients come from torch."""
 
     def __init__(self, problem: MinimaxProblem) -> None:
         self.problem = problem
@@ -57,7 +57,7 @@ class ByAutograd(MinimaxProblem):
 
 
 def make_pl(nu: float = 0.7, mu: float = 1.3) -> tuple[SyntheticPL, minimax.SyntheticPL]:
-    """One client of 7 samples in 4 + 4 dimensions, and its reference."""
+    """Return one client of 7 samples in 4 + 4 dimensions, and its reference."""
     data = np.random.default_rng(2).normal(size=(7, 3, 4))
     return SyntheticPL(torch.from_numpy(data), nu=nu, mu=mu), minimax.SyntheticPL(data[None], nu=nu, mu=mu)
 
@@ -94,7 +94,7 @@ def test_gradients_of_many_batches_are_those_one_by_one() -> None:
     for name, oracle in oracles(problem).items():
         together, one_by_one = oracle.batch_gradients(point, batches), [peek(oracle, point, rows) for rows in batches]
         np.testing.assert_allclose(torch.stack(one_by_one), expected, **EXACT)
-        assert (together is None) == (name == "autograd")  # which has no closed form for many batches
+        assert (together is None) == (name == "autograd")  # the problem has no closed form for many batches
         if together is not None:
             np.testing.assert_allclose(torch.stack(list(together)), expected, **EXACT)
         assert oracle.batch_gradients(point, []) is None
@@ -102,7 +102,7 @@ def test_gradients_of_many_batches_are_those_one_by_one() -> None:
     np.testing.assert_allclose(torch.cat(together, dim=1), expected, **EXACT)
 
 
-# Problems of the user's own.
+# Users' own problems.
 
 
 def user_data() -> tuple[Tensor, Tensor]:
@@ -119,7 +119,7 @@ def test_a_problem_needs_no_more_than_a_value() -> None:
     rows, x = np.array([1, 8, 3]), np.arange(4.0)
     oracle.load([x])
     expected = features[rows].T @ (features[rows] @ x - labels[rows]) / 3
-    with torch.no_grad():  # wherever it is called from
+    with torch.no_grad():  # the caller may disable gradients
         np.testing.assert_allclose(oracle.gradient(oracle.parameters, rows), expected, **EXACT)
     assert oracle.value() == pytest.approx(np.mean((features @ x - labels) ** 2) / 2, rel=1e-12)
 
@@ -140,7 +140,7 @@ def tanh_network() -> nn.Module:
 
 
 def make_auc(network: nn.Module, score: str = "logit") -> AUCOracle:
-    """An oracle at a point that is nowhere zero."""
+    """Return an oracle at a point without zeros."""
     torch.manual_seed(3)
     model = FlatModel(SaddleNetwork(network), dtype=torch.float64)
     oracle = AUCOracle(model, *auc_data(), score=SCORES[score]).weigh(PRIOR)
@@ -149,7 +149,7 @@ def make_auc(network: nn.Module, score: str = "logit") -> AUCOracle:
 
 
 def by_autograd(oracle: AUCOracle, value: Callable[[Tensor, Tensor], Tensor], rows: Array | None) -> Tensor:
-    """The gradient at the oracle's point of ``value`` (scores, labels), the scalars being tensors with a graph."""
+    """Return the gradient at the oracle's point of ``value`` (scores, labels); the scalars are tensors with a graph."""
     chosen = slice(None) if rows is None else torch.from_numpy(rows)
     scores = oracle.scores(oracle.model.scores(oracle.features[chosen]))
     found = torch.autograd.grad(value(scores, oracle.labels[chosen]), list(oracle.model.module.parameters()))
@@ -170,7 +170,7 @@ def test_auc_s_gradient_is_autograd_s(score: str, rows: Array | None) -> None:
 
 
 def test_a_gradient_over_many_samples_leaves_none_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batch norm refuses a batch of one; without it, the parts of the sum do not show."""
+    """Batch norm rejects a batch of one; without it, the split of the sum makes no difference."""
     whole = make_auc(tanh_network())
     expected = whole.gradient(whole.parameters, None).clone()
     for most in range(2, SAMPLES):
@@ -196,7 +196,7 @@ def test_auc_s_gradient_and_value_are_the_reference_s(score: str, rows: Array | 
 
 @each_rows
 def test_another_point_leaves_no_trace(rows: Array | None) -> None:
-    rows = np.array([2, 6]) if rows is not None and len(rows) == 1 else rows  # batch norm needs two
+    rows = np.array([2, 6]) if rows is not None and len(rows) == 1 else rows  # batch norm needs two rows
     oracle = make_auc(build_model(USER + "normed", (3,), 0))
     point, buffers = oracle.arrays()
     oracle.gradient(oracle.parameters, rows)
@@ -210,7 +210,7 @@ def test_another_point_leaves_no_trace(rows: Array | None) -> None:
     assert oracle.batch_gradients(there, [np.arange(2)]) is None
     np.testing.assert_array_equal(peek(oracle, there, rows), kept)
     assert float((oracle.gradient(oracle.parameters, rows) - found).abs().max()) > 1e-3
-    np.testing.assert_array_equal(found, kept)  # a tensor of its own
+    np.testing.assert_array_equal(found, kept)  # the result has its own memory
     oracle.load([there.numpy(), buffers])
     np.testing.assert_array_equal(oracle.gradient(oracle.parameters, rows), found)
 
@@ -234,7 +234,7 @@ def test_the_best_saddle_is_one() -> None:
     np.testing.assert_allclose(slope, 0, atol=1e-14)
 
 
-# What the server measures.
+# The server's metrics.
 
 
 def run_config(**keys: Any) -> RunConfig:
@@ -264,7 +264,7 @@ def test_the_synthetic_problem_is_measured_on_all_sites_together() -> None:
     np.testing.assert_array_equal(evaluator.start(), [np.zeros(200)])
     reference = minimax.SyntheticPL(data.train.features.reshape(3, 100, 3, 100).astype(np.float64))
     z = np.random.default_rng(0).normal(size=200)
-    # Phi(x) = max_y f(x, y), whose gradient is that of f in x where y is the maximiser
+    # Phi(x) = max_y f(x, y), whose gradient is the gradient of f in x at the maximiser y
     best = np.concatenate([z[:100], reference.maximiser(z[:100])])
     slope = np.mean([reference.gradient(i, best) for i in range(3)], axis=0)
     np.testing.assert_allclose(slope[100:], 0, atol=1e-12)

@@ -1,4 +1,4 @@
-"""The model zoo: sizes, seeds, refusals, and the flat view held against plain autograd."""
+"""Tests of the model zoo: sizes, seeds, rejections, and the flat view against plain autograd."""
 
 import copy
 import math
@@ -75,7 +75,7 @@ number = 3
 
 @pytest.fixture
 def factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of an importable module of factories."""
+    """Return the name of an importable module of factories."""
     (tmp_path / "zoo_test_factories.py").write_text(FACTORIES)
     (tmp_path / "zoo_test_broken.py").write_text("raise OSError('disk on fire')\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -113,7 +113,7 @@ def same(left: list[np.ndarray], right: list[np.ndarray]) -> bool:
         # conv1 + conv2 + conv3 + fc 1024-64-1: the tutorial's 122,570 less nine of ten outputs
         ("tutorial-cnn", (3, 32, 32), 122_570 - 9 * 65),
         ("resnet20", (3, 32, 32), 269_722 - 9 * 65),  # the ten-class network of He et al., less nine outputs
-        ("resnet18", (3, 32, 32), 11_173_962 - 9 * 513),  # likewise
+        ("resnet18", (3, 32, 32), 11_173_962 - 9 * 513),  # also less nine outputs
     ],
 )
 def test_parameter_counts(name: str, shape: tuple[int, ...], parameters: int) -> None:
@@ -232,7 +232,7 @@ def test_a_block_with_a_silent_branch_is_its_shortcut(stride: int) -> None:
 @pytest.mark.parametrize(("name", "shape"), FLAT_MODELS)
 def test_round_trips(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     source, target, other = (FlatModel(build_model(name, shape, seed=seed), dtype=dtype) for seed in range(3))
-    source.scores(data(shape, 4))  # moves the running statistics
+    source.scores(data(shape, 4))  # changes the running statistics
     arrays = source.arrays()
     named = source.name_arrays(arrays)
     assert [array.shape for array in arrays] == [(source.dim,), (source.num_buffers,)][: 1 + (source.num_buffers > 0)]
@@ -240,7 +240,7 @@ def test_round_trips(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> N
     target.load(arrays)
     assert torch.equal(target.predict(data(shape, 3)), expected)
     plain = build_model(name, shape, seed=2).to(dtype)
-    plain.load_state_dict({key: torch.tensor(value) for key, value in named.items()})  # strict: every name is there
+    plain.load_state_dict({key: torch.tensor(value) for key, value in named.items()})  # strict: every name is present
     assert torch.equal(plain.eval()(data(shape, 3, dtype)), expected)
 
     untouched = other.arrays()
@@ -285,7 +285,7 @@ def test_the_same_bytes_are_looked_at_once_and_others_always() -> None:
         with pytest.raises(ValueError, match="got 1 of 3"):
             model.load([whole[1:4]])
         with pytest.raises(ValueError, match="got 1 of 3"):
-            model.load([whole[::2]])  # begins where the first does
+            model.load([whole[::2]])  # starts at the address of the first
     own = np.zeros(3, np.float32)
     model.load([own])
     own[1] = np.inf
@@ -332,7 +332,7 @@ def test_a_forward_pass_takes_any_weights_and_is_pulled_back_anywhere(
         expected_gradient = other.vjp(expected, slopes)
         scores, pull = model.forward(w, features)
         assert (scores.shape, scores.requires_grad) == ((6,), False)
-        model.gradient.fill_(torch.nan)  # as a step that diverged leaves it, in a process that goes on
+        model.gradient.fill_(torch.nan)  # as a diverged step leaves it, in a process that goes on
         torch.testing.assert_close(scores, expected.detach(), rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(pull(slopes), expected_gradient, rtol=1e-10, atol=1e-12)
         sums = vector - 0.3 * expected_gradient
@@ -341,7 +341,7 @@ def test_a_forward_pass_takes_any_weights_and_is_pulled_back_anywhere(
         stepped = w - 0.3 * expected_gradient
         model.forward(w, features)[1](slopes, into=w, alpha=-0.3)  # the weights themselves
         torch.testing.assert_close(w, stepped, rtol=1e-10, atol=1e-12)
-    assert torch.equal(model.parameters, own)  # the model's own weights are what they were, and what it predicts with
+    assert torch.equal(model.parameters, own)  # the model's own weights and predictions are unchanged
     fresh = built()
     fresh.buffers.copy_(model.buffers)
     torch.testing.assert_close(model.predict(features), fresh.predict(features))
@@ -362,7 +362,7 @@ def test_frozen_parameters_have_no_gradient_and_no_ridge_term(frozen: str) -> No
 
 
 class Squashed(Linear):
-    """A linear layer whose scores are not linear."""
+    """A linear layer with scores that are not linear."""
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         return torch.tanh(super().forward(features))
@@ -410,7 +410,7 @@ def test_a_used_skeleton_keeps_no_trace(name: str, shape: tuple[int, ...]) -> No
 
 
 class Tied(nn.Module):
-    """Two layers that share one weight, a frozen layer, a constant and a table that do not travel."""
+    """A network with two layers that share one weight, a frozen layer, and a constant and a table that are not sent."""
 
     def __init__(self) -> None:
         super().__init__()

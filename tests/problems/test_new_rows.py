@@ -1,4 +1,4 @@
-"""Rows to be scored: files that need no labels, and what would make their features wrong."""
+"""Tests of rows to be scored: files that need no labels, and errors that would make their features wrong."""
 
 import re
 from pathlib import Path
@@ -17,9 +17,9 @@ SVMLIGHT = DataSpec("svmlight")
 @pytest.mark.parametrize(
     ("text", "keys", "first"),
     [
-        ("1 0:5 2:1\n0 1:1\n", {}, [5, 0, 1]),  # an index 0 says that they start at 0
-        ("1 1:5 3:1\n0 2:1\n", {}, [5, 0, 1]),  # one that is the width, that they start at 1
-        ("1 1:5\n0 2:1\n", {"feature_columns": "3"}, [5, 0, 0]),  # as training was told
+        ("1 0:5 2:1\n0 1:1\n", {}, [5, 0, 1]),  # an index 0 shows that indices start at 0
+        ("1 1:5 3:1\n0 2:1\n", {}, [5, 0, 1]),  # an index equal to the width shows that they start at 1
+        ("1 1:5\n0 2:1\n", {"feature_columns": "3"}, [5, 0, 0]),  # as in training
         ("1 1:5\n0 2:1\n", {"partition": "own"}, [5, 0, 0]),
     ],
 )

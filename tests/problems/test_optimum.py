@@ -1,4 +1,4 @@
-"""The minimum of f + g against closed forms, Newton's method and scikit-learn."""
+"""Tests of the minimum of f + g against closed forms, Newton's method and scikit-learn."""
 
 from collections.abc import Callable
 
@@ -28,7 +28,7 @@ Smooth = Callable[[Tensor], tuple[float, Tensor]]
 
 
 def samples(count: int = 300, dim: int = 60, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """(n, d) features and (n,) labels of 0 and 1."""
+    """Return (n, d) features and (n,) labels of 0 and 1."""
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(count, dim)) * np.linspace(0.3, 1.5, dim)
     labels = (features[:, : dim // 4].sum(axis=1) + rng.normal(size=count) > 0).astype(np.float64)
@@ -36,7 +36,7 @@ def samples(count: int = 300, dim: int = 60, seed: int = 0) -> tuple[Tensor, Ten
 
 
 def logistic(features: Tensor, labels: Tensor, ridge: float) -> Smooth:
-    """The mean logistic loss plus ridge / 2 ||x||^2."""
+    """Return the mean logistic loss plus ridge / 2 ||x||^2."""
 
     def smooth(x: Tensor) -> tuple[float, Tensor]:
         scores = features @ x
@@ -47,7 +47,7 @@ def logistic(features: Tensor, labels: Tensor, ridge: float) -> Smooth:
 
 
 def squares(features: Tensor, targets: Tensor) -> Smooth:
-    """1 / (2 n) ||A x - b||^2, as scikit-learn has it."""
+    """Return 1 / (2 n) ||A x - b||^2, as in scikit-learn."""
 
     def smooth(x: Tensor) -> tuple[float, Tensor]:
         rest = features @ x - targets
@@ -57,7 +57,7 @@ def squares(features: Tensor, targets: Tensor) -> Smooth:
 
 
 def newton(features: Tensor, labels: Tensor, ridge: float) -> Tensor:
-    """The minimum of `logistic`."""
+    """Return the minimum of `logistic`."""
     x = torch.zeros(features.shape[1], dtype=torch.float64)
     smooth, identity = logistic(features, labels, ridge), torch.eye(len(x), dtype=torch.float64)
     for _ in range(30):
@@ -77,7 +77,7 @@ def test_logistic_regression_to_the_last_digits(convexity: float) -> None:
     assert found.converged
     assert torch.equal(start, torch.full_like(start, 0.1))
     assert found.residual <= (1e-14 if convexity == 0 else 60**0.5 * 8 * 2.3e-16)
-    # the point is as good as the residual only if the method knows the convexity: the condition number is about 100
+    # the residual bounds the error only if the method knows the convexity: the condition number is about 100
     accuracy = 3e-12 if convexity == 0 else 3e-14
     assert float((found.point - expected).norm()) <= accuracy * float(expected.norm())
     assert found.value == pytest.approx(smooth(expected)[0], rel=1e-14)
@@ -114,7 +114,7 @@ def test_every_penalty_is_solved(name: str, seed: int) -> None:
     assert found.converged
     assert penalty.distance(found.point, smooth(found.point)[1]) < 1e-12
     assert found.value == smooth(found.point)[0] + penalty.value(found.point)
-    for _ in range(5):  # nothing in the domain is better, by as much as the strong convexity says
+    for _ in range(5):  # no point of the domain is better, by the margin of strong convexity
         other = penalty.prox(found.point + 0.3 * torch.from_numpy(rng.normal(size=DIM)), 1e-3)
         better = smooth(other)[0] + penalty.value(other) - found.value
         assert better >= 0.99 * eigenvalues[0] / 2 * float((other - found.point).norm()) ** 2

@@ -1,4 +1,4 @@
-"""A site's own file: its columns, the rows it holds out, and the statistics that sites scale by together."""
+"""Tests of a site's own file: its columns, its held-out rows, and the common statistics for scaling."""
 
 import contextlib
 from pathlib import Path
@@ -160,7 +160,7 @@ def test_labels_a_site_may_lack(tmp_path: Path) -> None:
         read_own(path, spec(positive_label="first-half", feature_columns="age"), 0)
 
 
-# The other kinds of files.
+# Other file formats.
 
 
 def test_other_kinds_of_files(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_what_does_not_go_with_own_files(changes: dict[str, Any], told: str) -> 
         load(spec(), 3)
 
 
-# Rows held out.
+# Held-out rows.
 
 
 @given(st.lists(st.integers(0, 1), min_size=1, max_size=60), st.floats(0.01, 0.99), st.integers(0, 5))
@@ -287,7 +287,7 @@ def test_a_server_with_a_test_file_leaves_the_sites_all_rows(tmp_path: Path) -> 
 
 
 def columns(*names: str, **changes: Any) -> Preprocessing:
-    """Numbers, but for codes in the first column."""
+    """Return a table of numbers, with codes in the first column."""
     first, *others = names
     features = (Feature(first, "category", "1"), *(Feature(name, "number") for name in others))
     return Preprocessing(features, **changes)
@@ -338,7 +338,7 @@ def test_rows_are_scaled_by_all_sites_means_or_not_at_all(tmp_path: Path) -> Non
         rows.samples(rows.train_rows, None)
     with refuses(DataError, "got numbers for 1 columns, allowed: all sites' numbers for 2 columns"):
         rows.samples(rows.train_rows, Agreed(np.zeros(1), np.ones(1)))
-    # a scaling of a server's own must not find out by an overflow what a row holds
+    # a server's own scaling must not reveal a row's values through an overflow
     extreme = rows.samples(rows.train_rows, Agreed(np.zeros(2), np.full(2, 1e-308))).features
     assert np.abs(extreme).max() == 1e6
     lacking = read_own(path, spec(feature_columns="age,weight", missing="mean"), 0)
@@ -357,7 +357,7 @@ def test_rows_are_scaled_by_all_sites_means_or_not_at_all(tmp_path: Path) -> Non
     assert set(pooled_frame.train.features[:, 0].tolist()) <= set(frame["age"].astype(float))
 
 
-# What sites must agree on.
+# The sites' agreement.
 
 VALUES = np.random.default_rng(0).normal(size=(12, 3))
 DATED = Preprocessing((*columns("x", "y").inputs, Feature("z", "date")))
@@ -428,7 +428,7 @@ def test_a_first_site_without_a_file_is_named_too() -> None:
 
 
 def told_labels(*sites: tuple[str, str]) -> list[SiteReport]:
-    """The reports of sites that hold some negative and some positive labels."""
+    """Return the reports of sites with the given numbers of negative and positive labels."""
     told = [[encode_names(tuple(values.split())) for values in site] for site in sites]
     return [
         report(place, VALUES, negative_labels=negative, positive_labels=positive)

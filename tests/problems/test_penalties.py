@@ -1,4 +1,4 @@
-"""Penalties: proximal maps against their definition, distances against proximal maps with a vanishing step."""
+"""Tests of penalties: proximal maps against their definition, distances against proximal maps of a vanishing step."""
 
 import math
 from collections.abc import Callable
@@ -76,7 +76,7 @@ positive_steps = st.floats(1e-3, 5)
 
 
 def vector(seed: int, scale: float = 1.0, dtype: torch.dtype = torch.float64, dim: int = DIM) -> Tensor:
-    """A random vector with zeros and ties."""
+    """Return a random vector with zeros and ties."""
     rng = np.random.default_rng(seed)
     values = scale * rng.normal(size=dim)
     values[rng.random(dim) < 0.2] = 0
@@ -85,7 +85,7 @@ def vector(seed: int, scale: float = 1.0, dtype: torch.dtype = torch.float64, di
 
 
 def objective(penalty: Penalty, step: float, x: Tensor, u: Tensor) -> float:
-    """step g(u) + 1/2 ||u - x||^2, of which P is the minimiser."""
+    """Return step g(u) + 1/2 ||u - x||^2, which P minimises."""
     value = penalty.value(u)
     return (value if value == math.inf else step * value) + float((u - x) @ (u - x)) / 2
 
@@ -102,7 +102,7 @@ def test_prox_minimises_its_definition(name: str, seed: int, scale: float, step:
     least = objective(penalty, step, x, u)
     rounding = 1e-12 * (1 + float(x @ x))
     for other in (seed + 1, seed + 2, seed + 3):
-        v = penalty.prox(vector(other, scale), 0.01)  # in the domain, with the kinks of g
+        v = penalty.prox(vector(other, scale), 0.01)  # in the domain, at the kinks of g
         v = u + (0.01 if other % 2 else 1) * (v - u)
         # the objective is 1-strongly convex
         assert objective(penalty, step, x, v) + rounding >= least + float((v - u) @ (v - u)) / 2
@@ -119,7 +119,7 @@ def test_prox_is_where_the_distance_vanishes(
     u = penalty.prox(x, step)
     assert u.dtype is dtype
     eps = torch.finfo(dtype).eps
-    if isinstance(penalty, NuclearNorm):  # the singular vectors of a small singular value are known that much less
+    if isinstance(penalty, NuclearNorm):  # vectors of small singular values are less precise
         singular = (torch.linalg.svdvals(x.view(penalty.shape)) - step * penalty.weight).clamp(min=0)
         assume(bool(((singular == 0) | (singular > 1e-2 * singular.max())).all()))
         eps *= 100
@@ -259,7 +259,7 @@ def test_penalties_by_name() -> None:
     }
     for name, penalty in expected.items():
         assert made(name, layout, **OPTIONS) == penalty
-    assert made("none", [("bias", (3,))]) == NoPenalty()  # which needs no matrix
+    assert made("none", [("bias", (3,))]) == NoPenalty()  # needs no matrix
     matrices = {"group-lasso": GroupLasso(0.3, [0] * 4 + [1] * 4 + [2] * 4), "nuclear-norm": NuclearNorm(0.3, (3, 4))}
     for name, penalty in matrices.items():
         assert torch.equal(made(name, layout, **OPTIONS).prox(vector(3), 0.7), penalty.prox(vector(3), 0.7))
@@ -303,7 +303,7 @@ def test_the_nuclear_norm_acts_on_each_matrix() -> None:
     assert torch.equal(penalty.prox(x, 1.0)[28:36], NuclearNorm(0.3, (4, 2)).prox(x[28:36], 1.0))
 
 
-# What is refused.
+# Rejections.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Image files of every depth, orientation and transparency, and folders with files that are no images."""
+"""Tests of image files of every depth, orientation and transparency, and of folders with other files."""
 
 import logging
 import re
@@ -113,7 +113,7 @@ def test_arrays_of_deep_pixels_are_scaled_as_the_files_were() -> None:
             form.scale(wrong)
 
 
-# The corner of a wide image that is white as it is stored -> the corner of the upright image, by the orientation tag.
+# The white corner of a wide image as stored -> the corner of the upright image, by the orientation tag.
 UPRIGHT = {1: (0, 0), 2: (0, -1), 3: (-1, -1), 4: (-1, 0), 5: (0, 0), 6: (0, -1), 7: (-1, -1), 8: (-1, 0)}
 
 

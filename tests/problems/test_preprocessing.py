@@ -1,4 +1,4 @@
-"""From raw rows to features, in training and afterwards: cells of every kind, and the JSON that holds it all."""
+"""Tests of the way from raw rows to features, in training and for new rows: cells of every kind, and its JSON."""
 
 import datetime
 import json
@@ -20,7 +20,7 @@ numbers = st.floats(-1e6, 1e6).map(lambda x: round(x, 3))
 
 @st.composite
 def preprocessings(draw: st.DrawFn) -> Preprocessing:
-    """Numbers a, dates b, truths c and text d, of which some have features for missing cells."""
+    """Return numbers a, dates b, truths c and text d, of which some have features for missing cells."""
     features = []
     for name, kind in (("a", "number"), ("b", "date"), ("c", "boolean")):
         transform = draw(st.sampled_from(["none", "log", "quantile"]))
@@ -77,7 +77,7 @@ def test_the_formula_of_a_feature() -> None:
 
     log = [-np.log(4), 0, np.log(2.5), np.log(3), np.log(10), np.log(2)]
     assert values(transform="log", fill=1.0, mean=1.0, deviation=2.0) == pytest.approx([(x - 1) / 2 for x in log])
-    # of the levels 1/5 to 4/5: clipped, of two knots the middle, halfway between two others
+    # levels from 1/5 to 4/5: clipped, the middle of two knots, halfway between two others
     levels = [0.2, 0.3, 0.55, 0.6, 0.8, 0.4 + 0.2 * 0.25]
     assert values(transform="quantile", quantiles=(0.0, 0.0, 2.0, 6.0), fill=0.5) == pytest.approx(levels)
     assert values(mean=1e308, deviation=1e-308) == [-1e6] * 6
@@ -185,11 +185,11 @@ def test_json_that_is_none(change: dict[str, Any], told: str) -> None:
         Preprocessing.from_json([value])
 
 
-# A table as it is, from the file to the features.
+# A raw table, from the file to the features.
 
 
 def rough(rows: int = 60) -> pd.DataFrame:
-    """Gaps of every kind, an index, an id, and text of many values."""
+    """Return a table with gaps of every kind, an index, an id, and text with many values."""
     rng = np.random.default_rng(0)
     place = np.arange(rows)
     return pd.DataFrame(

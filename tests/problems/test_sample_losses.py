@@ -1,4 +1,4 @@
-"""Losses of single samples, and the smooth part of a composite objective, against NumPy and finite differences."""
+"""Tests of losses of single samples, and of the smooth part of a composite objective, against NumPy and differences."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ each_loss = pytest.mark.parametrize("name", SAMPLE_LOSSES)
 
 
 def losses(name: str, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Of labels 0 and 1, which the squared error takes for -1 and +1."""
+    """Return the losses of labels 0 and 1; the squared error reads them as -1 and +1."""
     if name == "cross-entropy":
         return np.logaddexp(0, scores) - labels * scores
     return (scores - np.where(labels == 1, 1.0, -1.0)) ** 2 / 2

@@ -1,4 +1,5 @@
-"""The plain mean of the sites' f_i is the AUC objective of all their samples: reference and product, in float64."""
+"""Tests that the mean of the sites' f_i is the AUC objective of all their samples: reference and product, in
+float64."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ each_score = pytest.mark.parametrize("score", list(SCORES))
 
 
 def references(net: str, score: str) -> tuple[CompositionalAUC, ...]:
-    """Of the sites, and of their union as one."""
+    """Return the references of the sites, and of their union as one site."""
     union = [np.concatenate(FEATURES)], [np.concatenate(LABELS).astype(int)]
     sites = FEATURES, [y.astype(int) for y in LABELS]
     return tuple(CompositionalAUC(*rows, PRIOR, RHO, score, net=net, hidden=2) for rows in (sites, union))
@@ -43,7 +44,7 @@ def network(net: str) -> nn.Module:
 
 
 def oracles(net: str, score: str, z: Array) -> list[CompositionalOracle]:
-    """Of the sites at z, told what the server would tell them."""
+    """Return the sites' oracles at z, with the values that the server would send."""
     found = []
     for X, y in zip(FEATURES, LABELS, strict=True):
         first, second = (FlatModel(SaddleNetwork(network(net)), dtype=torch.float64) for _ in range(2))
@@ -54,7 +55,7 @@ def oracles(net: str, score: str, z: Array) -> list[CompositionalOracle]:
 
 
 def gradient(f: Oracle) -> Tensor:
-    """At its client's point, over all samples."""
+    """Return the gradient at its client's point, over all samples."""
     return f.gradient(f.parameters, None)
 
 
@@ -108,7 +109,7 @@ def test_a_weight_of_one_is_none_to_the_bit() -> None:
 
 
 def test_a_problem_of_one_s_own_is_weighed_whole() -> None:
-    """Its value, its gradients, and those at a point for many batches."""
+    """Its value, its gradients, and its gradients at a point for many batches have the weight."""
 
     def oracle(X: Array, y: Array) -> FunctionOracle:
         problem = Robust(torch.tensor(X), torch.tensor(y).double())

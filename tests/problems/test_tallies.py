@@ -1,4 +1,4 @@
-"""Counts of rows by score: thresholds that reach what is asked, and what they call right and wrong."""
+"""Tests of counts of rows by score: thresholds that reach a target, and the errors at these thresholds."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from problems.tallies import NOWHERE, Tally
 
 @st.composite
 def drawn(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Labels with both classes, scores with ties, and sites."""
+    """Return labels with both classes, scores with ties, and sites."""
     count = draw(st.integers(2, 40))
     labels = draw(st.lists(st.integers(0, 1), min_size=count, max_size=count).filter(lambda one: 0 < sum(one) < count))
     scores = draw(st.lists(st.integers(-5, 5), min_size=count, max_size=count))
@@ -22,7 +22,7 @@ def drawn(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def tally_of_bins(labels: np.ndarray, scores: np.ndarray, kept: list[int] | None = None) -> Tally:
-    """As a server has it after two exchanges."""
+    """Return the tally that a server has after two exchanges."""
     code, edges = codes(scores), first_edges(BINS, kept or [])
     for _ in range(2):
         place = places(code, edges)
@@ -63,7 +63,7 @@ def test_a_threshold_reaches_what_is_asked_and_the_most_of_the_other(
     }
     sensitivity, specificity = tally.rates(threshold)
     assert (sensitivity, specificity) == pytest.approx((called[labels == 1].mean(), 1 - called[labels == 0].mean()))
-    # of all thresholds that there are, the best that reaches it
+    # the best of all thresholds that reach the target
     every = [*np.unique(scores), np.inf]
     pairs = [((scores >= one)[labels == 1].mean(), (scores < one)[labels == 0].mean()) for one in every]
     if wanted == "sensitivity":
@@ -87,7 +87,7 @@ def test_bins_that_keep_a_threshold_count_exactly_at_it(
 
 
 def test_a_share_is_the_decimal_number_that_it_is_written_as() -> None:
-    """0.55 of 20 is a bit more than 11 in floating point, and 12 positives would be asked for."""
+    """0.55 of 20 is slightly above 11 in floating point, which would require 12 positives."""
     tally = Tally.of_rows(np.repeat([1, 0], 20), np.arange(40)[::-1])
     assert tally.rates(tally.threshold("sensitivity", 0.55)) == (0.55, 1.0)
 
@@ -96,7 +96,7 @@ def test_a_class_that_is_missing() -> None:
     tally = Tally.of_rows([0, 0], [0.5, 1.5])
     assert tally.rates(1.0)[1] == 0.5
     assert np.isnan(tally.rates(1.0)[0])
-    # above all scores in single precision too, in which a model may give them
+    # above all scores also in single precision, which a model may use
     assert tally.threshold("specificity", 1.0) == np.nextafter(np.float32(1.5), np.float32(2)) > np.float32(1.5)
     with pytest.raises(ValueError, match="sensitivity needs rows of both classes, got 0 positives, 2 negatives"):
         tally.threshold("sensitivity", 0.5)

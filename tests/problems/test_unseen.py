@@ -1,4 +1,4 @@
-"""Cells of new rows that a model cannot use are counted, and a column of nothing else is refused."""
+"""Tests that unusable cells of new rows are counted, and that a column with only such cells is rejected."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Blocks of columns against the updates of the reference, on dense arrays: every algorithm, problem and kind."""
+"""Tests of blocks of columns against the reference's updates, on dense arrays: every algorithm, problem and kind."""
 
 import math
 from collections.abc import Callable
@@ -22,7 +22,7 @@ KINDS = ["dense", "sparse"]
 
 
 def features(rows: int, columns: int, seed: int, density: float = 0.2) -> Array:
-    """(n, d) mostly zeros, with an empty row and an empty column now and then."""
+    """Return (n, d) mostly zeros, sometimes with an empty row and an empty column."""
     rng = np.random.default_rng(seed)
     return rng.standard_normal((rows, columns)) * (rng.random((rows, columns)) < density)
 
@@ -36,7 +36,7 @@ def close(got: Array, expected: Array, tolerance: float = 1e-12) -> None:
 
 
 def compared(x: Array, kind: str, algorithm: str, problem: str, weight: float, step: float) -> tuple[Block, vfb2.Party]:
-    """A block and the reference's, at the same random weights and slopes."""
+    """Compare a block to the reference's block, at the same random weights and slopes."""
     rng = np.random.default_rng(0)
     block = block_of(x, kind, algorithm, make_objective(problem, weight), step)
     book = vfb2.Party(x, vfb2.Problem(problem, weight), algorithm, step)
@@ -111,7 +111,7 @@ def test_any_course_of_updates_is_the_reference_s(
     [("logistic", 1e-4, 0.1), ("logistic", 6.0, 0.1), ("nonconvex-logistic", 1e-4, 0.1), ("robust", 0.0, 0.3)],
 )
 def test_columns_that_wait_long(kind: str, algorithm: str, problem: str, weight: float, step: float) -> None:
-    """Hundreds of updates go by before some columns are seen again; and rates above 1/2 have their own formula."""
+    """Hundreds of updates pass before some columns occur again; rates above 1/2 have a separate formula."""
     rng = np.random.default_rng(5)
     x = features(40, 100, 5, density=0.03)
     block, book = compared(x, kind, algorithm, problem, weight, step)

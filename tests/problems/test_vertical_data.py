@@ -1,4 +1,5 @@
-"""Data sets with their columns spread over parties: the rows of `problems.data.load`, nothing lost, sparse kept so."""
+"""Tests of data sets with their columns spread over parties: all rows of `problems.data.load`, sparse data kept
+sparse."""
 
 import dataclasses
 from pathlib import Path
@@ -25,13 +26,13 @@ def dense(features: Features) -> Array:
 
 
 def table(features: Features, labels: Array) -> Array:
-    """(n, d + 1) features and labels, sorted, for a comparison whatever the order of the rows."""
+    """Return (n, d + 1) features and labels, sorted, for comparisons in any order of the rows."""
     rows = np.column_stack([dense(features), labels])
     return rows[np.lexsort(rows.T)]
 
 
 def everything(data: VerticalData) -> Array:
-    """The training and test rows together, sorted."""
+    """Return the training and test rows together, sorted."""
     features = np.concatenate([dense(data.train_features), dense(data.test_features)])
     return table(features, np.concatenate([data.train_labels, data.test_labels]))
 

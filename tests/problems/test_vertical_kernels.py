@@ -1,4 +1,4 @@
-"""The loops of sparse blocks: updates put off, and the columns that a batch does not touch."""
+"""Tests of the loops of sparse blocks: postponed updates, and columns that a batch does not touch."""
 
 import itertools
 
@@ -37,7 +37,7 @@ def test_put_off_drifts_of_the_nonconvex_problem(rate: float, reach: float, coun
     settle(got, settled, mean, count, step, weight, False)
     assert (settled == count).all()
     error = np.abs(got - exact).astype(float)
-    # 2e-14 of following the flow, 1e-16 a step of walking
+    # 2e-14 for following the flow, 1e-16 a step for walking
     assert (error <= (4e-14 + 2e-16 * count) * largest + 1e-300).all(), (error / largest.clip(1e-300)).max()
 
 
@@ -58,7 +58,7 @@ def test_sparse_and_dense_agree_on_many_columns() -> None:
 
 
 def test_an_update_touches_only_the_columns_of_its_rows() -> None:
-    """The cost of an update is its rows' entries: nothing of size d is written but by settling."""
+    """The cost of an update is the number of its rows' entries: only settling writes anything of size d."""
     x = sparse.csr_array(([1.0, 2.0], [3, 5], [0, 2, 2]), shape=(2, 1000))
     block = make_block(x, "svrg", make_objective("logistic", 0.1), 0.1)
     assert isinstance(block, SparseBlock)

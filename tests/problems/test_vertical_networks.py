@@ -1,4 +1,4 @@
-"""Blocks of networks against the reference, row by row; what they refuse; and the head."""
+"""Tests of blocks of networks against the reference, row by row; of rejected networks; and of the head."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The problems of VFB2: plain formulas, differences of values, and the correction for flipped labels."""
+"""Tests of VFB2's problems: plain formulas, differences of values, and the correction for flipped labels."""
 
 import math
 import pickle
@@ -17,19 +17,19 @@ Array = NDArray[np.float64]
 
 
 def pairs(name: str, seed: int = 0) -> tuple[Array, Array]:
-    """(k,) predictions and labels of the problem's kind."""
+    """Return (k,) predictions and labels of the problem's kind."""
     rng = np.random.default_rng(seed)
     z = 3.0 * rng.standard_normal(40)
     return z, np.sign(rng.standard_normal(40)) if "logistic" in name else rng.standard_normal(40)
 
 
 def difference(function: Callable[[Array], Array], at: Array) -> Array:
-    """The derivative by central differences, good to about 1e-9."""
+    """Return the derivative by central differences, accurate to about 1e-9."""
     h = 1e-5
     return (function(at + h) - function(at - h)) / (2 * h)
 
 
-# the loss of the prediction 0.5 of the label -1, and the penalty of the weights 2 and 0
+# the loss of the prediction 0.5 for the label -1, and the penalty of the weights 2 and 0
 BY_HAND = {
     "logistic": (math.log(1 + math.exp(0.5)), 2.0),
     "nonconvex-logistic": (math.log(1 + math.exp(0.5)), 0.4),

@@ -1,4 +1,4 @@
-"""Every party derives the same batches: each row once an epoch, in the slices of the active parties."""
+"""Tests that every party derives the same batches: each row once an epoch, in the slices of the active parties."""
 
 import numpy as np
 from hypothesis import given

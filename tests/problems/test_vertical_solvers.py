@@ -1,4 +1,5 @@
-"""Training in one place against the reference, minima against scikit-learn and SciPy, steps against simulation."""
+"""Tests of training in one place against the reference, minima against scikit-learn and SciPy, steps against
+simulation."""
 
 import math
 
@@ -20,7 +21,7 @@ Array = NDArray[np.float64]
 
 
 def data(problem: str, rows: int = 60, columns: int = 7, seed: int = 0) -> tuple[Array, Array]:
-    """(n, d) features and (n,) labels of the problem's kind."""
+    """Return (n, d) features and (n,) labels of the problem's kind."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((rows, columns)) * np.linspace(0.4, 1.4, columns)
     y = x @ rng.standard_normal(columns) + rng.standard_normal(rows)
@@ -42,7 +43,7 @@ def test_training_is_the_reference_s(problem: str, algorithm: str, active: int, 
 
 
 def test_taking_turns_is_one_long_list_of_batches() -> None:
-    """Without rounds, two slices are walked in turn, each update at the point that the one before it left."""
+    """Without rounds, two slices are walked in turn, each update at the point that the update before it left."""
     x, y = data("ridge", rows=11)
     objective = make_objective("ridge", 0.1)
     w = np.zeros(7)

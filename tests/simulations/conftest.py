@@ -7,7 +7,7 @@ from tests.simulations.fabricated import Runs, not_drawn
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
-    """No run of an experiment is made, and nothing is drawn, which takes half a second."""
+    """Replace an experiment's runs and figures: no run is made, and drawing, which takes half a second, is left out."""
     stand_in = Runs()
     monkeypatch.setattr("simulations.experiments.reproduce.run_all", stand_in)
     monkeypatch.setattr("simulations.experiments.reproduce.draw", not_drawn)

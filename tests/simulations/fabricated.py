@@ -1,4 +1,4 @@
-"""A small experiment's file, runs that were never made, and what stands in for the processes that make them."""
+"""A small experiment's file, fabricated runs, and a stand-in for the worker processes."""
 
 import csv
 import json
@@ -20,7 +20,7 @@ from simulations.results.records import COMPOSITE_METRICS, METRICS, RunRecord, r
 from tests.programs import Line
 
 OTHERS = ("grad_phi_sq", "rmse", "suboptimality", *COMPOSITE_METRICS)
-RANKING = [name for name in METRICS if name not in OTHERS]  # of a binary classifier
+RANKING = [name for name in METRICS if name not in OTHERS]  # metrics of a binary classifier
 SMALL = """
 title = "Two methods on digits"
 paper = "A paper"
@@ -70,12 +70,12 @@ at = { K = 1 }
 mean = 0.5
 source = "Table 9, K = 1"
 """
-# a run's AUCs, a round after the other, by its coordinates and config; None: it has not finished; a text: why it failed
+# AUCs of a run by round, from its coordinates and config; None: unfinished; a text: the reason of its failure
 Aucs = Callable[[Mapping[str, Any]], Sequence[float] | str | None]
 
 
 def write(folder: Path, *changes: tuple[str, str], name: str = "small") -> Path:
-    """`SMALL` with some texts replaced."""
+    """Write `SMALL` with some texts replaced."""
     text = SMALL
     for before, after in changes:
         assert text.count(before) == 1, before
@@ -85,7 +85,7 @@ def write(folder: Path, *changes: tuple[str, str], name: str = "small") -> Path:
 
 
 def adding(text: str) -> tuple[str, str]:
-    """A change of `SMALL` that adds tables."""
+    """Return a change of `SMALL` that adds tables."""
     return '[[paper-values]]\nmethod = "FedX"', f'{text}\n[[paper-values]]\nmethod = "FedX"'
 
 
@@ -103,7 +103,7 @@ def fake(
     failure: str = "",
     missing: bool = False,
 ) -> Path:
-    """A run directory with these AUCs in rounds 0, 1, ..., and half of them as its other metrics.
+    """Write a run directory with these AUCs in rounds 0, 1, ..., and half of them as its other metrics.
 
     Without ``clients`` it has no result; with ``missing`` partition 1 was dropped in the last round.
     """
@@ -124,7 +124,7 @@ def fake(
 
 
 def recorded(expansion: Expansion, folder: Path, aucs: Aucs) -> dict[str, RunRecord]:
-    """Records of fake runs by name."""
+    """Return records of fabricated runs by name."""
     found = {}
     for run in expansion.runs:
         curve = aucs({**run.line.at, **run.config})
@@ -136,14 +136,14 @@ def recorded(expansion: Expansion, folder: Path, aucs: Aucs) -> dict[str, RunRec
 
 
 def refusal(command: Line, *arguments: object) -> str:
-    """What a command says of wrong input: one line on stderr, and exit code 1."""
+    """Return a command's error for wrong input: one line on stderr, and exit code 1."""
     code, out, err = command(*arguments)
     assert (code, out, err[:7], err.count("\n")) == (1, "", "error: ", 1)
     return err
 
 
 class Runs:
-    """Stands in for the processes: writes run directories, and remembers which."""
+    """A stand-in for the worker processes that writes run directories and records their names."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -168,7 +168,7 @@ class Runs:
 
 
 def replace_tuning(monkeypatch: pytest.MonkeyPatch, run_trials: Callable[..., None]) -> None:
-    """Let a sweep's trials be run by a function instead of Ray."""
+    """Replace Ray with a function that runs a sweep's trials."""
     module = ModuleType("simulations.sweeps.tuning")
     monkeypatch.setattr(module, "run_trials", run_trials, raising=False)
     monkeypatch.setitem(sys.modules, module.__name__, module)

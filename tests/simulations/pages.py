@@ -1,10 +1,10 @@
-"""Pages of reports, read back."""
+"""A reader of reports' pages."""
 
 from html.parser import HTMLParser
 
 
 class Page(HTMLParser):
-    """A page's tables (rows of texts), its text without style and script, and the tags that are not closed."""
+    """A page's tables (rows of texts), its text without style and script, and its unclosed tags."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -35,6 +35,6 @@ class Page(HTMLParser):
             self.tables[-1][-1][-1] += data
 
     def table(self, first: str) -> list[dict[str, str]]:
-        """The rows of the first table with such a first column."""
+        """Return the rows of the first table with this first column."""
         head, *body = next(table for table in self.tables if table[0][0] == first)
         return [dict(zip(head, row, strict=True)) for row in body]

@@ -1,7 +1,7 @@
-"""Probes of an engine's behaviour: one ClientApp, and questions that a ServerApp puts to it through its grid.
+"""Probes of an engine's behaviour: one ClientApp, and questions that a ServerApp asks it through the grid.
 
-Each probe takes a grid and returns what it saw as plain data, so that the same questions can be asked in this process
-and in a process of their own that runs Flower's simulation:
+Each probe takes a grid and returns its observations as plain data, so the same questions can be asked in this process
+and in a separate process that runs Flower's simulation:
 
     python -m tests.simulations.probes observations.pickle
 """
@@ -22,7 +22,7 @@ from flwr.serverapp import Grid, ServerApp
 NODES = 3
 UNKNOWN_NODE = 987654321
 PATIENCE = 120.0  # for Ray's start
-SILENCE = 2.0  # after which nothing more is expected
+SILENCE = 2.0  # seconds after which no more replies are expected
 REASON = "broken on purpose"
 Observation = dict[str, Any]
 
@@ -44,7 +44,7 @@ def place_of(context: Context) -> int:
 
 
 def told(message: Message, **facts: Any) -> Message:
-    """A reply that holds some facts."""
+    """Return a reply with some facts."""
     return Message(RecordDict({"facts": ConfigRecord(facts)}), reply_to=message)
 
 
@@ -56,7 +56,7 @@ def counted(context: Context) -> int:
 
 
 def contents(records: RecordDict) -> dict[str, Any]:
-    """All of a message's content as plain data."""
+    """Return all of a message's content as plain data."""
     plain: dict[str, Any] = {}
     for name, record in records.items():
         if isinstance(record, ArrayRecord):
@@ -98,7 +98,7 @@ def fail(message: Message, context: Context) -> Message:
 
 @client_app.train("vandal")
 def vandal(message: Message, context: Context) -> Message:
-    """Reports what it received, then spoils all of it."""
+    """Report the received content, then change all of it."""
     before = repr(contents(message.content))
     reply = told(message, before=before)
     records = message.content
@@ -120,7 +120,7 @@ def vandal(message: Message, context: Context) -> Message:
 
 @client_app.train("remember")
 def remember(message: Message, context: Context) -> Message:
-    """Keeps the very records it received, and sends the very records it keeps."""
+    """Keep the received record objects, and send the kept record objects."""
     context.state["kept"] = message.content.array_records["arrays"]
     context.state["sent"] = ConfigRecord({"list": [1, 2]})
     return Message(RecordDict({"sent": context.state["sent"], "arrays": context.state["kept"]}), reply_to=message)
@@ -146,7 +146,7 @@ def nothing(message: Message, context: Context) -> Message:
 
 @client_app.train("stranger")
 def stranger(message: Message, context: Context) -> Message:
-    """Answers its own answer, which no one has asked for."""
+    """Reply to its own reply, which no node has asked for."""
     return told(told(message, first=True), second=True)
 
 
@@ -154,7 +154,7 @@ def stranger(message: Message, context: Context) -> Message:
 
 
 def nodes_of(grid: Grid) -> list[int]:
-    """The node ids, once all nodes are there."""
+    """Return the node ids, once all nodes are connected."""
     deadline = time.monotonic() + PATIENCE
     while len(ids := list(grid.get_node_ids())) < NODES and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -162,7 +162,7 @@ def nodes_of(grid: Grid) -> list[int]:
 
 
 def to_each(grid: Grid, kind: str, records: RecordDict | None = None, **options: Any) -> list[Message]:
-    """One message a node, all with the same content object."""
+    """Return one message for each node, all with the same content object."""
     shared = RecordDict() if records is None else records
     return [Message(shared, dst_node_id=node, message_type=kind, **options) for node in nodes_of(grid)]
 
@@ -172,19 +172,19 @@ def facts_of(reply: Message) -> dict[str, Any]:
 
 
 def answers(grid: Grid, kind: str, records: RecordDict | None = None, **options: Any) -> list[dict[str, Any]]:
-    """The facts that every node answers."""
+    """Return every node's facts."""
     return [facts_of(reply) for reply in ask(grid, to_each(grid, kind, records, **options))]
 
 
 def ask(grid: Grid, messages: Sequence[Message], timeout: float = PATIENCE) -> list[Message]:
-    """The replies in the order of the messages."""
+    """Return the replies in the order of the messages."""
     replies = list(grid.send_and_receive(messages, timeout=timeout))
     order = [message.metadata.message_id for message in messages]
     return sorted(replies, key=lambda reply: order.index(reply.metadata.reply_to_message_id))
 
 
 def collect(grid: Grid, ids: Iterable[str], count: int) -> list[Message]:
-    """Pull until that many replies are there."""
+    """Pull until that many replies have arrived."""
     left, replies = set(ids), list[Message]()
     deadline = time.monotonic() + PATIENCE
     while len(replies) < count and time.monotonic() < deadline:
@@ -200,7 +200,7 @@ def tag(number: int) -> RecordDict:
 
 
 def failure(reply: Message) -> dict[str, Any]:
-    """A reply's error as plain data; empty where there is none."""
+    """Return a reply's error as plain data; empty if the reply has none."""
     return {"code": reply.error.code, "reason": reply.error.reason or ""} if reply.has_error() else {}
 
 
@@ -264,7 +264,7 @@ def push_then_pull(grid: Grid) -> Observation:
 
 
 def what_is_pulled(grid: Grid, ids: list[str]) -> list[str]:
-    """For each reply whether it is content or error."""
+    """Return for each reply whether it is content or an error."""
     return ["content" if reply.has_content() else "error" for reply in grid.pull_messages(ids)]
 
 
@@ -343,7 +343,7 @@ def vandals(grid: Grid) -> Observation:
 
 @probe
 def kept_records(grid: Grid) -> Observation:
-    """The server spoils the records that it pushed and that it got; the clients' states must not notice."""
+    """The server changes the records that it pushed and received; the clients' states must not change."""
     records = sample_records()
     replies = ask(grid, to_each(grid, "train.remember", records))
     before = [a["state"] for a in answers(grid, "train.recall")]
@@ -370,7 +370,7 @@ def pushed_twice(grid: Grid) -> Observation:
 
 @probe
 def no_answer(grid: Grid) -> Observation:
-    """A ClientApp that returns None, and one whose message answers nothing that was asked."""
+    """A ClientApp that returns None, and a ClientApp whose message replies to no request."""
     seen: Observation = {}
     for kind in ("nothing", "stranger"):
         messages = to_each(grid, f"train.{kind}")
@@ -381,7 +381,7 @@ def no_answer(grid: Grid) -> Observation:
 
 
 def observe(grid: Grid) -> dict[str, Observation]:
-    """Put every question; an exception is an observation too."""
+    """Ask every question; an exception is an observation too."""
     seen: dict[str, Observation] = {}
     for name, question in probes.items():
         try:
@@ -392,12 +392,12 @@ def observe(grid: Grid) -> dict[str, Observation]:
 
 
 def main(path: Path) -> None:
-    """Put every question to Flower's own simulation."""
+    """Ask Flower's own simulation every question."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from flwr.simulation import run_simulation
 
-        from tests.simulations.probes import client_app as importable  # not __main__'s, which Ray's workers lack
+        from tests.simulations.probes import client_app as importable  # not from __main__, which Ray's workers lack
 
         server_app = ServerApp()
 

@@ -1,8 +1,8 @@
-"""Runs on one Ray of two CPUs, in a process of their own: Ray leaves threads and open files behind.
+"""Runs on one Ray of two CPUs, in a separate process, since Ray leaves threads and open files behind.
 
     python -m tests.simulations.ray_runs '[["DIRECTORY", {"strategy": "fedx2"}, 2], ...]'
 
-Each has five clients on two workers, of which the second is killed while it trains in the round that is named, if any.
+Each run has five clients on two workers. If a round is given, the second worker is killed while it trains in it.
 """
 
 import json
@@ -26,7 +26,7 @@ CLIENTS, WORKERS = 5, 2
 
 
 class Deadly(RayGrid):
-    """Kills its second worker while that trains in a round."""
+    """An engine that kills its second worker during training in one round."""
 
     deadly_round = 0
 
@@ -35,7 +35,7 @@ class Deadly(RayGrid):
         config = about.content.config_records.get(CONFIG, {})
         asked = about.metadata.message_type, config.get(ROUND), PHASE in config
         if asked == (MessageType.TRAIN, self.deadly_round, False) and about.metadata.dst_node_id % WORKERS == 0:
-            time.sleep(0.05)  # both train by now
+            time.sleep(0.05)  # both workers train by now
             ray.kill(self._workers[1], no_restart=False)
         return super()._wait(answers, messages)
 

@@ -1,4 +1,4 @@
-"""The run beside its sites alone and all rows in one place."""
+"""Tests of a run's baselines: each site alone, and all rows pooled."""
 
 import json
 from pathlib import Path
@@ -47,7 +47,7 @@ def compared(out: Path, clients: int, nodes: list[dict[str, Scalar]] | None = No
 
 @pytest.fixture
 def no_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sites alone have the run's penalty."""
+    """Give sites alone the run's penalty, without a grid search."""
     monkeypatch.setattr("simulations.baselines.trainer.DECAYS", ())
     monkeypatch.setattr("simulations.baselines.trainer.minimise_cross_entropy", dict)
 
@@ -70,7 +70,8 @@ def test_of_one_site_all_three_are_the_same(strategy: str, tmp_path: Path) -> No
 @pytest.mark.usefixtures("no_grid")
 @pytest.mark.parametrize("keys", [{}, {"threshold_at": "sensitivity=0.9"}, {"select_by": "loss", "patience": 2}])
 def test_all_are_evaluated_on_the_rows_of_the_run_s_metrics(keys: dict[str, Any], tmp_path: Path) -> None:
-    """Validation rows, or the test rows of a run that has chosen something; a round is selected for all or none."""
+    """The rows are validation rows, or test rows if the run has selected on validation rows; all models select a round,
+    or none."""
     many: dict[str, Any] = {"num_server_rounds": 9, "learning_rate": 1.5, "dataset": "digits", "model": "mlp"}
     found = compared(tmp_path / "run", 1, validation_fraction=0.2, **many, **keys)
     assert found.where == ("the test rows" if keys else "validation rows")
@@ -78,7 +79,7 @@ def test_all_are_evaluated_on_the_rows_of_the_run_s_metrics(keys: dict[str, Any]
     assert pooled.selected == read_run(tmp_path / "run").selected
     expected = {name: pytest.approx(value, rel=1e-6) for name, value in found.federated.metrics.items()}
     assert found.pooled.metrics == expected
-    # of a data set without sites a site has no validation rows, so it selects on a fifth of its training rows
+    # if the data set has no sites, a site has no validation rows and selects on a fifth of its training rows
     assert (found.alone[0].metrics == expected) == ("select_by" not in keys)
     assert any("round that is best by loss" in note for note in found.notes) == ("select_by" in keys)
 
@@ -105,7 +106,7 @@ def test_a_site_alone_stops_at_fifty_times_its_rows(tmp_path: Path) -> None:
 
 
 def test_linear_references_are_logistic_regressions(tmp_path: Path) -> None:
-    """On the rows as they were disturbed; a fit by scikit-learn with the same penalty has the same metrics."""
+    """They train on the rows after disturbances; a fit by scikit-learn with the same penalty has the same metrics."""
     keys: dict[str, Any] = {"label_noise": 0.1, "client_shift": 0.3, "partition": "linear"}
     found = compared(tmp_path / "run", 3, **keys)
     config = parse_run_config({**SMALL, **{key.replace("_", "-"): value for key, value in keys.items()}})
@@ -178,7 +179,7 @@ def test_a_site_selects_on_its_own_validation_rows(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("no_grid")
 @pytest.mark.parametrize("strategy", ["fedx2", "local-pair"])
 def test_small_sites_take_all_they_have(strategy: str, tmp_path: Path) -> None:
-    """In the federation too, where a batch needs no more than all sites together have."""
+    """This includes the federation, where a batch needs at most the rows of all sites together."""
     config: dict[str, Any] = {"strategy": strategy, "partition": "given", "partition_rows": "60:0.5,20:0.2"}
     found = compared(tmp_path / "run", 2, **config, batch_size=32, **{"fedx.prediction-noise": 0.1})
     assert [(one.rows, one.positives, one.reason) for one in found.alone] == [(60, 30, ""), (20, 4, "")]
@@ -188,7 +189,7 @@ def test_small_sites_take_all_they_have(strategy: str, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_grid")
 def test_sites_with_files_of_their_own(tmp_path: Path) -> None:
-    """The test rows are all that sites count, not the last site's with 4 positives; scaled as in the run."""
+    """The test rows are the rows of all sites, not only the last site's with 4 positives; scaled as in the run."""
     rng, nodes = np.random.default_rng(0), []
     for place in range(3):
         label = np.arange(60) % 3 // 2
@@ -199,7 +200,7 @@ def test_sites_with_files_of_their_own(tmp_path: Path) -> None:
     found = compared(tmp_path / "run", 3, nodes, **keys)
     assert [(one.rows, one.positives) for one in found.alone] == [(48, 16)] * 3
     assert found.where == "rows held out by the sites"
-    # the start is the same for all, and the sites' own evaluation counts scores in bins
+    # all start alike, and the sites' own evaluation counts scores in bins
     start = [one.curve[0] for one in found.results]
     assert start == pytest.approx([start[1]] * 5, abs=2e-3)
     assert start[1:] == [start[1]] * 4

@@ -1,6 +1,6 @@
-"""Every benchmark's --smoke ends well and prints its table; its limits are left to a quiet machine.
+"""Tests that every benchmark's --smoke succeeds and prints its table; limits need a machine without other work.
 
-And the bare loop does train: it ends at the AUC of the federation that it is timed against.
+The bare loop also trains: it ends at the AUC of the federation that it is timed against.
 """
 
 import importlib
@@ -19,7 +19,7 @@ from tests.programs import PROJECT, ran
 
 NUMBER = r"-?[\d,]+(?:\.\d+)?"
 HORIZONTAL = [name for name, row in ALGORITHMS.items() if row.strategy.shares_model]
-# script -> the first cells of its table's rows, and how many numbers at least follow each
+# script -> the first cells of its table's rows, and the minimum count of numbers after each
 TABLES: dict[str, tuple[list[str], int]] = {
     "fedavg.py": (["bare loop", "in-process engine", "stacked"], 3),
     "algorithms.py": (HORIZONTAL, 3),
@@ -88,7 +88,7 @@ def test_a_smoke_run_of_the_soak_prints_its_table() -> None:
 @pytest.mark.usefixtures("flower_engine")
 def test_each_kind_of_case_of_the_vertical_benchmark_prints_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
-    cases = ["straggler-6", "parties", "cpu", "seconds", "segment"]  # the others are the first with other numbers
+    cases = ["straggler-6", "parties", "cpu", "seconds", "segment"]  # the other rows are the first with other numbers
     assert set(cases) < set(importlib.import_module("vertical").CASES)
     script = PROJECT / "benchmarks" / "vertical_speed.py"
     lines = ran(script, *cases, "--smoke", "--no-check", seconds=600).splitlines()

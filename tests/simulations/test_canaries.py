@@ -1,4 +1,4 @@
-"""The audits of `privacy.epsilon` by canaries find a run that breaks its budget, and no run that keeps it."""
+"""Tests that audits of `privacy.epsilon` by canaries detect runs that break their budget, and no others."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from benchmarks.attacks.canaries import DELTA, audit, proven_epsilon
 
 
 def test_right_guesses_prove_what_the_binomial_distribution_says() -> None:
-    """Without delta: if each guess is right with chance e / (1 + e), so many are right in one run of twenty."""
+    """Without delta: if each guess is right with chance e / (1 + e), at least `right` are right in one run of twenty."""
     single = 1 / (1 + np.exp(-1.0))
     right = int(binom.isf(0.05, 400, single)) + 1
     assert binom.sf(right - 1, 400, single) <= 0.05 < binom.sf(right - 2, 400, single)
@@ -20,7 +20,7 @@ def test_right_guesses_prove_what_the_binomial_distribution_says() -> None:
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
 def test_a_run_that_keeps_its_budget_is_found_innocent(epsilon: float) -> None:
     proven, measured = audit(epsilon)
-    assert 0.3 * epsilon < proven < epsilon  # the canaries can be told apart
+    assert 0.3 * epsilon < proven < epsilon  # the attack distinguishes the canaries
     assert 0.97 < measured < 1.03  # 20,000 weights: six standard errors
 
 

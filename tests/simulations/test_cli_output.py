@@ -1,4 +1,4 @@
-"""What the command line prints and refuses, and the options that the documentation names."""
+"""Tests of the command line's output and rejections, and of the options that the documentation names."""
 
 import json
 import re
@@ -36,7 +36,7 @@ EXPERIMENTS = PROJECT / "docs" / "own-experiment.md"
 @pytest.mark.parametrize("subcommand", ["run", "centralized"])
 def test_json_and_quiet(command: Line, tmp_path: Path, subcommand: str) -> None:
     def printed(name: str, *options: str) -> tuple[str, str, str]:
-        """stdout, stderr and the result."""
+        """Return stdout, stderr and the result."""
         code, out, err = command(subcommand, "--out", tmp_path / name, "--clients", 2, "-c", TINY, *options)
         assert code == 0
         return out, err, (tmp_path / name / "result.json").read_text("utf-8")
@@ -45,7 +45,7 @@ def test_json_and_quiet(command: Line, tmp_path: Path, subcommand: str) -> None:
     out, err, result = printed("b", "--quiet", "--json")
     assert (out, err) == (result, "")
     assert json.loads(result)["rounds"] == 2
-    out, err, result = printed("c", "--json")  # the rounds are told, but elsewhere
+    out, err, result = printed("c", "--json")  # the rounds are printed on stderr instead
     assert (out, len(re.findall(r"round 2", err))) == (result, 1)
     out, err, _ = printed("d")
     told, silent = (err, out) if subcommand == "run" else (out, err)
@@ -74,7 +74,7 @@ def test_check_says_what_a_run_would_be(
     assert not list(tmp_path.iterdir())
 
 
-# Refused before anything starts: one line on stderr.
+# Rejected before anything starts: one line on stderr.
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_wrong_config(command: Line, tmp_path: Path, subcommand: str, text: st
     assert not (tmp_path / "run").exists()
 
 
-# Refused by the run: the reason is the last line.
+# Rejected by the run: the reason is the last line.
 
 
 def assert_refused(answer: tuple[int, str, str], *parts: str) -> None:

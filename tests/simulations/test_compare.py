@@ -1,4 +1,4 @@
-"""`compare`: several run directories as a table, as CSV, as JSON and as a picture."""
+"""Tests of `compare`: several run directories as a table, as CSV, as JSON and as a picture."""
 
 import csv
 import io
@@ -56,7 +56,7 @@ def test_the_table(command: Line, tmp_path: Path) -> None:
     ("clients", "failure", "status"),
     [
         (None, "the model has\ndiverged", "failed"),
-        (4, "the model has diverged", "failed"),  # a finished run that was continued in vain
+        (4, "the model has diverged", "failed"),  # a finished run whose continuation failed
         (None, "stopped early: auc 0.5", "stopped"),
         (None, "", "unfinished"),
     ],

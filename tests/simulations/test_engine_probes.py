@@ -1,4 +1,4 @@
-"""The same questions to both engines: what a ServerApp and a ClientApp can rely on, and where the engines differ.
+"""Tests that both engines answer the probes alike, and of the known differences.
 
 The questions and the ClientApp that answers them are in `tests.simulations.probes`.
 """
@@ -43,7 +43,7 @@ def in_process(threads: int) -> dict[str, Observation]:
 
 
 def with_flower(path: Path) -> dict[str, Observation]:
-    """In a process of its own: Ray leaves threads behind, and Flower an identity."""
+    """Return the observations from a separate process: Ray leaves threads behind, and Flower an identity."""
     variables = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "PYTHONPATH": str(PROJECT)}
     command = [sys.executable, "-m", "tests.simulations.probes", str(path)]
     with (path.parent / "log").open("w") as log:
@@ -66,7 +66,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def seen(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Ask:
-    """The observations of one run, by probe."""
+    """Return the observations of one run, by probe."""
     if engine == "flower":
         observations = with_flower(tmp_path_factory.mktemp("flower") / "observations.pickle")
     else:
@@ -106,7 +106,7 @@ def test_pushed_messages_are_answered_once(seen: Ask, engine: str) -> None:
     assert pulls["ids"] == pulls["set"]
     assert sorted(pulls["pulled"]) == sorted(pulls["ids"])
     assert pulls["nothing"] == []
-    # Flower makes an error of a message it no longer or never knew.
+    # Flower returns an error for a message that it has dropped or never received.
     expected = ["error"] if engine == "flower" else []
     assert pulls["again"] == pulls["unknown"] == expected
 
@@ -127,11 +127,11 @@ def test_a_client_that_raises_is_an_error_and_harms_no_other(seen: Ask) -> None:
     assert [failure["code"] for failure in failures] == [APP_RAISED]
     assert REASON in failures[0]["reason"]
     assert len(failing["failures"]) == NODES
-    assert [fact["seen"] for fact in failing["after"]] == [1] * NODES  # what it did to its state is dropped
+    assert [fact["seen"] for fact in failing["after"]] == [1] * NODES  # its changes to the state are dropped
 
 
 def test_an_unknown_node_gives_no_content(seen: Ask, engine: str) -> None:
-    """Flower refuses the message without a word; in process the silence would be a wait for nothing."""
+    """Flower rejects the message silently; in process the server would wait for nothing."""
     unknown = seen("unknown_node")
     assert unknown["known_is_pushed"]
     assert unknown["known"] == [{}]
@@ -156,7 +156,7 @@ def test_two_messages_to_one_node_are_both_answered(seen: Ask, engine: str) -> N
     two = seen("two_messages_to_one_node")
     assert [fact["tag"] for fact in two["facts"]] == [1, 2, 3]
     counts = [fact["seen"] - two["start"] for fact in two["facts"]]
-    if engine == "flower":  # which may serve them at the same time, and then loses counts
+    if engine == "flower":  # the nodes may run at the same time, which loses counts
         assert set(counts) <= {1, 2, 3}
     else:
         assert counts == [1, 2, 3]
@@ -201,11 +201,11 @@ def test_a_client_without_an_answer_is_silence_in_flower_and_an_error_here(seen:
         assert [(ours, failure.get("code")) for ours, failure in answered] == [(True, APP_RAISED)] * NODES
 
 
-# Threads: of the in-process engine, and of what computes in it.
+# Threads of the in-process engine, and of its computations.
 
 
 def test_torch_and_numpy_take_the_threads_of_the_run() -> None:
-    assert np.dot(np.ones((2, 2)), np.ones(2)).tolist() == [2, 2]  # its BLAS is there
+    assert np.dot(np.ones((2, 2)), np.ones(2)).tolist() == [2, 2]  # BLAS is loaded
     before = torch.get_num_threads()
     for threads in (2, 1, 1, 2, before):
         hold_threads(TrainingSettings(torch_threads=threads))

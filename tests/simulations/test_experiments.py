@@ -1,4 +1,4 @@
-"""What an experiment's file says, and the runs that follow from it."""
+"""Tests of an experiment's file, and of the runs that follow from it."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -15,13 +15,14 @@ from tests.programs import Line
 from tests.refusals import states
 from tests.simulations.fabricated import Runs, expanded, refusal, write
 
-# What comes with the project.
+# Packaged experiments.
 
 
 @pytest.mark.parametrize("name", find_packaged())
 @pytest.mark.parametrize("profile", ["smoke", "quick", "full"])
 def test_a_packaged_experiment_can_be_run(name: str, profile: str, tmp_path: Path) -> None:
-    """And its grid; the paper's values stand beside the paper's own data, and a smoke reads bundled data only."""
+    """Its grid can be run too; the paper's values accompany the paper's own data, and a smoke profile reads bundled
+    data only."""
     experiment = find_experiment(name)
     expansion = expand(experiment, profile, data_dir=Path("/data"))
     assert experiment.name == name
@@ -88,7 +89,7 @@ LEVELS += [([METHOD, CASE, PROFILE], 0.5, 5), ([OWN, CASE, PROFILE], 0.6, 5)]
 
 @pytest.mark.parametrize(("changes", "rate", "clients"), LEVELS)
 def test_later_keys_win(tmp_path: Path, changes: list[tuple[str, str]], rate: float, clients: int) -> None:
-    """[config], the method, its case, the profile, the method's own word on the profile."""
+    """The order is [config], the method, its case, the profile, the method's own table in the profile."""
     line = expanded(tmp_path, *changes, profile="smoke").lines[1]
     assert (line.config["learning-rate"], line.clients) == (rate, clients)
 
@@ -108,7 +109,7 @@ def test_axes_are_combined_and_a_method_may_have_its_own(tmp_path: Path) -> None
 
 
 def test_a_method_may_be_a_reference(tmp_path: Path) -> None:
-    """That of vertical learning has no parties, whatever the other methods have."""
+    """The reference of vertical learning has no parties, regardless of the other methods."""
     cases = ("local-steps = 2 }", "local-steps = 2, clients = 5 }")
     for method, expected in (
         ('strategy = "local-sgd"\nengine = "centralized"', [("centralized", 2), ("centralized", 5)]),
@@ -131,7 +132,7 @@ def test_the_papers_values_stand_at_their_rows(tmp_path: Path) -> None:
 
 
 def test_a_papers_value_on_other_data_is_left_out(tmp_path: Path) -> None:
-    """The paper's data set is that of the file, where a value names none; a profile may run another."""
+    """The paper's data set is the file's if a value names none; a profile may run another data set."""
     named = ("at = { K = 2 }\nmean", 'at = { K = 2, dataset = "digits" }\nmean')
     other = ("minutes = 2", 'minutes = 2\ndataset = "breast-cancer"')
     assert len(expanded(tmp_path, named).paper) == 2
@@ -140,7 +141,7 @@ def test_a_papers_value_on_other_data_is_left_out(tmp_path: Path) -> None:
         assert ({line.dataset for line in expansion.lines}, expansion.paper) == ({"breast-cancer"}, {})
 
 
-# Wrong input: one message that names file and key, and nothing is made.
+# Wrong input: one message that names file and key, and no run.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`export`: an ONNX file scores as PyTorch does, with the preprocessing inside."""
+"""Tests of `export`: an ONNX file scores as PyTorch does, with the preprocessing inside."""
 
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ MARKERS = (("age", ("97", "x")), ("job", ("unknown",)), ("constant", ("4",)))
 
 
 def test_a_file_makes_the_features_of_the_preprocessing() -> None:
-    """Of every kind of column, with cells of each kind that mean missing."""
+    """It has every kind of column, with every kind of missing cell."""
     outputs = EVERY_KIND + MISSING
     table = Preprocessing(outputs, missing="indicator", missing_values=("-9", "?"), column_markers=MARKERS)
     frame, fed = make_rows(table, np.random.default_rng(0))
@@ -69,7 +69,7 @@ EIGHTHS = st.integers(-400, 400).map(lambda number: number / 8)
 @given(st.lists(st.sampled_from([0.1, 0.3, 7.0, 1e4]) | EIGHTHS, min_size=1).map(sorted), st.lists(EIGHTHS, min_size=1))
 @settings(max_examples=40)
 def test_quantiles(quantiles: list[float], numbers: list[float]) -> None:
-    """At, between and beyond them, where several coincide and where there is one; and far beyond the last."""
+    """At, between and beyond the quantiles, if several coincide or only one exists; and far beyond the last."""
     table = Preprocessing((Feature("x", "number", transform="quantile", quantiles=tuple(quantiles)),))
     cells = np.array([*quantiles, *numbers, 1e9, -1e9])
     features, _ = table_features(table, torch.from_numpy(cells[:, None]))
@@ -94,7 +94,7 @@ def npz(folder: Path, shape: tuple[int, ...], *, pixels: bool = False) -> dict[s
 
 
 def scored(run: Run, rows: Any) -> Any:
-    """What a written file says of arrays, row by row and together."""
+    """Return a written file's scores of arrays, row by row and together."""
     session = onnxruntime.InferenceSession(run.path / "model.onnx")
     together, _ = session.run(["score", "probability"], {"features": rows})
     single = [session.run(["score"], {"features": rows[place : place + 1]})[0][0] for place in range(3)]
@@ -106,13 +106,13 @@ def scored(run: Run, rows: Any) -> Any:
     ("model", "shape", "strategy"),
     [
         ("linear", (5,), "fedx2"),
-        ("mlp", (5,), "coda"),  # whose file has the scalars of a saddle too
+        ("mlp", (5,), "coda"),  # its file has the scalars of a saddle too
         ("table3-cnn", (1, 8, 8), "local-sgd"),
         ("tests.simulations.test_export:column", (2, 4), "local-sgd"),
     ],
 )
 def test_arrays_and_images(command: Line, tmp_path: Path, model: str, shape: tuple[int, ...], strategy: str) -> None:
-    """Of the project's networks and one of the user's own; images as bytes."""
+    """The project's networks and a user's network; images as bytes."""
     pixels = len(shape) == 3
     run, _ = federate(tmp_path / "a", {**npz(tmp_path, shape, pixels=pixels), "model": model, "strategy": strategy}, 2)
     code, out, _ = command("export", run.path, "--card")
@@ -131,14 +131,14 @@ def column(shape: tuple[int, ...]) -> torch.nn.Module:
 
 
 class Sum(torch.nn.Module):
-    """A score a row, as a column."""
+    """A network with one score a row, as a column."""
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden.sum(dim=1, keepdim=True)
 
 
 def test_a_table(command: Line, tmp_path: Path) -> None:
-    """Numbers, text and a column that is named as an output; a row with a missing cell has no score."""
+    """Numbers, text and a column that is named like an output; a row with a missing cell has no score."""
     rng = np.random.default_rng(0)
     table = pd.DataFrame(
         {"age": rng.normal(50, 9, 80), "sex": rng.choice(["f", "m"], 80), "score": rng.normal(size=80)}

@@ -1,4 +1,4 @@
-"""`import florilegium` and the command: public names, a run, whatever folder it is in, whatever extra is missing."""
+"""Tests of `import florilegium` and the command: public names, and a run in any folder and without any extra."""
 
 import json
 import logging
@@ -37,7 +37,7 @@ def tiny(shape):
 
 @pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Lets a package be as if it were not installed."""
+    """Hide a package as if it were not installed."""
 
     def uninstall(package: str) -> None:
         monkeypatch.setattr(errors, "find_spec", lambda name: None if name == package else SimpleNamespace())

@@ -1,4 +1,4 @@
-"""The numbers of a reproduction's table, and the curves of its figure."""
+"""Tests of the numbers of a reproduction's table, and of the curves of its figure."""
 
 import math
 from pathlib import Path
@@ -95,7 +95,7 @@ def test_numbers_of_clients_are_points_of_one_curve(tmp_path: Path) -> None:
     ("panel", "scale", "count"), [("{dataset}", "log", 1), ("{method} {K} $", "linear", 3), ("{K}", "log", 2)]
 )
 def test_figures_of_one_panel_and_of_several(tmp_path: Path, panel: str, scale: str, count: int) -> None:
-    """Missing runs leave no hole, and the same results are the same file."""
+    """Missing runs leave no hole, and the same results give the same file."""
     out = tmp_path / "out"
     expansion = expanded(tmp_path, x_axis(f'"round"\npanel = "{panel}"\nscale = "{scale}"'))
     reproduction = Reproduction(expansion, out)

@@ -1,4 +1,4 @@
-"""What ``flwr run`` is told of a simulation's resources."""
+"""Tests of the simulation's resources that ``flwr run`` gets."""
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
-"""The attacks of `benchmarks.attacks` find what is there, and none reaches what is said to be hidden.
+"""Tests that the attacks of `benchmarks.attacks` find planted leaks, and no protected values.
 
-What each demonstration measures is compared with docs/vertical-leaks.md, see ``tests/docs/test_security.py``.
+The results of each demonstration are compared with docs/vertical-leaks.md in ``tests/docs/test_security.py``.
 """
 
 import json
@@ -68,7 +68,7 @@ def test_no_coalition_of_all_but_two_breaks_pairwise_masks() -> None:
 
 
 def test_the_attack_on_pairwise_masks_succeeds_where_the_last_key_is_known() -> None:
-    """So one that finds nothing is not a broken one."""
+    """The attack works, so an attack without a result is not merely broken."""
     keys, values = pairwise_keys(4), np.array([1.5, -2.0])
     masked = RING.encode(values) + PairwiseMasks(1, 4, keys[1]).mask(leaks.KIND, 0, 0, 2)
     assert leaks.unmask(masked, 1, keys[1]).tolist() == [1.5, -2.0]

@@ -1,4 +1,4 @@
-"""Runs say which sites were missing, why, and what to turn; and what is not a number becomes no state."""
+"""Tests that runs name the missing sites, the reason and the remedy, and that non-finite numbers never become state."""
 
 import contextlib
 import errno
@@ -36,7 +36,7 @@ LOCAL = {"strategy": "local-sgd", "dataset": "breast-cancer"}
 
 
 def losing(*rounds: int) -> Callable[[Exchange], Message]:
-    """Partition 1's replies of some rounds are errors."""
+    """Replace partition 1's replies of some rounds with errors."""
 
     def tamper(exchange: Exchange) -> Message:
         lost = exchange.partition == 1 and exchange.server_round in rounds
@@ -125,7 +125,7 @@ def test_what_is_neither_a_count_nor_a_share_is_refused(wrong: Any) -> None:
         parse_run_config({"min-train-nodes": wrong})
 
 
-# What is not a number becomes no state of the server's.
+# Non-finite numbers never become the server's state.
 
 
 @pytest.mark.parametrize(("strategy", "of"), [("codasca", "model"), ("scaffold", "control")])
@@ -154,12 +154,12 @@ def test_good_replies_whose_sum_overflows_end_the_run(strategy: str, of: str, tm
     assert continued.model_bytes == whole.model_bytes
 
 
-# What else ends a run leaves a sentence.
+# Other failures end the run with a sentence.
 
 
 @contextlib.contextmanager
 def heard_by(listen: Callable[[dict[str, Any]], object]) -> Iterator[None]:
-    """Let a function hear every line of a run."""
+    """Pass every line of a run to a function."""
     token = ROUND_LISTENER.set(listen)
     try:
         yield
@@ -210,7 +210,7 @@ def test_a_full_disk_is_named_by_its_path(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert not (tmp_path / "run" / "result.json").exists()
 
 
-# A configuration that went without sites wins over none that did not.
+# A configuration with missing sites ranks after all configurations without.
 
 
 def test_a_comparison_names_missing_sites_and_gives_no_verdict(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""Where pairs within a site mislead: sixteen sites whose best feature is offset site by site.
+"""Tests on data that mislead pairs within a site: sixteen sites whose best feature has an offset for each site.
 
 A pair inside a site sees the feature without the offset, so local pairs learn to trust it; across sites it is nearly
-useless. The AUC is over the mixture of the sites. Three seeds draw data, initial weights and batches anew.
+useless. The AUC is over the mixture of the sites. Each of three seeds draws data, initial weights and batches.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Runs with their clients in workers of Ray: the results of one process, and what happens when a worker dies."""
+"""Tests of runs with clients in Ray workers: the same results as in one process, and the death of a worker."""
 
 import json
 import pickle
@@ -35,7 +35,7 @@ def check_equal(run: Run, expected: Run) -> None:
 
 @slow
 def test_two_workers_give_the_bytes_of_one_process(tmp_path: Path) -> None:
-    """And what one engine has left, the other goes on from."""
+    """Each engine can also resume the other engine's run."""
     configs: dict[str, dict[str, Scalar]] = {
         strategy: {
             "strategy": strategy,
@@ -59,7 +59,7 @@ def test_two_workers_give_the_bytes_of_one_process(tmp_path: Path) -> None:
 
 @slow
 def test_a_worker_that_dies_takes_no_client_with_it(tmp_path: Path) -> None:
-    """It gets its messages again, and its clients have the memory that they find on disk, or say that it is lost."""
+    """Its messages are sent again, and its clients use the memory on disk, or report that it is lost."""
     common: dict[str, Scalar] = {"model": "mlp", "local-steps": 300, "num-server-rounds": 4}
     saved: dict[str, dict[str, Scalar]] = {
         name: {**common, "strategy": name, "checkpoint-every": 1} for name in ("fedx2", "scaffold", "composite")
@@ -78,7 +78,7 @@ def test_a_worker_that_dies_takes_no_client_with_it(tmp_path: Path) -> None:
 @slow
 @pytest.mark.gate
 def test_the_command(tmp_path: Path) -> None:
-    """Stacked clients in two workers; an address where no Ray is."""
+    """Stacked clients in two workers; an address without a Ray cluster."""
     run = (
         "-m",
         "simulations",

@@ -1,4 +1,4 @@
-"""The paired t-test of comparisons, its interval, and what `compare` says by it."""
+"""Tests of the paired t-test of comparisons, its interval, and the verdict of `compare`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_interval_leaves_zero_outside_where_p_is_small(pairs: list[tuple[flo
 
 
 def test_a_known_test() -> None:
-    """Student's ten patients, whose extra hours of sleep under two drugs he compared in 1908."""
+    """The data are Student's ten patients (1908): extra hours of sleep under two drugs."""
     first = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
     second = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
     found = difference(seeds(second), seeds(first))
@@ -64,7 +64,8 @@ def test_compare_tells_differences(command: Line, tmp_path: Path) -> None:
 
 
 def test_adjusted_p_follow_benjamini_and_hochberg() -> None:
-    """The largest p stays; a smaller one is at most its rank's share; too few seeds and no measurement stay out."""
+    """The largest p stays; smaller values are at most their rank's share; too few seeds or missing metrics are left
+    out."""
     values = [0.01, 0.04, 0.03, 0.5]
     few = Difference(LEAST_SEEDS - 1, 1.0, 0.5, 1.5, 1e-9)
     found = adjust([*(Difference(5, 1.0, 0.0, 2.0, p) for p in values), few, None])

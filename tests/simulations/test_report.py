@@ -1,4 +1,4 @@
-"""`report.html`: what it says of a reproduction, and whether the paper's claims show up."""
+"""Tests of `report.html`: a reproduction's page, and whether the paper's claims hold."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ than = "Local SGD"
 
 
 def ends(**methods: Sequence[float | None]) -> Aucs:
-    """The last AUC of a method, a seed after the other."""
+    """Return the last AUC of a method, by seed."""
 
     def curve(at: Mapping[str, Any]) -> Sequence[float] | None:
         end = methods[str(at["method"]).replace(" ", "_")][int(at["seed"])]
@@ -39,7 +39,7 @@ ENDS = ends(FedX=(0.7, 0.8), Local_SGD=(0.5, 0.5))
 
 
 def written(expansion: Expansion, out: Path, aucs: Aucs, failed: Mapping[str, str] | None = None) -> str:
-    """The page of a reproduction whose runs are fabricated."""
+    """Return the page of a reproduction with fabricated runs."""
     reproduction = Reproduction(expansion, out)
     with reproduction.open():
         reproduction.records = recorded(expansion, out / "runs", aucs)
@@ -51,12 +51,12 @@ def written(expansion: Expansion, out: Path, aucs: Aucs, failed: Mapping[str, st
 
 @pytest.fixture(autouse=True)
 def figure(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Nothing is drawn, which takes half a second; returns what has the figure drawn after all."""
+    """Leave out drawing, which takes half a second; return a function that restores it."""
     monkeypatch.setattr("simulations.experiments.reproduce.draw", not_drawn)
     return lambda: monkeypatch.setattr("simulations.experiments.reproduce.draw", draw)
 
 
-# What the page says.
+# The page.
 
 
 def test_the_page_of_a_reproduction(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def judged(folder: Path, text: str, aucs: Aucs, profile: str = "quick", seeds: i
     return judge(expansion, rows(expansion, records), records)
 
 
-LIKE = (0.1, 0.3, 0.2, 0.5, 0.4)  # what seeds bring to both sides
+LIKE = (0.1, 0.3, 0.2, 0.5, 0.4)  # the seeds' effect on both sides
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ LIKE = (0.1, 0.3, 0.2, 0.5, 0.4)  # what seeds bring to both sides
     ],
 )
 def test_the_verdict(tmp_path: Path, gaps: Sequence[float | None], verdict: str) -> None:
-    """Seeds differ by more than the methods, and by as much for both."""
+    """Seeds differ by more than the methods, and by the same amounts for both."""
     fedx = [None if gap is None else start + gap for start, gap in zip(LIKE, gaps, strict=True)]
     (claim,) = judged(tmp_path, BETTER, ends(FedX=fedx, Local_SGD=LIKE), seeds=5)
     assert [(one.setting, one.verdict) for one in claim.findings] == [("K = 1", verdict), ("K = 2", verdict)]

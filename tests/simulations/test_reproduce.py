@@ -1,4 +1,4 @@
-"""`reproduce`: what is run, what is kept, and the table that is left."""
+"""Tests of `reproduce`: the runs, the kept results, and the table."""
 
 import csv
 import html
@@ -92,7 +92,7 @@ def test_a_failed_run_is_told_and_the_others_are_there(command: Line, runs: Runs
     code, told, err = command("reproduce", write(tmp_path), "--out", out, "--json", "--quiet")
     assert (code, len(err.splitlines())) == (1, 1)
     assert list(json.loads(told)["failed"]) == ["fedx_digits_k-1_seed-1", "fedx_digits_k-2_seed-1"]
-    # when all fail there is no figure
+    # if all runs fail, no figure is drawn
     runs.aucs = lambda config: "no"
     code, told, _ = command("reproduce", write(tmp_path), "--out", tmp_path / "none")
     assert code == 1
@@ -118,7 +118,7 @@ def test_only_some_runs(command: Line, runs: Runs, tmp_path: Path, only: list[st
     else:
         assert (code, runs.names) == (0, made)
         command("reproduce", write(tmp_path), "--seeds", 1, "--out", tmp_path / "out")
-        assert len(runs.names) == 4  # the others alone
+        assert len(runs.names) == 4  # only the other runs
 
 
 def test_finished_runs_are_not_run_again(command: Line, runs: Runs, tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_ctrl_c_keeps_and_shows_what_has_finished(command: Line, runs: Runs, tmp
     assert set(runs.names[3:]) & set(done) == set()
 
 
-# The smallest of each experiment, without processes.
+# Each experiment's smoke profile, without processes.
 
 
 @pytest.fixture
@@ -255,7 +255,7 @@ def test_a_federation_and_a_reference_of_vertical_learning_are_run(command: Line
     "name", [pytest.param(name, marks=[pytest.mark.gate] * (name in ONE_OF_EACH_FAMILY)) for name in find_packaged()]
 )
 def test_the_smoke_of_every_packaged_experiment(command: Line, tmp_path: Path, name: str) -> None:
-    """That it runs on bundled data; it measures nothing."""
+    """The profile runs on bundled data; it measures nothing."""
     code, _, err = command("reproduce", name, "--out", tmp_path, "--profile", "smoke")
     assert code == 0, err
     found = table(tmp_path)
@@ -275,11 +275,11 @@ def test_the_smoke_of_every_packaged_experiment(command: Line, tmp_path: Path, n
     assert (tmp_path / "curves.png").stat().st_size > 1000
 
 
-# The command, as a user has it.
+# The command, as a user starts it.
 
 
 def gone(group: int) -> bool:
-    """Whether a group's processes end within some seconds."""
+    """Return whether a group's processes end within some seconds."""
     for _ in range(50):
         try:
             os.killpg(group, 0)
@@ -295,7 +295,7 @@ def reproduce(*arguments: object) -> list[str]:
 
 @slow
 def test_the_command(tmp_path: Path) -> None:
-    """Its runs are those of `run` and `centralized`, bit for bit; --json is all of stdout."""
+    """Its runs equal the runs of `run` and `centralized`, bit for bit; --json is all of stdout."""
     path = write(tmp_path, ("learning-rate = 0.4", 'engine = "centralized"'))
     command = reproduce(path, "--out", tmp_path / "out", "--profile", "smoke", "--json")
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
@@ -311,7 +311,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def interrupted(command: Sequence[str], out: Path, early: bool) -> int:
-    """Ctrl-C while the processes start, or after the first run; returns how many runs have finished."""
+    """Send Ctrl-C while the processes start, or after the first run; return the number of finished runs."""
     with subprocess.Popen(
         command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:

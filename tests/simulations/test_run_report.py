@@ -1,4 +1,4 @@
-"""`report`: runs on one page, whether they have finished or not."""
+"""Tests of `report`: finished and unfinished runs on one page."""
 
 from pathlib import Path
 
@@ -13,13 +13,13 @@ from tests.simulations.pages import Page
 
 
 def lose(exchange: Exchange) -> Message:
-    """Partition 1's replies are errors."""
+    """Replace partition 1's replies with errors."""
     lost = exchange.partition == 1
     return Message(Error(2, "<b>broke</b>"), reply_to=exchange.message) if lost else exchange.reply
 
 
 def written(command: Line, *arguments: object) -> tuple[str, Page]:
-    """The page that the command names, as text and read back; it is whole, and loads nothing."""
+    """Return the page that the command names, as text and parsed; check that it is complete and loads nothing."""
     code, out, err = command("report", *arguments)
     assert (code, err) == (0, "")
     text = Path(out.strip()).read_text("utf-8")

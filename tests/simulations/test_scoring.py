@@ -1,4 +1,4 @@
-"""`predict`, `evaluate`, `card` and `florilegium.load`: what becomes of a run's model."""
+"""Tests of `predict`, `evaluate`, `card` and `florilegium.load`: uses of a run's model."""
 
 import io
 import json
@@ -31,7 +31,7 @@ TABLE: dict[str, Scalar] = {"dataset": "csv", "label-column": "ill", "positive-l
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
-    """A run with a second model, and a file of its test rows."""
+    """Return a run with a second model, and a file of its test rows."""
     folder = tmp_path_factory.mktemp("digits")
     run, _ = federate(folder / "a", {"strategy": "local-scgdam", "model": "mlp"})
     test = load(DataSpec("digits"), 3).test
@@ -41,7 +41,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
 
 @pytest.fixture(scope="module")
 def hospital(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
-    """A run on a table, and the table of its test rows, whose ids begin with zeros."""
+    """Return a run on a table, and the table of its test rows, whose ids begin with zeros."""
     folder = tmp_path_factory.mktemp("hospital")
     for part, seed in (("train", 0), ("test", 1)):
         table = patients(60, seed).drop(columns="name")
@@ -53,7 +53,7 @@ def hospital(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
 
 @pytest.fixture(scope="module")
 def tumours(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
-    """A run on a named data set, and its test rows with the names that scikit-learn gives the columns."""
+    """Return a run on a named data set, and its test rows with scikit-learn's column names."""
     folder = tmp_path_factory.mktemp("tumours")
     bunch = load_breast_cancer(as_frame=True)
     diagnosis = bunch.target_names[bunch.target]
@@ -91,7 +91,7 @@ def test_evaluate_measures_what_the_run_measured(
 
 @pytest.mark.parametrize("strategy", OF_ROWS)
 def test_every_strategy_s_model_scores_as_in_the_run(command: Line, tmp_path: Path, strategy: str) -> None:
-    """One of them in float64."""
+    """One strategy runs in float64."""
     spec = DataSpec("digits")
     keys: dict[str, Scalar] = {"strategy": strategy, "num-server-rounds": 1, "model": "auto"}
     if strategy == "composite":
@@ -115,7 +115,7 @@ def test_predict_keeps_rows_and_ids(command: Line, hospital: tuple[Run, Path], t
     assert err == f"{new}: probability of the positive label 'yes'\n"
     assert scores["id"].tolist() == [f"{row:03}" for row in range(60)]
     np.testing.assert_allclose(scores["probability"], 1 / (1 + np.exp(-scores["score"])), rtol=1e-6)
-    # Another order of rows and columns, another kind of file, and no labels.
+    # Another order of rows and columns, another file format, and no labels.
     shuffled = pd.read_csv(new, dtype={"id": str}).sample(frac=1, random_state=0)
     shuffled[["weight", "sex", "id", "age"]].to_parquet(tmp_path / "new.parquet")
     code, out, err = command(
@@ -130,7 +130,7 @@ def test_predict_keeps_rows_and_ids(command: Line, hospital: tuple[Run, Path], t
 
 
 def test_images(command: Line, tmp_path: Path) -> None:
-    """Class folders, a plain folder and a single file give the scores of the arrays that they show."""
+    """Class folders, a plain folder and a single file give the scores of the same images as arrays."""
     rng = np.random.default_rng(0)
     for label in ("cat", "dog"):
         (tmp_path / "train" / label).mkdir(parents=True)
@@ -194,7 +194,7 @@ def test_the_best_model_is_taken_where_there_is_one(tmp_path: Path) -> None:
 
 
 def test_sites_files_and_the_reference(command: Line, tmp_path: Path) -> None:
-    """Sites with files of their own, tested on the server's, and a run with all data in one place."""
+    """Sites with their own files, tested on the server's file, and a run on the pooled data."""
     for name, seed in (("a", 0), ("b", 1), ("test", 2)):
         patients(60, seed).drop(columns="name").to_csv(tmp_path / f"{name}.csv", index=False)
     keys = {**TABLE, "partition": "own", "feature-columns": "age,sex[f|m],weight", "data-dir": f"{tmp_path}/test.csv"}
@@ -306,7 +306,7 @@ def test_the_card_tells_what_the_run_directory_knows(command: Line, hospital: tu
 
 
 def test_a_row_s_score_does_not_depend_on_the_others(tmp_path: Path) -> None:
-    """Pandas reads a column whose cells all look like numbers, or truths, as such."""
+    """pandas reads a column whose cells all look like numbers, or truths, as such."""
     rng = np.random.default_rng(0)
     choices = {"ward": ["007", "012", "A1"], "smoker": ["true", "false", "unknown"]}
     table = pd.DataFrame({name: rng.choice(values, 60) for name, values in choices.items()})

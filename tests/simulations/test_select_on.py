@@ -1,4 +1,4 @@
-"""By which rows a sweep chooses, and the run of what was chosen on the test rows."""
+"""Tests of the rows by which a sweep selects, and of the selected configuration's run on the test rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OWN = {"partition": "own", "dataset": "csv", "label-column": "ill"}
 
 @pytest.fixture(autouse=True)
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Runs that are made up: on validation rows the larger step is the better, on test rows AUC is 0.1 less."""
+    """Return fabricated runs: on validation rows the larger step is better, on test rows AUC is 0.1 less."""
     made = []
 
     def run_trials(trials: Any, storage: Any, jobs: int, address: str, ended: Any) -> None:

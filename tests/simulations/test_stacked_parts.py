@@ -1,4 +1,4 @@
-"""The parts of stacked cohorts, each against what it replaces."""
+"""Tests of the parts of stacked cohorts against the single parts that they replace."""
 
 import time
 from typing import Any
@@ -48,7 +48,7 @@ def test_rows_are_those_of_the_samplers(sizes: list[int], start: int, steps: int
         return [EpochSampler(np.arange(n) + 7, 3, 11, Purpose.POSITIVES, site) for site, n in enumerate(sizes)]
 
     given_samplers = samplers()
-    for numbers in (range(start, start + steps), range(start + steps, start + 2 * steps)):  # the second has a rest
+    for numbers in (range(start, start + steps), range(start + steps, start + 2 * steps)):  # the last batch is short
         for sampler, rows in zip(samplers(), draw_rows(given_samplers, numbers), strict=True):
             np.testing.assert_array_equal(rows, np.concatenate([sampler.batch(number) for number in numbers]))
 
@@ -63,7 +63,7 @@ def test_gathered_batches_are_each_site_s_rows(sizes: list[int], steps: int, ste
     drawn, b = np.random.default_rng(seed), 2
     sites = [Site.from_arrays(n, drawn.normal(size=(n, 3)), drawn.integers(2, size=n)) for n in sizes]
     rows = np.stack([drawn.integers(n, size=steps * b) for n in sizes])
-    with pytest.MonkeyPatch.context() as patch:  # both ways of gathering, for small sites and for large ones
+    with pytest.MonkeyPatch.context() as patch:  # both ways of gathering, for small sites and for large sites
         patch.setattr(gathering, "GATHERED", steps_at_once * len(sizes) * b * 3 * 4)
         for step, (features, labels) in enumerate(gathering.Gatherer().batches(sites, rows, b)):
             for place, site in enumerate(sites):
@@ -74,7 +74,8 @@ def test_gathered_batches_are_each_site_s_rows(sizes: list[int], steps: int, ste
 
 
 def networks(name: str) -> tuple[FlatModel, StackedNetwork, Tensor, Tensor]:
-    """A model whose vector goes on after the network's weights, stacked too; weights (C, d), features (C, b, p)."""
+    """Return a model whose vector has entries after the network's weights, also stacked; weights (C, d), features (C,
+    b, p)."""
     model = FlatModel(SaddleNetwork(build_model(name, (FEATURES,), 0)), dtype=torch.float64)
     drawn = torch.Generator().manual_seed(3)
     weights = torch.randn(CLIENTS, model.dim, dtype=torch.float64, generator=drawn)

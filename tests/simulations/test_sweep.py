@@ -1,4 +1,4 @@
-"""`sweep`: what is varied, the trials that follow, what is kept, stopping, and the whole on Ray."""
+"""Tests of `sweep`: the varied keys, the trials, the kept results, early stopping, and the command on Ray."""
 
 import csv
 import json
@@ -27,7 +27,7 @@ from tests.refusals import refuses, states
 from tests.simulations.fabricated import fake, refusal, replace_tuning
 
 SMALL = {"model": "linear", "num-server-rounds": 3, "local-steps": 2, "checkpoint-every": 0}
-DEFAULTS = {"learning-rate": 0.1, "batch-size": 32}  # `federate` has others
+DEFAULTS = {"learning-rate": 0.1, "batch-size": 32}  # `federate` has other defaults
 TEXT = 'model="linear" num-server-rounds=3 local-steps=2 checkpoint-every=0'
 
 
@@ -39,7 +39,7 @@ def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     replace_tuning(monkeypatch, never)
 
 
-# What is varied.
+# Varied keys.
 
 
 def test_a_grid_is_written_as_in_toml() -> None:
@@ -142,7 +142,7 @@ def test_a_taken_directory_is_refused(command: Line, tmp_path: Path) -> None:
     assert (tmp_path / "s" / "sweep.toml").read_text() == "kept"
 
 
-# What is kept.
+# Kept results.
 
 
 def begin(tmp_path: Path, resume: bool = False, **more: Any) -> Trials:
@@ -172,7 +172,7 @@ def test_what_is_kept(tmp_path: Path) -> None:
         ("finished", auc, "0.95", "2") for auc in ("0.6", "0.8", "0.9")
     ]
     assert (rows[3]["learning-rate"], rows[3]["seed"], rows[3]["reason"]) == ("1", "1", "diverged")
-    # one seed of the rate 1 failed, and so its better mean does not count
+    # one seed of the rate 1 failed, so its better mean does not count
     best = tomllib.loads((tmp_path / "s" / "best.toml").read_text())
     assert best == {**SMALL, "learning-rate": 0.1}
     assert (outcome.best.mean, outcome.best.finished) == (pytest.approx(0.7), 2)
@@ -285,7 +285,7 @@ def test_a_stepped_run_can_be_stopped_and_another_begun(tmp_path: Path) -> None:
     assert (record.status, record.reason) == ("stopped", "stopped early: auc 0.5 after round 1 of 3")
     assert record.facts["rounds"] == 1
     assert run.failure == record.reason
-    federate(tmp_path / "plain", SMALL, clients=3)  # nobody listens any more
+    federate(tmp_path / "plain", SMALL, clients=3)  # the trial no longer listens to runs
     assert len(Run(tmp_path / "plain").lines) == 4
     other = stepped(tmp_path / "b")
     other.advance()
@@ -323,7 +323,7 @@ def statuses(out: Path) -> dict[str, str]:
 @pytest.mark.gate
 @slow
 def test_a_sweep(tmp_path: Path) -> None:
-    """A grid with a configuration that fails; its trials are those of the plain command, bit for bit."""
+    """A grid with a configuration that fails; its trials equal the plain command's, bit for bit."""
     out = tmp_path / "s"
     options = ["-c", TEXT, "--grid", "fedx.positive-batch-size=16,100000", "--seeds", "2", "--jobs", "2", "--json"]
     done = call(out, *options)
@@ -331,7 +331,7 @@ def test_a_sweep(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert found["best"]["varied"] == {"fedx.positive-batch-size": 16}
     assert sorted(statuses(out).values()) == ["failed", "failed", "finished", "finished"]
-    assert len(done.stderr.splitlines()) == 4 + 2  # one a trial, two of the best, and no other word
+    assert len(done.stderr.splitlines()) == 4 + 2  # one line a trial, two lines for the best, and no others
     assert "100000" in done.stderr
     assert sorted(path.name for path in out.iterdir()) == [
         *("best", "best.csv", "best.toml", "sweep.csv", "sweep.toml", "trials")
@@ -348,7 +348,7 @@ def test_a_sweep(tmp_path: Path) -> None:
 
 @slow
 def test_asha_stops_the_worse_trials(tmp_path: Path) -> None:
-    """One after the other, from the best to the worst: at the first rung all but the first are cut off."""
+    """Trials run one after the other, from the best to the worst: all but the first stop at the first rung."""
     out = tmp_path / "s"
     config = 'strategy="local-sgd" model="linear" num-server-rounds=12 local-steps=4 checkpoint-every=0'
     done = call(
@@ -408,7 +408,7 @@ def test_a_sweep_in_vain_is_one_line(tmp_path: Path, options: list[str], parts: 
     assert [part for part in parts if part not in done.stderr] == []
 
 
-# A model that ends its process at once, as the kernel does where memory runs out.
+# A model that ends its process at once, as the kernel does when memory runs out.
 KILLER = """
 import os
 

@@ -1,4 +1,4 @@
-"""What ``--out`` may replace: earlier outputs of the same command, and nothing else."""
+"""Tests that ``--out`` replaces only earlier outputs of the same command."""
 
 import multiprocessing
 import os

@@ -1,4 +1,5 @@
-"""`reproduce --tune`: values chosen from a grid on a validation split, and a reproduction that takes them."""
+"""Tests of `reproduce --tune`: values chosen from a grid on a validation split, and a reproduction with these
+values."""
 
 import tomllib
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ without = ["Nothing is tuned."]
 
 
 def peak(config: Mapping[str, Any]) -> tuple[float, ...]:
-    """FedX is best at 0.1, Local SGD at 1, more so with K = 2; seeds differ."""
+    """Return AUCs by which FedX is best at 0.1, Local SGD at 1, more so with K = 2; seeds differ."""
     best = 0.1 if config["strategy"] == "fedx1" else 1.0
     return 0.5, (0.8 if config["learning-rate"] == best else 0.6) + 0.01 * config["local-steps"] + 0.02 * (
         config["seed"] % 1000
@@ -33,7 +34,7 @@ def peak(config: Mapping[str, Any]) -> tuple[float, ...]:
 
 
 def chosen(out: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """(method, data set, K where it counts) -> the values."""
+    """Return (method, data set, K if it matters) -> the values."""
     found = read_tuned(out / "tuned.toml").chosen
     return {tuple(one.at[key] for key in ("method", "dataset", "K") if key in one.at): one.values for one in found}
 
@@ -79,7 +80,7 @@ def test_what_is_best_on_the_validation_rows_is_taken(command: Line, runs: Runs,
 @pytest.mark.parametrize(
     ("said", "mode", "rate"),
     [
-        ('metric = "loss"', "min", 0.01),  # the first of equals: the fabricated loss is half the AUC
+        ('metric = "loss"', "min", 0.01),  # the first of equal values: the fabricated loss is half the AUC
         ('metric = "loss"\nmode = "max"', "max", 0.1),
     ],
 )
@@ -108,7 +109,7 @@ def test_an_interrupted_choice_goes_on_and_nothing_runs_twice(command: Line, run
     wider = path.read_text().replace("[0.01, 0.1, 1.0]", "[0.001, 0.01, 0.1, 1.0]")
     path.write_text(wider)
     assert command("reproduce", path, "--tune", "--out", out)[0] == 0
-    assert len(runs.names) == 32 + 8  # only the new value's
+    assert len(runs.names) == 32 + 8  # only the new value's runs
 
 
 def test_values_of_other_runs_stay(command: Line, runs: Runs, tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_values_come_from_the_directory_or_from_beside_the_file(command: Line, r
     shipped_path(path, "quick").write_bytes((out / "tuned.toml").read_bytes())
     assert command("reproduce", path, "--out", tmp_path / "new")[0] == 0
     assert (tmp_path / "new" / "tuned.toml").read_bytes() == (out / "tuned.toml").read_bytes()
-    shipped = read_tuned(out / "tuned.toml")  # what was chosen here comes last, and counts
+    shipped = read_tuned(out / "tuned.toml")  # the values chosen here come last, and take precedence
     some = shipped.chosen[0].model_copy(update={"values": {"learning-rate": 0.01}})
     (out / "tuned.toml").write_text(shipped.model_copy(update={"seeds": 1, "chosen": [some]}).toml())
     both = find_tuned(str(path), "small", "quick", out)
@@ -174,7 +175,8 @@ methods."Local SGD" = {}
 
 
 def test_runs_may_have_more_seeds_than_others(command: Line, runs: Runs, tmp_path: Path) -> None:
-    """A profile with a number of its own has it everywhere; ``methods`` may name what ``--only`` leaves out."""
+    """A profile's own number of seeds applies to all its runs; ``methods`` may name methods that ``--only`` leaves
+    out."""
     out, runs.aucs = tmp_path / "out", peak
     text = 'seeds-at = [{ at = { K = 2 }, seeds = 4 }, { at = { K = 2, method = "FedX" }, seeds = 3 }]\n'
     text = TUNE + text + 'methods."Local SGD" = { learning-rate = [1.0] }\n[tune.profiles.smoke]\nseeds = 1\n'
@@ -194,7 +196,7 @@ def test_runs_may_have_more_seeds_than_others(command: Line, runs: Runs, tmp_pat
 
 
 def test_some_runs_values_are_chosen_by_another_metric(command: Line, runs: Runs, tmp_path: Path) -> None:
-    """With K = 2 by the loss, of which less is better: the fabricated loss is half the AUC."""
+    """With K = 2 by the loss, which is better if smaller: the fabricated loss is half the AUC."""
     out, runs.aucs = tmp_path / "out", peak
     text = TUNE + 'mode = "max"\nmetric-at = [{ at = { K = 2 }, metric = "loss" }]\n'
     code, _, err = command("reproduce", write(tmp_path, adding(text)), "--tune", "--out", out)
@@ -209,7 +211,7 @@ def test_some_runs_values_are_chosen_by_another_metric(command: Line, runs: Runs
 
 
 def test_a_value_that_fails_is_not_chosen(command: Line, runs: Runs, tmp_path: Path) -> None:
-    """Nor one of which a seed fails or diverges, however good the others are."""
+    """A value is also skipped if one seed fails or diverges, however good its other seeds are."""
 
     def aucs(config: Mapping[str, Any]) -> tuple[float, ...] | str:
         if config["learning-rate"] == 1.0:

@@ -1,4 +1,5 @@
-"""The wheel: built, installed beside the packages that are here, and run in a folder whose packages have its names."""
+"""Tests of the wheel: built, installed beside the present packages, and run in a folder with packages of the same
+names."""
 
 import json
 import os
@@ -17,7 +18,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 
 def output(*command: str | Path, cwd: Path) -> str:
-    """What a command prints, in an environment that knows nothing of the checkout."""
+    """Return a command's stdout, in an environment without the checkout."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(list(map(str, command)), cwd=cwd, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -26,7 +27,7 @@ def output(*command: str | Path, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the source archive."""
+    """Return a folder with the wheel and the source archive."""
     folder = tmp_path_factory.mktemp("dist")
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", str(folder)], cwd=PROJECT, check=True)
     return folder
@@ -34,11 +35,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scripts(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of a fresh environment that has the wheel and sees the packages of this one."""
+    """Return the programs' folder of a new environment with the wheel and the packages of this environment."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)
     (place,) = folder.glob("lib/python*/site-packages")
-    # a path in such a file does not bring the checkout that is installed here
+    # without path files, which would bring in the checkout that is installed here
     (place / "others.pth").write_text("\n".join(site.getsitepackages()))
     (wheel,) = built.glob("*.whl")
     install = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install", "--no-deps", "--no-index"]
@@ -48,7 +49,7 @@ def scripts(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A user's folder, whose packages have the names of ours."""
+    """Return a user's folder, whose packages have the same names as ours."""
     for name in ("apps", "clients", "simulations"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise RuntimeError('not this one')\n")

@@ -1,4 +1,4 @@
-"""The processes that make an experiment's runs."""
+"""Tests of the processes that run an experiment's runs."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from simulations.engines.workers import WorkerTask, _reason, run_all
 from simulations.results.records import read_run
 from vertical.injection import Injection, injection_of
 
-# Models that end a worker's process, fail, or tell the process that they ran in.
+# Models that end a worker's process, fail, or record the process that they ran in.
 MODELS = """
 import os
 import pathlib
@@ -51,14 +51,14 @@ def task(folder: Path, name: str, model: str, data: str = "", metrics: tuple[str
 
 @pytest.fixture
 def networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[int]]:
-    """`MODELS` can be imported; returns what gives the processes that told."""
+    """Make `MODELS` importable; return a function that returns the recorded processes."""
     (tmp_path / "networks.py").write_text(MODELS)
     monkeypatch.syspath_prepend(tmp_path)
     return lambda: [int(pid) for pid in dict.fromkeys((tmp_path / "pids").read_text().split())]
 
 
 def ran(tasks: Sequence[WorkerTask], jobs: int) -> dict[str, str]:
-    """The reasons, in the order in which the tasks ended."""
+    """Return the reasons, in the order in which the tasks ended."""
     reasons: dict[str, str] = {}
     run_all(tasks, jobs, lambda task, reason: reasons.update({task.name: reason}))
     return reasons

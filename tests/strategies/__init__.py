@@ -1,1 +1,1 @@
-"""Tests of the server halves."""
+"""Tests of the strategies' server side."""

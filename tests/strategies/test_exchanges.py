@@ -1,4 +1,4 @@
-"""The exchanges of a method, as the strategy that adapts it sends them."""
+"""Tests of a method's exchanges, as its strategy sends them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +21,7 @@ START = np.zeros(3, np.float32)
 
 
 def strategy(run_round: Callable[..., Any]) -> Any:
-    """A strategy with four sites whose answers have their place as every value."""
+    """A strategy with four sites whose replies contain their index as every value."""
     one: Any = strategy_of(replace(LOCAL_SGD, server=ServerHalf(round=run_round)), "Own")()
     one.roster, one.model = roster_of(make_sites(EQUAL)), [START]
     one.ask = lambda server_round, places, arrays, down, phase: [

@@ -1,4 +1,4 @@
-"""``replace-dropped``: another client is asked in the place of each that gave no good reply."""
+"""Tests of ``replace-dropped``: each client without a good reply is replaced by another client."""
 
 from collections.abc import Callable
 from typing import Any
@@ -36,13 +36,14 @@ def broken(exchange: Exchange) -> Message:
 
 
 def stale(exchange: Exchange) -> Message:
-    """A reply with content, of another round."""
+    """Return a reply with content, from another round."""
     exchange.reply.content.metric_records[METRICS][ROUND] = 99
     return exchange.reply
 
 
 def failing(partitions: set[int], phase: str | None = None, how: Tamper = broken) -> Tamper:
-    """These sites fail in every exchange, or in those of one phase; nobody may be asked twice in one."""
+    """Make these sites fail in every exchange, or in the exchanges of one phase; a site may be asked once an
+    exchange."""
     seen: set[tuple[int, str, int]] = set()
 
     def tamper(exchange: Exchange) -> Message:
@@ -68,7 +69,7 @@ class Round:
         )
 
     def play(self, server_round: int = 1) -> np.ndarray:
-        """The new model."""
+        """Return the new model."""
         self.grid.exchanges.clear()
         messages = list(self.strategy.configure_train(server_round, self.model, ConfigRecord(), self.grid))
         arrays, _ = self.strategy.aggregate_train(server_round, self.grid.send_and_receive(messages))
@@ -76,11 +77,11 @@ class Round:
         return model_arrays(arrays)[0]
 
     def asked(self, phase: str = "") -> list[int]:
-        """Who got a message, in order."""
+        """Return the sites that got a message, in order."""
         return [e.partition for e in self.grid.exchanges if e.phase == phase]
 
     def is_mean_of(self, places: list[int], model: np.ndarray) -> None:
-        """Whether the new model is the mean of these sites' ends."""
+        """Return whether the new model is the mean of these sites' models."""
         ends = [model_of(reply)[0] for reply in self.replies(places)]
         assert len(ends) == len(places)
         np.testing.assert_allclose(model, np.mean(ends, axis=0), rtol=1e-12, atol=1e-12)
@@ -90,7 +91,7 @@ class Round:
 
 
 def sampled(**more: Any) -> list[int]:
-    """Whom round 1 asks at first."""
+    """Return the sites that round 1 asks first."""
     one = Round(replace_dropped=False, **more)
     one.play()
     return one.asked()
@@ -142,7 +143,7 @@ def test_a_reply_that_never_came_is_replaced() -> None:
 
 
 def test_replacements_that_fail_are_replaced_in_turn() -> None:
-    """All but the last to be asked fail among those who were not sampled."""
+    """All unsampled sites fail, except the last to be asked."""
     first = sampled()
     others = sorted(set(range(CLIENTS)) - set(first))
     for good in others:
@@ -151,7 +152,7 @@ def test_replacements_that_fail_are_replaced_in_turn() -> None:
         one.play()
         asked = one.asked()
         assert one.strategy.report.asked == asked
-        assert asked[-1] == good  # nobody is asked once there are enough
+        assert asked[-1] == good  # no site is asked after enough replies
         assert len(asked) == len(set(asked))
         assert one.strategy.report.answered == sorted([*first[1:], good])
         assert list(one.strategy.report.dropped) == sorted(bad & set(asked))
@@ -174,7 +175,7 @@ def test_when_nobody_is_left_the_average_is_over_those_who_answered() -> None:
 
 
 def replacements(server_rounds: range, seed: int = 0, lost: tuple[int, ...] = (0, 1)) -> list[tuple[int, ...]]:
-    """Who is asked in the place of the same lost sites, by round; site 7 was asked with them and answers."""
+    """Return the replacements of the same lost sites, by round; site 7 was asked with them and replies."""
     one = Round(seed=seed)
     one.strategy.prepare(one.model, one.grid)
     one.grid.tamper = failing(set(lost))
@@ -184,7 +185,7 @@ def replacements(server_rounds: range, seed: int = 0, lost: tuple[int, ...] = (0
         messages = one.strategy.messages(server_round, [*lost, 7], one.model, None)
         replies = one.strategy.receive(server_round, one.grid.send_and_receive(messages))
         found.append(tuple(one.asked()[len(lost) + 1 :]))
-        assert [reply.place for reply in replies] == [*found[-1], 7]  # in order, whenever they came
+        assert [reply.place for reply in replies] == [*found[-1], 7]  # in order, regardless of arrival
     return found
 
 
@@ -196,7 +197,7 @@ def test_the_choice_is_the_seed_s_and_the_round_s() -> None:
     assert len(set(first)) > 3
 
 
-# An exchange of the strategy's own.
+# An exchange that the strategy adds.
 
 SGDA: dict[str, Any] = {"strategy": "fedsgda-mb"}
 
@@ -216,7 +217,7 @@ def test_the_gradient_phase_replaces_for_itself(failures: int) -> None:
     asked, report = one.asked(GRADIENTS), one.strategy.report
     assert asked[:WANTED] == first
     assert len(asked) == len(set(asked)) == WANTED + failures
-    assert one.asked() == report.asked == sampled(**SGDA)  # the round's own exchange lost nobody
+    assert one.asked() == report.asked == sampled(**SGDA)  # the round's own exchange lost no site
     gradients = [
         LocalGradient.from_record(reply.content.config_records[PAYLOAD]).gradient
         for reply in one.replies(sorted(set(asked) - bad), GRADIENTS)

@@ -1,4 +1,4 @@
-"""What a strategy does with the replies of a round: the good ones in order, the bad ones dropped by name."""
+"""Tests of a round's replies: good replies in order, bad replies dropped by name."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +25,7 @@ CLIENTS = 3
 
 
 class Round:
-    """Round 1 of a federation whose replies have arrived and not been read yet."""
+    """Round 1 of a federation whose replies have arrived but are still unread."""
 
     def __init__(self, strategy: str = "local-sgd", **more: Any) -> None:
         flat = {**KEYS, "strategy": strategy, **{key.replace("_", "-"): value for key, value in more.items()}}
@@ -37,7 +37,7 @@ class Round:
         self.replies = list(self.grid.send_and_receive(self.messages))
 
     def receive(self) -> list[int]:
-        """The places of the good replies."""
+        """Return the indices of the good replies."""
         return [reply.place for reply in self.strategy.receive(1, self.replies)]
 
     @property
@@ -93,7 +93,7 @@ def with_model(one: Round, *arrays: np.ndarray) -> None:
     one.replies[1].content[ARRAYS] = model_record(arrays)
 
 
-# what is wrong with the reply of partition 1; `tests.battery.test_bad_replies` has what every algorithm must refuse
+# the faults of partition 1's reply; `tests.battery.test_bad_replies` lists the faults that every algorithm must reject
 BAD: dict[str, tuple[Callable[[Round], object], str]] = {
     "error without a reason": (
         lambda one: one.replies.__setitem__(1, Message(Error(8), reply_to=one.messages[1])),
@@ -120,7 +120,7 @@ def test_a_bad_reply_is_dropped_with_its_reason(kind: str) -> None:
     assert one.dropped == {1: reason}
     assert one.strategy.report.answered == [0, 2]
     assert isinstance(one.strategy, FedX2)  # it leaves no run
-    assert one.strategy.state.runs[:, :3].tolist() == [[1, 2, 0], [1, 2, 2]]  # round, participants, place
+    assert one.strategy.state.runs[:, :3].tolist() == [[1, 2, 0], [1, 2, 2]]  # round, participants, index
 
 
 @pytest.mark.parametrize(("count", "shown"), [(-5, "-5"), ([1, 2], "[1, 2]"), (np.nan, "nan"), (np.inf, "inf")])
@@ -144,7 +144,7 @@ def test_the_replies_of_the_round_before_are_ignored() -> None:
 
 def test_a_reply_given_twice_counts_once() -> None:
     models = []
-    for bad in (None, Error(2, "broke")):  # nor does a bad repetition take back a good reply
+    for bad in (None, Error(2, "broke")):  # a bad repetition does not take back a good reply either
         one = Round("fedx2")
         more = [one.replies[0], Message(bad, reply_to=one.messages[0])] if bad else []
         arrays, _ = one.strategy.aggregate_train(1, [*one.replies, *more])

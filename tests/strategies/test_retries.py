@@ -1,5 +1,7 @@
-"""``max-retries``: a strategy that needs every client asks one without a good reply again; a lost round leaves no
-trace, and a client that stays away ends the run by name with its last good round saved."""
+"""Tests of ``max-retries``: a strategy that needs every client asks a client without a good reply again.
+
+A lost round leaves no trace. A client that stays away ends the run by name, with its last good round saved.
+"""
 
 import json
 from collections.abc import Callable
@@ -27,7 +29,7 @@ from tests.reference.minimax import Array
 
 SITES, ROUNDS, VECTOR = 4, 6, (DIM + 1) * 8
 NEVER_RAN, REPLY_LOST, SILENCE = "the client never ran", "its reply was lost", "no answer"
-# (round, partition, phase, attempt from 1) -> one of these, or "" for a good reply
+# (round, partition, phase, attempt from 1) -> one of these faults, or "" for a good reply
 Fate = Callable[[int, int, str, int], str]
 
 
@@ -70,7 +72,7 @@ def play(folder: Path, flat: dict[str, Scalar], fate: Fate = lambda *where: "", 
 
 
 def only(server_round: int, partition: int, how: str, times: int = 10**6, phase: str = "") -> Fate:
-    """One client fails in one exchange, the first so many times."""
+    """Return faults of one client in one exchange, for the first attempts."""
     where = (server_round, partition, phase)
     return lambda r, i, name, attempt: how if (r, i, name) == where and attempt <= times else ""
 
@@ -81,7 +83,7 @@ def twenty_percent(seed: int) -> Fate:
 
 
 def x_bars(one: Played) -> list[bytes]:
-    """What each round's clients got, retries included."""
+    """Return the x-bar that the clients got in each round, retries included."""
     assert all(len({model.tobytes() for model in models_of(one, r)}) == 1 for r in range(1, one.rounds + 1))
     return [model.tobytes() for model in one.sent]
 
@@ -91,14 +93,14 @@ def models_of(one: Played, server_round: int) -> list[Array]:
 
 
 def states(one: Played) -> dict[tuple[int, int], tuple[bytes, ...]]:
-    """What every client kept of every round in the end."""
+    """Return every client's state after every round."""
     return {
         where: tuple(array.tobytes() for array in state.arrays().values()) for where, state in one.grid.states.items()
     }
 
 
 def untouched(lossy: Played, whole: Played) -> None:
-    """Models sent, states kept and the last model are those of the run without a fault."""
+    """Require the sent models, kept states and last model of the run without a fault."""
     assert x_bars(lossy) == x_bars(whole)
     assert states(lossy) == states(whole)
     assert lossy.run.model_bytes == whole.run.model_bytes
@@ -124,7 +126,7 @@ def test_random_faults_change_nothing(dtype: str, seed: int, data: dict[str, Sca
 def test_a_fault_of_either_kind_in_any_round(
     how: str, server_round: int, data: dict[str, Scalar], tmp_path: Path
 ) -> None:
-    """Three retries are the default, and replacing, where that is asked for, does not come in between."""
+    """Three retries are the default; they take precedence over replacement."""
     whole = play(tmp_path, data)
     lossy = play(tmp_path, {**data, "replace-dropped": True}, only(server_round, 2, how, times=3))
     assert [lossy.grid.attempts.count((server_round, "", i)) for i in range(SITES)] == [1, 1, 4, 1]
@@ -132,23 +134,23 @@ def test_a_fault_of_either_kind_in_any_round(
 
 
 def test_the_replies_of_a_retried_round_are_in_order(data: dict[str, Scalar], tmp_path: Path) -> None:
-    """All fail at first, each another number of times."""
+    """All clients fail at first, each a different number of times."""
     fate: Fate = lambda r, i, phase, attempt: REPLY_LOST if r == 3 and attempt <= 3 - i else ""  # noqa: E731
     whole, lossy = play(tmp_path, data), play(tmp_path, data, fate)
     asked = [i for r, phase, i in lossy.grid.attempts if r == 3]
-    assert asked == [0, 1, 2, 3, 0, 1, 2, 0, 1, 0]  # never one that has answered
+    assert asked == [0, 1, 2, 3, 0, 1, 2, 0, 1, 0]  # never a client that has replied
     assert lossy.run.model_bytes == whole.run.model_bytes
 
 
 def test_the_bytes_of_a_retried_round(data: dict[str, Scalar], tmp_path: Path) -> None:
-    """Every message and every reply with content counts, and nobody was dropped."""
+    """Every message and every reply with content counts, and no client was dropped."""
     seen: list[Exchange] = []
 
     def tamper(exchange: Exchange) -> Message:
         seen.append(exchange)
         asked = [e for e in seen if (e.server_round, e.partition) == (2, 1)]
         if asked == [exchange]:
-            exchange.reply.content.metric_records[METRICS][ROUND] = 99  # content, of another round
+            exchange.reply.content.metric_records[METRICS][ROUND] = 99  # content of another round
         return exchange.reply
 
     one = play(tmp_path, data, only(4, 3, REPLY_LOST, times=2), tamper=tamper)
@@ -177,7 +179,7 @@ def refusal(how: str, server_round: int, partition: int, retries: int = 3, where
 def test_after_max_retries_the_run_ends_by_name(
     retries: int, how: str, data: dict[str, Scalar], tmp_path: Path
 ) -> None:
-    """With the reason of the last attempt; one fault fewer is survived."""
+    """The error has the reason of the last attempt; the run survives one fault fewer."""
     flat = {**data, "max-retries": retries, "checkpoint-every": 0}
 
     def fate(r: int, i: int, phase: str, attempt: int) -> str:
@@ -202,7 +204,7 @@ def test_a_client_is_asked_once_and_max_retries_times_more(data: dict[str, Scala
 
 
 def test_the_last_good_round_is_saved_and_the_run_goes_on_from_it(data: dict[str, Scalar], tmp_path: Path) -> None:
-    """The checkpoint of round 3 is made when round 4 fails: the usual ones come every 10 rounds."""
+    """The checkpoint of round 3 is made when round 4 fails: regular checkpoints come every 10 rounds."""
     flat: dict[str, Scalar] = {**data, "checkpoint-every": 10}
     whole = play(tmp_path, flat)
     with pytest.raises(RunFailedError, match="round 4: partition 1"):
@@ -210,11 +212,11 @@ def test_the_last_good_round_is_saved_and_the_run_goes_on_from_it(data: dict[str
     path = tmp_path / "run-1"
     (saved,) = (path / "checkpoints").iterdir()
     assert saved.name == "round-000003.safetensors"
-    # x-bar, as round 4's clients got it
+    # x-bar, as sent in round 4
     np.testing.assert_array_equal(read_tensors(saved)[0]["model.parameters"], whole.sent[3])
 
     again = {**flat, "resume": True, "run-name": "run-1"}
-    with pytest.raises(RunFailedError, match="round 4: partition 1"):  # once more, in the first round it makes
+    with pytest.raises(RunFailedError, match="round 4: partition 1"):  # again, in the first round of the resumed run
         resume(path, again, only(4, 1, NEVER_RAN))
     assert [*(path / "checkpoints").iterdir()] == [saved]
     resume(path, again, only(5, 0, REPLY_LOST, times=2))
@@ -228,7 +230,7 @@ def test_the_last_good_round_is_saved_and_the_run_goes_on_from_it(data: dict[str
 
 
 def resume(path: Path, flat: dict[str, Scalar], fate: Fate) -> None:
-    """Continue a run where it is."""
+    """Continue a run from its directory."""
     config = flat_config(path, {**KEYS, **flat})
     serve(Lossy(client_app, SITES, config, fate=fate), server_app, config)
 
@@ -240,7 +242,7 @@ def test_a_first_round_that_fails_leaves_nothing_to_go_on_from(data: dict[str, S
 
 
 def test_every_strategy_s_last_good_round_is_saved(data: dict[str, Scalar], tmp_path: Path) -> None:
-    """Not only of those that ask again: too few replies end any run."""
+    """This includes strategies without retries: too few replies end any run."""
     with pytest.raises(RunFailedError, match="round 3: 3 good replies of 4, min-train-nodes is 4"):
         play(
             tmp_path, {**data, "strategy": "fedda", "min-train-nodes": 4, "checkpoint-every": 10}, only(3, 0, NEVER_RAN)
@@ -253,7 +255,7 @@ def test_every_strategy_s_last_good_round_is_saved(data: dict[str, Scalar], tmp_
 
 @pytest.mark.parametrize(("kept", "asked"), [(1, 3), (2, 4), (4, 2), (4, 3)])
 def test_a_record_of_another_round_is_none(kept: int, asked: int) -> None:
-    """Not of the round before, nor of the round itself: the correction is 0, as in the first round."""
+    """Neither the previous round nor the same round: the correction is 0, as in the first round."""
     client = hand(make((12,)), {"penalty": "l1", "weight": 0.05}).clients[0]
     point = np.zeros(DIM)
     for server_round in range(1, kept + 1):
@@ -288,14 +290,14 @@ def test_the_smoothness_exchange_is_retried_too(data: dict[str, Scalar], tmp_pat
         return exchange.reply
 
     one = play(tmp_path, data, tamper=tamper)
-    assert one.grid.attempts.count((0, SMOOTHNESS, 0)) == 2  # an impossible estimate is asked for again
+    assert one.grid.attempts.count((0, SMOOTHNESS, 0)) == 2  # an impossible estimate is requested again
 
 
-# Who asks again.
+# Strategies with retries.
 
 
 def test_only_composite_asks_again(data: dict[str, Scalar], tmp_path: Path) -> None:
-    """And who asks again needs all clients: there is nobody to replace one."""
+    """A strategy with retries needs all clients, so no replacement exists."""
     retrying = [row for row in ALGORITHMS.values() if row.traits.retries_failed]
     assert all(row.traits.needs_all_clients for row in retrying)
     assert [row.strategy.__name__ for row in retrying if row.strategy.shares_model] == ["Composite"]
@@ -306,7 +308,7 @@ def test_only_composite_asks_again(data: dict[str, Scalar], tmp_path: Path) -> N
 
 
 def test_without_a_grid_a_missing_reply_ends_the_round(data: dict[str, Scalar], tmp_path: Path) -> None:
-    """A strategy that someone else drives, before it could ask again."""
+    """The strategy is driven by other code, which could not ask again."""
     flat = flat_config(tmp_path / "run", {**KEYS, **data})
     config = parse_run_config(flat)
     grid = Lossy(client_app, SITES, flat, fate=lambda *where: "")
@@ -325,5 +327,5 @@ def test_a_retry_waits_for_the_site(data: dict[str, Scalar], tmp_path: Path, mon
     monkeypatch.setattr("strategies.rounds.exchange.time.sleep", lambda seconds: naps.append(seconds))
     one = play(tmp_path, {**data, "retry-wait": 31.5}, only(2, 1, NEVER_RAN, times=2))
     assert [seconds for seconds in naps if seconds > 1] == [31.5, 31.5]
-    # the wait is the sites', not the server's
+    # the sites wait, not the server
     assert one.run.lines[2]["server_seconds"] < one.run.lines[2]["seconds"] - 62

@@ -1,4 +1,4 @@
-"""Robust means over clients agree with their definitions, and one bad client of five ruins no model."""
+"""Tests that robust means over clients equal their definitions, and that one bad client of five ruins no model."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The handshake: node ids mean nothing, partition ids everything."""
+"""Tests of the handshake: partition ids matter, node ids do not."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,7 +34,7 @@ def report(partition: int, partitions: int) -> SiteReport:
 def answering(
     answer: Callable[[int, int], Any], facts: Callable[[int], dict[str, str]] = lambda partition: {}
 ) -> ClientApp:
-    """A ClientApp whose answer to the handshake is ``answer(partition, partitions)``: a report or a record."""
+    """Return a ClientApp that answers the handshake with ``answer(partition, partitions)``: a report or a record."""
     app = ClientApp()
 
     @app.query()
@@ -49,7 +49,7 @@ def answering(
 
 
 class Nodes(InProcessGrid):
-    """A grid with node ids of our choice; ``joins`` says how many of them are there at each look."""
+    """A grid with given node ids; ``joins`` sets the number of connected nodes at each poll."""
 
     def __init__(self, ids: Sequence[int], app: ClientApp | None = None, joins: Sequence[int] = ()) -> None:
         super().__init__(app or answering(report), len(ids), {})

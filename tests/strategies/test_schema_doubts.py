@@ -1,4 +1,5 @@
-"""The server's warnings of what sites with files of their own report: other units, and columns that no site has."""
+"""Tests of the server's warnings about reports of sites with their own files: other units, and columns missing
+everywhere."""
 
 import logging
 from pathlib import Path

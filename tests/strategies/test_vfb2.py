@@ -1,4 +1,4 @@
-"""VFB2's server half without parties: who may meet, where, how large a step, whom a failure blames."""
+"""Tests of VFB2's server side without parties: admission, addresses, the step's bound, and the blame for failures."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from vertical.transport.frames import PartyError
 
 
 def credentials(host: int = 0, **changes: Any) -> Credentials:
-    """Those of a party on some host."""
+    """Return the credentials of a party on some host."""
     certificate, length = join_bytes([b"certificate"], PAGE)
     fields: dict[str, Any] = {
         "certificate": certificate,
@@ -60,7 +60,7 @@ def credentials(host: int = 0, **changes: Any) -> Credentials:
 
 
 def summary(**changes: Any) -> DataSummary:
-    """That of a party with labels and 4 columns of 10 rows."""
+    """Return the summary of a party with labels and 4 columns of 10 rows."""
     fields: dict[str, Any] = {"rows": np.array([8, 2]), "columns": np.array([4])}
     fields |= {"labels": np.array([True]), "id_lengths": np.array([1, 1]), "id_marks": np.zeros(6, dtype=bool)}
     return DataSummary(**(fields | changes))
@@ -128,7 +128,7 @@ def test_metrics_keep_their_names_on_the_way() -> None:
         Report(**common, metric_values=np.ones(1)).metrics()
 
 
-# Who may meet.
+# Admitted parties.
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_the_in_process_engine_is_asked_to_run_all_together() -> None:
 
 
 class Post:
-    """A grid whose replies come at the looks that they are for: message id -> (look, whether it is an error)."""
+    """A grid whose replies arrive at given polls: message id -> (poll, whether it is an error)."""
 
     pull_interval = 0.001
 
@@ -210,7 +210,7 @@ def test_but_not_for_long_once_a_party_has_failed(caplog: pytest.LogCaptureFixtu
     assert len(meet_on(grid, [], timeout=0.05, patience=60)) == 1
 
 
-# Where they listen.
+# Addresses.
 
 
 def test_where_parties_listen() -> None:
@@ -223,10 +223,10 @@ def test_where_parties_listen() -> None:
         addresses_of([near, far], "unix", 7)
     with refuses(StrategyError, "^party 0, 2: got the same address as another party, .*set advertise separately"):
         addresses_of([near, far, near], "auto", 7)
-    # on one host the loopback will do
+    # on one host the loopback suffices
     parties = [credentials(port=np.array([8])), credentials(port=np.array([9]), advertised=text("b:2"))]
     assert addresses_of(parties, "tcp", 7) == ["tcp:127.0.0.1:8", "tcp:b:2"]
-    # whom nobody can reach meet at one whom all can
+    # parties that no one can reach meet at a party that all can reach
     hidden = credentials(host=2, advertised=text("none"))
     assert addresses_of([hidden, near, hidden], "auto", 7) == ["none:0", "tcp:a:1", "none:2"]
     assert addresses_of([hidden, hidden], "auto", 7) == ["unix:/7-0", "unix:/7-1"]
@@ -239,7 +239,7 @@ def held(lengths: str, rows: tuple[int, ...]) -> list[Any]:
     return [summary(rows=np.array([n - 1, 1]), id_lengths=np.array([int(length)] * 2)) for length, n in pairs]
 
 
-# Whether their rows fit.
+# Matching rows.
 
 
 @pytest.mark.parametrize(
@@ -248,9 +248,9 @@ def held(lengths: str, rows: tuple[int, ...]) -> list[Any]:
         ("23222", (9, 9, 9, 9, 7), "3 of 5", "party 1, 4: got other rows (9, 7)"),
         # the reporter is not right by being first
         ("322", (4, 5, 5), "2 of 3", "party 0: got other rows (4)"),
-        # of groups of one size, the one with the lowest party counts as right
+        # of equally large groups, the group with the lowest party counts as right
         ("234", (4, 4, 4), "1 of 3", "party 1, 2: got other rows (4, 4)"),
-        # equal forms do not help a party that counts otherwise
+        # equal forms do not help a party with another count
         ("222", (4, 4, 3), "2 of 3", "party 2: got other rows (3)"),
     ],
 )
@@ -260,7 +260,7 @@ def test_parties_whose_rows_differ_are_named(lengths: str, rows: tuple[int, ...]
     assert check_rows(held("222", (9, 9, 9)), forms=True) == check_rows(held("234", (9, 9, 9))) == (8, 1)
 
 
-# Which parties are active.
+# Active parties.
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_parties_whose_rows_differ_are_named(lengths: str, rows: tuple[int, ...]
         ((0, 1, 1, 1), {}, (1, 2)),
         ((0, 1, 1, 1), {"active_parties": 3}, (1, 2, 3)),
         ((1, 1, 1), {"active_parties": 1}, (0,)),
-        # each active party would train another head
+        # each active party would train a different head
         ((0, 1, 1), {"embedding": 4}, (1,)),
         ((0, 1, 1), {"embedding": 4, "problem": "softmax"}, (1, 2)),
         ((0, 1, 1), {"active_parties": 3}, "vfb2.active-parties: got 3, but only party 1, 2 has labels"),
@@ -290,7 +290,7 @@ def test_active_parties_are_the_first_with_labels(
         assert choose_active(summaries, VFB2Settings(**settings)) == active
 
 
-# How large a step may be.
+# The largest step.
 
 
 @pytest.mark.parametrize(("step", "fits"), [(0.999, True), (1.001, False)])
@@ -329,7 +329,7 @@ def test_a_fraction_of_the_steps_is_reached_when_it_is(percent: int) -> None:
     assert rates == [training.learning_rate] * percent + [training.learning_rate / 2] * (100 - percent)
 
 
-# Whom a failure blames.
+# Blame for failures.
 
 
 def test_blame_survives_the_way() -> None:
@@ -347,14 +347,14 @@ def test_blame_survives_the_way() -> None:
         ({0: "party 2: bad", 2: "party 2: bad"}, {2: "bad"}),
         ({0: "party 1: silent", 1: "party 0: silent", 2: "party 1: silent"}, {1: "silent"}),
         ({0: "lost", 1: "lost"}, {0: "lost", 1: "lost"}),
-        ({1: "party 9: it is late"}, {1: "party 9: it is late"}),  # who blames nobody of the parties
+        ({1: "party 9: it is late"}, {1: "party 9: it is late"}),  # the error names no party of the run
     ],
 )
 def test_the_party_that_most_errors_name_is_to_blame(reasons: dict[int, str], expected: dict[int, str]) -> None:
     assert find_culprits(reasons, 4) == expected
 
 
-# What the server keeps.
+# The server's state.
 
 
 def test_a_restored_strategy_knows_what_it_knew() -> None:
@@ -398,7 +398,7 @@ def test_blocks_are_asked_for_where_all_agree_and_they_are_kept(
     assert int(segment.base[0]) == number - 1
     assert segment.peers() == ([b"certificate"] * 2, ["unix:/1-0", "unix:/1-1"])
     assert segment.certificates.nbytes == PAGE
-    assert [int(segment.serial[0]), int(strategy.down(number).serial[0])] == [1, 2]  # every attempt has its own
+    assert [int(segment.serial[0]), int(strategy.down(number).serial[0])] == [1, 2]  # every attempt has its own serial
 
 
 @pytest.mark.parametrize(

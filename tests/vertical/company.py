@@ -1,4 +1,4 @@
-"""Parties as real processes that a test starts, stops and has misbehave one by one."""
+"""Parties in separate processes that a test starts, stops and sabotages individually."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from vertical.transport.identity import Identity
 
 # long enough for a busy machine, short enough for 15 seconds
 LIMITS = Limits(join=6.0, beat=0.3, silence=3.0, close=1.5)
-# seconds in which every survivor must have ended
+# seconds within which every survivor must have ended
 WITHIN = 15.0
-# a party that has heard so much is in the middle of its work
+# frames after which a party is in the middle of its work
 _UNDER_WAY = 20
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a party's segment ended, and the most memory its process had, in bytes."""
+    """The end of a party's segment, and its process's peak memory in bytes."""
 
     result: SegmentOutcome | BaseException
     memory: int
@@ -43,10 +43,10 @@ class Ended:
 
 @dataclass
 class Post:
-    """What one party is started with.
+    """The arguments of one party's process.
 
     Attributes:
-        act: called in the party's process before its segment, to change what it does there.
+        act: Function to call in the party's process before its segment, to change the party's behaviour.
     """
 
     me: int
@@ -59,7 +59,7 @@ class Post:
 
 
 class _Watch:
-    """Tells once that the party is in the middle of its work."""
+    """A recorder that reports once that the party is in the middle of its work."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
         self._tell, self._heard = tell, 0
@@ -75,7 +75,7 @@ class _Watch:
 
 
 class Company:
-    """The processes of a segment. All start at the same moment, those that do not come excepted."""
+    """The processes of a segment. All start at the same moment, except the absent parties."""
 
     def __init__(self, posts: Iterable[Post]) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -116,12 +116,12 @@ class Company:
             assert told == "under way", told
 
     def signal(self, me: int, number: int) -> None:
-        """Send a signal to a party's process; what follows is timed from here."""
+        """Send a signal to a party's process; limits count from here."""
         os.kill(self._processes[me].pid or 0, number)
         self.began = time.monotonic()
 
     def ends(self, parties: Sequence[int] | None = None, within: float = WITHIN) -> dict[int, Ended]:
-        """How these parties, or all, end."""
+        """Return the ends of these parties, or of all."""
         waiting = {self._pipes[me]: me for me in (self._pipes if parties is None else parties)}
         found = {}
         while waiting:
@@ -135,7 +135,7 @@ class Company:
         return found
 
     def outcomes(self, within: float = 60.0) -> list[SegmentOutcome]:
-        """Of all parties, of which none fails."""
+        """Return the outcomes of all parties; require that none fails."""
         outcomes = []
         for _, ended in sorted(self.ends(within=within).items()):
             assert isinstance(ended.result, SegmentOutcome), repr(ended.result)
@@ -143,7 +143,7 @@ class Company:
         return outcomes
 
     def blamed(self, culprit: int, words: str, survivors: Sequence[int] | None = None) -> None:
-        """All survivors end in time with an error that names the culprit and has these words in it."""
+        """Require that all survivors end in time with an error that names the culprit and contains these words."""
         for me, ended in self.ends(survivors).items():
             error = ended.result
             assert isinstance(error, PartyError), f"party {me}: {error!r}"
@@ -154,7 +154,7 @@ class Company:
 def posts(
     plan: SegmentPlan, holdings: Sequence[Holding], transport: str = "unix", limits: Limits = LIMITS
 ) -> Iterator[dict[int, Post]]:
-    """What each party is started with; addresses are of the test's own."""
+    """Return each party's arguments, with addresses of this test only."""
     with socket_folder() as folder:
         addresses = addresses_for(len(holdings), folder, transport)
         identities = [Identity.create(f"party {me}") for me in range(len(holdings))]
@@ -168,7 +168,7 @@ def posts(
 def _live(pipe: Connection) -> None:
     post: Post = pipe.recv()
     with contextlib.suppress(BrokenPipeError):
-        import_module("vertical.problem.blocks.dense")  # before anything is timed
+        import_module("vertical.problem.blocks.dense")  # imported before anything is timed
         if post.act is not None:
             post.act()
         pipe.send("ready")

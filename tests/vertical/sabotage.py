@@ -16,7 +16,7 @@ FULL = "its disk is full"
 
 
 class Bomb:
-    """A recorder that fails when it is shown frame number `after`."""
+    """A recorder that fails at frame number `after`."""
 
     def __init__(self, after: int) -> None:
         self._left = after
@@ -32,11 +32,12 @@ class Bomb:
 
 @dataclass
 class Saboteur:
-    """Has one party's client fail in one round, the first `times` times.
+    """A patch that makes one party's client fail in one round, the first `times` times.
 
     Attributes:
-        when: "before" it joins, "midway" in its updates, or "after" its segment, which the others then have finished.
-        serials: of each attempt of that party at the round.
+        when: The moment of failure: "before" it joins, "midway" in its updates, or "after" its segment, which the other
+            parties then have finished.
+        serials: Serial of each attempt of that party at the round.
     """
 
     party: int

@@ -13,11 +13,11 @@ _CHUNK = 1000
 
 
 def sparse_like_news20(rows: int, columns: int, nonzeros: int, seed: int) -> tuple[SparseRows, Array]:
-    """(rows, columns) CSR features and (rows,) labels, -1 or +1.
+    """Return (rows, columns) CSR features and (rows,) labels, -1 or +1.
 
     A row draws `nonzeros` columns of density proportional to 1 / (j + 1), as words have, under a random renumbering;
-    columns drawn twice count once: of 596, about 455 different ones are left, as in news20. Values are positive,
-    log-normal, of norm 1 a row. A label is the sign of the row's product with a normal vector, centred over all rows.
+    columns drawn twice count once: of 596, about 455 are left, as in news20. Values are positive, log-normal, of norm 1
+    a row. A label is the sign of the row's product with a normal vector, centred over all rows.
     """
     names = stream(seed, "sparse columns").permutation(columns).astype(np.int32)
     parts = []

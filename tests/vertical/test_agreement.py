@@ -1,4 +1,4 @@
-"""A server that sends one party other messages, or another run config, than the others."""
+"""Tests of a server that sends one party other messages or another run config."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Change = Callable[[Message, Context], Context | None]
 
 
 def lie(path: Path, config: Mapping[str, Scalar], nodes: Sequence[Mapping[str, Scalar]], change: Change) -> Run:
-    """A run whose network changes what parties get."""
+    """Return a run whose network changes the messages to parties."""
 
     def deliver(message: Message, context: Context) -> Message:
         return client_app(message, change(message, context) or context)
@@ -53,7 +53,7 @@ def lie(path: Path, config: Mapping[str, Scalar], nodes: Sequence[Mapping[str, S
 
 
 def where(message: Message, context: Context) -> tuple[int, int, str]:
-    """The party, the round and the phase of a message."""
+    """Return the party, the round and the phase of a message."""
     asked: Any = message.content.get(CONFIG, {})
     return int(context.node_config["partition-id"]), int(asked.get(ROUND, -1)), str(asked.get(PHASE, ""))
 
@@ -66,14 +66,14 @@ def rewrite(message: Message, **fields: Any) -> None:
 
 
 def configured(context: Context, **keys: Scalar) -> Context:
-    """The context with another run config."""
+    """Return the context with another run config."""
     twin = make_twin(context)
     twin.run_config = {**context.run_config, **{key.replace("__", ".").replace("_", "-"): keys[key] for key in keys}}
     return twin
 
 
 def altered(name: str, value: np.ndarray) -> np.ndarray:
-    """Another value of a segment's field with which a party can still join the others."""
+    """Return another value of a segment's field with which a party can still join the other parties."""
     if name == "base":
         return value - 1
     if name.endswith("lengths"):
@@ -85,7 +85,7 @@ def altered(name: str, value: np.ndarray) -> np.ndarray:
 
 @pytest.fixture
 def summed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The parties that have prepared a sum, one entry for each segment."""
+    """Return the parties that have prepared a sum, one entry for each segment."""
     parties: list[int] = []
     real = DirectSums.__init__
 
@@ -98,7 +98,7 @@ def summed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_each_field_of_the_segment_is_compared(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Each attempt at round 1 lies to party 1 about the next field, and the last one is honest."""
+    """Each attempt at round 1 changes the next field for party 1, and the last attempt is honest."""
     nodes, _ = own_files(tmp_path, [EVERYBODY] * 3, labelled=1)
     honest, _ = play(tmp_path / "honest", CSV, nodes)
     names = [field.name for field in dataclasses.fields(Segment)]
@@ -114,7 +114,7 @@ def test_each_field_of_the_segment_is_compared(tmp_path: Path, caplog: pytest.Lo
         run = lie(tmp_path / "run", {**CSV, "max-retries": len(names)}, nodes, change)
     retries = [record.getMessage() for record in caplog.records if "retry" in record.getMessage()]
     for name, words in zip(names, retries, strict=True):
-        # a party of another attempt or salt listens at another socket
+        # a party with another attempt or salt listens at another socket
         apart = name in ("serial", "salt")
         reason = "no party joined party 1" if apart else f"{DIFFERS}segment field {name}"
         assert ": party 1: " in words
@@ -141,7 +141,7 @@ def test_each_run_config_key_is_a_term() -> None:
 def test_another_segment_for_one_party_ends_before_a_sum(
     fields: dict[str, Any], tmp_path: Path, summed: list[int]
 ) -> None:
-    """Over TCP, with an authority and pins of each owner."""
+    """Over TCP, with an authority and pins for each owner."""
     nodes = identified(tmp_path, own_files(tmp_path, [EVERYBODY] * 3, labelled=1)[0])
 
     def change(message: Message, context: Context) -> None:
@@ -167,7 +167,7 @@ def test_another_run_config_for_one_party_is_refused(phase: str, tmp_path: Path)
 
 
 def test_another_run_to_score_with_for_one_party_is_refused(tmp_path: Path) -> None:
-    """Both runs have as many epochs and the same label holder."""
+    """Both runs have the same number of epochs and the same label holder."""
     nodes, _ = own_files(tmp_path, [EVERYBODY] * 3, labelled=1)
     nodes = [{**node, "state-dir": str(tmp_path / f"state-{place}")} for place, node in enumerate(nodes)]
     tokens = [(play(tmp_path / name, CSV, nodes)[0].path / "run-token").read_text() for name in ("one", "other")]
@@ -246,7 +246,7 @@ def test_terms_that_are_not_sent_or_not_read_have_an_error() -> None:
 
 
 def test_sums_of_parties_that_skip_the_comparison_are_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Party 2 has other terms, so its masks cancel nobody's."""
+    """Party 2 has other terms, so its masks do not cancel."""
     sums: list[np.ndarray] = []
     real = DirectSums.take
 

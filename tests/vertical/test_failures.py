@@ -1,7 +1,7 @@
-"""What goes wrong in one process ends the segment in every other one, within 15 seconds, with the culprit named.
+"""Tests that a failure of one process ends the segment in all others, within 15 seconds, with the culprit named.
 
-Here parties are real processes. What a party says about its own data, and every forgery, is in
-`tests.clients.test_party_failures`; what a mesh does alone, unknown certificates too, in `tests.clients.test_mesh_*`.
+Parties are separate processes. For reports about a party's own data, and for forgeries, see
+`tests.clients.test_party_failures`; for meshes alone, including unknown certificates, `tests.clients.test_mesh_*`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from vertical.problem.objectives import Array
 
 @dataclass(frozen=True)
 class Slow:
-    """Computes each update of its block for so many seconds, and cannot do anything else meanwhile."""
+    """A patch that makes each update of a block take so many seconds and block its process."""
 
     seconds: float
 
@@ -45,12 +45,12 @@ class Slow:
 
 
 def slow(test: Callable[..., None]) -> Callable[..., None]:
-    """Its limits of seconds are met only where nothing else runs."""
+    """Mark a test as slow; its time limits need a machine without other work."""
     return pytest.mark.alone(pytest.mark.slow(test))
 
 
 def endless(active: tuple[int, ...] = (0, 2), **fields: Any) -> Case:
-    """More updates than any test waits for."""
+    """Return a segment with more updates than any test waits for."""
     return make_case(4, active, **{"rows": 200, "batch_size": 2, "epochs": 2000, "window": 3, **fields})
 
 
@@ -60,7 +60,7 @@ def team_of(case: Case, transport: str = "unix", **limits: Any) -> Iterator[dict
         yield team
 
 
-# who does not come, or goes
+# absent or leaving parties
 
 
 @slow
@@ -88,7 +88,7 @@ def test_a_party_that_hangs(victim: int, algorithm: str, transport: str) -> None
         company.under_way()
         company.signal(victim, signal.SIGSTOP)
         company.blamed(victim, "it has been silent for 2 s", [me for me in team if me != victim])
-        # it hears of it when it goes on, and does not stay behind
+        # the party gets the error when it goes on, and ends too
         company.signal(victim, signal.SIGCONT)
         company.blamed(victim, "it has been silent for 2 s", [victim])
 
@@ -102,7 +102,7 @@ def test_a_party_that_hangs(victim: int, algorithm: str, transport: str) -> None
     ],
 )
 def test_a_slow_party_stays(sluggard: int, how: Injection | Slow, updates: int) -> None:
-    """It takes several times the limit of silence, and the run is the one without it."""
+    """It takes several times the limit of silence, and the result stays the same."""
     case = make_case(4, (0,), rows=4 * updates, batch_size=4, epochs=1, window=2, algorithm="svrg")
     with team_of(case, silence=1.0, beat=0.2) as team:
         setattr(team[sluggard], "injection" if isinstance(how, Injection) else "act", how)
@@ -115,11 +115,11 @@ def test_a_slow_party_stays(sluggard: int, how: Injection | Slow, updates: int) 
     assert objective < case.problem().value(case.features, case.labels, np.zeros(13))
 
 
-# what they hold
+# the parties' data
 
 
 def test_ids_that_differ(tmp_path: Path) -> None:
-    """As many rows, one of them of somebody else: the parties compare digests."""
+    """The counts are equal, but one row differs: the parties compare digests."""
     nodes, _ = own_files(tmp_path, [EVERYBODY, EVERYBODY, [*EVERYBODY[:-1], "row-999"], EVERYBODY])
     with refuses(RuntimeError, r"party 2: got other rows \(60\) than 3 of 4 parties, allowed"):
         play(tmp_path / "run", CSV, nodes)
@@ -129,7 +129,7 @@ def test_ids_that_differ(tmp_path: Path) -> None:
     ("value", "fault"), [(np.nan, "missing"), (np.inf, "that are not finite"), (-np.inf, "that are")]
 )
 def test_features_that_are_no_numbers(value: float, fault: str, tmp_path: Path) -> None:
-    """Party, column and the file's own row are named, and nothing is trained."""
+    """The error names party, column and the file's own row, and nothing is trained."""
     nodes, _ = own_files(tmp_path, [EVERYBODY] * 3)
     frame = pd.read_csv(tmp_path / "party-2.csv")
     frame.loc[[11, 44], "x7"] = value

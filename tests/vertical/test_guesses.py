@@ -1,4 +1,4 @@
-"""Attacks of a server, a peer or a submitter that guesses ids, asks by errors, or names addresses of its choice."""
+"""Tests of a server, peer or submitter that guesses ids, probes by errors, or sends chosen addresses."""
 
 import asyncio
 import socket
@@ -35,7 +35,7 @@ Nodes = Sequence[dict[str, Scalar]]
 
 
 def texts_of(grid: Wiretap) -> list[str]:
-    """The errors and refusals that reached the server."""
+    """Return the errors and rejections that reached the server."""
     replies = [exchange.reply for exchange in grid.exchanges]
     configs = [dict(reply.content.config_records.get("config", {})) for reply in replies if reply.has_content()]
     return [reason_of(reply.error) for reply in replies if reply.has_error()] + [
@@ -69,7 +69,7 @@ class Liar(Wiretap):
 def deceive(
     path: Path, config: dict[str, Scalar], nodes: Nodes, lie: Callable[[int, list[str]], list[str]]
 ) -> tuple[str, Liar]:
-    """The error of a run with such a server, "" if it succeeds, and its grid."""
+    """Return the error of a run with such a server, "" if it succeeds, and its grid."""
     flat = flat_config(path, {**KEYS, **CSV, "max-retries": 0, **config})
     grid, words = Liar(client_app, len(nodes), flat, nodes), ""
     grid.lie = lie  # type: ignore[method-assign]
@@ -227,5 +227,5 @@ def test_errors_do_not_answer_whether_a_port_is_open(tmp_path: Path) -> None:
             words, grid = deceive(tmp_path / f"run-{port}", config, nodes, lie)
             assert words
             told |= set(texts_of(grid))
-    # which of the two is named does not depend on the port
+    # the named party does not depend on the port
     assert told <= {f"party {party}: it never joined within 0.6 s" for party in (0, 2)}

@@ -1,4 +1,4 @@
-"""Asynchronous vertical training loses nothing against training with all columns in one place, on UCI credit."""
+"""Tests that asynchronous vertical training is as accurate as training with all columns pooled, on UCI credit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vertical.segment.plan import Holding
 pytestmark = [pytest.mark.slow, needs_real]
 
 PARTIES, ACTIVE, WINDOW = 8, 3, 2
-# of accuracies: a tenth of a percentage point, six of the 6,000 test rows
+# difference of accuracies: a tenth of a percentage point, six of the 6,000 test rows
 TENTH = 0.001
 OBJECTIVE = make_objective("logistic", 1e-4)
 PLAN = replace(
@@ -37,7 +37,7 @@ Columns = tuple[NDArray[np.int64], ...]
 
 
 def data_of(seed: int) -> VerticalData:
-    """Rows split and columns dealt out by the seed."""
+    """Return rows split and columns dealt out by the seed."""
     return load_vertical(DataSpec("uci-credit", data_dir=str(REAL), seed=seed), PARTIES)
 
 
@@ -48,7 +48,7 @@ def accuracy(data: VerticalData, weights: NDArray[np.float64]) -> float:
 def federated(
     data: VerticalData, columns: Columns, **fields: Any
 ) -> tuple[NDArray[np.float64], dict[str, float], float]:
-    """(90,) weights of an asynchronous run of VFB2-SVRG, what the reporter measured, and the longest delay."""
+    """Return (90,) weights of an asynchronous run of VFB2-SVRG, the reporter's metrics, and the longest delay."""
     holdings = [
         Holding(
             np.ascontiguousarray(data.train_features[:, own]),
@@ -79,18 +79,18 @@ def objective_of(data: VerticalData, weights: NDArray[np.float64]) -> float:
 def test_partitions_are_as_accurate_as_one_table(seed: int) -> None:
     data = data_of(seed)
     weights, metrics, staleness = federated(data, data.columns, seed=seed, epochs=10)
-    assert staleness > WINDOW  # it was asynchronous
+    assert staleness > WINDOW  # the run was asynchronous
     mine = accuracy(data, weights)
     assert abs(mine - accuracy(data, in_one_place(data, seed, 10))) <= TENTH + 1e-12
     objective, lowest = objective_of(data, weights), minimum(data.train_features, data.train_labels, OBJECTIVE)[1]
     assert 0.0 <= objective - lowest < 1e-3
-    # what the reporter says is what the assembled model does
+    # the reporter's metrics are the assembled model's
     assert metrics["accuracy"] == pytest.approx(mine, rel=0, abs=1e-12)
     assert metrics["objective"] == pytest.approx(objective, rel=0, abs=1e-9)
 
 
 def test_parties_without_labels_that_stand_still_cost_accuracy() -> None:
-    """AFSVRG-VP: the states of payment are with passive parties, and stay at weight 0 unless these update too."""
+    """With AFSVRG-VP the states of payment are at passive parties, and stay at weight 0 unless these update too."""
     names = [name for name, codes in CREDIT_CODES.items() for _ in (codes[1:] if len(codes) == 2 else codes)]
     names += AMOUNTS
     tells = [name.startswith("PAY_") and name not in AMOUNTS for name in names]
@@ -102,7 +102,7 @@ def test_parties_without_labels_that_stand_still_cost_accuracy() -> None:
     frozen, metrics, _ = federated(data, columns, seed=0, epochs=4, update_passive=False)
     assert not frozen[payments].any()
     assert accuracy(data, weights) > accuracy(data, frozen) + 0.02
-    # and it is what freezing must give, not a run that went wrong
+    # the result is the one expected from freezing, not from a failed run
     expected = objective_of(data, in_one_place(data, 0, 4, frozen_columns=payments))
     assert metrics["objective"] == pytest.approx(expected, rel=0, abs=1e-4)
     assert expected < np.log(2) - 0.1

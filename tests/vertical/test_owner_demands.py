@@ -1,4 +1,5 @@
-"""Run configs and lists of ids that read a party's columns; the owner's settings refuse them. The real client runs."""
+"""Tests that owners' settings reject run configs and lists of ids that would read a party's columns, with the real
+client."""
 
 import os
 from pathlib import Path
@@ -22,7 +23,7 @@ NETWORKS: dict[str, Scalar] = {**CSV, "vfb2.embedding": 3, "vfb2.assemble": Fals
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Nodes:
-    """Three parties with 160 rows and default settings; the first owner names the label."""
+    """Return three parties with 160 rows and default settings; the first owner names the label."""
     found, _ = own_files(tmp_path, [IDS] * 3, labelled=1)
     return [
         {"data-path": node["data-path"]} | ({} if place else {"labels": "label"}) for place, node in enumerate(found)
@@ -54,7 +55,7 @@ def test_a_label_holder_that_names_no_label_is_not_active(tmp_path: Path, nodes:
 
 
 def test_features_are_the_columns_that_the_owner_names(tmp_path: Path, nodes: Nodes) -> None:
-    """A column of labels is not a feature of a run with another label."""
+    """A column of labels is not a feature in a run with another label."""
     nodes[1]["columns"], nodes[2]["labels"] = "x3, x5", "x8"
     nodes = [{**node, "state-dir": str(tmp_path / "state")} for node in nodes]
     for asked in ("x4, *", "x0, x1, x4[1|2], x3, x5, x6"):
@@ -82,7 +83,7 @@ def test_a_feature_is_not_a_column_of_ids(tmp_path: Path, nodes: Nodes) -> None:
 
 
 def norm(columns: int, embedding: int) -> nn.Module:
-    """A network of three columns with weights that everybody knows."""
+    """A network of three columns with publicly known weights."""
     return nn.LayerNorm(columns)
 
 
@@ -124,10 +125,10 @@ def test_a_network_with_known_weights_is_refused_even_if_the_owner_names_it(
 
 
 def test_an_embedding_has_a_largest_length(tmp_path: Path, nodes: Nodes) -> None:
-    """Each number of the embedding is a look at each row."""
+    """Each number of the embedding reveals something about each row."""
     told = "^party 0: largest-embedding: got a run with vfb2.embedding=17, allowed: at most 16"
     refused(tmp_path, {**NETWORKS, "vfb2.embedding": 17}, nodes, told)
-    shared: Nodes = [{}, {"largest-embedding": 4}, {}]  # of parties that share out one data set
+    shared: Nodes = [{}, {"largest-embedding": 4}, {}]  # for parties that share out one data set
     attack = {**NETWORKS, "dataset": "breast-cancer", "vfb2.embedding": 5}
     refused(tmp_path, attack, shared, "^party 1: largest-embedding: got a run with vfb2.embedding=5")
 
@@ -138,7 +139,7 @@ def shorten(node: dict[str, Scalar], rows: int) -> None:
 
 
 def test_two_rows_are_not_trained_on_and_three_not_scored(tmp_path: Path, nodes: Nodes) -> None:
-    """One party's list of ids chooses the rows of all."""
+    """One party's list of ids determines the rows of all parties."""
     kept = [{**node, "state-dir": str(tmp_path / "state")} for node in nodes]
     run, _ = play(tmp_path / "run", CSV, kept)
     token = (run.path / "run-token").read_text()

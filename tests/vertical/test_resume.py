@@ -1,7 +1,7 @@
-"""Segments that are made again, or go on from what was kept, end where the undisturbed ones end, bit for bit.
+"""Tests that repeated or resumed segments end exactly like undisturbed segments.
 
-With one active party and one update under way (m = 1, W = 1) nothing depends on whose message is faster. For whole runs
-see `tests.battery.test_resume` and `tests.apps.test_vertical_failures`.
+With one active party and one update under way (m = 1, W = 1) the order of messages has no effect. For whole runs see
+`tests.battery.test_resume` and `tests.apps.test_vertical_failures`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def case_of(algorithm: str, **fields: Any) -> Case:
 
 
 def plans_of(case: Case, first: int = 0, attempts: int = 0) -> list[SegmentPlan]:
-    """The plans of the segments from `first` on, each of one epoch; serials count every attempt."""
+    """Return the plans of the segments from `first` on, each of one epoch; serials count every attempt."""
     return [
         replace(case.plan, serial=10 + segment + attempts, segment=segment, first_epoch=segment, start=segment == 0)
         for segment in range(first, SEGMENTS)
@@ -38,7 +38,7 @@ def plans_of(case: Case, first: int = 0, attempts: int = 0) -> list[SegmentPlan]
 
 
 def states(outcomes: Sequence[SegmentOutcome]) -> list[PartyState]:
-    """What the parties go on from, as a file would keep it."""
+    """Return the parties' states, as a file would store them."""
     kept: list[PartyState] = pickle.loads(pickle.dumps([outcome.state for outcome in outcomes]))
     return kept
 
@@ -57,7 +57,8 @@ def assert_same(left: Sequence[SegmentOutcome], right: Sequence[SegmentOutcome])
 
 
 def break_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Have party 0, which alone has four columns, fail at its eighth update; lists the updates it has seen."""
+    """Make party 0, the only party with four columns, fail at its eighth update; return the list of its updates so
+    far."""
     applied: list[int] = []
     apply = DenseBlock.apply
 
@@ -74,7 +75,7 @@ def break_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_segment_that_failed_midway_is_made_again(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others have updated their blocks by then; what they keep is untouched."""
+    """The other parties have updated their blocks by then; their stored states stay unchanged."""
     case = case_of(algorithm)
     whole = play_segments(case, plans_of(case))
     kept = states(whole[1])

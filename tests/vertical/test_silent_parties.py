@@ -1,4 +1,4 @@
-"""Run configs that leave one party alone in the masked sums end the run before anything is summed."""
+"""Tests that run configs that leave one party alone in the masked sums end the run before any sum."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from vertical.transport.frames import Kind
 
 IDS = [f"row-{number:03}" for number in range(120)]
 SILENT = r"party \d: its partial sums do not vary over the rows.*masks hide them only if they vary at \d or more"
-# the kinds of frames by which parties' partials travel
+# the kinds of frames that carry parties' partials
 SUMMED = (Kind.PARTIAL, Kind.SNAPSHOT_PARTIAL, Kind.EVALUATION, Kind.SCORES, Kind.VALUE_TREE)
 
 
 def files(folder: Path, labelled: int = 1) -> list[dict[str, Scalar]]:
-    """Three parties' files; the columns of party 2 are 0/1 flags named `x6` to `x8`, `x8` is 1 in one row."""
+    """Write three parties' files; the columns of party 2 are 0/1 flags named `x6` to `x8`, `x8` is 1 in one row."""
     nodes, _ = own_files(folder, [IDS] * 3, labelled)
     frame = pd.read_csv(folder / "party-2.csv")
     for name in ("x6", "x7"):
@@ -85,7 +85,7 @@ def test_passive_parties_may_stay_at_zero_if_only_one_party_sees_sums(tmp_path: 
 
 
 def alone(case: Case, **options: Any) -> list[Tape]:
-    """What all parties see of a segment that must end with the error of silent parties."""
+    """Return all parties' recorders of a segment that must end with the error of silent parties."""
     tapes = [Tape() for _ in case.columns]
     with pytest.raises(PartiesError, match=SILENT):
         case.run(recorders=tapes, **options)
@@ -152,7 +152,7 @@ def test_counted_sums_of_a_penalty_keep_their_order(window: int) -> None:
 def test_a_wide_window_does_not_leave_a_dominator_alone_in_its_first_sums(
     active: tuple[int, ...], threads: int
 ) -> None:
-    """Partials of blocks that are still zero, as many as the window allows, hide nothing of the dominator's."""
+    """Partials of blocks that are still zero, up to the window's number, hide nothing of the dominator's."""
     case = make_case(4, active, counted=True, window=100, batch_size=2, epochs=1)
     tapes = [Tape() for _ in range(4)]
     case.run(recorders=tapes, threads=threads)
@@ -179,8 +179,8 @@ def test_what_varies() -> None:
     rare, constant = (np.arange(100) == 3).astype(float), np.full(100, 1.0)
     assert flags_of_values(rng.standard_normal(100)) == BOTH
     assert flags_of_values(constant + 1e-9 * rng.standard_normal(100)) == Flags.SHOWN
-    assert flags_of_values(rare * 1e6 + rng.random(100)) == Flags.SHOWN  # an outlier makes all others alike
+    assert flags_of_values(rare * 1e6 + rng.random(100)) == Flags.SHOWN  # the others are nearly equal
     assert flags_of_columns(np.stack([rare, constant], axis=1)) == Flags.SHOWN
     assert flags_of_columns(np.zeros((100, 0))) == flags_of_columns(np.zeros((0, 2))) == Flags.NONE
-    hot = sparse.csr_array(np.eye(20)[rng.integers(0, 20, 100)])  # each column is rare, all together are not
+    hot = sparse.csr_array(np.eye(20)[rng.integers(0, 20, 100)])  # each column is rare, but together they are not
     assert flags_of_columns(hot) == flags_of_columns(hot.toarray()) == BOTH

@@ -1,4 +1,4 @@
-"""Sparse rows of very many columns: asynchronous training at the size of news20.binary, and smaller."""
+"""Tests on sparse rows of very many columns: asynchronous training at the size of news20.binary, and smaller."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PLAN = replace(
 
 
 class Table:
-    """Sparse rows for training and testing, their columns cut among the parties of a plan."""
+    """Sparse rows for training and testing, with columns split among the parties of a plan."""
 
     def __init__(self, plan: SegmentPlan, columns: int, draws: int) -> None:
         features, labels = sparse_like_news20(plan.rows + plan.test_rows, columns, draws, seed=1)
@@ -53,13 +53,14 @@ class Table:
         ]
 
     def alone(self, features: Features, problem: str = "logistic") -> Array:
-        """The model of all columns in one place."""
+        """Return the model of all columns pooled."""
         plan, objective = self.plan, make_objective(problem, self.plan.weight)
         settings = {"step": plan.step, "epochs": plan.epochs, "batch_size": plan.batch_size, "seed": plan.seed}
         return train(features, self.labels, objective, plan.algorithm, **settings)
 
     def check(self, outcomes: list[SegmentOutcome]) -> tuple[float, float, float]:
-        """The objective, the reference's objective and the test accuracy; what was reported is what was computed."""
+        """Return the objective, the reference's objective and the test accuracy; require that reported equals
+        computed."""
         weights = np.concatenate([outcome.weights for outcome in outcomes])
         accuracy = float(np.mean(np.sign(self.test @ weights) == self.test_labels))
         objective, alone = (value(self.train, self.labels, OBJECTIVE, w) for w in (weights, self.alone(self.train)))
@@ -91,7 +92,7 @@ def test_news20_sized_blocks_train_in_processes() -> None:
 @pytest.mark.parametrize("problem", ["logistic", "nonconvex-logistic"])
 @pytest.mark.parametrize("algorithm", ["sgd", "svrg", "saga"])
 def test_lazy_updates_are_those_of_dense_blocks(algorithm: str, problem: str) -> None:
-    """One update under way, and a regulariser that columns feel which no batch has touched for long."""
+    """One update under way, and a regulariser that also affects columns which no batch has touched for long."""
     plan = replace(PLAN, algorithm=algorithm, problem=problem, weight=0.05, parties=4, active=(2,), window=1, skew=0)
     plan = replace(plan, rows=200, test_rows=50, batch_size=4, step=0.5, epochs=3)
     table = Table(plan, 2_000, 20)

@@ -1,9 +1,9 @@
 """Makes a site rogue: Python imports this module in every process of a SuperNode that has its folder on PYTHONPATH.
 
-The variable ROGUE holds JSON, round -> what the site's ClientApp does in that round: "nan", its model is not finite;
-"shape", it is too short; "stale", the reply says that it is of the round before; "raises", it fails; a number, it
-answers so many seconds later; "dies in boxes", or another stage of a secure sum, it and its SuperNode are killed when
-they are asked for it. Such a site, with the variable MORTAL, is missed 20 seconds after its death instead of 60.
+The variable ROGUE contains JSON, round -> behaviour of the site's ClientApp in that round: "nan", its model is not
+finite; "shape", its model is too short; "stale", the reply names the previous round; "raises", it fails; a number, it
+replies that many seconds later; "dies in boxes", or another stage of a secure sum, it and its SuperNode are killed at
+the start of that stage. With the variable MORTAL the server notices the site's death after 20 seconds instead of 60.
 """
 
 import json
@@ -30,9 +30,9 @@ if any("flwr-clientapp" in argument for argument in sys.orig_argv):
 
     def spoilt(app: ClientApp, message: Message, context: Context) -> Message:
         called.append(app)
-        if len(called) > 1:  # the ClientApp that Flower calls passes the process's one message on to another
+        if len(called) > 1:  # the ClientApp that Flower calls passes the process's one message on to another ClientApp
             return answer(app, message, context)
-        # of the ClientApp's own project, which is on the path by now
+        # the module of the ClientApp's own project, which is on the path by now
         from payloads.wire import ARRAYS, CONFIG, METRICS, PRESENT, ROUND, STAGE, model_arrays, model_record
 
         order = None
