@@ -15,12 +15,7 @@ from tests.docs.markdown import PROJECT, Block, blocks
 from tests.programs import ran
 
 TUTORIALS = PROJECT / "docs" / "tutorials"
-<<<<<<< HEAD
 PAGES = ("hospital-csv", "sparse-logistic", "credit-vertical", "heart-disease")
-=======
-# pages, with the files that each page reads from the folder ``data`` and that the repository lacks
-PAGES = {"hospital-csv": "", "sparse-logistic": "", "credit-vertical": "", "heart-disease": "heart-disease"}
->>>>>>> en-tests2
 MARK = "<!-- output -->"
 RUN, SHOWN = ("sh", "python"), ("text", "console", "json", "toml", "")
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")

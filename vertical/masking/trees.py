@@ -7,8 +7,8 @@
 | T_1, T_2 | ``first``, which sums value + mask, and ``second``, which sums the masks |
 | xi_1 - xi_2 (output) | the result at the dominator, the root of both |
 
-The paper's Definition 4 is not sufficient (docs/vertical-leaks.md). Instead, in `make_pair` only the dominator has children
-in both trees. `benchmarks.attacks.trees` tests what any two trees hide.
+The paper's Definition 4 is not sufficient (docs/vertical-leaks.md). Instead, in `make_pair` only the dominator has
+children in both trees. `benchmarks.attacks.trees` tests what any two trees hide.
 """
 
 from collections.abc import Collection
