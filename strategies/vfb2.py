@@ -285,7 +285,7 @@ class VFB2SGD(VFB2):
     """VFB2-SGD (Algorithms 2 and 3)."""
 
     traits = replace(
-        VFB2.traits, sends="between parties, masked partial sums and slopes; to the server, the reporter's metrics"
+        VFB2.traits, sends="between parties, masked partial sums and slopes; to the server what the reporter measured"
     )
 
 
