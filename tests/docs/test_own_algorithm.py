@@ -102,7 +102,7 @@ def test_the_tutorial_holds_to_the_letter(tmp_path: Path) -> None:
     added, row = page_row()
     place.insert(REGISTRY, added, "from methods.method import ")
     registry = (tmp_path / REGISTRY).read_text("utf-8")
-    assert registry.endswith("    ),\n}\n")  # the end of the table
+    assert registry.endswith("),\n}\n")  # the end of the table
     place.put(REGISTRY, registry.removesuffix("}\n") + row + "}\n")
     (table,) = (block.text for block in blocks(PAGE) if block.language == "toml")
     place.put(PYPROJECT, f"{(tmp_path / PYPROJECT).read_text('utf-8')}\n{table}")

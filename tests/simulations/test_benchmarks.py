@@ -89,7 +89,7 @@ def test_a_smoke_run_of_the_soak_prints_its_table() -> None:
 def test_each_kind_of_case_of_the_vertical_benchmark_prints_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
     cases = ["straggler-6", "parties", "cpu", "seconds", "segment"]  # the other rows are the first with other numbers
-    assert set(cases) < set(importlib.import_module("vertical").CASES)
+    assert set(cases) < set(importlib.import_module("vertical_speed").CASES)
     script = PROJECT / "benchmarks" / "vertical_speed.py"
     lines = ran(script, *cases, "--smoke", "--no-check", seconds=600).splitlines()
     assert lines[0] == "data: synthetic, 1,500 x 90"
