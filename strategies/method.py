@@ -204,8 +204,7 @@ class MethodStrategy(PayloadStrategy):
     ) -> Tally:
         """Count held-out rows by class and score under a model. With secure sums, the counts are totals over the sites.
 
-        Bins are refined until AUC and average precision are known within `TOLERANCES`, in at most `EXCHANGES`
-        exchanges.
+        At most `EXCHANGES` exchanges refine the bins, until AUC and average precision are known within `TOLERANCES`.
 
         Args:
             phase: The rows to count, an element of `payloads.held_out.EVALUATIONS`.
@@ -243,12 +242,7 @@ class MethodStrategy(PayloadStrategy):
 
 
 def declare(target: Any, method: Method) -> None:
-    """Copy a method's declarations to the attributes of `Family`.
-
-    Args:
-        target: The strategy or its class.
-        method: The method.
-    """
+    """Copy a method's declarations to the attributes of a strategy or of its class."""
     records = method.records
     target.method = target.traits = method
     target.down_type, target.up_type, target.state_type = records.down, records.up, records.state

@@ -1,8 +1,7 @@
 """VFB2's server half: it introduces the parties to each other, defines each segment, and repeats failed segments.
 
-The server takes no part in an update. It gets the metrics from the reporter (the first active party). At checkpoints
-and at the end it also gets the blocks, if ``vfb2.assemble`` is set and every party agrees. `vertical.records` has the
-paper's title and symbols.
+The server has no part in updates. It gets the metrics from the reporter (the first active party) and, at checkpoints
+and at the end, the blocks if ``vfb2.assemble`` is set and every party agrees. `vertical.records` names the paper.
 """
 
 import secrets
