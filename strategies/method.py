@@ -33,7 +33,7 @@ from strategies.rounds.replies import Reply
 T = TypeVar("T")
 # yields each training exchange, receives its replies, and returns a result
 Trains = Generator[Train, Replies[Any], T]
-# Enough even if many rows have equal scores, or if scores are far from 0 and differ little.
+# Equal scores of many rows, and scores far from 0 that differ little, need the most exchanges.
 EXCHANGES = 4
 
 

@@ -284,7 +284,7 @@ class VFB2SGD(VFB2):
     """VFB2-SGD (Algorithms 2 and 3)."""
 
     traits = replace(
-        VFB2.traits, sends="between parties, masked partial sums and slopes; to the server what the reporter measured"
+        VFB2.traits, sends="between parties, masked partial sums and slopes; to the server, the reporter's metrics"
     )
 
 

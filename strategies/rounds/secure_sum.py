@@ -86,7 +86,7 @@ class SecureSums(ExchangeGuard):
         if not family.privacy.secure_sum:
             return (yield from proceed(exchange, places))
         self.sums += 1
-        up = ScoreCounts if phase in EVALUATIONS else exchange.up  # counts of groups have no sum
+        up = ScoreCounts if phase in EVALUATIONS else exchange.up  # never counts of groups
         secure = SecureSum(family, self.sums, exchange.server_round, phase, up, 0 if phase else len(family.model))
         if not phase:
             exchange.report.asked = list(places)

@@ -77,7 +77,7 @@ def second_moment(features: Features, *, tolerance: float = 1e-3) -> float:
 
 
 def largest_step(eigenvalue: float, delay: int) -> float:
-    """Return the largest gamma for which w_{t+1} = w_t - gamma H w_{t - delay} is stable.
+    """Return the bound of gamma below which w_{t+1} = w_t - gamma H w_{t - delay} is stable.
 
     It is 2 sin(pi / (2 (2 delay + 1))) / lmax(H).
 
