@@ -134,7 +134,7 @@ def test_list_says_where_they_come_from(package: Path, command: Line) -> None:
     [
         ({"strategy": "halway"}, r"strategy: got 'halway', allowed: coda, .*, halfway, package.module:ROW \(did you"),
         ({"strategy": "fedavg", "seeed": 1}, "seeed: got an unknown.*; strategy: got 'fedavg', .* is 'local-sgd'"),
-        ({"strategy": "no_package:ROW"}, "cannot import 'no_package' .*, allowed: 'package.module:ROW' that names"),
+        ({"strategy": "no_package:ROW"}, "cannot import 'no_package' .*, allowed: 'package.module:ROW' with an Algor"),
         ({"strategy": "broken"}, "strategy: got 'halfway_package:NONE': module 'halfway_package' has no attribute"),
         ({"strategy": "halfway_package:update"}, "'halfway_package:update', a function, allowed: 'package.module"),
         ({"strategy": "halfway_package:TAKEN"}, "'fedx' belongs to another strategy, allowed: an unused table name"),
