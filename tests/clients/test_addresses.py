@@ -33,7 +33,7 @@ def test_a_text_is_given_back(text: str) -> None:
         ("tcp:host:65536", "a port of 1 to 65535"),
         ("tcp:host:²", "a port of 1 to 65535"),
         ("tcp::80", "a port of 1 to 65535"),
-        ("tcp:::1:80", "in brackets"),
+        ("tcp:::1:80", "needs brackets"),
         ("tcp:" + "x" * 64 + ":80", "not a host name"),
         ("tcp:a..b:80", "not a host name"),
     ],

@@ -406,7 +406,7 @@ FITTED = Preprocessing((*columns("x", "y", "z").inputs, Feature("z", "missing"))
         ({"positive_labels": np.frombuffer(b"[1]", np.uint8)}, "SiteReport.labels: not a list of names"),
         ({"shape": np.array([4])}, "samples: got shape (4,), allowed: the shape (3,) of partition 0"),
         ({"shape": None}, "data-path: got a file at partition 0, no file at 1, allowed: a file at every site"),
-        ({"counts": None}, "means: got means from only one of this site and partition 0, allowed: from both"),
+        ({"counts": None}, "means: got means from only one of this site and partition 0, allowed: means from both"),
         ({"variances": None}, "columns: got other statistics than the run config needs"),
         ({"quantiles": np.zeros(1)}, "columns: got other statistics than the run config needs"),
         (dict.fromkeys(("counts", "means", "variances"), np.zeros(2, int)), "columns: got statistics of other columns"),
