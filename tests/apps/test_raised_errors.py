@@ -76,6 +76,8 @@ def text(node: ast.expr, module: ModuleType, tree: ast.Module) -> str:
             return text(value, module, tree)
         case ast.Name() if isinstance(value := getattr(module, node.id, None), str):
             return value
+        case ast.Call(func=ast.Name(id="did_you_mean"), args=[*_, hint]):
+            return text(hint, module, tree)
         case ast.Call(func=ast.Name(id="list_hint"), args=[ast.Constant(value=section)]):
             return f"see `florilegium list {section}`"
     return VALUE
