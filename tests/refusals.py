@@ -1,4 +1,4 @@
-"""Matches errors by their fields, which tests write as ``key: got X, allowed: Y; hint``, however they are printed."""
+"""Matching of errors by their fields, which tests write as ``key: got X, allowed: Y; hint``, in any printed form."""
 
 import re
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def printed(fields: str) -> str:
 
 
 def states(text: str, fields: str) -> bool:
-    """Whether a text has an error with such fields, or the fields themselves."""
+    """Return whether a text has an error with such fields, or the fields themselves."""
     return fields in text or re.search(printed(re.escape(fields).replace(r"\ ", " ")), text) is not None
 
 
