@@ -1,3 +1,3 @@
-"""The tests; `.pytest.ini` names a function of `tests.shapes`, so that it must be imported with the package."""
+"""The tests, imported as a package, since `.pytest.ini` names a function of `tests.shapes`."""
 
 from tests import shapes as shapes

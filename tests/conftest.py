@@ -14,12 +14,12 @@ with warnings.catch_warnings():
 from tests.battery.engines import Engine, Flower, InProcess, flower_home
 from tests.programs import Line
 
-# an example's time says how busy the machine is, not whether the law holds
+# an example's time depends on the machine's load, not on the property
 hypothesis.settings.register_profile("any-machine", deadline=None)
 hypothesis.settings.load_profile("any-machine")
 
 
-# On Flower's own engine the gate runs one strategy of each family; .ci/full runs them all.
+# On Flower's own engine the gate runs one strategy of each family; .ci/full runs all.
 ONE_OF_EACH_FAMILY = ("fedx2", "local-scgdam", "fedsgda-storm", "composite", "vfb2-svrg")
 
 
@@ -32,14 +32,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def flower_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
-    """Flower's simulation behind one SuperLink for the whole session."""
+    """Yield Flower's simulation behind one SuperLink for the whole test session."""
     with flower_home(tmp_path_factory.mktemp("flower-home")):
         yield Flower()
 
 
 @pytest.fixture(params=["inprocess", pytest.param("flower", marks=[pytest.mark.flower, pytest.mark.slow])])
 def engine(request: pytest.FixtureRequest) -> Engine:
-    """Where a federation runs; a test that asks for it runs on every engine."""
+    """Return the engine that runs a federation; a test that requests it runs on every engine."""
     if request.param == "inprocess":
         return InProcess()
     flower: Flower = request.getfixturevalue("flower_engine")

@@ -1,4 +1,4 @@
-"""Programs in processes of their own, as a user starts them, and the command line in this one."""
+"""Programs in separate processes, as a user starts them, and the command line in this process."""
 
 import os
 import subprocess
@@ -12,15 +12,15 @@ from tests.battery.federation import log_to_stderr
 
 PROJECT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
-REAL = PROJECT / ".." / "shared" / "data"  # real data sets, which the repository does not have
+REAL = PROJECT / ".." / "shared" / "data"  # real data sets, outside the repository
 needs_real = pytest.mark.skipif(not REAL.is_dir(), reason=f"the real data sets are not at {REAL}")
 
 
 def ran(*words: str | Path, cwd: Path = PROJECT, seconds: float = 300.0, code: int = 0) -> str:
-    """What a program prints on stdout; it must end with that code, and have ended by then.
+    """Return the stdout of a program, which must end with that code within the time.
 
-    A first word that ends in ``.py`` is a script, ``-m`` and ``-c`` are for Python, and others are commands of its
-    environment, which is the one of this process, with the checkout's modules.
+    A first word that ends in ``.py`` is a script, ``-m`` and ``-c`` are for Python, and others are commands of the
+    program's environment: this process's environment, with the checkout's modules.
     """
     first, *rest = map(str, words)
     python = first.endswith(".py") or first in ("-m", "-c")
@@ -39,7 +39,7 @@ def ran(*words: str | Path, cwd: Path = PROJECT, seconds: float = 300.0, code: i
 
 
 class Line:
-    """``florilegium``, called in this process: exit code, and what it printed."""
+    """``florilegium``, called in this process: exit code and output."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
         self.monkeypatch, self.capfd = monkeypatch, capfd

@@ -1,4 +1,4 @@
-"""Matches errors by their fields, which tests write as ``key: got X, allowed: Y; hint``, however they are printed."""
+"""Matching of errors by their fields, which tests write as ``key: got X, allowed: Y; hint``, in any printed form."""
 
 import re
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def matches(text: str, fields: str) -> bool:
 
 
 def states(text: str, fields: str) -> bool:
-    """Whether a text contains an error with such fields, or the fields themselves."""
+    """Return whether a text has an error with such fields, or the fields themselves."""
     return fields in text or matches(text, re.escape(fields).replace(r"\ ", " "))
 
 

@@ -1,7 +1,7 @@
-"""Checks, while the tests run, that arrays have the shapes and the types of numbers that annotations state.
+"""A check, while the tests run, that arrays have the shapes and the types of numbers that annotations state.
 
-`.pytest.ini` gives `check` to jaxtyping, which applies it to the functions of our mathematics as they are imported,
-except those of ``vertical.problem.blocks``, which numba compiles.
+`.pytest.ini` gives `check` to jaxtyping, which applies it to our mathematical functions at import, except the functions
+of ``vertical.problem.blocks``, which numba compiles.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def states_shape(hint: Any) -> bool:
-    """Whether an annotation, or a part of it, states the shape of an array."""
+    """Return whether an annotation, or a part of it, states the shape of an array."""
     if isinstance(hint, type) and issubclass(hint, jaxtyping.AbstractArray):
         return True
     return any(states_shape(part) for part in get_args(hint))
@@ -23,7 +23,7 @@ def states_shape(hint: Any) -> bool:
 def check(function: F) -> F:
     """Let beartype check those arguments and results of a function whose annotations state a shape.
 
-    The types of all the others are mypy's, which knows those that no value shows, such as protocols and ``Self``.
+    mypy checks all other types, including types that no value shows, such as protocols and ``Self``.
     """
     function.__annotations__ = {name: hint for name, hint in function.__annotations__.items() if states_shape(hint)}
     checked: F = beartype(function)

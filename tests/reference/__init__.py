@@ -1,1 +1,1 @@
-"""Plain NumPy references of the algorithms, line for line the papers, for the tests to compare against."""
+"""Plain NumPy references of the algorithms, line for line from the papers, for comparisons in the tests."""

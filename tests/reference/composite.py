@@ -1,8 +1,8 @@
 """Plain NumPy reference of composite federated learning and of three baselines, in float64, one function a round.
 
-Source: "Composite Federated Learning with Heterogeneous Data": problem (1), Algorithm 1, problem (6). Baselines:
-FedMid and FedDA (Federated Mirror Descent and Federated Dual Averaging of Yuan, Zaheer, Reddi, ICML 2021), Fast-FedDA
-(Bao, Crawshaw, Luo, Liu, ICML 2022). The data: Synthetic(alpha, beta) of Li et al. (MLSys 2020), made binary.
+Source: "Composite Federated Learning with Heterogeneous Data": problem (1), Algorithm 1, problem (6). Baselines: FedMid
+and FedDA (Federated Mirror Descent and Federated Dual Averaging of Yuan, Zaheer, Reddi, ICML 2021), Fast-FedDA (Bao,
+Crawshaw, Luo, Liu, ICML 2022). The data: Synthetic(alpha, beta) of Li et al. (MLSys 2020), made binary.
 
 min_x f(x) + g(x), f = the mean over the clients of f_i, weighted by `Smooth.shares`, g convex, known by its prox: a
 `prox(x, step)` returns P_{step g}(x) = argmin_u step g(u) + ||x - u||^2 / 2 for x (d,).
@@ -15,13 +15,13 @@ min_x f(x) + g(x), f = the mean over the clients of f_i, weighted by `Smooth.sha
     c_i^r; mean over t of grad f_i(z_{i,t})    `Composite.corrections`; `Composite.gradients`
     B_{i,t}                                    `rows(i, t)`
 
-Where this is not the text of the paper: the ridge of (6) is part of every f_i, so that g is the l1 norm alone; eta
-may change from round to round.
+Difference from the paper: the ridge of (6) is part of every f_i, so g is the l1 norm alone; eta may change from round
+to round.
 
 Nothing is random in the algorithms: the caller supplies rows(client, t), the samples of the batch of that client at
 local step t of the round, None for all of them; t counts from 0 in every round. `synthetic` takes its generator.
-Averages over clients are weighted as f: plain in the paper, by the numbers of samples here unless all clients hold as
-many. No argument is changed in place.
+Averages over clients are weighted as f: plain in the paper, by the numbers of samples here unless these are equal. No
+argument is changed in place.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,37 +53,37 @@ class Smooth:
         self.shares = np.array([len(b) for b in self.labels]) / sum(len(b) for b in self.labels)  # (N,)
 
     def samples(self, i: int, rows: Index | None = None) -> tuple[Array, Array]:
-        """The chosen samples: features (rows, d), labels (rows,)."""
+        """Return the chosen samples: features (rows, d), labels (rows,)."""
         chosen = slice(None) if rows is None else np.asarray(rows, dtype=int)
         return self.features[i][chosen], self.labels[i][chosen]
 
     def value(self, i: int, x: Array, rows: Index | None = None) -> float:
-        """f_i(x), the mean over the samples `rows`."""
+        """Return f_i(x), the mean over the samples `rows`."""
         A, b = self.samples(i, rows)
         s = A @ x
         losses = np.logaddexp(0.0, -b * s) if self.loss == "logistic" else (s - b) ** 2 / 2.0
         return float(losses.mean() + self.ridge / 2.0 * (x @ x))
 
     def gradient(self, i: int, x: Array, rows: Index | None = None) -> Array:
-        """grad f_i(x), (d,)."""
+        """Return grad f_i(x), (d,)."""
         A, b = self.samples(i, rows)
         s = A @ x
         slopes = -b * (1.0 - np.tanh(b * s / 2.0)) / 2.0 if self.loss == "logistic" else s - b
         return slopes @ A / len(b) + self.ridge * x
 
     def mean_gradient(self, x: Array) -> Array:
-        """grad f(x), (d,)."""
+        """Return grad f(x), (d,)."""
         return self.shares @ np.array([self.gradient(i, x) for i in range(self.num_clients)])
 
     def smoothness(self) -> float:
-        """L of f: the largest eigenvalue of the clients' mean a a^T, / 4 if logistic."""
+        """Return L of f: the largest eigenvalue of the clients' mean a a^T, / 4 if logistic."""
         moments = [features.T @ features / len(features) for features in self.features]
         second = np.average(moments, axis=0, weights=self.shares)
         curvature = 0.25 if self.loss == "logistic" else 1.0
         return float(curvature * np.linalg.eigvalsh(second)[-1] + self.ridge)
 
 
-# Penalties: each returns its prox. `weight` multiplies g; of a set it is the projection, whatever the step.
+# Penalties: each returns its prox. `weight` multiplies g; for a set the prox is the projection, for every step.
 
 
 def none() -> Prox:
@@ -161,9 +161,9 @@ def nuclear_norm(weight: float, shape: tuple[int, int]) -> Prox:
 
 
 def optimum(problem: Smooth, prox: Prox, tolerance: float = 1e-15, limit: int = 100_000) -> Array:
-    """x*, (d,): accelerated proximal gradient with step 1 / L; the momentum restarts where it points uphill.
+    """Return x*, (d,): accelerated proximal gradient with step 1 / L; the momentum restarts if it points uphill.
 
-    Ends where ||x - P_{g/L}(x - grad f(x)/L)|| <= tolerance max(1, ||x||).
+    It ends when ||x - P_{g/L}(x - grad f(x)/L)|| <= tolerance max(1, ||x||).
     """
     step = 1.0 / problem.smoothness()
     x = y = np.zeros(problem.dim)
@@ -185,22 +185,23 @@ def optimum(problem: Smooth, prox: Prox, tolerance: float = 1e-15, limit: int = 
 
 
 class Composite(NamedTuple):
-    """The state between two rounds, see `composite_start`. The server keeps x_bar, client i its rows of the rest."""
+    """The state between two rounds, see `composite_start`. The server keeps x_bar, client i its rows of the other
+    fields."""
 
     x_bar: Array  # (d,) pre-proximal
     corrections: Array  # (n, d) c_i
-    gradients: Array  # (n, d) mean over t of the gradients of the round that made x_bar
-    step: float | None  # eta~ of the round that made x_bar; None before the first round: that of the first round
+    gradients: Array  # (n, d) mean over t of the gradients of the round that produced x_bar
+    step: float | None  # eta~ of the round that produced x_bar; None before the first round, whose eta~ then applies
 
 
 def composite_start(problem: Smooth, x_bar: Array) -> Composite:
-    """The state before the first round, x_bar (d,)."""
+    """Return the state before the first round, x_bar (d,)."""
     zeros = np.zeros((problem.num_clients, len(x_bar)))
     return Composite(x_bar, zeros, zeros, None)
 
 
 def composite_point(state: Composite, prox: Prox) -> Array:
-    """P_{eta~ g}(x_bar), (d,): the output after a round."""
+    """Return P_{eta~ g}(x_bar), (d,): the output after a round."""
     if state.step is None:
         raise ValueError("no round was played")
     return prox(state.x_bar, state.step)
@@ -209,9 +210,9 @@ def composite_point(state: Composite, prox: Prox) -> Array:
 def composite_round(
     problem: Smooth, state: Composite, prox: Prox, rows: Rows, tau: int, eta: float, eta_g: float = 1.0
 ) -> Composite:
-    """One round of Algorithm 1.
+    """Return the state after one round of Algorithm 1.
 
-    The round starts at the prox of x_bar with the eta~ of the round that made it; all else uses this round's eta.
+    The round starts at the prox of x_bar with the eta~ of the round that produced it; all else uses this round's eta.
     With one client and tau = 1 that is proximal gradient descent with steps eta eta_g that may change.
     """
     step = eta * eta_g * tau
@@ -268,7 +269,7 @@ class FedDA(NamedTuple):
 
 
 def fedda_point(state: FedDA, prox: Prox) -> Array:
-    """P_{step g}(z), (d,): the output after a round."""
+    """Return P_{step g}(z), (d,): the output after a round."""
     return prox(state.z, state.step)
 
 
@@ -297,12 +298,12 @@ class FastFedDA(NamedTuple):
 
     first: Array  # (d,) x_0
     gradients: Array  # (d,) G: the sum of all gradients
-    points: Array  # (d,) X: the sum of the points where they were taken
-    count: int = 0  # t: how many
+    points: Array  # (d,) X: the sum of the points of these gradients
+    count: int = 0  # t: the number of gradients
 
 
 def fast_fedda_start(x: Array) -> FastFedDA:
-    """The state before the first round, x (d,)."""
+    """Return the state before the first round, x (d,)."""
     return FastFedDA(x, np.zeros_like(x), np.zeros_like(x))
 
 
@@ -314,7 +315,7 @@ def fast_fedda_point(state: FastFedDA, prox: Prox, gamma: float, mu: float) -> A
 def fast_fedda_dual(state: FastFedDA, gamma: float, mu: float) -> Array:
     """D/s, (d,), of which w_t is the prox P_{t/s g}: D = gamma x_0 + mu/2 X - G, s = mu t/2 + gamma; 1/s falls.
 
-    It stands for both sums, so that one vector each way is enough.
+    It replaces both sums, so one vector each way is enough.
     """
     dual = gamma * state.first + mu / 2.0 * state.points - state.gradients
     return dual / (mu * state.count / 2.0 + gamma)

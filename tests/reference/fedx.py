@@ -1,8 +1,8 @@
 """Plain NumPy reference of FedX and of its pairwise baselines, in float64, one function an algorithm.
 
-Source: "FedX: Federated Learning for Compositional Pairwise Risk Optimization". Objective (1), (2) and (6);
-gradient estimates (4), (5), (8) and (9); Algorithm 1 (FedX1), Algorithm 2 (FedX2), Algorithm 3 (partial
-participation, Appendix G); Appendix A (objectives, (10)-(14)); Appendices E and F (larger buffer).
+Source: "FedX: Federated Learning for Compositional Pairwise Risk Optimization". Objective (1), (2) and (6); gradient
+estimates (4), (5), (8) and (9); Algorithm 1 (FedX1), Algorithm 2 (FedX2), Algorithm 3 (partial participation, Appendix
+G); Appendix A (objectives, (10)-(14)); Appendices E and F (larger buffer).
 
     symbol in the paper                  name here
     S_1^i, S_2^i                         X1, X2 of `clients[i]` (y2: labels of X2, used by auprc only)
@@ -18,12 +18,11 @@ participation, Appendix G); Appendix A (objectives, (10)-(14)); Appendices E and
     eta, gamma, beta, tau                `learning_rate`, `gamma`, `beta`, `tau`
     P^r                                  `participants(r)`
 
-Where this is not the boxes' text: the lazy partner of an active positive comes from the pool of partners and
-that of an active partner from the pool of positives (line 12 names them crosswise); the scores recorded are
-those of the training batches (no second pass, line 14 of Algorithm 2); the first visit sets u to the observed
-mean loss and the first momentum is the first gradient (the boxes start both at 0); for auprc f = -u1 / u2;
-f' takes no stale u below what the exact u cannot fall below (see `chain`).
-Every moving average is m <- (1 - beta) * m + beta * new.
+Differences from the boxes: the lazy partner of an active positive comes from the pool of partners, and the lazy partner
+of an active partner from the pool of positives (line 12 names them crosswise); the recorded scores come from the
+training batches (no second pass, line 14 of Algorithm 2); the first visit sets u to the observed mean loss and the
+first momentum is the first gradient (the boxes start both at 0); for auprc f = -u1 / u2; f' takes no stale u below the
+lower bound of the exact u (see `chain`). Every moving average is m <- (1 - beta) * m + beta * new.
 
 Nothing is random here: the caller supplies every index,
 
@@ -57,7 +56,7 @@ def sigmoid(t: Array) -> Array:
 
 
 def square(a: Array, b: Array, margin: float = 1.0) -> Pair:
-    """(1 - a + b)^2; takes a margin as the others do, and ignores it."""
+    """(1 - a + b)^2; ignores the margin, which the other losses have."""
     t = 1.0 - a + b
     return t**2, -2.0 * t, 2.0 * t
 
@@ -158,10 +157,10 @@ def track(objective: Objective, u: Array, new: Array, gamma: float) -> Array:
 def chain(objective: Objective, u: Array, a: Array, b: Array, y: Array, bound: float = np.inf) -> tuple[Array, Array]:
     """f'(u_i) . dl(a_i, b_j)/da and f'(u_i) . dl(a_i, b_j)/db, (|a|, |b|).
 
-    `bound` is |S_2|, for the u of the lazy half. The exact u is never below l(a_i, b_j) / |S_2|, and in auprc, where
-    a sample is its own partner, u2 is never below l(a, a) / |S_2|. A u from another step can be, down to 0 where a
-    surrogate vanishes: kl-opauc then takes l/u = |S_2|, and auprc u2 = l(a, a) / |S_2|. A u that has just observed
-    the pairs at hand needs no bound: it is 0 only where all their l are, and their derivatives with them.
+    `bound` is |S_2|, for the u of the lazy half. The exact u is never below l(a_i, b_j) / |S_2|, and in auprc, where a
+    sample is its own partner, u2 is never below l(a, a) / |S_2|. A u from another step can be, down to 0 if a surrogate
+    vanishes: kl-opauc then takes l/u = |S_2|, and auprc u2 = l(a, a) / |S_2|. A u that has just observed the pairs at
+    hand needs no bound: it is 0 only where all their l are, and their derivatives with them.
     """
     if objective.name == "auprc":
         zero = np.zeros(1)
@@ -190,13 +189,13 @@ def full_objective(objective: Objective, score: Score, w: Array, clients: Sequen
     return float(value.mean())
 
 
-# What a round leaves, and what the server holds.
+# A round's results, and the server's state.
 
 
 class Pool(NamedTuple):
     score: Array  # (P,)
     weight: Array  # (P,)
-    extra: Array  # positives: u (P, m), NaN where there is none yet, (P, 0) in FedX1; partners: labels (P,)
+    extra: Array  # positives: u (P, m), NaN if not yet known, (P, 0) in FedX1; partners: labels (P,)
 
 
 class Step(NamedTuple):
@@ -211,7 +210,7 @@ class Round(NamedTuple):
     w: Array  # (d,) after averaging
     momentum: Array | None  # (d,) after averaging
     steps: dict[int, list[Step]]  # by client
-    positives: Pool | None = None  # what the server holds after this round
+    positives: Pool | None = None  # the server's pool after this round
     partners: Pool | None = None
 
 
@@ -225,7 +224,7 @@ def omegas(clients: Sequence[Client]) -> tuple[Array, Array]:
 
 
 def pool(history: Sequence[Sequence[Entries]], omega: Array) -> Pool:
-    """The entries of some rounds, each weighted so that the pool's mean is that of (2) and (6):
+    """The entries of some rounds, weighted so that the pool's mean equals the mean in (2) and (6):
 
     the mean over the T rounds of (1 / |P^r|) sum_{j in P^r} omega_j (mean over the n_rj entries of client j).
     """
@@ -246,7 +245,7 @@ def take(pool: Pool, indices: Index) -> tuple[Array, Array, Array]:
 
 
 def pick(client: Client, indices: tuple[Index, Index]) -> tuple[Array, Array, Array, NDArray[np.int_]]:
-    """A client's batch X1, X2, y2, and where in X1 it came from."""
+    """Return a client's batch X1, X2, y2, and the batch's indices in X1."""
     i1, i2 = (np.asarray(i, dtype=int) for i in indices)
     X1, X2, y2 = client
     return X1[i1], X2[i2], y2[i2], i1
@@ -280,7 +279,7 @@ def fedx1(
     participants: Callable[[int], Sequence[int]] | None = None,
     tau: int = 1,
 ) -> Iterator[Round]:
-    """Algorithm 1, f linear. Yields `rounds + 1` records, from round 0 on. No `participants`: everyone."""
+    """Algorithm 1, f linear. Yields `rounds + 1` records, from round 0 on. No `participants`: all clients."""
     omega1, omega2 = omegas(clients)
     everyone = list(range(len(clients)))
     entries1, entries2 = scoring_round(score, clients, w, local_steps, batches, 0)
@@ -382,7 +381,7 @@ def fedx2(
         yield Round(r, chosen, w, momentum, steps, positives, partners)
 
 
-# Baselines of Tables 1 and 2. Their first record is that of round 1.
+# Baselines of Tables 1 and 2. Their first record belongs to round 1.
 
 
 def local_pair(
@@ -401,7 +400,7 @@ def local_pair(
 ) -> Iterator[Round]:
     """The same loss on the pairs inside a client's batch, both sides active; no momentum if f is linear.
 
-    Of one client that holds the union it is SOX, or for a linear f mini-batch SGD on pairs.
+    For one client with the union of the data it is SOX, or for a linear f mini-batch SGD on pairs.
     """
     u = [np.full((len(X1), objective.m), np.nan) for X1, _, _ in clients]
     momentum = None

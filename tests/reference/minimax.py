@@ -1,29 +1,29 @@
 """Plain NumPy reference of the federated minimax algorithms, in float64, one function or small class an algorithm.
 
-Source: "A Federated Learning Framework for Nonconvex-PL Minimax Problems" (FedSGDA). Section 4: Frameworks 1-3,
-the estimators MB and STORM, Remark 1 (SPIDER, SVRG); Section 6.1: the synthetic problem; Appendix D.2: the saddle
-function (63) of AUC. Baselines: CoDA (local descent ascent with a proximal term, in stages), CODASCA (the same with
-the control variates of SCAFFOLD), LocalSGDAM (local descent ascent with momentum).
+Source: "A Federated Learning Framework for Nonconvex-PL Minimax Problems" (FedSGDA). Section 4: Frameworks 1-3, the
+estimators MB and STORM, Remark 1 (SPIDER, SVRG); Section 6.1: the synthetic problem; Appendix D.2: the saddle function
+(63) of AUC. Baselines: CoDA (local descent ascent with a proximal term, in stages), CODASCA (the same with the control
+variates of SCAFFOLD), LocalSGDAM (local descent ascent with momentum).
 
-min_x max_y f(x, y), f = the plain mean over the clients of f_i. Everything works on one flat point z = (x, y) of
-length d = primal_dim + dual_dim; dual_dim may be 0. A gradient is (grad_x f_i, grad_y f_i) stacked, (d,), the sign
-of both blocks that of f; `direction` then descends in x and ascends in y.
+min_x max_y f(x, y), f = the plain mean over the clients of f_i. Everything works on one flat point z = (x, y) of length
+d = primal_dim + dual_dim; dual_dim may be 0. A gradient is (grad_x f_i, grad_y f_i) stacked, (d,), both blocks with the
+sign of f; `direction` then descends in x and ascends in y.
 
     symbol in the paper                        name here
     (x_bar_t, y_bar_t), (x_bar_{t-1}, ...)     `z`, `previous`
-    (u_t, v_t); alpha_t = beta_t               `estimate`, what `update` returns; `Storm.alpha(t)`
+    (u_t, v_t); alpha_t = beta_t               `estimate`, the result of `update`; `Storm.alpha(t)`
     mean over S'_t of grad f_i                 `gradient_mean`, see `mean_gradient(problem, clients)`
     S_t, B_{t,i}^(k)                           `clients`, `rows(i, k)`
     eta_t, gamma_t                             `step_primal`, `step_dual`
 
 On sites of unequal sizes the plain mean of plain means over sites is not the AUC objective of the union, and with the
 union's tau no saddle function at all: adding c to all scores, a and b changes it by 2 (1 + lam) c (tau - mean of the
-sites' shares), so that its only saddle has lam = -1, where nothing separates the classes. `SaddleAUC` weighs what it
-sums over the samples of site i by N n_i / n (N sites, n_i of the n samples), and not the term in lam alone: then the
-plain mean over the sites is (63) over all samples, one-class sites included.
+sites' shares), so its only saddle has lam = -1, where nothing separates the classes. `SaddleAUC` weighs its sums over
+the samples of site i by N n_i / n (N sites, n_i of the n samples), but not the term in lam alone: then the plain mean
+over the sites is (63) over all samples, one-class sites included.
 
-Where this is not the text of the paper: v_t uses the clients S'_t of u_t (the formulas name S_t), and so does
-every other estimator, in both of its halves; all averages over clients are plain.
+Difference from the paper: v_t uses the clients S'_t of u_t (the formulas name S_t), and so does every other estimator,
+in both of its halves; all averages over clients are plain.
 
 Nothing is random here: the caller supplies the clients of every round and
 
@@ -52,20 +52,20 @@ class Problem(Protocol):
     num_clients: int
 
     def value(self, i: int, z: Array, rows: Index | None = None) -> float:
-        """f_i(z), the mean over the samples `rows`."""
+        """Return f_i(z), the mean over the samples `rows`."""
 
     def gradient(self, i: int, z: Array, rows: Index | None = None) -> Array:
-        """(grad_x f_i, grad_y f_i), (d,), the mean over the samples `rows`."""
+        """Return (grad_x f_i, grad_y f_i), (d,), the mean over the samples `rows`."""
 
 
 # Problems.
 
 
 class SyntheticPL:
-    """Section 6.1: data (N, n, 3, p) holds a, b, c of every sample of every client; x, y (p,), z = (x, y) (2p,).
+    """Section 6.1: data (N, n, 3, p) contains a, b, c of every sample of every client; x, y (p,), z = (x, y) (2p,).
 
-    F = sum_l (1 - exp(-(x_l - a_l)^2 / (2 nu))) + (x - a)^T b b^T (y - c) - mu/2 ||y - c||^2.
-    All clients hold equally many samples, so that the mean of f_i is the mean over all samples.
+    F = sum_l (1 - exp(-(x_l - a_l)^2 / (2 nu))) + (x - a)^T b b^T (y - c) - mu/2 ||y - c||^2. All clients have the same
+    number of samples, so the mean of f_i is the mean over all samples.
     """
 
     def __init__(self, data: Array, nu: float = 1.0, mu: float = 1.0) -> None:
@@ -75,7 +75,7 @@ class SyntheticPL:
         self.dual_dim = self.primal_dim
 
     def samples(self, i: int, rows: Index | None = None) -> tuple[Array, Array, Array]:
-        """a, b, c of the chosen samples, (rows, p) each."""
+        """Return a, b, c of the chosen samples, (rows, p) each."""
         chosen = self.data[i] if rows is None else self.data[i][np.asarray(rows, dtype=int)]
         return chosen[:, 0], chosen[:, 1], chosen[:, 2]
 
@@ -104,14 +104,14 @@ class SyntheticPL:
 
 
 def bounded(score: str, s: Array) -> Array:
-    """What `score`, one of logit, sigmoid and tanh, makes of outputs s."""
+    """Apply `score`, one of logit, sigmoid and tanh, to outputs s."""
     if score == "logit":
         return s
     return np.exp(-np.logaddexp(0.0, -s)) if score == "sigmoid" else np.tanh(s)
 
 
 def bounded_slope(score: str, s: Array) -> Array:
-    """Its derivative, where it has the value s."""
+    """Return the derivative of `bounded` at the point where its value is s."""
     if score == "logit":
         return np.ones_like(s)
     return s * (1.0 - s) if score == "sigmoid" else 1.0 - s**2
@@ -120,8 +120,8 @@ def bounded_slope(score: str, s: Array) -> Array:
 class SaddleAUC:
     """(63) with a linear score: features[i] (n_i, D), labels[i] (n_i,) in {0, 1}, z = (w (D), bias, a, b, lam).
 
-    tau = `prior`, the share of positives among all samples of all clients, in every batch of every client. The
-    primal block is all but lam. The score is w.x + bias, or its sigmoid or tanh, as `score` says.
+    tau = `prior`, the share of positives among all samples of all clients, in every batch of every client. The primal
+    block is all but lam. `score` selects the score: w.x + bias, or its sigmoid or tanh.
     """
 
     def __init__(self, features: Sequence[Array], labels: Sequence[Array], prior: float, score: str = "logit") -> None:
@@ -134,12 +134,12 @@ class SaddleAUC:
         self.primal_dim, self.dual_dim = self.features[0].shape[1] + 3, 1
 
     def scores(self, z: Array, X: Array) -> Array:
-        """s (n,) of X (n, D)."""
+        """Return s (n,) of X (n, D)."""
         s = X @ z[: X.shape[1]] + z[X.shape[1]]
         return bounded(self.score, s)
 
     def samples(self, i: int, rows: Index | None = None) -> tuple[Array, NDArray[np.int_]]:
-        """The chosen samples: features (rows, D), labels (rows,)."""
+        """Return the chosen samples: features (rows, D), labels (rows,)."""
         chosen = slice(None) if rows is None else np.asarray(rows, dtype=int)
         return self.features[i][chosen], self.labels[i][chosen]
 
@@ -378,10 +378,10 @@ def codasca_round(
 ) -> Codasca:
     """One round of CODASCA. `reference` (d,) or (primal_dim,): its primal block is x_ref.
 
-    Local step: z_{k+1} = z_k + direction * (g_k - c_i + c), and x_{k+1} also - step * proximal * (x_k - x_ref).
-    Then c_i = mean over k of g_k, without the proximal part. g_k is (g_x, scale_dual * g_y) at z_k, so that the
-    controls hold scaled gradients. The server: z + server_step * (mean z_K - z), and c + |S|/N * mean of the
-    changes of c_i, which keeps c the mean of all c_i.
+    Local step: z_{k+1} = z_k + direction * (g_k - c_i + c), and x_{k+1} also - step * proximal * (x_k - x_ref). Then
+    c_i = mean over k of g_k, without the proximal part. g_k is (g_x, scale_dual * g_y) at z_k, so the controls contain
+    scaled gradients. The server: z + server_step * (mean z_K - z), and c + |S|/N * mean of the changes of c_i, which
+    keeps c the mean of all c_i.
     """
     p = problem.primal_dim
     move, scale = direction(problem, step, dual_step), blocks(problem, 1.0, scale_dual)

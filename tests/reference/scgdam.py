@@ -1,9 +1,9 @@
 """Plain NumPy reference of LocalSCGDAM and of four baselines, in float64, one function or small class an algorithm.
 
 Source: "Federated Compositional Deep AUC Maximization" (LocalSCGDAM): the saddle function (1), the compositional
-problem (2)-(4), Algorithm 1, Table 2. Baselines on the cross-entropy: local SGD with momentum; the same with the
-ratio loss of "Addressing class imbalance in federated learning" (Wang, Xu, Wang, Zhu, AAAI 2021); SCAFFOLD
-(Karimireddy et al. 2020, Option II); FedProx (Li et al. 2020). LocalSGDAM, CoDA and CODASCA: see `minimax`.
+problem (2)-(4), Algorithm 1, Table 2. Baselines on the cross-entropy: local SGD with momentum; the same with the ratio
+loss of "Addressing class imbalance in federated learning" (Wang, Xu, Wang, Zhu, AAAI 2021); SCAFFOLD (Karimireddy et
+al. 2020, Option II); FedProx (Li et al. 2020). LocalSGDAM, CoDA and CODASCA: see `minimax`.
 
 min_x max_y of the plain mean over the clients of f_i(mean over the clients of g_i(x), y), x = (w, w1, w2), y = lam:
 
@@ -15,14 +15,14 @@ min_x max_y of the plain mean over the clients of f_i(mean over the clients of g
     K devices, k; communication period p       `clients`, i; `K` local steps a round
     xi_t, zeta_t                               `rows(i, t)`, `rows_outer(i, t)`
 
-The cross-entropy is always that of the raw output of the network; `score` is about the scores in (1) only.
+The cross-entropy always uses the network's raw output; `score` affects only the scores in (1).
 
 Nothing is random here: the caller supplies the clients of every round and rows(client, j), the samples of a batch of
-that client, None for all of them. LocalSCGDAM and momentum SGD count j over the whole run; SCAFFOLD and FedProx
-count it from 0 in every round, as `minimax.coda_round` does. LocalSCGDAM's averages over clients are plain, and what a
-client sums over samples in g weighs N n_i / n as in f (see `minimax`), so that the mean of the g_i is g of the union;
-those of the methods on the cross-entropy are weighted by the numbers of samples, unless all are to count alike
-(`num_samples` of ones). A learning rate `lr` is one number or one a local step, (K,). No argument is changed in place.
+that client, None for all of them. LocalSCGDAM and momentum SGD count j over the whole run; SCAFFOLD and FedProx count
+it from 0 in every round, as `minimax.coda_round` does. LocalSCGDAM's averages over clients are plain. A client's sums
+over samples in g have the weight N n_i / n as in f (see `minimax`), so the mean of the g_i is g of the union. The
+methods on the cross-entropy weigh clients by their numbers of samples, or equally if `num_samples` are ones. A learning
+rate `lr` is one number or one a local step, (K,). No argument is changed in place.
 """
 
 from collections.abc import Sequence
@@ -45,8 +45,8 @@ class CompositionalAUC(SaddleAUC):
     net "linear": s = w.a + bias, w = (weight (D), bias); "tanh": s = o.tanh(W a + b) + c with `hidden` units H,
     w = (W (H, D) row by row, b (H), o (H), c). P is the length of w. `hessian` "identity" takes grad g = I.
 
-    `value(i, z, rows)` and `gradient(i, z, rows)` are those of f at z = (x, y), without g: as a `minimax.Problem`
-    this is plain AUC maximisation, z = (w, w1, w2, lam), the primal block all but lam.
+    `value(i, z, rows)` and `gradient(i, z, rows)` belong to f at z = (x, y), without g: as a `minimax.Problem` this is
+    plain AUC maximisation, z = (w, w1, w2, lam), the primal block all but lam.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class CompositionalAUC(SaddleAUC):
         return np.array(rows)
 
     def scores(self, z: Array, X: Array) -> Array:
-        """The scores of (1), (n,): `logits` as `score` has them."""
+        """Return the scores of (1), (n,): `logits` after `score`."""
         s = self.logits(z, X)
         return bounded(self.score, s)
 
@@ -185,7 +185,7 @@ def logistic(s: Array) -> Array:
 
 
 class Scgdam(NamedTuple):
-    """What the server averages; h, u and v are None before the first round."""
+    """The averaged state; h, u and v are None before the first round."""
 
     x: Array  # (P + 2,)
     y: Array  # (1,)
@@ -271,11 +271,10 @@ def localsgdm_round(
 ) -> tuple[Array, Array]:
     """One round of local SGD with momentum: w (P,), momentum m (P,) -> both averaged over the clients.
 
-    The means are weighted as those of `fedprox_round`.
+    The means have the weights of `fedprox_round`.
 
-    Step t = start + k: the gradient of batch t at w_t enters m <- (1 - beta) m + beta g, then w <- w - lr m.
-    `momentum` None is the very first round: m = g in its first step. `weights` (2,) is the ratio loss, None the
-    cross-entropy.
+    Step t = start + k: the gradient of batch t at w_t enters m <- (1 - beta) m + beta g, then w <- w - lr m. `momentum`
+    None is the very first round: m = g in its first step. `weights` (2,) is the ratio loss, None the cross-entropy.
     """
     ends, momenta = [], []
     for i in clients:
@@ -295,13 +294,13 @@ def localsgdm_round(
 
 
 def samples_held(problem: CompositionalAUC, num_samples: Sequence[int] | None) -> Array:
-    """(N,) what each client counts in a weighted mean: `num_samples`, or the samples it holds."""
+    """Return (N,) each client's weight in a mean: `num_samples`, or its number of samples."""
     held = [len(labels) for labels in problem.labels] if num_samples is None else num_samples
     return np.array(held, dtype=np.float64)
 
 
 def step_rates(lr: Rates, K: int) -> list[float]:
-    """The learning rates of the K local steps."""
+    """Return the learning rates of the K local steps."""
     return [float(rate) for rate in np.broadcast_to(lr, (K,))]
 
 
@@ -369,7 +368,7 @@ def fedprox_round(
     """One round of FedProx on the cross-entropy, w (P,) -> (P,).
 
     Local step: w_{k+1} = w_k - lr_k (g_k + mu (w_k - w)), w the server's. The server: the mean of the w_K weighted by
-    `num_samples` (N,), one number for every client of the problem; None: the samples it holds.
+    `num_samples` (N,), one number for every client of the problem; None: its number of samples.
     """
     held = samples_held(problem, num_samples)
     total, weight = np.zeros_like(w), 0.0

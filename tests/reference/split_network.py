@@ -4,8 +4,8 @@
     o_i = sum_p f_p(x_ip; w_p) in R^k;  z_i = o_i for k = 1, else v[:k] . relu(o_i) + v[k]
 
 f_p has fully connected layers with ReLUs between them; w_p is flat: of each layer the matrix (inputs, outputs), then
-the bias. `Part` and `Headed` take the places of a party and a problem in `tests.reference.vfb2`, whose `replay` then
-follows asynchronous runs too.
+the bias. `Part` and `Headed` replace a party and a problem in `tests.reference.vfb2`, whose `replay` then also follows
+asynchronous runs.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from .vfb2 import Array, Epoch, Index, Party, Problem, rounds
 
 
 def layers(sizes: Sequence[int], w: Array) -> list[tuple[Array, Array]]:
-    """Each layer's matrix and bias in w."""
+    """Return each layer's matrix and bias in w."""
     found, rest = [], w
     for inputs, outputs in pairwise(sizes):
         found.append((rest[: inputs * outputs].reshape(inputs, outputs), rest[inputs * outputs :][:outputs]))
@@ -27,7 +27,7 @@ def layers(sizes: Sequence[int], w: Array) -> list[tuple[Array, Array]]:
 
 
 def embed(sizes: Sequence[int], w: Array, x: Array) -> list[Array]:
-    """What enters each layer for one row x (d,), and at the end f(x; w)."""
+    """Return the input of each layer for one row x (d,), and f(x; w)."""
     values = [x]
     for number, (matrix, bias) in enumerate(layers(sizes, w)):
         entered = values[-1] if number == 0 else np.where(values[-1] > 0, values[-1], 0.0)
@@ -36,7 +36,7 @@ def embed(sizes: Sequence[int], w: Array, x: Array) -> list[Array]:
 
 
 def pull(sizes: Sequence[int], w: Array, x: Array, theta: Array) -> Array:
-    """J' theta, (p,), for one row."""
+    """Return J' theta, (p,), for one row."""
     *entered, _ = embed(sizes, w, x)
     parts: list[Array] = []
     for value, (matrix, _) in reversed(list(zip(entered, layers(sizes, w), strict=True))):
@@ -61,7 +61,7 @@ class Part(Party):
 
 
 class Headed(Problem):
-    """A problem in o instead of z. `v` (k + 1,) is the head's; None: there is none, and k = 1."""
+    """A problem in o instead of z. `v` (k + 1,) belongs to the head; None: no head, and k = 1."""
 
     def __init__(self, name: str, weight: float, step: float, v: Array | None) -> None:
         super().__init__(name, weight)
@@ -73,7 +73,7 @@ class Headed(Problem):
         )
 
     def thetas(self, z: Array, y: Array) -> Array:
-        """(b, k) slopes in o; the head then does its own step."""
+        """Return (b, k) slopes in o; the head then takes its own step."""
         slopes = super().thetas(self.predict(z), y)
         if self.v is None:
             return slopes[:, None]

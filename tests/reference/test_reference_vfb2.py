@@ -1,4 +1,4 @@
-"""The NumPy reference of VFB2 against steps that are worked out by hand."""
+"""Tests of the NumPy reference of VFB2 against steps that are worked out by hand."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def test_two_steps_of_every_algorithm_by_hand() -> None:
 
 
 def test_replay_of_a_delayed_log_by_hand() -> None:
-    """One dominator, two rows, window 2: both partials of party 1 are those of its start."""
+    """One dominator, two rows, window 2: both partials of party 1 come from its start."""
     X, y = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([0.5, -1.0])
     problem, epochs = Problem("ridge", 0.1), [[[np.array([1]), np.array([0])]]]
     logs = [

@@ -1,4 +1,4 @@
-"""Vertical training with all columns in one place, in the order of the parties' batches: what tests compare against.
+"""Vertical training with all columns in one place, in the order of the parties' batches, for comparisons.
 
 A vertical run with one active party and no delay, or with *synchronous* rounds of several active parties, does the
 updates of `train` up to rounding.
@@ -38,29 +38,29 @@ def train(
 ) -> Array:
     """Return the (d,) weights after `epochs` passes of SGD, SVRG or SAGA over (n, d) features and (n,) labels.
 
-    Batches are those of `Schedule(n, active, batch_size, seed)`. SVRG takes a snapshot before each epoch, SAGA fills
-    its table at the start.
+    `Schedule(n, active, batch_size, seed)` gives the batches. SVRG takes a snapshot before each epoch, SAGA fills its
+    table at the start.
 
     Args:
-        features: dense or sparse.
-        labels: as the objective needs them.
-        objective: what to minimise.
-        algorithm: "sgd", "svrg" or "saga".
-        step: gamma, > 0.
-        epochs: >= 0.
-        batch_size: see `Schedule`.
-        seed: of the batches.
-        active: m, the slices that an epoch's batches come from.
-        weights: (d,) to begin with; None for zeros.
-        synchronous: with m > 1, take the slopes of the t-th batches of all slices at the point before their m updates;
-            if False, each at the point after the previous update.
-        frozen_columns: columns that keep their weights, like those of parties without labels in AFSVRG-VP.
-        nonsmooth: a penalty of the weights that are not frozen, by proximal steps.
-        each_epoch: called after each epoch with the number of epochs done and the (d,) weights.
+        features: Dense or sparse rows.
+        labels: The objective's labels.
+        objective: The objective to minimise.
+        algorithm: Either "sgd", "svrg" or "saga".
+        step: Gamma, > 0.
+        epochs: Number of epochs, >= 0.
+        batch_size: The batch size of `Schedule`.
+        seed: The batches' seed.
+        active: m, the number of slices of an epoch's batches.
+        weights: Initial weights (d,). None: zeros.
+        synchronous: Whether, with m > 1, the slopes of the t-th batches of all slices are taken at the point before
+            their m updates. False: each at the point after the previous update.
+        frozen_columns: Columns that keep their weights, like the columns of parties without labels in AFSVRG-VP.
+        nonsmooth: A penalty of the weights that are not frozen, by proximal steps.
+        each_epoch: A function called after each epoch with the number of epochs done and the (d,) weights.
 
     Raises:
-        ValueError: an argument out of range, labels that do not fit the objective or the rows, or slopes that
-            overflow because the step is too large.
+        ValueError: an argument out of range, labels that do not fit the objective or the rows, or slopes that overflow
+            because the step is too large.
     """
     rows, columns = features.shape
     objective.check_labels(labels)
@@ -102,7 +102,7 @@ def train(
 
 
 def _rounds(schedule: Schedule, epoch: int, *, together: bool) -> Iterator[list[Rows]]:
-    """The batches of an epoch in the order of their updates, grouped by the point of their slopes."""
+    """Yield the batches of an epoch in the order of their updates, grouped by the point of their slopes."""
     lists = [schedule.batches(epoch, place) for place in range(schedule.active)]
     for turn in range(max(map(len, lists))):
         batches = [batches[turn] for batches in lists if turn < len(batches)]
@@ -113,7 +113,7 @@ def _rounds(schedule: Schedule, epoch: int, *, together: bool) -> Iterator[list[
 
 
 def smoothness(features: Features, objective: Objective) -> float:
-    """An upper bound of the objective's curvature in w: bound * lmax(X' X / n) + weight.
+    """Return an upper bound of the objective's curvature in w: bound * lmax(X' X / n) + weight.
 
     If X is cut by columns into blocks X_p, lmax(X' X) is at most the sum of lmax(X_p' X_p), since X X' is the sum of
     X_p X_p'.

@@ -1,8 +1,8 @@
 """Plain NumPy reference of VFB2, asynchronous vertical federated learning with backward updating, in float64.
 
 Source: "Secure Bilevel Asynchronous Vertical Federated Learning with Backward Updating" (VFB2): problems (13), (14),
-(17), (18); Algorithms 2 to 7; AFSVRG-VP as its experiments use it.
-Label privacy: randomised response with the unbiased loss of "Learning with noisy labels" (Natarajan et al. 2013).
+(17), (18); Algorithms 2 to 7; AFSVRG-VP as its experiments use it. Label privacy: randomised response with the unbiased
+loss of "Learning with noisy labels" (Natarajan et al. 2013).
 
     f(w) = mean_i L(z_i, y_i) + lambda * sum_j g(w_j),   z = sum_p X_p w_p
 
@@ -11,14 +11,14 @@ Label privacy: randomised response with the unbiased loss of "Learning with nois
     lambda, gamma                              `weight`, `step`
     theta = dL/dz; theta_0; table alpha        `theta` (b,); `Party.theta0` (n,); `Party.alpha` (n,)
 
-Where this differs from the paper's boxes:
+Differences from the paper's boxes:
 - A batch of rows stands for the paper's one index i. Batches come from one permutation an epoch, cut among the active
   parties; see `batches`. The paper draws i with replacement.
 - SAGA keeps the loss alone in its table and evaluates the regulariser at the current block. The boxes of Algorithms 6
-  and 7 put the regulariser into the table as well; both have the same mean, but not the same iterates.
-  For SVRG the regulariser at w^s cancels, so there is one version.
+  and 7 put the regulariser into the table as well; both have the same mean, but not the same iterates. For SVRG the
+  regulariser at w^s cancels, so there is one version.
 
-Nothing is random but the batches, which are addressed by (seed, epoch).
+Only the batches are random; they are addressed by (seed, epoch).
 """
 
 from collections import deque
@@ -141,8 +141,8 @@ def centralised(
 ) -> Array:
     """SGD, SVRG or SAGA by full gradients, (d,); epochs[e][k] the batches of place k. hook(w) follows every update.
 
-    The updates of one round are evaluated at one point and applied in the order of the places; the regulariser is that
-    of the point as it is applied. With one place this is the plain algorithm. Columns in `frozen` never change.
+    The updates of one round are evaluated at one point and applied in the order of the places; the regulariser is taken
+    at the point of application. With one place this is the plain algorithm. Columns in `frozen` never change.
     """
     n, d = X.shape
     w = np.zeros(d) if w is None else w.copy()
@@ -223,13 +223,14 @@ def make_parties(
     w: Array | None = None,
     frozen: Iterable[int] = (),
 ) -> list[Party]:
-    """Party p holds the columns columns[p] of X (n, d) and of w (d,)."""
+    """Return the parties; party p has the columns columns[p] of X (n, d) and of w (d,)."""
     start, still = np.zeros(X.shape[1]) if w is None else w, set(frozen)
     return [Party(X[:, c], problem, algorithm, step, start[c], p in still) for p, c in enumerate(columns)]
 
 
 def full_pass(problem: Problem, parties: Sequence[Party], y: Array, places: int) -> Array:
-    """Every party remembers the thetas (n,) of the current point; place k computes those of the k-th chunk of rows."""
+    """Make every party remember the thetas (n,) of the current point; place k computes the thetas of the k-th chunk of
+    rows."""
     chunks = np.array_split(np.arange(len(y)), places)
     theta = np.concatenate([problem.thetas(_sum([p.partial(c) for p in parties]), y[c]) for c in chunks])
     for party in parties:
@@ -283,7 +284,7 @@ def replay(
     applied: set[tuple[int, int, int]] = set()
 
     def done(p: int, event: Event) -> bool:
-        """Executes the event, or returns False where its inputs do not exist yet."""
+        """Execute the event, or return False if its inputs do not exist yet."""
         kind, a, t = event
         if (a, t) not in rows:
             raise ValueError(f"party {p}: {event} is not an update of this schedule")
@@ -342,7 +343,7 @@ def _updates(
 
 
 def _stages(logs: Logs, epoch_of: Mapping[tuple[int, int], int], epochs: int) -> list[list[list[Event]]]:
-    """The logs cut at the epochs; ValueError where one returns to an earlier epoch."""
+    """Return the logs cut at the epochs; raise ValueError if one returns to an earlier epoch."""
     stages: list[list[list[Event]]] = [[[] for _ in logs] for _ in range(epochs)]
     for p, log in enumerate(logs):
         latest = 0
@@ -358,14 +359,16 @@ def _stages(logs: Logs, epoch_of: Mapping[tuple[int, int], int], epochs: int) ->
 def _counts(
     active: Sequence[int], counts: Sequence[int], epochs: int, barrier: bool
 ) -> list[list[tuple[int, int, int]]]:
-    """(active, its first update, their number) of every stage: an epoch with a barrier, else all epochs together."""
+    """Return (active, its first update, their number) of every stage: an epoch with a barrier, else all epochs
+    together."""
     if barrier:
         return [[(a, e * c, c) for a, c in zip(active, counts, strict=True)] for e in range(epochs)]
     return [[(a, 0, epochs * c) for a, c in zip(active, counts, strict=True)]]
 
 
 def may_send(t: int, a: int, applied: Mapping[int, int], number: Mapping[int, int], window: int, skew: int) -> bool:
-    """Whether a party that has applied applied[b] of the number[b] updates of every dominator b may send (a, t)."""
+    """Return whether a party that has applied applied[b] of the number[b] updates of every dominator b may
+    send (a, t)."""
     unfinished = [applied[b] for b in applied if applied[b] < number[b]]
     return t < number[a] and t - applied[a] < window and t - min(unfinished) <= skew
 
@@ -373,7 +376,8 @@ def may_send(t: int, a: int, applied: Mapping[int, int], number: Mapping[int, in
 def check_logs(
     logs: Logs, active: Sequence[int], counts: Sequence[int], epochs: int, window: int, skew: int, barrier: bool
 ) -> None:
-    """ValueError where a party sent a partial or applied a theta out of order, or sent one outside window or skew."""
+    """Raise ValueError if a party sent a partial or applied a theta out of order, or sent one outside window or
+    skew."""
     for p, log in enumerate(logs):
         events = iter(log)
         for stage in _counts(active, counts, epochs, barrier):
@@ -395,17 +399,18 @@ def check_logs(
 
 
 def flip_rate(epsilon: float) -> float:
-    """The probability r of a flip that makes one label epsilon-differentially private: (1 - r) / r = e^epsilon."""
+    """Return the probability r of a flip that makes one label epsilon-differentially private: (1 - r) / r =
+    e^epsilon."""
     return 1 / (1 + float(np.exp(epsilon)))
 
 
 def correction(rate: float) -> tuple[float, float]:
-    """The weights of l(z, y) and l(z, -y) in the corrected loss: Natarajan et al., Lemma 1, with equal rates."""
+    """Return the weights of l(z, y) and l(z, -y) in the corrected loss: Natarajan et al., Lemma 1, with equal rates."""
     return (1 - rate) / (1 - 2 * rate), -rate / (1 - 2 * rate)
 
 
 class Corrected(Problem):
-    """A problem with labels -1/+1 whose loss, averaged over the flips of a label, is the true one at the true label."""
+    """A problem with labels -1/+1 whose loss, averaged over the flips of a label, equals the true label's loss."""
 
     def __init__(self, name: str, weight: float, rate: float) -> None:
         super().__init__(name, weight)

@@ -8,7 +8,7 @@ from benchmarks.attacks.canaries import DELTA, audit, proven_epsilon
 
 
 def test_right_guesses_prove_what_the_binomial_distribution_says() -> None:
-    """Without delta: if each guess is right with chance e / (1 + e), at least `right` are in one run of twenty."""
+    """Without delta: if guesses are right with chance e / (1 + e), at least `right` are right in one run of twenty."""
     single = 1 / (1 + np.exp(-1.0))
     right = int(binom.isf(0.05, 400, single)) + 1
     assert binom.sf(right - 1, 400, single) <= 0.05 < binom.sf(right - 2, 400, single)
