@@ -63,7 +63,9 @@ def writable(folder: Path) -> str:
         OSError: The folder is not writable.
     """
     if not folder.is_dir():
-        raise WrongError("folder", got=folder, allowed="an existing folder", hint="create the folder, or set another")
+        raise WrongError(
+            "folder", got=folder, allowed="an existing folder", hint="create the folder, or choose another"
+        )
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         file.write(b"0")
     return f"{folder} can be written to"

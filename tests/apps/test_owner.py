@@ -211,7 +211,7 @@ def test_a_site_counts_answers_of_a_file_over_all_runs(tmp_path: Path) -> None:
     patients(61, 0).to_csv(str(nodes[0]["data-path"]), index=False)
     assert isinstance(shake_hands(nodes[0]), ConfigRecord)
     (tmp_path / "state-0" / NAME).write_text("{")
-    assert "state-dir: got" in str(shake_hands(nodes[0]))
+    assert "state-dir: restore a copy" in str(shake_hands(nodes[0]))
 
 
 def forget(grid: Wiretap) -> None:

@@ -106,4 +106,4 @@ def test_a_stay_that_is_none_is_refused(tmp_path: Path, value: object) -> None:
     context.node_config["stay"] = value  # type: ignore[assignment]
     with task_identity():
         reply = app(Message(RecordDict(), 1, MessageType.QUERY), context)
-    assert "node config: stay: got" in str(reply.content.config_records[CONFIG][REFUSAL])
+    assert "node config: stay: change the site's settings (got" in str(reply.content.config_records[CONFIG][REFUSAL])

@@ -1,6 +1,7 @@
 """A run's files, its directory, and the runs that can be continued."""
 
 import json
+import re
 import shutil
 import sys
 import tomllib

@@ -236,7 +236,7 @@ def test_a_file_that_is_not_as_in_training_is_refused(change: Any, told: str, tr
         (
             {"allow-scores-for": "label-holders"},
             {"vfb2.score-for": "all"},
-            r"^party 1: allow-scores-for: .* for all, a",
+            r"^party 1: allow-scores-for: .* for all",
         ),
         ({"allow-scores-for": "me"}, {}, r"allow-scores-for: got 'me', allowed: nobody, label-holders, all"),
         ({"scores-path": 3}, {}, "node config: scores-path: got 3, allowed: a path"),

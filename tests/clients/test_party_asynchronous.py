@@ -138,7 +138,7 @@ def test_the_skew_holds_the_fast_dominator_back() -> None:
     # all five updates of 0 are sent and applied; only 1 has updates left
     assert thetas(0, 3, 4) == []
     assert thetas(1, 2, 3) == []
-    with pytest.raises(PartyError, match="party 0: it sent theta 5, where 5 is the next and is not due"):
+    with pytest.raises(PartyError, match="party 0: it sent theta 5, but 5 is the next and is not due"):
         updates.answer(0, 5, bytes(8))
     assert not ended
     assert thetas(1, 4) == []

@@ -68,6 +68,7 @@ def test_the_keys_of_what_a_run_chooses_and_of_its_figures(tmp_path: Path) -> No
     config = {"strategy": "local-sgd", "model": "linear", "num-server-rounds": 3, "validation-fraction": 0.2}
     config |= {"dataset": "synthetic-sparse-logistic", "synthetic.alpha": 0, "synthetic.beta": 0, "learning-rate": 1e-9}
     config |= {"select-by": "loss", "patience": 1, "threshold-at": "specificity=0.9", "site-metrics": True}
+    config |= {"calibration": "platt"}
     run_in_process(server_app, client_app, 2, {**config, "output-dir": str(tmp_path), "run-name": "a"})
     result, figures = Run(tmp_path / "a").result, section(PAGE, "Figures of sites and a threshold")
     top, entry = (text.split("The figures describe")[0] for text in (figures, figures.partition("An entry of")[2]))

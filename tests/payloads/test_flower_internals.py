@@ -42,6 +42,7 @@ OF_TESTS = {
     "flwr.cli.build.build_fab_from_disk",
     "flwr.common.constant",
     "flwr.serverapp.exception.AggregationError",
+    "flwr.supercore.logger.console_handler",
 }
 
 

@@ -44,7 +44,7 @@ def test_idx_damage_is_named(tmp_path: Path) -> None:
     path = tmp_path / "images"
     write_idx(path, pixels(3, 4, 4))
     path.write_bytes(path.read_bytes()[:-5])
-    with refuses(DataError, "damaged file of 43 bytes, allowed: the 48 bytes"):
+    with refuses(DataError, "damaged file of 43 bytes, allowed: 48 bytes"):
         read_idx(path)
     path.write_bytes(b"\x00\x00\x0d\x01abc")
     with refuses(DataError, "a file that starts with 00 00 0d 01, allowed: an IDX file"):

@@ -83,7 +83,7 @@ def test_the_test_samples_need_both_classes_too() -> None:
         ({"partition": "dirichlet"}, "partition: got 'dirichlet', allowed: 'natural', since"),
         (
             {"positive_label": "1"},
-            "positive-label: got '1', allowed: '', since dataset 'synthetic-sparse-logistic' comes",
+            "positive-label: got '1', allowed: '', since dataset 'synthetic-sparse-logistic' has",
         ),
         ({"synthetic_alpha": -1.0}, "synthetic.alpha: got -1.0, allowed: 0 or above"),
         ({"synthetic_beta": float("inf")}, "synthetic.beta: got inf, allowed: 0 or above"),

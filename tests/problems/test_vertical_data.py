@@ -149,7 +149,7 @@ def test_w8a() -> None:
         ({"label_noise": 0.1}, {"regression": True}, "label-noise: got 0.1, allowed: 0.0, since labels are numbers"),
         ({"positive_label": "benign"}, {"regression": True}, "positive-label: got .*, allowed: '', since labels"),
         ({}, {"regression": True}, "labels of a regression: got benign, malignant, allowed: numbers"),
-        ({"positive_label": "benign, malignant"}, {}, "labels: got 0 negative, allowed: one for the training"),
+        ({"positive_label": "benign, malignant"}, {}, "labels: got 0 negative, allowed: at least one row"),
         ({"dataset": "w8a", "data_dir": "."}, {}, "data set 'w8a': got no"),
         ({"dataset": "csv"}, {}, "set data-dir to the file or its folder"),
     ],

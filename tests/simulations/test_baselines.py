@@ -263,7 +263,10 @@ def test_the_verdict_of_a_model_without_scores_counts_values() -> None:
     ("config", "says"),
     [
         ('strategy="vfb2-sgd"', "--baselines: got strategy 'vfb2-sgd', allowed: a strategy whose sites"),
-        ('strategy="coda" dataset="synthetic-pl"', "--baselines: got dataset 'synthetic-pl', allowed: test rows"),
+        (
+            'strategy="coda" dataset="synthetic-pl"',
+            "--baselines: got dataset 'synthetic-pl', allowed: a data set",
+        ),
     ],
 )
 def test_what_has_no_baselines_is_refused_first(tmp_path: Path, command: Line, config: str, says: str) -> None:

@@ -159,7 +159,7 @@ def test_a_papers_value_on_other_data_is_left_out(tmp_path: Path) -> None:
         ("learning-rate = 0.4", "axis = 3", ["Local SGD digits K = 1: axis: got an unknown"]),
         ("learning-rate = 0.4", 'engine = "nonfederated"', ["Local SGD digits K = 1: strategy: got 'local-sgd'"]),
         ("learning-rate = 0.4", 'engine = "nonfederated"\nclients = 3', ["runs[1]: clients: got 3", "remove clients"]),
-        ("learning-rate = 0.4", "axes.local-step = [3]", ["Local SGD digits K = 1, local-step = 3: local-step: got"]),
+        ("learning-rate = 0.4", "axes.local-step = [3]", ["Local SGD digits K = 1, local-step = 3: local-step: "]),
         ('name = "Local SGD"', 'name = "FedX"', ["'FedX digits K = 1', which would both be curve 'FedX 1'"]),
         ('name = "Local SGD"', 'name = "Fedx"', ["one run directory, fedx_digits_k-1_seed-0", "'Fedx digits K = 1'"]),
         ('curve = "{method} {K}"', 'curve = "{method} {k}"', ["curve: got {k}", "coordinate"]),

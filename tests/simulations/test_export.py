@@ -169,7 +169,7 @@ def test_what_cannot_be_exported(command: Line, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(export.Scorer, "forward", lambda self, inputs: (self.network(inputs) + 1e-3,) * 2)
     with refuses(ModelError, r"differ from PyTorch's by .*, allowed: at most 1e-05"):
         export.export_onnx(florilegium.load(run.path))
-    assert states(refusal(command, "--pixels: got a choice, allowed: no option", run.path, "export"), "--pixels")
+    assert states(refusal(command, "export", run.path, "--pixels"), "--pixels: got a choice, allowed: no option")
     monkeypatch.setattr("problems.errors.importable", lambda module: module != "onnxscript")
     assert 'needs onnxscript, not installed here: pip install "florilegium[export]"' in refusal(
         command, "export", run.path

@@ -277,7 +277,7 @@ def test_wrong_runs_and_kinds_of_rows(
         assert states(refusal(command, "predict", other.path, digits[1]), told)
     (tmp_path / "problem" / "result.json").unlink()
     assert states(
-        refusal(command, "got a run that is unfinished, allowed: a finished run", tmp_path / "card"), "problem"
+        refusal(command, "card", tmp_path / "problem"), "got a run that is unfinished, allowed: a finished run"
     )
 
 

@@ -134,7 +134,7 @@ def test_features_that_are_no_numbers(value: float, fault: str, tmp_path: Path) 
     frame = pd.read_csv(tmp_path / "party-2.csv")
     frame.loc[[11, 44], "x7"] = value
     frame.to_csv(tmp_path / "party-2.csv", index=False)
-    told = f"partition 2: data-path: column 'x7': got 2 of 60 cells {fault}.*, the first in row 12,"
+    told = f"partition 2: data-path: column 'x7': got 2 of 60 cells {fault}.*, the first in row 12"
     with refuses(RuntimeError, told):
         play(tmp_path / "run", CSV, nodes)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()

@@ -179,7 +179,7 @@ def test_own_errors_are_complete_if_the_owner_wants_it(tmp_path: Path) -> None:
     nodes, _ = own_files(tmp_path, [EVERYBODY] * 3)
     nodes = [{**node, "verbose-errors": True} for node in nodes]
     words, _ = deceive(tmp_path / "run", QUESTIONS["a column"], nodes, lambda me, shown: shown)
-    assert states(words, "no column 'age', allowed: one of")
+    assert states(words, "no column 'age', allowed: the columns id")
 
 
 # addresses
