@@ -1,4 +1,4 @@
-"""The data of the runs that follow a reference."""
+"""The data of the runs that are compared with a reference."""
 
 from pathlib import Path
 
@@ -11,6 +11,6 @@ from tests.algorithms.watched import ROWS, rows_of
 
 @pytest.fixture
 def data(tmp_path: Path) -> dict[str, Scalar]:
-    """Sites of unequal sizes and unequal shares of positives, one without any."""
+    """Sites of unequal sizes and unequal shares of positives, including a site without positives."""
     labels = (np.arange(ROWS) % 10 < 3).astype(int)
     return {**rows_of(labels.tolist(), tmp_path / "data.npz"), "partition": "positives-skewed", "partition-alpha": 0.6}

@@ -1,7 +1,7 @@
-"""A federation driven by hand, and the NumPy reference fed with the same indices, for comparison round by round.
+"""A federation driven by hand, and the NumPy reference with the same indices, compared after each round.
 
 Everything is float64. `Federation` calls clients and a strategy directly, without Flower's runtime; `reference`
-runs the plain NumPy version on the batches and draws that the product's own samplers give at the same addresses.
+runs the plain NumPy version on the batches and draws of the product's own samplers at the same addresses.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,12 +33,12 @@ TOLERANCE = {"rtol": 1e-11, "atol": 1e-11}
 NUM_FEATURES, HIDDEN = 3, 4
 
 # (positives, negatives) of each client
-UNEQUAL = [(9, 14), (0, 12), (3, 20), (6, 5)]  # one without positives, two with a class smaller than a batch
+UNEQUAL = [(9, 14), (0, 12), (3, 20), (6, 5)]  # one site without positives, two with a class smaller than a batch
 EQUAL = [(8, 12)] * 4
 
 
 class Network(nn.Module):
-    """A hidden layer of `HIDDEN` units, or for `activation = None` none: scores (batch,) of features (batch, 3)."""
+    """A linear model, or with an activation a hidden layer of `HIDDEN` units; returns (batch,) scores."""
 
     def __init__(self, activation: Callable[[Tensor], Tensor] | None) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Network(nn.Module):
 
 @dataclass(frozen=True)
 class Scorer:
-    """One network three times: as a torch module, as h(w, X) and as its Jacobian in NumPy."""
+    """A network in three forms: as a torch module, as h(w, X), and as its Jacobian in NumPy."""
 
     build: Callable[[], nn.Module]
     score: fedx.Score
@@ -73,7 +73,7 @@ def _layers(w: Array, features: int) -> tuple[Array, Array, Array, float]:
 
 
 def mlp_scorer(build: Callable[[], nn.Module], activation: Callable, derivative: Callable) -> Scorer:
-    """Weights in the order of the module's parameters: hidden (m, d), (m,), output (m,), (1,)."""
+    """Return the scorer of the MLP. Weights are in the module's order: hidden (m, d), (m,), output (m,), (1,)."""
 
     def score(w: Array, X: Array) -> Array:
         matrix, bias, output, constant = _layers(w, X.shape[1])
@@ -100,7 +100,7 @@ SCORERS = {"linear": LINEAR, "tanh": TANH, "relu": RELU}
 
 
 def make_sites(sizes: Sequence[tuple[int, int]] = UNEQUAL, scale: float = 1.0) -> list[Site]:
-    """Sites of shuffled Gaussian classes, overlapping at scale 1."""
+    """Return sites of shuffled Gaussian classes, which overlap at scale 1."""
     rng = np.random.default_rng(11)
     sites = []
     for partition, (n1, n2) in enumerate(sizes):
@@ -123,7 +123,7 @@ def roster_of(sites: Sequence[Site]) -> Roster:
 
 @dataclass(frozen=True)
 class Case:
-    """One configuration of an algorithm, for the product and for the reference."""
+    """A configuration of an algorithm, for the product and for the reference."""
 
     strategy: str
     loss: str
@@ -147,7 +147,7 @@ class Case:
             "seed": 3,
             "score": "logit",
         }
-        # the references take plain means over the clients; the weighted ones have tests of their own
+        # the references take plain means over the clients; other tests check weighted means
         weights: dict[str, Any] = {} if self.strategy.startswith("fedx") else {"client_weights": "equal"}
         return TrainingSettings(dtype="float64", loss=self.loss, **(common | weights | dict(self.training)))
 
@@ -163,7 +163,7 @@ class Case:
 
 
 class Federation:
-    """Clients and a strategy of one registered algorithm, exchanged by hand."""
+    """Clients and a strategy of a registered algorithm, whose messages are passed by hand."""
 
     def __init__(self, case: Case, sites: Sequence[Site] | None = None, start: Array | None = None) -> None:
         row = ALGORITHMS[case.strategy]
@@ -189,7 +189,7 @@ class Federation:
 
     @property
     def pool(self) -> FedXPool:
-        """What the next round's clients would get."""
+        """The pool that the next round's clients would get."""
         self.strategy.model = self.arrays
         return self.strategy.down(self.round + 1)
 
@@ -204,7 +204,7 @@ class Federation:
         return Reply(place, arrays, client.outbox, examples)
 
     def step(self) -> list[Reply]:
-        """One round; returns its replies."""
+        """Run a round and return its replies."""
         self.round += 1
         self.strategy.model = self.arrays
         payload = self.strategy.down(self.round)
@@ -213,7 +213,7 @@ class Federation:
         return replies
 
     def u(self, place: int) -> Array:
-        """(n1, k) a client's table, NaN where nothing was observed."""
+        """Return the (n1, k) table of a client, NaN for rows without an observation."""
         state = self.clients[place].state
         return np.where(state.observed[:, None], state.u, np.nan)
 
@@ -236,7 +236,7 @@ def batches_of(
     first_round: int,
     purposes: tuple[Purpose, Purpose] = (Purpose.POSITIVES, Purpose.PARTNERS),
 ) -> Indices:
-    """The product's batches, as places in X1 and X2; `first_round` is the round that takes batch 0."""
+    """Return the product's batches, as indices of X1 and X2; `first_round` is the round that takes batch 0."""
     seed, steps, settings = case.common.seed, case.common.local_steps, case.settings
     sizes = (settings.positive_batch_size, settings.negative_batch_size)
     samplers = {
@@ -258,7 +258,7 @@ def batches_of(
 
 
 def draws_of(case: Case, records: list[fedx.Round]) -> Indices:
-    """The product's draws from the pool that the last of `records` left."""
+    """Return the product's draws from the pool after the last round in `records`."""
     seed, steps, settings = case.common.seed, case.common.local_steps, case.settings
 
     def draws(client: int, server_round: int, step: int) -> tuple[Array, Array]:
@@ -274,7 +274,7 @@ def draws_of(case: Case, records: list[fedx.Round]) -> Indices:
 
 
 def reference(case: Case, sites: Sequence[Site], w: Array, scorer: Scorer | None = None) -> Iterator[fedx.Round]:
-    """The rounds of the NumPy version of a case."""
+    """Yield the rounds of the NumPy version of a case."""
     training, settings, scorer = case.common, case.settings, scorer or SCORERS[case.scorer]
     roster, records = roster_of(sites), []
     shared: dict[str, Any] = {
@@ -309,13 +309,13 @@ def reference(case: Case, sites: Sequence[Site], w: Array, scorer: Scorer | None
 
 
 def decayed(training: TrainingSettings) -> Callable[[int], float]:
-    """learning_rate * lr_decay^(t // lr_decay_every), written out."""
+    """Return learning_rate * lr_decay^(t // lr_decay_every), written out."""
     every = training.lr_decay_every
     return lambda t: training.learning_rate * (training.lr_decay ** (t // every) if every else 1.0)
 
 
 def assert_same_pool(pool: FedXPool, record: fedx.Round) -> None:
-    """Scores, weights, labels and u of every entry, in order."""
+    """Assert that scores, weights, labels and u of all entries agree, in order."""
     positives, others = record.positives, record.partners
     close = np.testing.assert_allclose
     close(pool.positive_scores, positives.score, **TOLERANCE)
@@ -342,7 +342,7 @@ def assert_same_momentum(got: Array | None, record: fedx.Round) -> None:
 
 
 def assert_follows_the_reference(case: Case) -> None:
-    """Run a case in both versions and compare everything after every round."""
+    """Run a case in both versions, and compare everything after each round."""
     federation = Federation(case)
     start = federation.w.copy()
     last_round = 0
@@ -366,10 +366,10 @@ def assert_follows_the_reference(case: Case) -> None:
 
 
 def flattened(named: dict[str, Any]) -> Array:
-    """A model's named arrays as one vector, in the order of the names given."""
+    """Return a model's named arrays as one vector, in the order of the names."""
     return np.concatenate([np.asarray(value).ravel() for value in named.values()])
 
 
 def segments(lengths: Sequence[int]) -> list[slice]:
-    """Where runs of these lengths lie."""
+    """Return the slices of consecutive runs of these lengths."""
     return [slice(start, stop) for start, stop in pairwise(np.cumsum([0, *lengths]))]

@@ -1,4 +1,4 @@
-"""Problems and networks of a user's own, for tests that name them by their dotted path; some of them broken."""
+"""User-defined problems and networks, for tests that name them by their dotted path; some are invalid."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def compose(
     exact: bool = True,
     outer_rows: Indices | None = None,
 ) -> Tensor:
-    """A step of h and the gradients there, `methods.scgdam.compose`, at the points of the oracle's two networks."""
+    """Run a step of h and compute the gradients with `methods.scgdam.compose`, at the oracle's two points."""
     batch = scgdam.Batch(rows, rows if outer_rows is None else outer_rows)
     settings = scgdam.SCGDAMSettings(rho=rho, hessian="exact" if exact else "identity")
     return scgdam.compose(oracle, oracle.parameters, oracle.inner.parameters, batch, weight, settings)
 
 
-# Problems that can be solved.
+# Valid problems.
 
 
 class LeastSquares(MinimaxProblem):
@@ -59,16 +59,16 @@ class Robust(LeastSquares):
         return 0.1 * ramp + 0.2, 0.3 - 0.1 * ramp
 
 
-# Problems that cannot.
+# Invalid problems.
 
 
 def not_a_problem(features: Tensor, labels: Tensor) -> object:
-    """A factory of something else."""
+    """Return something that is not a problem."""
     return features
 
 
 def with_sizes(**sizes: object) -> Callable[[Tensor, Tensor], LeastSquares]:
-    """A factory of a problem that says these sizes of itself."""
+    """Return a factory of a problem with these declared sizes."""
 
     def factory(features: Tensor, labels: Tensor) -> LeastSquares:
         problem = LeastSquares(features, labels)
@@ -120,17 +120,17 @@ HIDDEN = 6
 
 
 def normed(input_shape: tuple[int, ...]) -> nn.Module:
-    """With batch norm, whose statistics travel."""
+    """Return a network with batch norm, whose statistics are sent, too."""
     return nn.Sequential(nn.Linear(*input_shape, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, 1))
 
 
 def dropped(input_shape: tuple[int, ...]) -> nn.Module:
-    """With dropout, which draws."""
+    """Return a network with dropout, which draws random numbers."""
     return nn.Sequential(nn.Linear(*input_shape, HIDDEN), nn.Tanh(), nn.Dropout(0.5), nn.Linear(HIDDEN, 1))
 
 
 def normed_and_dropped(input_shape: tuple[int, ...]) -> nn.Module:
-    """With both."""
+    """Return a network with batch norm and dropout."""
     return nn.Sequential(
         nn.Linear(*input_shape, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.Tanh(), nn.Dropout(0.5), nn.Linear(HIDDEN, 1)
     )
@@ -140,7 +140,7 @@ BUILDING, GO_ON = threading.Event(), threading.Event()
 
 
 def paused(input_shape: tuple[int, ...]) -> nn.Module:
-    """`dropped`, which says that it is being built and waits until it may go on."""
+    """Return `dropped`, after signalling that it is being built and waiting for permission to go on."""
     BUILDING.set()
     GO_ON.wait(5)
     return dropped(input_shape)

@@ -1,4 +1,4 @@
-"""A run of two rounds on four small unequal sites, for the test of one algorithm against its reference."""
+"""A short run on four small unequal sites, for the test of an algorithm against its reference."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.reference.minimax import Array
 __all__ = ["Array", "SmallRun"]
 
 SITES, ROWS = 4, 90
-# every batch is all of a site's rows, so that a reference needs no sampler
+# a batch contains all rows of its site, so a reference needs no sampler
 KEYS: dict[str, Scalar] = {
     "dtype": "float64",
     "model": "linear",
@@ -28,17 +28,17 @@ KEYS: dict[str, Scalar] = {
 
 
 class SmallRun:
-    """What the run's clients were sent, and what a reference needs to repeat it.
+    """A run's models, and the data that a reference needs to repeat it.
 
     Args:
-        folder: where the run and its data are written.
-        config: run-config keys, the strategy among them, over `KEYS`.
+        folder: The folder of the run and its data.
+        config: Run-config keys, including the strategy, that override `KEYS`.
 
     Attributes:
-        models: (d,) the model before round 1, after round 1 and after round 2. The linear model's are its weights, a
-            feature each, and its bias.
-        sites: of each site, (n, 3) features and (n,) labels 0.0 or 1.0.
-        training, settings: the common settings and the algorithm's own, as parsed.
+        models: (d,) The model before round 1, after round 1 and after round 2. A linear model has one weight
+            for each feature, and a bias.
+        sites: (n, 3) features and (n,) labels 0.0 or 1.0 of each site.
+        training, settings: The common settings and the algorithm's own, as parsed.
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Scalar]) -> None:

@@ -1,4 +1,4 @@
-"""Adam in place of SGD in local steps: PyTorch's own, begun afresh each round; refused where steps have a theory."""
+"""Adam instead of SGD in local steps: PyTorch's Adam, reset each round; refused if a method has step-size theory."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def test_steps_of_two_rounds_are_those_of_pytorch(decay: float, mu: float | None
     site = Site.from_arrays(0, features, labels, dtype=torch.float64)
     module, plain = (build_model("mlp", (5,), seed=0).double() for _ in range(2))
     for one in (module, plain):
-        next(one.parameters()).requires_grad_(False)  # what is not trained stays where it is
+        next(one.parameters()).requires_grad_(False)  # frozen parameters do not move
     training = TrainingSettings(
         local_optimizer="adam", local_steps=6, learning_rate=0.05, batch_size=0, dtype="float64", weight_decay=decay
     )
@@ -64,7 +64,7 @@ def test_its_own_step_is_shorter() -> None:
 
 
 def test_noisy_gradients_go_through_it(tmp_path: Path) -> None:
-    """The first step of Adam is eta in each weight, whatever the gradient."""
+    """Adam's first step changes each weight by eta, whatever the gradient."""
     config: dict[str, Scalar] = {"strategy": "local-sgd", "local-steps": 1, "num-server-rounds": 1, **ADAM}
     run, tap = federate(tmp_path / "run", {**config, "privacy.epsilon": 1.0}, clients=1)
     start = model_of(tap.exchanges[0].message)[0]

@@ -1,4 +1,4 @@
-"""Clipped gradients and weight decay: PyTorch's own, in every strategy that has them; refused in the others."""
+"""Clipped gradients and weight decay, compared with PyTorch in every strategy that has them; refused in the others."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def test_steps_are_those_of_pytorch(clip: float, decay: float, momentum: float |
     features, labels = rng.normal(size=(40, 5)), (np.arange(40) % 3 == 0).astype(float)
     site = Site.from_arrays(0, features, labels, dtype=torch.float64, device=torch.device("cpu"))
     module = build_model("mlp", (5,), seed=0).double()
-    next(module.parameters()).requires_grad_(False)  # what is not trained does not decay either
+    next(module.parameters()).requires_grad_(False)  # frozen parameters do not decay either
     training = TrainingSettings(
         local_steps=6, learning_rate=0.5, batch_size=0, dtype="float64", clip_gradient=clip, weight_decay=decay
     )
@@ -50,7 +50,7 @@ def test_steps_are_those_of_pytorch(clip: float, decay: float, momentum: float |
     next(plain.parameters()).requires_grad_(False)
     kept = 0.0 if momentum is None else 1 - momentum
     trained = [parameter for parameter in plain.parameters() if parameter.requires_grad]
-    # PyTorch's first momentum is the first gradient, whatever its dampening is
+    # PyTorch's first momentum is the first gradient, whatever its dampening.
     optimiser = torch.optim.SGD(trained, lr=0.5, weight_decay=decay, momentum=kept, dampening=kept)
     for _ in range(6):
         optimiser.zero_grad()
@@ -63,13 +63,13 @@ def test_steps_are_those_of_pytorch(clip: float, decay: float, momentum: float |
 
 
 def weights_of(run: Run) -> Array:
-    """(d,) the linear model of a run, as it travels."""
+    """Return (d,) the linear model of a run, as sent."""
     return flattened({name: run.model[name] for name in ("output.weight", "output.bias")})
 
 
 @pytest.mark.parametrize("strategy", ADJUSTED)
 def test_one_step_is_the_plain_one_clipped_and_decayed(strategy: str, tmp_path: Path) -> None:
-    """w1 = w0 - eta (g min(1, C / |g|) + lambda w0), g being (w0 - w1) / eta of the plain step."""
+    """w1 = w0 - eta (g min(1, C / |g|) + lambda w0), where g is (w0 - w1) / eta of the plain step."""
     keys: dict[str, Scalar] = {
         "strategy": strategy, "dtype": "float64", "local-steps": 1, "num-server-rounds": 1, "learning-rate": 0.5
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Every registered client evaluates a model without a runtime, and says what it lacks to train."""
+"""Every registered client evaluates a model without a runtime, and reports missing inputs of training."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.battery.federation import ALONE
 
 from .helpers import LINEAR
 
-POPULATION = np.array([0.25, 10.0])  # of all sites: another prior and size than the one driven here has
+POPULATION = np.array([0.25, 10.0])  # of all sites; prior and size differ from the site driven here
 WEIGHTS = np.array([0.2, -0.1, 0.3, 0.5])
 SADDLE = np.array([0.4, -0.2, -0.6])  # a, b, lambda
 

@@ -48,7 +48,7 @@ def run_config(loss: str, **fedx_options: Any) -> RunConfig:
 
 
 def federated_data(config: RunConfig) -> tuple[FederatedData, Site, Samples]:
-    """The data of all sites in a row, as one site, and test samples."""
+    """Return the data of all sites in a row, as one site, and test samples."""
     sites = make_sites(UNEQUAL)
     X = np.concatenate([site.features.numpy() for site in sites]).astype(np.float32)
     y = np.concatenate([site.labels.numpy() for site in sites]).astype(np.int8)
@@ -58,7 +58,7 @@ def federated_data(config: RunConfig) -> tuple[FederatedData, Site, Samples]:
 
 
 def as_case(config: RunConfig) -> Case:
-    """The same run for the reference: one client, number 0, that holds the union."""
+    """Return the same run for the reference: one client, number 0, with the union of the data."""
     training = config.training.model_dump(exclude={"dtype", "loss"})
     return Case(
         config.run.strategy,
@@ -91,7 +91,7 @@ def test_pairwise_losses_follow_sox_and_pairwise_sgd(loss: str, options: dict[st
     history, named = train_centralized(config, data)
     np.testing.assert_allclose(flattened(named), records[-1].w, **TOLERANCE)
 
-    # the test risk after every round is that of the reference's model after it
+    # the test risk after each round equals the risk of the reference's model
     X, y = test.features.astype(np.float64), test.labels
     second = y >= 0 if loss == "auprc" else y == 0
     client = (X[y == 1], X[second], y[second].astype(np.float64))

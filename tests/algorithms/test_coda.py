@@ -1,4 +1,4 @@
-"""CoDA and CODASCA: step by step against the NumPy reference, their stages, what travels, and their special cases."""
+"""CoDA and CODASCA: step by step against the NumPy reference, their stages, their messages, and their special cases."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,7 +42,7 @@ class Stages:
         return 1 / (p * (1 - p)) if self.settings.scaled_dual else 1.0
 
     def begin(self, t: int, z: Array) -> tuple[Array, float]:
-        """Round t from 0 at z: the point it starts from, which its clients got, and the factor of its steps."""
+        """Return round t's starting point after z (t from 0), checked against its messages, and its step factor."""
         one, settings = self.one, self.settings
         stage, first, factor = minimax.coda_stage(t, settings.stage_rounds, settings.stage_growth, settings.stage_decay)
         asked: list[int] = []
@@ -78,7 +78,7 @@ def coda_reference(one: Watched) -> Iterator[Array]:
 
 
 def codasca_reference(one: Watched) -> Iterator[minimax.Codasca]:
-    """The state after every round. A client whose reply was lost has moved its c_i; the server learns nothing."""
+    """Yield the state after each round. A client whose reply was lost has moved its c_i; the server learns nothing."""
     problem = one.saddle()
     stages, state = Stages(one, problem), minimax.codasca_start(problem, one.models[0])
     for t in range(ROUNDS):
@@ -170,7 +170,7 @@ def test_one_client_of_codasca_is_coda(more: dict[str, Scalar], data: dict[str, 
         ({}, [False, True, True, True]),
         ({"coda.proximal": 0.0, **STAGES}, [False] * 4),
         ({"coda.reference-noise": 0.01}, [True] * 4),
-        # the mean of one point is the point, and lambda, restarted, has no reference
+        # one point is its own mean; after its restart, lambda has no reference
         ({"coda.stage-rounds": 1}, [False] * 4),
     ],
 )
@@ -187,7 +187,7 @@ def test_a_reference_travels_only_where_it_matters(
 
 
 def tampered(data: dict[str, Scalar], folder: Path, partitions: range, counts: list[int]) -> Watched:
-    """CoDA whose clients say that they have so many negatives and positives."""
+    """Run CoDA with clients that report these counts of negatives and positives."""
 
     def tamper(exchange: Exchange) -> Message:
         if exchange.phase == CLASS_SCORES and exchange.partition in partitions:

@@ -1,5 +1,7 @@
-"""Composite FL, FedMid, FedDA and Fast-FedDA: whole runs step by step against the NumPy reference, what must hold of
-the method, its solutions, what travels, warnings, and networks."""
+"""Composite FL, FedMid, FedDA and Fast-FedDA: whole runs step by step against the NumPy reference.
+
+Further tests: the methods' properties, their solutions, messages, warnings, and networks.
+"""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +56,7 @@ KEYS: dict[str, Scalar] = {
 
 
 def save_sites(path: Path, rows: int = 90) -> dict[str, Scalar]:
-    """Sites of unequal sizes, unequal shares of positives and unequal features."""
+    """Save sites of unequal sizes, unequal shares of positives and unequal features."""
     rng = np.random.default_rng(5)
     features = rng.normal(size=(rows, DIM)) + 0.5 * (np.arange(rows) % 3 == 0)[:, None]
     labels = (features @ [1.0, -0.8, 0.6, 0.0, 0.1, 0.0] + rng.normal(size=rows) > 0.3).astype(int)
@@ -67,7 +69,7 @@ def data(tmp_path: Path) -> dict[str, Scalar]:
 
 
 class Recorder(Wiretap):
-    """A wiretap that keeps what each client knows after each exchange, by round and partition."""
+    """A wiretap that records each client's state after each exchange, by round and partition."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -85,19 +87,19 @@ class Recorder(Wiretap):
 
 
 class Played(Watched):
-    """A whole run, and what the reference needs to repeat it."""
+    """A whole run, and the data that the reference needs to repeat it."""
 
     keys: Mapping[str, Scalar] = {**Watched.keys, **KEYS}
     wiretap = Recorder
 
     @property
     def sent(self) -> list[Array]:
-        """(d,) the model that went down in each round: x-bar, of FedDA and Fast-FedDA the dual point."""
+        """(d,) the model sent in each round: x-bar; for FedDA and Fast-FedDA the dual point."""
         return self.models[:-1]
 
     @property
     def output(self) -> Array:
-        """(d,) what the run saved."""
+        """(d,) the saved model."""
         return self.models[-1]
 
     # for the reference
@@ -107,7 +109,7 @@ class Played(Watched):
         return self.config.run.model == "linear"
 
     def problem(self, client: int | None = None) -> Smooth:
-        """f, or the f_i of one client alone; its ridge term spares the bias unless the run's parameters are "all"."""
+        """Return f, or f_i of one client; its ridge term omits the bias unless the run's parameters are "all"."""
         chosen = slice(None) if client is None else slice(client, client + 1)
         features, labels = (parts[chosen] for parts in self.shares)
         ridge: Any = np.full(DIM, self.settings.ridge)
@@ -118,7 +120,7 @@ class Played(Watched):
         return Smooth(features, [2.0 * b - 1.0 for b in labels], ridge, loss)
 
     def prox(self) -> Prox:
-        """That of the run's penalty, on the weights alone or on all."""
+        """Return the prox of the run's penalty, on the weights alone or on all parameters."""
         s, groups = self.settings, {"rows": [range(DIM)], "columns": [[j] for j in range(DIM)]}
         known = {
             "none": composite.none,
@@ -133,12 +135,12 @@ class Played(Watched):
         return lambda x, step: np.append(inner(x[:-1], step), x[-1])
 
     def rows(self, server_round: int) -> Rows:
-        """The product's batches of a round; None: all of a site's samples."""
+        """Return the product's batches of a round; None: all of a site's samples."""
         first, size = (server_round - 1) * self.training.local_steps, self.training.batch_size
         return lambda i, t: self.batch(i, first + t) if 0 < size < self.sizes[i] else None
 
     def eta(self, server_round: int) -> float:
-        """The learning rate of a round's first local iteration."""
+        """Return the learning rate of a round's first local iteration."""
         return self.rate((server_round - 1) * self.training.local_steps)
 
     @property
@@ -146,12 +148,12 @@ class Played(Watched):
         return self.problem(), self.prox(), self.training.local_steps, self.training.server_learning_rate
 
     def alone(self, server_round: int) -> Callable[[int], tuple[Smooth, Rows]]:
-        """The problem of one client, and its batches."""
+        """Return the problem and the batches of a single client."""
         rows = self.rows(server_round)
         return lambda i: (self.problem(i), lambda _, t: rows(i, t))
 
 
-# Step by step against the reference: every message, every state, the output.
+# Step by step against the reference: all messages, all states, the output.
 
 
 def assert_composite(one: Played) -> None:
@@ -260,14 +262,14 @@ def test_it_follows_the_reference(strategy: str, variant: str, data: dict[str, S
     moved = [np.abs(after - before).max() for before, after in pairwise(one.models[:-1])]
     assert min(moved) > 1e-4
     assert np.abs(one.output - one.models[0]).max() > 0.05
-    if strategy == "composite" and variant in ("full", "elastic-net", "columns"):  # the prox is at work
+    if strategy == "composite" and variant in ("full", "elastic-net", "columns"):  # the prox has an effect
         assert 0 < np.count_nonzero(one.output[:DIM]) < DIM
     if strategy == "composite" and variant == "box":
         assert {-0.1, 0.15} <= set(one.output[:DIM].tolist())
 
 
 def test_a_batch_of_all_samples_is_all_of_them_in_their_order() -> None:
-    """To the bit, so that a site smaller than the batch computes what it does with full gradients."""
+    """They are equal to the bit, so a site smaller than the batch computes the same as with full gradients."""
     problem, runs = make((12, 12)), {}
     for size in (0, 11, 12, 40):
         one = hand(problem, L1, start=START, local_steps=3, batch_size=size)
@@ -287,8 +289,8 @@ class Hand:
     """A strategy and its clients without Flower; labels are -1 and +1.
 
     Args:
-        penalty: settings of the table ``composite``.
-        training: common settings; float64, full gradients and one round's steps unless given.
+        penalty: Settings of the table ``composite``.
+        training: Common settings. They default to float64, full gradients and one round's steps.
     """
 
     def __init__(
@@ -317,7 +319,7 @@ class Hand:
         self.number = 0
 
     def round(self) -> Array:
-        """One round; the output after it."""
+        """Run a round and return the output after it."""
         self.number += 1
         self.strategy.model = self.arrays
         answers = [client.fit(self.arrays, {"server-round": self.number}) for client in self.clients]
@@ -326,7 +328,7 @@ class Hand:
         return self.output
 
     def rounds(self, count: int) -> list[Array]:
-        """The outputs after some rounds."""
+        """Return the outputs after some rounds."""
         return [self.round() for _ in range(count)]
 
     @property
@@ -335,7 +337,7 @@ class Hand:
 
 
 def make(sizes: Sequence[int] = (12, 12, 12, 12), squared: bool = False, ridge: float = 0.1, dim: int = DIM) -> Smooth:
-    """Sites with features and label rules of their own, labels -1 and +1."""
+    """Return sites with different features and label rules; labels are -1 and +1."""
     rng = np.random.default_rng(4)
     features, labels = [], []
     for i, size in enumerate(sizes):
@@ -377,7 +379,7 @@ def test_every_penalty_is_tried() -> None:
     assert set(PAIRS) == set(PENALTIES)
 
 
-# What must hold.
+# Properties of the methods.
 
 
 @each_penalty
@@ -399,7 +401,7 @@ def test_the_sites_together_find_the_optimum(name: str) -> None:
     options = {"start": START, "local_steps": 4, "learning_rate": 0.25 / problem.smoothness()}
     x = hand(problem, penalty, **options).rounds(200)[-1]
     assert far(x, composite.optimum(problem, prox)) < 1e-7
-    if name != "none":  # it is not the minimum of f alone
+    if name != "none":  # the solution is not the minimum of f alone
         assert np.linalg.norm(problem.mean_gradient(x)) > 1e-2
 
 
@@ -430,7 +432,7 @@ def test_linear_convergence_at_full_size_through_the_apps(tmp_path: Path) -> Non
     assert 1e-3 < found["fast-fedda"][600] < min(stalled) / 3
 
 
-# What travels.
+# Messages.
 
 
 @pytest.mark.parametrize("strategy", FAMILY)
@@ -438,7 +440,7 @@ def test_the_exchange_before_round_1(strategy: str, data: dict[str, Scalar], tmp
     """Every site sends its Lipschitz constant once: a quarter of the largest eigenvalue, and the ridge."""
     one = Played(tmp_path, {**data, "strategy": strategy, "num-server-rounds": 1})
     asked = [e for e in one.grid.exchanges if e.phase]
-    if strategy == "fast-fedda":  # its steps shrink by themselves
+    if strategy == "fast-fedda":  # its steps shrink without it
         assert asked == []
         return
     assert [(e.server_round, e.phase, e.partition) for e in asked] == [(0, SMOOTHNESS, i) for i in range(SITES)]
@@ -448,13 +450,13 @@ def test_the_exchange_before_round_1(strategy: str, data: dict[str, Scalar], tmp
         A = np.column_stack([one.data.client(e.partition).features, np.ones(one.sizes[e.partition])]).astype(float)
         largest = np.linalg.eigvalsh(A.T @ A / len(A))[-1]
         np.testing.assert_allclose(told, [largest / 4 + 0.03], rtol=1e-5)
-    # a vector down and a number up, beside the handshake's two and two integers
+    # a vector down and a number up, in addition to the handshake's four integers
     handshake = 4 * 8
     assert one.run.lines[0]["bytes_down"] == SITES * (DIM + 1) * 8
     assert one.run.lines[0]["bytes_up"] == SITES * (handshake + 8)
 
 
-# Steps that are too long.
+# Steps that are too large.
 
 
 def warnings_of(

@@ -1,4 +1,4 @@
-"""The gradient estimators alone: STORM's weights by hand, and where two of them are one."""
+"""The gradient estimators alone: STORM's weights by hand, and settings for which two estimators coincide."""
 
 import numpy as np
 import pytest
@@ -31,14 +31,14 @@ each_settings = pytest.mark.parametrize("settings", SETTINGS, ids=["default", "c
 
 
 def gradient(client: int, z: Array) -> Array:
-    """A nonlinear field of its own for every client."""
+    """Return a client's gradient: each client has a different nonlinear field."""
     return np.sin((client + 1) * z) + client * z
 
 
 def advance(
     estimator: Estimator, t: int, state: EstimatorState | None, settings: FedSGDASettings, count: int = 2
 ) -> EstimatorState:
-    """What round t leaves; its point and its clients depend on t alone."""
+    """Return the state after round t, whose point and clients depend on t alone."""
     rng = np.random.default_rng(t)
     z, clients = rng.normal(size=DIM), rng.choice(CLIENTS, count, replace=False).tolist()
     question = estimator.question(t, state, settings)

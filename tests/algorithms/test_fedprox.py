@@ -75,7 +75,7 @@ def test_one_client_rests_where_the_pull_balances_the_gradient(data: dict[str, S
     assert np.abs(slope).max() > 1e-2
 
 
-# The server is Flower's.
+# Comparison with Flower's server.
 
 
 @pytest.mark.parametrize(("dtype", "model"), [("float32", BATCH_NORM["model"]), ("float64", "linear")])
@@ -93,10 +93,10 @@ def test_the_average_is_flower_s_to_the_bit(dtype: str, model: str, data: dict[s
 def test_flower_s_own_fedprox_drives_our_clients(
     data: dict[str, Scalar], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Flower's strategy in its own loop, on our ClientApp, gives our run to the bit."""
+    """Flower's strategy, in Flower's loop on our ClientApp, gives our run to the bit."""
     keys: dict[str, Scalar] = {**data, "strategy": "fedprox", "dtype": "float32"}
     ours = Watched(tmp_path, {**keys, "fedprox.proximal-mu": 0.5, "evaluate-every": 1})
-    flat = {**KEYS, **keys}  # mu comes with the messages
+    flat = {**KEYS, **keys}  # the messages contain mu
     monkeypatch.setattr(random, "sample", lambda nodes, count: sorted(nodes)[:count])  # the order of the sum
     ends: list[Any] = []
     app = ServerApp()

@@ -1,5 +1,8 @@
-"""FedSGDA with its four estimators: message by message against the NumPy reference, the special cases that must
-coincide, lost replies, what travels, networks with batch norm and dropout, and wrong input."""
+"""FedSGDA with its four estimators: message by message against the NumPy reference.
+
+Further tests: special cases that must coincide, lost replies, messages, networks with batch norm and dropout, and wrong
+input.
+"""
 
 import threading
 from functools import cached_property
@@ -45,18 +48,18 @@ each_estimator = pytest.mark.parametrize("name", NAMES)
 
 @pytest.fixture
 def unequal(tmp_path: Path) -> dict[str, Scalar]:
-    """Sites of 1 to 98 samples, some of one class only."""
+    """Sites of 1 to 98 samples; some have one class only."""
     rng = np.random.default_rng(5)
     labels = (rng.random(150) < 0.3).astype(int)
     saved = save_npz(tmp_path / "unequal.npz", rng.normal(size=(150, 3)) + 0.7 * labels[:, None], labels)
     return {**saved, "partition": "positives-skewed", "partition-alpha": 0.2}
 
 
-# A finished run, and the reference fed with its clients and its batches.
+# A finished run, and the reference with its clients and batches.
 
 
 class LeastSquares:
-    """`minimax_problems.LeastSquares`, its gradient written out."""
+    """`minimax_problems.LeastSquares` with its gradient written out."""
 
     dual = False
 
@@ -85,7 +88,7 @@ class Robust(LeastSquares):
 
 
 def down_of(exchange: Exchange) -> FedSGDADown:
-    """The payload of a message; empty where none was sent."""
+    """Return the payload of a message; an empty payload if none was sent."""
     records = exchange.message.content.config_records
     return FedSGDADown.from_record(records[PAYLOAD]) if PAYLOAD in records else FedSGDADown()
 
@@ -95,7 +98,7 @@ def gradient_of(exchange: Exchange) -> Array:
 
 
 class Losses:
-    """Replaces a share of the replies by errors, at random, and keeps which."""
+    """A tamper that replaces a random share of the replies by errors, and records which."""
 
     def __init__(self, share: float, seed: int) -> None:
         self.share, self.rng = share, np.random.default_rng(seed)
@@ -109,7 +112,7 @@ class Losses:
 
 
 class Finished(Watched):
-    """A run that has ended, with all its messages."""
+    """A finished run with all its messages."""
 
     def __init__(
         self, folder: Path, name: str, keys: dict[str, Scalar], clients: int = CLIENTS, tamper: Losses | None = None
@@ -118,7 +121,7 @@ class Finished(Watched):
         super().__init__(folder, {**KEYS, "strategy": f"fedsgda-{name}", **keys}, clients, tamper)
 
     def exchanges(self, server_round: int, phase: str = "") -> list[Exchange]:
-        """Those whose replies got through."""
+        """Return the exchanges whose replies arrived."""
         found = super().exchanges(server_round, phase)
         return [e for e in found if (server_round, phase, e.partition) not in self.lost]
 
@@ -147,7 +150,7 @@ class Finished(Watched):
         return minimax.storm_alpha(self.settings.alpha_constant, self.rho, t)
 
     def starts(self, t: int) -> bool:
-        """Whether the estimator takes a large batch in round t."""
+        """Return whether the estimator takes a large batch in round t."""
         return self.name in ("spider", "svrg") and t % self.settings.period == 0
 
     def estimator(self) -> minimax.Estimator:
@@ -158,16 +161,16 @@ class Finished(Watched):
         return (minimax.Spider if self.name == "spider" else minimax.Svrg)(self.settings.period)
 
     def weight(self, t: int) -> float:
-        """What the gradient at the second point is multiplied by; 0: there is none."""
+        """Return the factor of the gradient at the second point; 0: no second point."""
         if self.name == "mb" or t == 0 or self.starts(t):
             return 0.0
         return 1 - self.alpha(t) if self.name == "storm" else 1.0
 
 
 def assert_follows(one: Finished) -> None:
-    """Every message of every round is the reference's, and so is the model at the end."""
+    """Assert that all messages of all rounds, and the final model, equal the reference's."""
     problem, estimator, settings = one.problem, one.estimator(), one.settings
-    counts = set() if one.training.loss == "synthetic-pl" else {"population"}  # whose sites are of one size
+    counts = set() if one.training.loss == "synthetic-pl" else {"population"}  # its sites have equal sizes
     z = start = previous = snapshot = one.models[0]
     for t in range(one.rounds):
         asked, active = one.exchanges(t + 1, GRADIENTS), one.exchanges(t + 1)
@@ -209,7 +212,7 @@ DECAY: dict[str, Scalar] = {"fedsgda.large-batch": "auto", "fedsgda.rho": 0.25, 
 @pytest.mark.parametrize("more", [{}, DECAY], ids=["base", "all-decay"])
 @each_estimator
 def test_the_synthetic_problem_follows_the_reference(name: str, more: dict[str, Scalar], tmp_path: Path) -> None:
-    """Both phases draw for themselves: neither the same clients nor others on purpose."""
+    """The two phases draw their clients independently."""
     one = Finished(tmp_path, name, {**PL, **more})
     for t in range(ROUNDS):
         large = 4 if not more else CLIENTS
@@ -258,7 +261,7 @@ def test_a_problem_without_a_dual_follows_the_reference(name: str, unequal: dict
     assert_follows(one)
 
 
-# What must hold.
+# Properties of the method.
 
 
 @pytest.mark.parametrize("problem", ["pl", "auc"])
@@ -294,7 +297,7 @@ def test_the_estimate_is_of_those_who_answered(
     assert {phase for _, phase, _ in losses.lost} == {"", GRADIENTS}
     answered = [len(one.places(t + 1, GRADIENTS)) for t in range(12)]
     wanted = [5 if one.starts(t) else 4 for t in range(12)]
-    if replace:  # six clients: fewer only where more than the spare ones were lost
+    if replace:  # six clients: fewer replies only if more clients were lost than spare ones exist
         assert sum(a == b for a, b in zip(answered, wanted, strict=True)) >= 8
     else:
         assert answered != wanted
@@ -335,7 +338,7 @@ def test_other_networks_train_the_same_on_any_number_of_threads(
 
 @pytest.mark.parametrize("network", ["normed", "dropped", "normed_and_dropped"])
 def test_the_first_step_is_along_the_estimate_exactly(network: str, even: dict[str, Scalar], tmp_path: Path) -> None:
-    """Both gradients of a step are of one batch and one dropout mask: to the bit, so that all clients end alike."""
+    """A step's two gradients use the same batch and dropout mask, so all clients end at the same point, to the bit."""
     keys = {**even, "model": USER + network, "local-steps": 1, "num-server-rounds": 3}
     one = Finished(tmp_path, "mb", keys, clients=4)
     for t in range(3):
@@ -345,7 +348,7 @@ def test_the_first_step_is_along_the_estimate_exactly(network: str, even: dict[s
 
 
 def test_building_a_network_leaves_the_draws_of_another_thread_alone(even: dict[str, Scalar]) -> None:
-    """A thread that meets its first message builds its network while another one trains with dropout."""
+    """A thread may build its network for its first message while another thread trains with dropout."""
     config = parse_run_config({**even, "strategy": "fedsgda-mb", "model": USER + "paused"})
     mine = resources.new_model(parse_run_config({**even, "strategy": "fedsgda-mb", "model": USER + "dropped"}), (4,))
     expected = torch.rand(3, generator=torch.Generator().manual_seed(5))
@@ -363,12 +366,12 @@ def test_building_a_network_leaves_the_draws_of_another_thread_alone(even: dict[
 
 
 def test_later_steps_have_one_mask_in_both_gradients_too(even: dict[str, Scalar], tmp_path: Path) -> None:
-    """With tiny steps the points of a round are nearly one, so its corrections are nearly zero."""
+    """With tiny steps, all points of a round nearly coincide, so its corrections are nearly zero."""
     tiny = {"fedsgda.primal-step": 1e-7, "fedsgda.dual-step": 1e-7, "fedsgda.alpha-constant": 1e-9}
     keys = {**even, **tiny, "model": USER + "dropped", "fedsgda.rho": 0.0, "num-server-rounds": 3}
     one = Finished(tmp_path, "storm", keys, clients=4)
     for t in range(3):
-        if t:  # the gradient phase's own difference
+        if t:  # the difference in the gradient phase
             assert max(np.abs(gradient_of(e)).max() for e in one.exchanges(t + 1, GRADIENTS)) < 1e-4
         expected = STEPS * np.append(-1e-7 * one.estimate(t)[:-1], 1e-7 * one.estimate(t)[-1])
         for e in one.exchanges(t + 1):
@@ -377,7 +380,7 @@ def test_later_steps_have_one_mask_in_both_gradients_too(even: dict[str, Scalar]
 
 
 def test_batch_norm_sees_every_batch_of_the_local_steps_once(even: dict[str, Scalar], tmp_path: Path) -> None:
-    """Its running statistics are those of forward passes on two batches at z and at z + one step along the estimate."""
+    """Its running statistics come from forward passes on two batches, at z and at z + one step along the estimate."""
     keys: dict[str, Scalar] = {"model": USER + "normed", "num-server-rounds": 2, "local-steps": 2}
     one = Finished(tmp_path, "storm", {**even, **keys}, clients=4)
     for t in range(2):
@@ -394,11 +397,11 @@ def test_batch_norm_sees_every_batch_of_the_local_steps_once(even: dict[str, Sca
         np.testing.assert_allclose(model_of(one.exchanges(2, phase)[0].message)[1], means, **EXACT)
 
 
-# Wrong input: one clear error each.
+# Wrong input: one clear error for each.
 
 
 def failure(path: Path, name: str, keys: dict[str, Scalar], clients: int = 3) -> str:
-    """What a run that cannot be made says."""
+    """Return the error of a run that cannot start."""
     with pytest.raises(RunFailedError) as failed:
         federate(path, {"strategy": f"fedsgda-{name}", **keys}, clients)
     return str(failed.value)

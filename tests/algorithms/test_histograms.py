@@ -1,4 +1,4 @@
-"""FedX with histograms in the place of its pool: what is counted, what is made of it, and what it converges to."""
+"""FedX with histograms instead of its pool: the counts, the pool filled from them, and the limit of fine bins."""
 
 import dataclasses
 from pathlib import Path
@@ -26,7 +26,7 @@ CASES = [("fedx1", "psm"), ("fedx2", "kl-opauc"), ("fedx2", "auprc")]
 
 
 def unequal_sites(path: Path) -> tuple[dict[str, Scalar], np.ndarray, np.ndarray]:
-    """Three sites of 30, 12 and 6 rows, the last with one class; their config, and all rows."""
+    """Return the config of three sites of 30, 12 and 6 rows, the last with one class, and all rows."""
     rng = np.random.default_rng(2)
     labels = np.array([0, 1, 1] * 10 + [0, 0, 1] * 4 + [0] * 6)
     features = rng.normal(size=(48, 3)) + labels[:, None]
@@ -35,7 +35,7 @@ def unequal_sites(path: Path) -> tuple[dict[str, Scalar], np.ndarray, np.ndarray
 
 
 def make_task(config: dict[str, Scalar], place: int) -> tuple[Task, MethodClient]:
-    """A client of a run, and its task in round 1."""
+    """Return a client of a run, and its task in round 1."""
     parsed = parse_run_config(config)
     site = resources.site(parsed, 3, place)
     client = parsed.algorithm.client(site, resources.get_trainee(parsed, site), parsed.training, parsed.family)
@@ -77,7 +77,7 @@ def test_the_predictions_are_the_bins_and_u_is_the_mean_over_the_partners(
     np.testing.assert_allclose(partners.weights.mean(), 1)
     np.testing.assert_allclose(partners.weights, counts * len(counts) / counts.sum())
     if loss == "kl-opauc":
-        for place in (0, 13, 31):  # the inner mean of exp(hinge^2 / lambda), kept as its logarithm
+        for place in (0, 13, 31):  # the inner mean of exp(hinge^2 / lambda), stored as its logarithm
             hinge = np.maximum(1 + values - middles[place], 0) ** 2 / 3.0
             assert float(positives.u[place, 0]) == pytest.approx(np.log(np.average(np.exp(hinge), weights=counts)))
     if loss != "auprc":  # a round without negatives
@@ -99,7 +99,7 @@ def test_with_fine_bins_full_batches_and_one_step_it_descends_the_pooled_risk(tm
     scores = torch.sigmoid(x @ w[:3] + w[3])
     risk = torch.sigmoid(scores[y == 0][None] - scores[y == 1][:, None]).mean()
     (slope,) = torch.autograd.grad(risk, w)
-    # the middle of a bin is off by 2^-13 at most
+    # the middle of a bin is off by at most 2^-13
     np.testing.assert_allclose(sent[1], (w - 0.5 * slope).detach().numpy(), atol=1e-5)
     assert np.abs(0.5 * slope.numpy()).max() > 1e-2
 
@@ -149,7 +149,7 @@ def test_the_counts_have_the_noise_of_the_budget(secure: bool, tmp_path: Path) -
     run, grid = federate(tmp_path / "run", config)
     last = [one for one in grid.exchanges if one.server_round == 1 and ARRAYS in one.message.content]
     pool = HistogramPool.from_record(last[0].message.content.config_records[PAYLOAD])
-    # three clients' noise; in a sum of three at least each has a third of the variance
+    # the noise of three clients; in a sum of at least three, each client adds a third of the variance
     deviation = noise_for(2.0, 1e-5, 2) * (1 if secure else np.sqrt(3))
     for counts, label in ((pool.positive_counts, 1), (pool.negative_counts, 0)):
         assert counts.std() == pytest.approx(deviation, rel=0.1)  # six deviations of 2,000 numbers

@@ -1,4 +1,4 @@
-"""What a client records: all scores of its batches, a uniform subsample, or those of an independent sample."""
+"""A client's history: all scores of its batches, a uniform subsample, or the scores of an independent sample."""
 
 import dataclasses
 from typing import Any
@@ -22,13 +22,13 @@ SITE = Site.from_arrays(1, np.zeros((2, 1)), np.array([0, 1]))
 
 
 def history(count: int, per_step: int = 4) -> list[Scored]:
-    """A history of `count` positives with u = 10 * score, as many partners, each labelled by its parity."""
+    """Return a history of `count` positives with u = 10 * score, and as many partners, each labelled by its parity."""
     steps = torch.arange(count, dtype=torch.float64).split(per_step)
     return [Scored(step, 10 * step[:, None], step + 0.5, step % 2) for step in steps]
 
 
 def sent(made: list[Scored], size: int, server_round: int = 0) -> FedXPredictions:
-    """What partition 1 sends of a history in a round."""
+    """Return the predictions that partition 1 sends from a history in a round."""
     task: Task[FedXSettings, Any] = Task(
         server_round, TrainingSettings(dtype="float64"), FedXSettings(history_size=size), SITE, None, "kl-opauc"
     )
@@ -63,7 +63,7 @@ def test_a_subsample_is_uniform() -> None:
 
 
 def test_history_size_cuts_what_a_client_sends_and_nothing_else() -> None:
-    """Round 1 with the same pool: the same model and u table; of the scores and their u, some rows."""
+    """With the same pool, round 1 gives the same model and u table, but only some rows of the scores and their u."""
     whole, cut = (
         Federation(Case("fedx2", "kl-opauc", options=(*BATCHES, *extra))) for extra in ((), (("history_size", 5),))
     )
@@ -98,7 +98,7 @@ def test_an_independent_history_is_that_of_the_independent_samplers(loss: str) -
     score = SCORERS[plain.scorer].score
     for place, (X1, X2, y2) in enumerate(reference_clients(federation.sites, loss)):
         steps, sent = records[1].steps[place], replies[place].payload
-        models = [start, *(step.w for step in steps[:-1])]  # the model each step starts from
+        models = [start, *(step.w for step in steps[:-1])]  # the model at the start of each step
         tables = [np.full_like(steps[0].u, np.nan), *(step.u for step in steps[:-1])]
         lengths = [len(batches(place, 1, k)[0]) for k in range(3)]
         for k, rows in enumerate(segments(lengths)):
@@ -108,7 +108,7 @@ def test_an_independent_history_is_that_of_the_independent_samplers(loss: str) -
             np.testing.assert_allclose(sent.partner_scores.reshape(3, -1)[k], b, **TOLERANCE)
             if loss == "auprc":
                 np.testing.assert_array_equal(sent.partner_labels.reshape(3, -1)[k], y2[second] == 1)
-            # u: the table's, or for a sample never visited what it observes against this step's draw
+            # u comes from the table; for a sample never visited, from this step's draw
             b_lazy, weight, y_lazy = fedx.take(records[0].partners, draws(place, 1, k)[1])
             seen = fedx.inner_mean(plain.objective, a, b_lazy, y_lazy, weight)
             table = tables[k][first]
@@ -117,7 +117,7 @@ def test_an_independent_history_is_that_of_the_independent_samplers(loss: str) -
 
 @pytest.mark.parametrize(("strategy", "loss"), [("fedx1", "psm"), ("fedx2", "kl-opauc"), ("fedx2", "auprc")])
 def test_a_uniform_pool_says_nothing_of_the_scores_in_it(strategy: str, loss: str) -> None:
-    """Other scores, of the same range, change no model; the same clients with the pool's own scores end elsewhere."""
+    """Other scores with the same range change no model, but the pool's own scores do."""
     options = (*BATCHES, ("surrogate", "logistic"))
     known, uniform, other = (
         Federation(Case(strategy, loss, options=(*options, ("pool", pool))))

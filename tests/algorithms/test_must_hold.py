@@ -1,4 +1,4 @@
-"""What must hold of FedX whatever the data: full gradients, limits, special cases, bounds and counts."""
+"""Properties of FedX for any data: full gradients, limits, special cases, bounds and counts."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -23,7 +23,7 @@ NON_LINEAR = [
 
 
 def full(strategy: str, loss: str, scorer: str = "tanh", sizes=UNEQUAL, learning_rate: float = 1.0, **options) -> Case:
-    """One local step on full local batches, against the whole pool of one round."""
+    """Return a case with one local step on full local batches, against the whole pool of one round."""
     positives, negatives = np.sum(sizes, axis=0).tolist()
     partners = positives + negatives if loss == "auprc" else negatives
     batches = {"positive_batch_size": positives, "negative_batch_size": partners}
@@ -32,7 +32,7 @@ def full(strategy: str, loss: str, scorer: str = "tanh", sizes=UNEQUAL, learning
 
 
 def first_direction(case: Case) -> np.ndarray:
-    """The mean over the clients of G1 + G2 at the first step: what a round with step 1 takes off the model."""
+    """Return the clients' mean of G1 + G2 at the first step: the amount that a round with step 1 subtracts."""
     federation = Federation(case)
     start = federation.w.copy()
     federation.step()
@@ -40,14 +40,14 @@ def first_direction(case: Case) -> np.ndarray:
 
 
 def slope_of_risk(case: Case, sizes: list) -> np.ndarray:
-    """(d,) grad F on the union of the sites' data, at the initial model, by differences of the reference's F."""
+    """Return (d,) grad F on the union of the sites' data at the initial model, by differences of the reference's F."""
     clients, w = reference_clients(make_sites(sizes), case.loss), SCORERS[case.scorer].model().arrays()[0]
     at = lambda v: fedx.full_objective(case.objective, SCORERS[case.scorer].score, v, clients)  # noqa: E731
     return np.array([(at(w + h) - at(w - h)) / 2e-5 for h in 1e-5 * np.eye(len(w))])
 
 
 FEDERATED = [*(("fedx1", name, {"margin": 0.8}) for name in LINEAR), *(("fedx2", *more) for more in NON_LINEAR)]
-# the pairs of one site are all pairs
+# with one site, its pairs are all pairs
 ALONE = [*FEDERATED, *(("local-pair", *more) for _, *more in FEDERATED)]
 
 
@@ -63,7 +63,7 @@ def test_1_the_first_direction_is_the_slope_of_the_risk(strategy: str, loss: str
 
 
 def test_2_later_steps_with_the_recorded_u_are_too() -> None:
-    """At a model that does not move, the u of the pool is exact from round 2 on: gamma and beta change nothing."""
+    """If the model does not move, the pool's u is exact from round 2 on: gamma and beta have no effect."""
     case = full("fedx2", "kl-opauc", learning_rate=1e-13, gamma=0.4, beta=0.3)
     expected = slope_of_risk(case, UNEQUAL)
     federation = Federation(case)
@@ -74,7 +74,7 @@ def test_2_later_steps_with_the_recorded_u_are_too() -> None:
 
 @pytest.mark.parametrize(
     ("sizes", "options"),
-    # parts of the pool only where all weigh 1: u tends to the mean weight of the draw
+    # use parts of the pool only if all entries weigh 1, since u tends to the mean weight of the draw
     [(UNEQUAL, {}), (EQUAL, {"positive_batch_size": 4, "negative_batch_size": 6, "tau": 2})],
 )
 def test_3_a_large_lambda_is_fedx1_with_the_squared_hinge(sizes: list, options: dict) -> None:
@@ -115,13 +115,14 @@ def test_5_everything_stays_finite_at_any_score(scale: float, strategy: str, los
 def test_5_the_risk_stays_finite_and_exact_at_any_score(scale: float) -> None:
     a, b = torch.tensor([scale, -scale]), torch.tensor([scale, -scale])
     risk = make_objective("kl-opauc", temperature=0.1).risk(a, b)
-    # lambda log of the mean of two exponentials: of 1 / lambda and 0; of (1 + 2 scale)^2 / lambda and 1 / lambda
+    # lambda times the log of a mean of two exponentials, first with the exponents 1 / lambda and 0,
+    # then with (1 + 2 scale)^2 / lambda and 1 / lambda
     first, second = 0.1 * np.log((np.exp(10.0) + 1) / 2), (1 + 2 * scale) ** 2 - 0.1 * np.log(2)
     assert risk == pytest.approx((first + second) / 2, rel=1e-12)
 
 
 def test_6_the_pools_weighted_mean_is_the_mean_over_all_sites_samples() -> None:
-    """Six steps are whole epochs of every site, so its runs' mean is its own; (1/N) sum_j omega_j mean_j is the mean.
+    """Six steps are whole epochs, so a history has its site's mean; (1/N) sum_j omega_j mean_j is the mean.
 
     Sites of 8, 4 and 0 positives send 24, 24 and 0 scores: their entries weigh unequally.
     """
@@ -138,7 +139,7 @@ def test_6_the_pools_weighted_mean_is_the_mean_over_all_sites_samples() -> None:
         return [np.mean(pool.positive_scores * weights), np.mean(pool.partner_scores * others)]
 
     assert means() == pytest.approx(expected, rel=1e-12)
-    # where some take part, it is the mean over whoever these may be
+    # if two of three clients take part, the mean over all possible pairs is the same
     found = []
     for pair in combinations(range(3), 2):
         federation.participants = lambda server_round, pair=pair: list(pair)  # type: ignore[method-assign]
@@ -149,7 +150,7 @@ def test_6_the_pools_weighted_mean_is_the_mean_over_all_sites_samples() -> None:
 
 
 def test_a_site_without_pairs_waits() -> None:
-    """In `local-pair` a site of one class has no pair: it hands back the model and the momentum it got."""
+    """In `local-pair`, a site of one class has no pair: it returns the model and the momentum that it received."""
     options = (("positive_batch_size", 4), ("negative_batch_size", 6), ("beta", 0.3))
     federation = Federation(Case("local-pair", "kl-opauc", "tanh", options=options))
     start = federation.w.copy()
@@ -165,8 +166,10 @@ def test_a_site_without_pairs_waits() -> None:
 @pytest.mark.parametrize("missing", ["positive", "partner"])
 @pytest.mark.parametrize(("strategy", "loss"), [("fedx1", "psm"), ("fedx2", "kl-opauc"), ("fedx2", "auprc")])
 def test_a_pool_of_one_class_trains_what_it_can(strategy: str, loss: str, missing: str) -> None:
-    """Clients of one class may be all that took part in a round. Without partners nothing shows a u: FedX2's positives,
-    active and lazy ones, then wait, and all that could move the model are u that came with the pool."""
+    """All participants of a round may have the same class. Without partners, no u can be observed.
+
+    FedX2's positives, active and lazy, then wait; only a u that came with the pool can move the model.
+    """
     federation = Federation(Case(strategy, loss, options=(("positive_batch_size", 4), ("negative_batch_size", 6))))
     whole, nothing = federation.pool, np.zeros(0)
     none: dict[str, Any] = {f"{missing}_{name}": nothing for name in ("scores", "weights")}

@@ -26,7 +26,7 @@ def reference_of(name: str, options: dict) -> fedx.Objective:
 
 
 def data(name: str, seed: int = 2) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Scores of 7 positives, of the partners (11 negatives; for auprc all), and the partners' labels."""
+    """Return scores of 7 positives and of the partners (11 negatives; for auprc all), and the partners' labels."""
     rng = np.random.default_rng(seed)
     a, b = rng.normal(0.4, 1.0, 7), rng.normal(-0.4, 1.0, 11)
     if name == "auprc":
@@ -94,7 +94,7 @@ def test_observations_averages_and_slopes_are_the_references(name: str, options:
     for gamma in (0.2, 1.0):
         u = objective.average(old, seen, gamma)
         np.testing.assert_allclose(u, fedx.track(plain, old.numpy(), expected, gamma), rtol=1e-12)
-        if name == "kl-opauc":  # whose u are logarithms
+        if name == "kl-opauc":  # losses whose u are logarithms
             mean = (1 - gamma) * old.exp().numpy() + gamma * np.exp(expected)
             np.testing.assert_allclose(u.exp(), mean, rtol=1e-12)
         slope = objective.slope(b[None, :] - a[:, None], y, u, num_partners=5.0)

@@ -1,4 +1,4 @@
-"""`fedx.prediction-noise`: what a client sends is noised, what it trains with is not."""
+"""`fedx.prediction-noise` adds noise to a client's messages, but not to its training."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ from .helpers import Case, Federation
 
 BATCHES = (("positive_batch_size", 4), ("negative_batch_size", 6), ("gamma", 0.5), ("beta", 0.5))
 CASES = [("fedx1", "psm"), ("fedx2", "kl-opauc"), ("fedx2", "auprc")]
-# with squared hinges p-norm push is of degree four, and diverges at the cases' step size
+# with squared hinges, p-norm push has degree four and diverges at the cases' step size
 OPTIONS = dict.fromkeys(("auprc", "p-norm-push"), (("surrogate", "logistic"),))
 
 
@@ -59,7 +59,7 @@ def test_the_scoring_round_and_every_round_send_noised_scores(strategy: str, los
     for one, other in [*scored, *sent]:
         for name in ("positive_scores", "partner_scores"):
             difference = getattr(other, name) - getattr(one, name)
-            assert len(np.unique(difference)) == len(difference)  # noise of its own on every score
+            assert len(np.unique(difference)) == len(difference)  # each score has separate noise
             assert (np.abs(difference) > 0).all()
             assert np.abs(difference).max(initial=0) < 9
         if one.partner_labels is not None:
@@ -71,7 +71,7 @@ def test_the_scoring_round_and_every_round_send_noised_scores(strategy: str, los
 def test_a_client_trains_with_its_exact_scores(
     strategy: str, loss: str, options: tuple[tuple[str, object], ...]
 ) -> None:
-    """Given one pool the model, the momentum and the u table are, to the bit, those without noise."""
+    """Given the same pool, the noise does not change a bit of the model, the momentum or the u table."""
     exact, noisy = (federation(strategy, loss, deviation, *options) for deviation in (0.0, 1.0))
     noisy.strategy.state = exact.strategy.state
     for place, (one, other) in enumerate(zip(exact.step(), noisy.step(), strict=True)):
@@ -84,7 +84,7 @@ def test_a_client_trains_with_its_exact_scores(
 
 @pytest.mark.parametrize("loss", ["kl-opauc", "auprc", "p-norm-push"])
 def test_u_stays_at_home(loss: str) -> None:
-    """It would give the exact score away; lazy positives get theirs from the partners drawn with them."""
+    """u would reveal the exact score. Lazy positives compute u from the partners drawn with them."""
     exact, noisy = federation("fedx2", loss, 0.0), federation("fedx2", loss, 0.5)
     for _ in range(3):
         assert all(reply.payload.positive_u is not None for reply in exact.step())
@@ -105,7 +105,7 @@ def test_a_u_that_travels_all_the_same_is_refused() -> None:
 
 @pytest.mark.parametrize(("strategy", "loss"), CASES)
 def test_without_noise_nothing_is_drawn(strategy: str, loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deviation 0 is the exact algorithm, which the reference tests hold to NumPy's version."""
+    """Deviation 0 is the exact algorithm, which other tests compare with the NumPy reference."""
     monkeypatch.setattr(methods.predictions, "secret_normal", None)
     federation(strategy, loss, 0.0).step()
     with pytest.raises(TypeError):

@@ -1,4 +1,4 @@
-"""What the settings of every family refuse: the message names the key, the value and what is allowed."""
+"""Errors in the settings of every family: the message names the key, the value and the allowed values."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from apps.config import ConfigError, Scalar, allowed_values, known_fields, parse
 from tests.refusals import spell
 
 OWN = "tests.algorithms.minimax_problems:"
-# a strategy, a key, its value, and what the message says besides
+# a strategy, a key, its value, and further parts of the message
 ONE_KEY: list[tuple[str, str, Scalar, tuple[str, ...]]] = [
     ("coda", "fraction-train", 0.5, ("allowed: 1.0", "'coda'")),
     ("codasca", "loss", "psm", ("auc-minimax",)),
@@ -56,12 +56,12 @@ def test_a_refusal_names_key_value_and_what_is_allowed(values: dict[str, Scalar]
         parse_run_config(values)
     message = spell(refused.value)
     assert [part for part in parts if part not in message] == []
-    # no key is blamed that the row does not name
+    # the message blames only the expected keys
     assert message.count(": got ") == sum(": got " in part for part in parts) or "unknown" in parts
     assert "local-scgdam" not in message.partition("strategies that can")[2]
 
 
-# what a key's description says of its values, and values beyond that
+# descriptions of a key's allowed values, and values outside of them
 BOUNDS: dict[str, tuple[Scalar, ...]] = {
     "a number > 0": (0.0, -1.0),
     "a number >= 0": (-0.1,),
@@ -72,7 +72,7 @@ BOUNDS: dict[str, tuple[Scalar, ...]] = {
     "in [0, 1]": (-0.1, 1.1),
     "in [0, 1)": (-0.1, 1.0),
 }
-# a share is allowed too
+# its values may also be shares
 DESCRIBED = {key: text for key, text in allowed_values(known_fields()).items() if key != "min-train-nodes"}
 
 

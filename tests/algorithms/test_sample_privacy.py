@@ -1,4 +1,4 @@
-"""Gradients that keep samples private are means of clipped gradients of single samples, plus noise."""
+"""Gradients with sample privacy: means of clipped gradients of single samples, plus noise."""
 
 import itertools
 from typing import Any
@@ -47,14 +47,14 @@ def make_objective(name: str, site: Site, saddle: bool) -> Any:
 
 
 def clipped_sum(f: Any, w: torch.Tensor, rows: list[int], site: Site, saddle: bool) -> torch.Tensor:
-    """The sum over samples, one after another by autograd."""
+    """Return the sum over samples, computed one after another by autograd."""
     total = torch.zeros_like(w)
     for row in rows:
         scores = f.model.scores(site.features[[row]], w)
         if saddle:
             a, b, dual = (f.model.module.saddle[name] for name in ("a", "b", "dual"))
             value = saddle_value(torch.tanh(scores), site.labels[[row]], torch.stack([a, b, dual]), 0.4, 1.3)
-            value = value + 0.4 * 0.6 * dual**2  # the term that has no samples
+            value = value + 0.4 * 0.6 * dual**2  # the term without samples
         else:
             value = functional.binary_cross_entropy_with_logits(scores, site.labels[[row]])
         parts = torch.autograd.grad(value, list(f.model.module.parameters()), allow_unused=True)
@@ -90,7 +90,7 @@ def test_samples_are_clipped_one_by_one(name: str, saddle: bool) -> None:
 
 
 def test_no_gradient_is_longer_than_the_clip_however_long_it_was() -> None:
-    """Its factor may be below float32's least normal number, where rounding can double a number or halve it."""
+    """The clipping factor may be below float32's smallest normal number, where rounding can double or halve it."""
     model, label = FlatModel(SaddleNetwork(build_model("linear-no-intercept", (2,), 0))), torch.ones(1)
     for row, slope in itertools.product(np.logspace(10, 36, 5), np.logspace(10, 38, 80)):
         features, none = torch.full((1, 2), row, dtype=torch.float32), torch.zeros(1)
@@ -101,7 +101,7 @@ def test_no_gradient_is_longer_than_the_clip_however_long_it_was() -> None:
 
 @pytest.mark.parametrize("of_batch", [1, 2])
 def test_the_noise_is_as_large_as_the_accountant_was_told(of_batch: int) -> None:
-    """5,001 entries: their deviation is within 4 / sqrt(2 * 5,001) = 4 % of the true one but for 1 in 15,000."""
+    """For 5,001 entries, the deviation is within 4 / sqrt(2 * 5,001) = 4 % of the true one, except for 1 in 15,000."""
     site = Site.from_arrays(0, np.zeros((ROWS, 5000)), np.ones(ROWS))
     f = protect(make_objective("linear", site, saddle=False), make_guard(NOISE, of_batch))
     nothing = site.samples(np.array([], dtype=np.int64))
@@ -110,7 +110,7 @@ def test_the_noise_is_as_large_as_the_accountant_was_told(of_batch: int) -> None
 
 
 def test_batches_are_drawn_by_chance_and_not_by_the_seed() -> None:
-    """Each of 10,000 is drawn with chance .3: the number is within 5 deviations of 46 but for 1 in 1.7 million."""
+    """Each of 10,000 rows has probability 0.3: the number is within 5 deviations of 46, except for 1 in 1.7 million."""
     site = PrivateSite.of(make_site((6,)), Ledger(Releases(1.0, 3)))
     drawn = draw_secretly(10_000, 0.3)
     assert abs(len(drawn) - 3000) < 5 * 46
@@ -132,7 +132,7 @@ def test_a_site_gives_no_more_than_its_budget_is_for() -> None:
     ledger.release(whole=False)
     ledger.release(whole=False)
     with pytest.raises(BudgetError):
-        ledger.release(whole=False)  # a third on one batch, though the other had none
+        ledger.release(whole=False)  # a third one on the same batch, although the other batch had none
     ledger = Ledger(most, of_batch=2)
     for _ in range(7):
         ledger.draw()
@@ -155,7 +155,7 @@ def test_networks_whose_scores_depend_on_other_samples_are_refused() -> None:
 @pytest.mark.parametrize("saddle", [False, True])
 @pytest.mark.parametrize("name", ["linear", "mlp"])
 def test_a_model_by_which_gradients_overflow_tells_nothing(name: str, saddle: bool, weight: float) -> None:
-    """A sample that is exchanged may change the mean by 2 C / b, however the server chooses the weights."""
+    """Exchanging a sample may change the mean by at most 2 C / b, however the server chooses the weights."""
     rng = np.random.default_rng(1)
     features = rng.normal(size=(ROWS, 6))
     found = []
@@ -177,7 +177,7 @@ def test_a_model_by_which_gradients_overflow_tells_nothing(name: str, saddle: bo
 
 
 def test_a_gradient_is_clipped_where_squares_underflow() -> None:
-    """The score is -55, so that the slope is 1e-24, and its gradient is 1e18 long."""
+    """At the score -55 the slope is 1e-24, and the sample's gradient has length 1e18."""
     site = Site.from_arrays(0, np.ones((1, 1)), np.zeros(1))
     model = FlatModel(build_model("mlp", (1,), 0))
     model.parameters.zero_()
@@ -205,7 +205,7 @@ def test_the_noise_comes_from_the_system(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("whole", [0, ROWS])
 def test_the_low_bits_of_a_noisy_sum_show_nothing_of_it(whole: int) -> None:
-    """All sums give numbers of one lattice, and the lattice moves a sum by at most 2^-20 clips."""
+    """All sums lie on one lattice, and rounding to the lattice moves a sum by at most 2^-20 clips."""
     like, length = torch.zeros(1000, dtype=torch.float64), 1000
     step = 2.0 ** np.floor(np.log2(CLIP * 2.0**-20 / np.sqrt(length)))
     for total in (torch.zeros(length, dtype=torch.float64), torch.randn(length, dtype=torch.float64)):
@@ -217,7 +217,7 @@ def test_the_low_bits_of_a_noisy_sum_show_nothing_of_it(whole: int) -> None:
 
 
 def test_private_batches_have_binomial_sizes_and_reach_every_row() -> None:
-    """Mean and variance of 2,000 sizes are within 5 standard errors, as all but one in a million are."""
+    """Mean and variance of 2,000 sizes are within 5 standard errors, except for one in a million."""
     count, rate = 60, 0.2
     site = PrivateSite.of(Site.from_arrays(0, np.zeros((count, 1)), np.arange(count) % 2), Ledger(Releases(rate, 2000)))
     sampler = site.sampler(site.everyone, int(rate * count), 0, Purpose.SAMPLES)

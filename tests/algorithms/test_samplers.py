@@ -1,4 +1,4 @@
-"""The laws of the samplers: batches without replacement by epoch, whatever the order they are asked for."""
+"""Properties of the samplers: batches without replacement within an epoch, whatever the order of requests."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -57,7 +57,7 @@ def test_epochs_clients_classes_and_seeds_differ() -> None:
 
 
 def test_every_order_of_an_epoch_is_equally_likely() -> None:
-    """6 orders of 3 indices in 6,000 epochs: chi-square with 5 degrees of freedom, below its 0.99999 quantile."""
+    """Chi-square for 6 orders of 3 indices in 6,000 epochs, 5 degrees of freedom, is below its 0.99999 quantile."""
     made = sampler(3, 3)
     orders, counts = np.unique([made.batch(position) for position in range(6000)], axis=0, return_counts=True)
     assert len(orders) == 6

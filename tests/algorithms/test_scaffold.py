@@ -1,4 +1,4 @@
-"""SCAFFOLD: whole runs step by step against the NumPy reference, its special cases, and what is kept."""
+"""SCAFFOLD: whole runs step by step against the NumPy reference, its special cases, and its state."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +23,7 @@ from tests.reference import scgdam
 
 
 def reference(one: Watched) -> Iterator[scgdam.Scaffold]:
-    """The state after every round. A client whose reply was lost has moved its c_i; the server learns nothing."""
+    """Yield the state after each round. A client whose reply was lost has moved its c_i; the server learns nothing."""
     problem = problem_of(one)
     state = scgdam.scaffold_start(problem, one.models[0])
     for r in range(1, one.rounds + 1):
@@ -35,7 +35,7 @@ def reference(one: Watched) -> Iterator[scgdam.Scaffold]:
 
 
 def assert_follows(one: Watched) -> None:
-    """Models, c, and the c_i that the changes on the wire add up to, lost ones included."""
+    """Assert that models, c, and the c_i agree. The c_i are sums of the changes sent, including lost replies."""
     assert one.told(1, ControlVariate) is None
     controls = np.zeros((one.clients, len(one.models[0])))
     for r, state in enumerate(reference(one), start=1):
@@ -87,7 +87,7 @@ def test_one_client_is_local_sgd(more: dict[str, Scalar], data: dict[str, Scalar
     np.testing.assert_allclose(one.models[1:3], other.models[1:3], rtol=0, atol=1e-14)
 
 
-# What is kept.
+# State.
 
 
 def make_client(**training: float) -> ScaffoldClient:
@@ -97,7 +97,7 @@ def make_client(**training: float) -> ScaffoldClient:
 
 
 def test_the_control_of_tiny_steps_keeps_its_digits() -> None:
-    """In float32, w_0 - w_K of steps of 1e-6 has two digits; of steps of zero there is none."""
+    """In float32, w_0 - w_K has two digits for steps of 1e-6, and none for steps of zero."""
     start = np.array([1.0, -2.0, 0.5], np.float32)
     controls = []
     for rate in (1e-6, 1e-60):

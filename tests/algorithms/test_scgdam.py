@@ -1,4 +1,4 @@
-"""LocalSCGDAM: whole runs against the NumPy reference, step by step; special cases; what travels and what is kept."""
+"""LocalSCGDAM: whole runs step by step against the NumPy reference; special cases; messages and state."""
 
 import logging
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ KEYS: dict[str, Scalar] = {
 
 
 def tanh_network(input_shape: tuple[int, ...]) -> nn.Module:
-    """One hidden layer of three units, in the order of the reference's "tanh"."""
+    """Return a network with one hidden layer of three units, in the order of the reference's "tanh"."""
     return nn.Sequential(nn.Linear(*input_shape, 3), nn.Tanh(), nn.Linear(3, 1))
 
 
@@ -46,7 +46,7 @@ def tanh_network(input_shape: tuple[int, ...]) -> nn.Module:
 
 
 def reference(one: Watched) -> Iterator[tuple[list[scgdam.Scgdam], scgdam.Scgdam]]:
-    """The participants' ends of every round, and their means."""
+    """Yield the participants' final values in each round, and their means."""
     settings, (features, labels) = one.settings, one.shares
     prior, score = float(np.concatenate(labels).mean()), one.score
     net = "linear" if one.config.run.model == "linear" else "tanh"
@@ -114,14 +114,14 @@ def test_it_follows_the_reference(variant: str, network: str, data: dict[str, Sc
     assert np.abs(one.models[-1] - one.models[0]).max() > 0.01
 
 
-# Special cases, with networks that the reference does not know.
+# Special cases, with networks that the reference lacks.
 
 
 @pytest.mark.parametrize("more", [{"score": "sigmoid"}, {"scgdam.hessian": "identity"}, {"fraction-train": 0.5}])
 def test_without_rho_and_without_memory_in_h_it_is_local_sgdam(
     more: dict[str, Scalar], data: dict[str, Scalar], tmp_path: Path
 ) -> None:
-    """No inner function and nothing averaged in h."""
+    """The method then has no inner function and averages nothing in h."""
     common = {**data, "model": USER + "normed"}
     own = {"scgdam.eta": 0.3, "scgdam.rho": 0.0, "scgdam.alpha": 1 / 0.3}
     left = Watched(tmp_path, {**KEYS, **common, **own, **more})
@@ -150,11 +150,11 @@ def test_the_statistics_at_h_travel_and_are_averaged(data: dict[str, Scalar], tm
         assert np.abs(at_h - at_w).max() > 1e-4
 
 
-# What travels and what is kept.
+# Messages and state.
 
 
 def test_a_client_leaves_nothing_to_the_next(data: dict[str, Scalar], tmp_path: Path) -> None:
-    """All clients of a process share their two networks; the order in which they train does not matter."""
+    """All clients of a process share two networks, but their order of training has no effect."""
     one = Watched(tmp_path, {**KEYS, **data, "model": USER + "normed"})
     config, last, ups = one.config, one.exchanges(ROUNDS), one.returned(ROUNDS, CompositionalUp)
     for exchange in (*reversed(last), *last):
@@ -197,13 +197,13 @@ def test_a_misshapen_payload_is_refused(buffers: int, changed: dict[str, Any], r
         strategy.check_payload(CompositionalUp(**{**good, **changed}))
 
 
-# Both models are shown.
+# Metrics of both models.
 
 
 def test_every_metric_is_there_at_w_and_at_h(data: dict[str, Scalar], tmp_path: Path) -> None:
     one = Watched(tmp_path, {**KEYS, **data, "model": USER + "normed", "evaluate-every": 2})
     first, *others = one.run.lines
-    assert not [name for name in first if name.endswith("_inner")]  # there is no h yet
+    assert not [name for name in first if name.endswith("_inner")]  # h does not exist yet
     for line in others:
         for name in ("auc", "pauc_fpr30", "pauc_fpr30_raw", "average_precision", "accuracy", "loss"):
             assert (name in line) == (f"{name}_inner" in line) == (line["round"] in (2, 4, 5))
@@ -258,7 +258,7 @@ def test_the_headline_is_whose_metrics_the_log_and_the_curves_show(
     assert drawn == [suffix.removeprefix("_")]
 
 
-# Imbalance.
+# Class imbalance.
 
 
 @pytest.mark.parametrize(

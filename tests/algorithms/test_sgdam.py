@@ -1,4 +1,4 @@
-"""LocalSGDAM: step by step against the NumPy reference, and where it is CoDA."""
+"""LocalSGDAM: step by step against the NumPy reference, and settings for which it is CoDA."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.reference.minimax import Array
 
 
 def reference(one: Watched) -> Iterator[tuple[Array, Array]]:
-    """(z, m) after every round."""
+    """Yield (z, m) after each round."""
     problem, settings, z, momentum = one.saddle(), one.settings, one.models[0], None
     for t in range(ROUNDS):
         ends = []
@@ -64,7 +64,7 @@ def test_it_follows_the_reference_on_a_problem_of_its_own(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("more", [DROPS, {"lr-decay": 0.1, "lr-decay-at": "0.5,0.75", "score": "sigmoid"}])
 def test_one_client_without_memory_is_coda(more: dict[str, Scalar], data: dict[str, Scalar], tmp_path: Path) -> None:
-    """beta * eta = 1 without a pull, the learning rate gamma * eta."""
+    """If beta * eta = 1, it is CoDA without a pull, with the learning rate gamma * eta."""
     eta, gamma = 0.4, 0.5
     common = {**data, "partition": "iid", **more}
     coda = {"strategy": "coda", "coda.proximal": 0.0, "learning-rate": gamma * eta}

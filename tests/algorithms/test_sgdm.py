@@ -1,5 +1,7 @@
-"""Local SGD with momentum, on the cross-entropy and on the ratio loss: whole runs step by step against the NumPy
-reference, special cases, and refusals."""
+"""Local SGD with momentum, on the cross-entropy and on the ratio loss.
+
+Whole runs step by step against the NumPy reference, special cases, and errors.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +24,7 @@ from tests.reference.minimax import Array
 
 
 class WithBatchNorm(nn.Module):
-    """A linear score of normalised features: six buffers."""
+    """A linear score of normalised features, with six buffers."""
 
     def __init__(self, input_shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -36,7 +38,7 @@ class WithBatchNorm(nn.Module):
 BATCH_NORM: dict[str, Scalar] = {"model": f"{__name__}:WithBatchNorm"}
 
 
-# Whole runs against the reference. Its problem serves the other baselines of the cross-entropy too.
+# Whole runs against the reference, whose problem also serves the other baselines of the cross-entropy.
 
 
 def problem_of(one: Watched) -> scgdam.CompositionalAUC:
@@ -44,7 +46,7 @@ def problem_of(one: Watched) -> scgdam.CompositionalAUC:
 
 
 def reference(one: Watched) -> Iterator[tuple[Array, Array]]:
-    """(w, m) after every round."""
+    """Yield (w, m) after each round."""
     problem, settings, w, momentum = problem_of(one), one.settings, one.models[0], None
     weights = None
     if one.config.run.strategy == "local-sgdm-rl":
@@ -131,7 +133,7 @@ def test_the_reported_loss_has_the_test_set_s_own_ratio(tmp_path: Path) -> None:
     assert one.run.lines[1]["loss"] == pytest.approx(expected, rel=1e-9)
 
 
-# What travels.
+# Messages.
 
 
 @pytest.mark.parametrize("name", ["local-sgdm", "local-sgdm-rl", "scaffold", "fedprox"])

@@ -77,14 +77,14 @@ def test_local_pair_of_a_linear_loss(loss: str, variant: str) -> None:
 @pytest.mark.parametrize("variant", LOCAL)
 @pytest.mark.parametrize(("loss", "options"), NON_LINEAR)
 def test_local_pair_of_a_non_linear_loss(loss: str, options: dict, variant: str) -> None:
-    sizes = [(9, 14), (7, 12), (3, 20), (6, 5)]  # a site of one class is `test_a_site_without_pairs_waits`
+    sizes = [(9, 14), (7, 12), (3, 20), (6, 5)]  # `test_a_site_without_pairs_waits` tests sites of one class
     variant_options = {"sizes": sizes} | LOCAL[variant]
     assert_follows_the_reference(case("local-pair", loss, gamma=0.6, beta=0.3, **options, **variant_options))
 
 
 @pytest.mark.parametrize(("loss", "options"), [("kl-opauc", {}), ("auprc", {"surrogate": "squared-hinge"})])
 def test_local_pair_of_a_batch_of_one_pair(loss: str, options: dict) -> None:
-    """u remembers the site's other negatives, so l/u may exceed 1, the number of partners at hand."""
+    """u depends on the site's other negatives, so l/u may exceed 1, the number of partners in the batch."""
     small = {"positive_batch_size": 1, "negative_batch_size": 1, "gamma": 0.2, "beta": 0.5}
     training = {"learning_rate": 0.01, "num_server_rounds": 8}
     assert_follows_the_reference(case("local-pair", loss, sizes=[(9, 14)], training=training, **small, **options))

@@ -1,4 +1,4 @@
-"""Federations of unequal sites, two of one class, with full batches and one local step: they follow pooled methods."""
+"""Federations of unequal sites, two of one class, with full batches and one local step, follow pooled methods."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.algorithms.watched import EXACT, Watched, rows_of
 from tests.battery.federation import save_npz
 from tests.reference import minimax, scgdam
 
-# rows and shares of positives of sites that hold all rows; their sizes divide the largest
+# rows of each site with its share of positives; all sizes divide the largest
 GIVEN = "24:0.125,6:1,4:0,8:0.5"
 LABELS = np.repeat([1, 0], [3 + 6 + 4, 21 + 4 + 4])
 STEPS: dict[str, Scalar] = {"local-steps": 1, "batch-size": 0}
@@ -34,7 +34,7 @@ CASES: dict[str, dict[str, Scalar]] = {
     "fedda": {"composite.weight": 0.02},
     "fast-fedda": {"composite.weight": 0.02},
 }
-# their clients' first step is along a momentum of their own
+# the first step of their clients uses a separate momentum
 LATER: dict[str, dict[str, Scalar]] = {
     "local-sgdam": {"sgdam.beta-x": 1.1},
     "local-scgdam": {"scgdam.beta-x": 1.1, "scgdam.rho": 0.0},
@@ -48,7 +48,7 @@ def data(tmp_path: Path) -> dict[str, Scalar]:
 
 
 def pooled(one: Watched, word: str) -> tuple[list[minimax.Array], list[minimax.Array]]:
-    """All rows as those of one site: once each or, where sites count alike, as many of every site."""
+    """Return all rows as one site's: once each, or for equal sites, repeated to equal numbers."""
     repeats = [1] * 4 if word == "examples" else [24 // size for size in one.sizes]
     features, labels = (
         [np.concatenate([np.repeat(part, times, axis=0) for part, times in zip(parts, repeats, strict=True)])]
@@ -57,8 +57,8 @@ def pooled(one: Watched, word: str) -> tuple[list[minimax.Array], list[minimax.A
     return features, labels
 
 
-# By samples the union, and where sites count alike the union of as many rows of each. The weights of the ratio loss are
-# those of the classes of all samples in both.
+# With "examples" the union; with "equal" the union of equally many rows of each site. The ratio loss weights classes by
+# the counts of all samples in both cases.
 @pytest.mark.parametrize(
     ("name", "word"), [(n, w) for n in CASES for w in WORDS if (n, w) != ("local-sgdm-rl", "equal")]
 )
@@ -91,7 +91,7 @@ def test_momentum_follows_its_union_from_the_second_round_on(
 def test_compositions_follow_their_union_where_the_inner_step_is_none(
     word: str, data: dict[str, Scalar], tmp_path: Path
 ) -> None:
-    """With an inner step f_i is taken at a site's own h_i, and the mean of f_i(h_i) is not f at the mean of h_i."""
+    """With an inner step, f_i is evaluated at the site's h_i, and the mean of f_i(h_i) is not f at the mean of h_i."""
     one = Watched(tmp_path, {**data, **LATER["local-scgdam"], "strategy": "local-scgdam", "client-weights": word})
     features, labels = pooled(one, word)
     problem, s = scgdam.CompositionalAUC(features, labels, float(labels[0].mean()), 0.0, one.score), one.settings
@@ -105,7 +105,7 @@ def test_compositions_follow_their_union_where_the_inner_step_is_none(
         np.testing.assert_allclose(after.inner, new.h, **EXACT)
 
 
-# fedprox adds up in Flower's own arithmetic
+# fedprox uses Flower's arithmetic for its sums
 @pytest.mark.parametrize("name", sorted({*CASES, *LATER} - {"fedprox"}))
 def test_sites_of_one_size_are_weighed_by_nothing_to_the_bit(name: str, tmp_path: Path) -> None:
     rows = rows_of(LABELS.tolist(), tmp_path / "data.npz")

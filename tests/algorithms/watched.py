@@ -1,4 +1,4 @@
-"""A whole run of the apps on small unequal sites, what was on its wires, and what a reference needs to repeat it."""
+"""A whole run on small unequal sites, with its messages and the data that a reference needs to repeat it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -36,18 +36,18 @@ KEYS: dict[str, Scalar] = {
     "seed": 3,
     "checkpoint-every": 0,
 }
-DROPS: dict[str, Scalar] = {"lr-decay": 0.5, "lr-decay-every": 2}  # inside rounds
+DROPS: dict[str, Scalar] = {"lr-decay": 0.5, "lr-decay-every": 2}  # within rounds
 Tamper = Callable[[Exchange], Message]
 
 
 def rows_of(labels: Sequence[int], path: Path) -> dict[str, Scalar]:
-    """Three Gaussian features a row, by their label."""
+    """Save rows with three Gaussian features that depend on the label."""
     rng, positive = np.random.default_rng(5), np.asarray(labels)
     return save_npz(path, rng.normal(size=(len(positive), 3)) + 0.7 * positive[:, None], positive)
 
 
 def lost(server_round: int, partition: int) -> Tamper:
-    """That client trains in that round, and its reply cannot be read."""
+    """Make one reply unreadable, although its client has trained."""
 
     def tamper(exchange: Exchange) -> Message:
         if (exchange.server_round, exchange.partition) == (server_round, partition):
@@ -58,11 +58,13 @@ def lost(server_round: int, partition: int) -> Tamper:
 
 
 class Watched:
-    """Args:
-    folder: where the run gets a directory of its own.
-    flat: run-config keys over the class's own.
-    tamper: as in `Wiretap`.
-    grid: another kind of wiretap than the class's own, which gets the further options.
+    """A finished run with its messages.
+
+    Args:
+        folder: The folder that will contain the run's directory.
+        flat: Run-config keys that override the class's keys.
+        tamper: See `Wiretap`.
+        grid: A wiretap that replaces the class's own; it gets the further options.
     """
 
     keys: Mapping[str, Scalar] = KEYS
@@ -93,26 +95,26 @@ class Watched:
     def rounds(self) -> int:
         return self.training.num_server_rounds
 
-    # what was on the wires
+    # messages
 
     def exchanges(self, server_round: int, phase: str = "") -> list[Exchange]:
-        """Those of a round's own exchange, or of the phase before it."""
+        """Return the exchanges of a round: its main exchanges, or the exchanges of a phase."""
         return [e for e in self.grid.exchanges if (e.server_round, e.phase) == (server_round, phase)]
 
     def told(self, server_round: int, kind: type[Payload]) -> Any:
-        """The one payload that all of a round's clients got, or None."""
+        """Return the payload that all clients of a round received, or None."""
         payloads = [e.message.content.config_records.get(PAYLOAD) for e in self.exchanges(server_round)]
         assert all(payload == payloads[0] for payload in payloads)
         return None if payloads[0] is None else kind.from_record(payloads[0])
 
     def returned(self, server_round: int, kind: type[Payload], phase: str = "") -> dict[int, Any]:
-        """The payload of every reply of a round, by partition."""
+        """Return the payloads of a round's replies, by partition."""
         replies = {e.partition: e.reply.content.config_records for e in self.exchanges(server_round, phase)}
         return {i: kind.from_record(records[PAYLOAD]) for i, records in sorted(replies.items()) if PAYLOAD in records}
 
     @cached_property
     def models(self) -> list[Array]:
-        """(d,) the model before round 1 and after every round."""
+        """(d,) the model before round 1 and after each round."""
         first = {e.server_round: e.message for e in reversed(self.grid.exchanges) if e.server_round}
         return [*(model_of(first[r])[0].copy() for r in range(1, self.rounds + 1)), self.saved]
 
@@ -130,12 +132,12 @@ class Watched:
 
     @property
     def shares(self) -> tuple[list[Array], list[NDArray[np.int_]]]:
-        """Every site's features in float64 and its labels."""
+        """Each site's features in float64, and its labels."""
         shares = [self.data.client(i) for i in range(self.clients)]
         return [share.features.astype(np.float64) for share in shares], [share.labels.astype(int) for share in shares]
 
     def saddle(self) -> Any:
-        """The minimax problem of the run's loss."""
+        """Return the minimax problem of the run's loss."""
         features, labels = self.shares
         if self.training.loss == "synthetic-pl":
             return SyntheticPL(np.stack(features))
@@ -144,7 +146,7 @@ class Watched:
 
     @property
     def score(self) -> str:
-        """Of the AUC problems."""
+        """The score of the AUC problems."""
         return "tanh" if self.training.score == "auto" else self.training.score
 
     def participants(self, server_round: int) -> list[int]:
@@ -159,12 +161,12 @@ class Watched:
         return [i for i in self.participants(server_round) if i not in dropped]
 
     def batch(self, client: int, iteration: int, purpose: Purpose = Purpose.SAMPLES) -> Array:
-        """The product's batch of an iteration, counted over the run."""
+        """Return the product's batch of an iteration, counted over the run."""
         training, everyone = self.training, np.arange(self.sizes[client])
         return EpochSampler(everyone, training.batch_size, training.seed, purpose, client).batch(iteration)
 
     def rate(self, iteration: int) -> float:
-        """The learning rate of an iteration, written out."""
+        """Return the learning rate of an iteration, written out."""
         training, total = self.training, self.rounds * self.training.local_steps
         drops = iteration // training.lr_decay_every if training.lr_decay_every else 0
         drops += sum(iteration >= float(part) * total for part in training.lr_decay_at.split(",") if part)

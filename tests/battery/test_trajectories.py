@@ -58,7 +58,7 @@ RUNS_RECORDED = [tuple(name.rsplit(" ", 1)) for name in np.load(RECORDED).files]
 
 
 def fingerprint(values: Iterable[NDArray[np.generic]]) -> tuple[float, float]:
-    """Return the product of values with a fixed normal vector, and the values' norm, the scale of the tolerance."""
+    """Return the product of some values with a fixed normal vector, and the values' norm, which scales the error."""
     joined = np.concatenate([np.zeros(0), *(np.ravel(value).astype(np.float64) for value in values)])
     return float(np.random.default_rng(len(joined)).normal(size=len(joined)) @ joined), float(np.linalg.norm(joined))
 
