@@ -1,7 +1,7 @@
 """Two workers of Ray against one process: seconds a round, and the memory of many clients.
 
 The run on Ray and the one in this process take turns, five times each; a run's figure is the median of its rounds. The
-single process has one thread, as each worker has. Memory, measured in a run of its own, is the proportional set size of
+single process has one thread, as each worker has. Memory, measured in a separate run, is the proportional set size of
 this process and all that it has started, Ray's own processes too.
 
     python benchmarks/cluster.py [--smoke] [--no-check] [--only table3-cnn] [--workers 2]
@@ -31,7 +31,7 @@ SHAPES = {"table3-cnn": (1, 28, 28), "resnet20": (3, 32, 32), "mlp": (784,), "li
 
 @dataclass(frozen=True)
 class Case:
-    """A workload, and what is wanted of it: a speed against one process, or seconds a round and GiB in all."""
+    """A workload and its limits: a speed against one process, or seconds a round and GiB in all."""
 
     name: str
     model: str
@@ -134,7 +134,7 @@ def main() -> None:
             for _ in range(1 if options.smoke else REPEATS):
                 single.append(measure(case, path, None))
                 spread.append(measure(case, path, cluster))
-            # in a run of its own, since watching takes time
+            # in a separate run, since measuring memory takes time
             gib = alone(peak_memory, case, path, cluster) if case.gib or options.smoke else 0.0
         speed, seconds = median(a / s for a, s in zip(single, spread, strict=True)), median(spread)
         rows.append([case.name, f"{median(single):.3f}", f"{seconds:.3f}", f"{speed:.2f}", f"{gib:.2f}" if gib else ""])

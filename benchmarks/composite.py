@@ -2,7 +2,7 @@
 
 On Synthetic(10, 10), with 30 clients of 2,000 samples, 5 local steps of full gradients and float64, the loop does
 Algorithm 1's arithmetic without messages, records or metrics. Both alternate round by round in one run. The median of
-the engine's rounds may be 2.5 times that of the loop's.
+the engine's rounds may be 2.5 times the loop's median.
 
     python benchmarks/composite.py [--smoke] [--no-check]
 """

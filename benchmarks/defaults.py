@@ -1,7 +1,7 @@
-"""Checks that defaults hold: every strategy whose clients hold rows, untuned, on very different data sets.
+"""A check of the defaults: every strategy whose clients have rows, untuned, on very different data sets.
 
-    python benchmarks/defaults.py [--out FOLDER] [--data-dir DIR] [--only STRATEGY ...] [--steps]
-        [--seeds S ...] [--rounds R] [--stack N] [--smoke]
+    python benchmarks/defaults.py [--out FOLDER] [--data-dir DIR] [--only STRATEGY ...] [--steps] [--seeds S ...]
+    [--rounds R] [--stack N] [--smoke]
 
 Each run has 10 rounds (or --rounds) and trains with its defaults, on every data set that is bundled or in or below
 --data-dir and on an unscaled table whose 20 columns are log-normal (3,000 rows, 20 % positive). A run is healthy if no
@@ -9,7 +9,7 @@ site is missing in any round and it does not collapse: its last AUC is at least 
 
 Without --steps: models linear and mlp, 3 and 8 clients, seeds 0 to 2; no run may be ill. With --steps: 4 clients, seeds
 0 and 1, and besides its default the strategy's own step sizes .003 to 1; the default's mean AUC may be at most .02
-below that of the best step.
+below the best step's.
 
 Other --seeds repeat the whole with them; --stack trains clients as one, which is faster and changes rounding only.
 FOLDER/runs.jsonl gets a line for each run; runs that it has are not repeated. --smoke: the log-normal table, linear, 3
@@ -61,7 +61,7 @@ def steps_of(strategy: str, step: float) -> dict[str, Scalar]:
 
 
 def log_normal(path: Path) -> None:
-    """Write a table whose columns have units of their own and heavy tails."""
+    """Write a table whose columns have different units and heavy tails."""
     rng = np.random.default_rng(0)
     logs = rng.standard_normal((3000, 20))
     score = logs @ (rng.standard_normal(20) / 4) + 0.5 * rng.standard_normal(3000)
@@ -118,7 +118,7 @@ def play(cell: dict[str, Any], folder: Path, options: Any) -> dict[str, Any]:
 
 
 def ill(found: dict[str, Any]) -> str:
-    """What is wrong with a run; empty if it is healthy."""
+    """Return the faults of a run; empty if it is healthy."""
     if found["why"]:
         return str(found["why"])
     if found["missing"]:

@@ -1,4 +1,4 @@
-"""What an evaluation costs with many test rows: seconds and memory, and how far the risk is off.
+"""The cost of an evaluation with many test rows: seconds and memory, and how far the risk is off.
 
 It computes all metrics of a linear model on synthetic rows, one in ten of them positive, for each pairwise loss. The
 limits are 3 s for a million rows, and 400 MB beyond the rows. For so many pairs the risk is computed from cells of

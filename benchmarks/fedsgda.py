@@ -2,7 +2,7 @@
 
 With 500 clients, S = 5 a phase, K = 5 local steps of batch 5 and float32, the loop does the frameworks' arithmetic
 without messages, records or metrics. Both alternate round by round in one run. The median of the engine's rounds may be
-2.0 times that of the loop's.
+2.0 times the loop's median.
 
     python benchmarks/fedsgda.py [--smoke] [--no-check]
 """

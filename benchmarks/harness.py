@@ -1,4 +1,4 @@
-"""What the engine benchmarks share: data, a federation whose rounds alternate with a rival loop's, and tables."""
+"""Common parts of the engine benchmarks: data, a federation whose rounds alternate with a rival loop's, and tables."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CLOCKS = {"cpu": time.process_time, "wall": time.perf_counter}
 
 
 def arguments(description: str, *, gpu: bool = False) -> argparse.ArgumentParser:
-    """The options that every benchmark has, and ``--device`` for those that also measure a GPU."""
+    """Return the options of every benchmark, and ``--device`` for benchmarks that also measure a GPU."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--smoke", action="store_true", help="a few seconds: few clients and rounds")
     parser.add_argument("--data-dir", default="", help="folder of Fashion-MNIST's IDX files; without: synthetic data")
@@ -54,7 +54,7 @@ def data_file(data_dir: str, rows: int, *shape: int) -> Iterator[str]:
     """An npz file of ``rows`` training rows, float32 with labels 0 and 1; deleted afterwards.
 
     Args:
-        shape: of a row; without it, `PIXELS` numbers.
+        shape: A row's shape. None: `PIXELS` numbers.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.npz"
@@ -135,8 +135,8 @@ def alternate(
     """Run a federation in this process, and one round of the rival before each of its rounds.
 
     A round of the engine is everything from one train exchange to the next: messages, clients, aggregation, records,
-    and exchanges of other phases in between. One thread does all of it, so that its CPU time is its wall time on an
-    idle machine. Left out are the handshake, the first ``warm_up`` rounds and the last, which evaluates.
+    and exchanges of other phases in between. One thread does all of it, so its CPU time is its wall time on an idle
+    machine. Left out are the handshake, the first ``warm_up`` rounds and the last, which evaluates.
     """
     torch.set_num_threads(1)
     rounds, now = Rounds(), CLOCKS[clock]
@@ -173,7 +173,7 @@ def alternate(
 
 
 def alone(job: Callable[..., T], *arguments: object) -> T:
-    """What a job returns in a fresh interpreter: a peak of memory never falls."""
+    """Return a job's result from a fresh interpreter: a peak of memory never falls."""
     with multiprocessing.get_context("spawn").Pool(1) as process:
         return process.apply(job, arguments)
 
@@ -205,7 +205,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def check(failures: Sequence[str], *, wanted: bool) -> None:
-    """Print the limits that do not hold; then exit with 1 if ``wanted``."""
+    """Print the exceeded limits; then exit with 1 if ``wanted``."""
     for failure in failures:
         print(f"over the limit: {failure}")
     if failures and wanted:

@@ -1,7 +1,7 @@
 """Peak memory with 100 and with 5,000 stateless clients and the same cohort: it may grow by the data, and little else.
 
-Each federation runs in a process of its own, and so does reading its data alone. A client costs its rows twice
-while they are read (later its site shares the data set's memory), and at most 8 KiB of bookkeeping.
+Each federation runs in a separate process, and so does reading its data alone. A client costs its rows twice while they
+are read (later its site shares the data set's memory), and at most 8 KiB of bookkeeping.
 
 Then 500 clients a round of 10,000 and of 100,000, alone and stacked: the seconds of a round and the peak memory.
 

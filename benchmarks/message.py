@@ -1,4 +1,4 @@
-"""What a message costs beyond its arithmetic: records, payload, grid, client, the server's reading of the reply.
+"""The cost of a message beyond its arithmetic: records, payload, grid, client, the server's reading of the reply.
 
 It times local SGD with one step of one sample in the in-process engine, and subtracts the same step in a plain loop,
 `bare_loop.BareLoop`; both alternate round by round in one run, and medians are taken. There are two sizes: about 50,000

@@ -1,7 +1,7 @@
 """The parties of vertical segments on this machine, without Flower: a process or a thread for each.
 
-Every party has an identity of its own, and the mesh is the same as between machines: mutual TLS 1.3, over Unix sockets
-or TCP on the loopback.
+Every party has its own identity, and the mesh is the same as between machines: mutual TLS 1.3, over Unix sockets or TCP
+on the loopback.
 """
 
 from __future__ import annotations
@@ -107,12 +107,12 @@ def run_parties(
         processes: a process for each party; False: a thread.
         transport: "unix" or "tcp".
         states: where each party starts; None: at zero.
-        networks: of each party, for plans with an embedding.
-        injections: of each party.
-        recorders: of each party, with threads only.
-        threads: of each party's own, see `run_segment`.
+        networks: Each party's network, for plans with an embedding.
+        injections: Each party's injection.
+        recorders: Each party's recorder, with threads only.
+        threads: Number of each party's threads, see `run_segment`.
         events: whether outcomes have logs.
-        limits: of the meshes.
+        limits: The meshes' limits.
         timeout: seconds for each segment.
 
     Returns:
@@ -266,7 +266,7 @@ def _end(running: list[BaseProcess], pipes: list[Connection]) -> None:
 
 
 def _fork_server() -> ForkServerContext:
-    """A server that has everything imported, so that a party's process starts at once."""
+    """Return a server with all imports done, to start a party's process at once."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     return context

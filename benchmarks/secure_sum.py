@@ -1,4 +1,4 @@
-"""What secure sums cost: rounds with and without them, of 16 clients and a model of 50,000 weights, in one process.
+"""The cost of secure sums: rounds with and without them, of 16 clients and a model of 50,000 weights, in one process.
 
 Runs take turns; the medians of the rounds' CPU time are compared, and the bytes of the last round.
 

@@ -14,7 +14,7 @@ LIMIT = 0.05
 
 def main() -> None:
     lines = [json.loads(line) for line in (Path(sys.argv[1]) / "metrics.jsonl").read_text().splitlines()]
-    rounds = [line for line in lines if line["round"] >= 2]  # the first round imports and opens what it needs
+    rounds = [line for line in lines if line["round"] >= 2]  # the first round also imports and opens files
     server, total = (sum(line[key] for line in rounds) for key in ("server_seconds", "seconds"))
     print(f"server half: {1000 * server / len(rounds):.1f} ms of {1000 * total / len(rounds):.1f} ms a round, ", end="")
     print(f"{100 * server / total:.1f}% (limit {100 * LIMIT:.0f}%)")

@@ -6,10 +6,10 @@ A SuperLink and three SuperNodes on loopback, with TLS and a key for each site, 
 Every 8 to 16 rounds a random site gets SIGKILL at a random moment of the round, with its ClientApp, and is started
 again until the SuperLink accepts it. A round waits 60 s for its replies.
 
-It fails if the run does not complete, if metrics.jsonl does not hold every round once and in order, if a checkpoint is
-ahead of the lines or more than one round behind them, or if the last checkpoint is not of the last round. It also fails
-(--no-check: only prints) if the resident memory of the ServerApp's process, read after each round from round 20 on
-(--smoke: from the middle on), ever differs by more than 5% from the first of these readings.
+It fails if the run does not complete, if metrics.jsonl does not contain every round once and in order, if a checkpoint
+is ahead of the lines or more than one round behind them, or if the last checkpoint is not of the last round. It also
+fails (--no-check: only prints) if the resident memory of the ServerApp's process, read after each round from round 20
+on (--smoke: from the middle on), ever differs by more than 5% from the first of these readings.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Stacked cohorts: a round of many clients trained as one, against the same clients one after another.
 
-Every second round of a run is stacked (``--stack``), and its time is compared with that of the round before it; medians
-are taken. A round is everything from one train exchange to the next: messages, clients, aggregation and records.
+Every second round of a run is stacked (``--stack``), and its time is compared with the round before it; medians are
+taken. A round is everything from one train exchange to the next: messages, clients, aggregation and records.
 
     python benchmarks/stacked.py [--smoke] [--no-check] [--only fedx1] [--device cuda --clock wall]
 """

@@ -260,7 +260,7 @@ def compare(parties: int, active: int, window: int, latency: float, compute: flo
 
 
 def more_parties(problem: Problem) -> Result:
-    """Updates a second of many parties over those of two."""
+    """Return the updates a second of many parties, relative to two parties."""
     pace = {}
     for parties in (2, 8):
         plan = replace(problem.plan(parties, 2, 4), algorithm="sgd", evaluate=False)
@@ -343,7 +343,7 @@ def intersection(problem: Problem) -> Result:
 
 
 def cpu_seconds() -> float:
-    """User and system seconds of this process and of those that it started and that have ended."""
+    """Return user and system seconds of this process and of its ended children."""
     every = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in every)
 

@@ -72,7 +72,7 @@ class Task:
         return float(np.median([ours[seed] - base[seed] for seed in base]))
 
     def section(self) -> list[str]:
-        """What the task is, and a row for each method, the best first."""
+        """Return the task's description, and a row for each method, the best first."""
         facts = {"clients": self.case.clients or EXPERIMENT.clients, **self.case.config}
         tuning = EXPERIMENT.tune.seeds_of(self.case.at) if EXPERIMENT.tune else 0
         rows = f"figures/{FOLDER.name}/{file_of(self.name)}"
@@ -154,7 +154,7 @@ def take(path: Path, folder: Path) -> None:
 
 
 def write(tasks: Sequence[Task]) -> str:
-    """What stands between the page's markers."""
+    """Write the text between the page's markers."""
     rows = []
     for method in METHODS:
         gaps = {task.name: gap for task in tasks if (gap := task.gaps.get(method))}

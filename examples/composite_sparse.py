@@ -6,7 +6,7 @@ minimum of the whole problem; fedmid and fedda, which only average, end at anoth
 Run it: python examples/composite_sparse.py (about 20 seconds).
 """
 
-# %% What all runs share
+# %% Common settings of all runs
 import json
 import logging
 from pathlib import Path
@@ -21,7 +21,7 @@ logging.getLogger("flwr").setLevel(logging.ERROR)
 
 SITES = 20
 SHARED = {
-    "dataset": "synthetic-sparse-logistic",  # 60 columns; docs/data-sets.md says how it is drawn
+    "dataset": "synthetic-sparse-logistic",  # 60 columns; see docs/data-sets.md
     "synthetic.samples": 100,
     "composite.weight": 0.003,
     "batch-size": 0,  # all samples of a site: what error is left is the method's
@@ -41,7 +41,7 @@ def train(strategy):
         return metrics, load_file(Path(folder) / "run" / "model.safetensors")["output.weight"].ravel()
 
 
-# %% Distance to the minimum, the support, and how good it is (1: that of the minimum)
+# %% Distance to the minimum, the support, and how good it is (1: as good as the minimum)
 if __name__ == "__main__":
     print(f"{'strategy':<10} {'distance':>9} {'columns':>8} {'support F1':>11}")
     for strategy in ("composite", "fedmid", "fedda"):

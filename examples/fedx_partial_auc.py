@@ -1,12 +1,12 @@
 """FedX2 against local pairs and averaging, where pairs within a site mislead.
 
-Sixteen sites measure one column from a zero of their own: inside a site it is the best feature, across sites nearly
-useless. Pairs inside a site cannot tell. The measure is the partial AUC up to a false-positive rate of 0.3.
+Sixteen sites measure one column from different zeros: inside a site it is the best feature, across sites nearly
+useless. Pairs inside a site cannot show this. The measure is the partial AUC up to a false-positive rate of 0.3.
 
 Run it: python examples/fedx_partial_auc.py (about 15 seconds).
 """
 
-# %% What all runs share
+# %% Common settings of all runs
 import json
 import logging
 from pathlib import Path
@@ -18,7 +18,7 @@ logging.getLogger("flwr").setLevel(logging.ERROR)
 
 SITES = 16
 SHARED = {
-    "dataset": "synthetic-offset-sites",  # docs/data-sets.md says how it is drawn
+    "dataset": "synthetic-offset-sites",  # see docs/data-sets.md
     "model": "linear",
     "num-server-rounds": 30,
     "local-steps": 8,
@@ -30,7 +30,7 @@ PAIRS = {"score": "logit", "learning-rate": 0.005, "fedx.lambda": 5.0}
 METHODS = {"fedx2": PAIRS, "local-pair": PAIRS, "local-sgd": {"learning-rate": 0.1}}
 
 
-# %% One federation in this process; its metrics are those of result.json
+# %% One federation in this process; return the metrics of result.json
 def train(**config):
     with TemporaryDirectory() as folder:
         run_federation(SITES, {**SHARED, **config, "output-dir": folder, "run-name": "run"})

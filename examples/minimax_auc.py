@@ -1,12 +1,12 @@
-"""AUC as a minimax problem, over sites of which each holds a few digits only.
+"""AUC as a minimax problem, over sites that have a few digits each.
 
-With every site missing most classes, local steps pull apart. CODASCA's control variates hold them together; CoDA and
+With every site missing most classes, local steps pull apart. CODASCA's control variates keep them together; CoDA and
 LocalSGDAM average; FedSGDA-STORM asks half of the sites a round and lets all of them follow one global gradient.
 
 Run it: python examples/minimax_auc.py (about 20 seconds).
 """
 
-# %% What all runs share
+# %% Common settings of all runs
 import json
 import logging
 from pathlib import Path
@@ -36,7 +36,7 @@ METHODS = {
 }
 
 
-# %% One federation in this process; its metrics are those of result.json
+# %% One federation in this process; return the metrics of result.json
 def train(**config):
     with TemporaryDirectory() as folder:
         run_federation(SITES, {**SHARED, **config, "output-dir": folder, "run-name": "run"})

@@ -1,13 +1,13 @@
 """Training for the AUC where one class is rare: LocalSCGDAM, LocalSGDAM and cross-entropy.
 
-Eight sites hold digits, 0 to 4 against the others, and of the positives so few are left that they are a twentieth of
+Eight sites have digits, 0 to 4 against the others, and of the positives so few are left that they are a twentieth of
 the rows. LocalSCGDAM minimises the AUC loss one cross-entropy step away from its model; it has two networks to show,
 the model and the inner one.
 
 Run it: python examples/scgdam_imbalanced.py (about 30 seconds).
 """
 
-# %% What all runs share
+# %% Common settings of all runs
 import json
 import logging
 from pathlib import Path
@@ -31,7 +31,7 @@ SHARED = {
 STRATEGIES = ("local-scgdam", "local-sgdam", "local-sgdm-rl", "local-sgdm")
 
 
-# %% One federation in this process; its metrics are those of result.json
+# %% One federation in this process; return the metrics of result.json
 def train(**config):
     with TemporaryDirectory() as folder:
         run_federation(SITES, {**SHARED, **config, "output-dir": folder, "run-name": "run"})

@@ -1,4 +1,4 @@
-"""A credit score from columns that three companies hold: VFB2 against one table, and against the bank alone.
+"""A credit score from the columns of three companies: VFB2 against one table, and against the bank alone.
 
 The bank has the labels; the retailer and the phone company have columns of the same people. docs/vertical-leaks.md
 explains what the three learn of each other, and why they are three and not two. Here one table's columns are dealt to

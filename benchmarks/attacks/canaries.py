@@ -2,9 +2,9 @@
 
 T. Steinke, M. Nasr, M. Jagielski, "Privacy Auditing with One (1) Training Run" (NeurIPS 2023). Each canary is in the
 data with chance 1/2, and moves a weight that no other sample moves. The attacker sees the model, and guesses which
-canaries were in the data: those that moved their weights most, and not those that moved them least. For Gaussian noise
-this is the order of the likelihood ratio, so no other guesses are better. If the run keeps epsilon, too many right
-guesses are improbable, so a number of right guesses proves a least epsilon.
+canaries were in the data: the canaries that moved their weights most, and not the canaries that moved them least. For
+Gaussian noise this is the order of the likelihood ratio, so no other guesses are better. If the run keeps epsilon, too
+many right guesses are improbable, so a number of right guesses proves a least epsilon.
 
 The canaries are spread over sites. One site has noise for each of its canaries, and a canary is at one site, so the
 models of all sites together are as private as the model of one.
@@ -38,7 +38,7 @@ def proven_epsilon(right: int, guesses: int, delta: float, canaries: int, error:
     Args:
         right: guesses that were right.
         guesses: all guesses.
-        delta: of the budget.
+        delta: The budget's delta.
         canaries: each of which was in the data with chance 1/2.
         error: the chance that the result is too large.
     """
@@ -67,9 +67,9 @@ def watch(epsilon: float, share: float = 1.0, seed: int = 0) -> tuple[Float64[np
     """Train a linear model at each site, with a budget and all canaries of the site in each batch.
 
     Args:
-        epsilon: of the budget.
-        share: of the noise that it takes; below 1 the run breaks its budget.
-        seed: of the canaries.
+        epsilon: The budget's epsilon.
+        share: The share of the required noise that the run adds; below 1 it breaks its budget.
+        seed: The canaries' seed.
 
     Returns:
         Each canary's weight, in deviations of the noise that the budget demands, and whether it was in the data.
@@ -97,9 +97,9 @@ def audit(epsilon: float, share: float = 1.0, seed: int = 0) -> tuple[float, flo
     """Return the epsilon that the guesses of one run prove, and the measured share of the noise that the run adds.
 
     Args:
-        epsilon: as of `watch`.
-        share: as of `watch`.
-        seed: as of `watch`.
+        epsilon: The budget's epsilon, see `watch`.
+        share: The share of the noise, see `watch`.
+        seed: The canaries' seed.
     """
     weights, inside = watch(epsilon, share, seed)
     order, half = np.argsort(weights), GUESSES // 2

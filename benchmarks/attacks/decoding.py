@@ -1,8 +1,8 @@
 """Tests whether a party of a vertical run can read others' categorical columns off the numbers that it sees.
 
-A row's number is a sum of one weight for each of its values. Whoever knows the weights finds all the values, since the
-digits of a double distinguish more sums than there are combinations. `benchmarks.attacks` prints what the functions
-here measure, for a bank (party 0) with numeric columns and labels of its customers, and two companies with nine
+A row's number is a sum of one weight for each of its values. A party that knows the weights finds all the values, since
+the digits of a double distinguish more sums than there are combinations. `benchmarks.attacks` prints the results of
+these functions, for a bank (party 0) with numeric columns and labels of its customers, and two companies with nine
 categorical columns of them.
 """
 
@@ -39,7 +39,7 @@ ROWS = 1500
 
 
 class Ear:
-    """A recorder of what a party of a run receives."""
+    """A recorder of the frames that a party of a run receives."""
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
@@ -57,7 +57,7 @@ class Ear:
             kind: the frames to add, whose vectors have one length.
 
         Returns:
-            (k,) the sum, without what the listener itself would add.
+            (k,) the sum, without the listener's own vector.
         """
         bodies = [np.frombuffer(frame.body, dtype=np.uint64) for frame in self.frames if frame.kind == kind]
         return RING.decode(np.add.reduce(bodies, dtype=np.uint64))
@@ -67,7 +67,7 @@ def customers(sizes: Sequence[Sequence[int]] = SIZES, rows: int = ROWS) -> tuple
     """Draw the customers of the bank and of companies with categorical columns, the same ones in every call.
 
     Args:
-        sizes: for each party after the bank, how many values each of its columns has.
+        sizes: The number of values of each column, for each party after the bank.
 
     Returns:
         (rows, d_p) features of each party: five numbers from 0 to 1 at the bank, indicators of the values elsewhere.
@@ -100,8 +100,8 @@ def decode_rows(numbers: Array, weights: Sequence[Array], sizes: Sequence[Sequen
 
     Args:
         numbers: (n,) one for each row.
-        weights: for each of the two parties, (sum of its sizes,) the weight of every value, ordered as by `one_hot`.
-        sizes: for each of the two parties, how many values each of its columns has.
+        weights: The weight of every value, (sum of its sizes,) for each of the two parties, ordered as by `one_hot`.
+        sizes: The number of values of each column, for each of the two parties.
     """
     (first, first_values), (second, second_values) = (
         _combinations(own, columns) for own, columns in zip(weights, sizes, strict=True)
@@ -153,7 +153,7 @@ async def overheard(
         epochs: 0: nothing is trained, the parties only evaluate.
 
     Returns:
-        What each party receives, and what the segment leaves there.
+        The frames that each party receives, and each party's outcome.
     """
     plan = SegmentPlan(
         algorithm="sgd",
@@ -199,10 +199,10 @@ async def overheard(
 
 
 def before_training() -> Numbers:
-    """What the bank sees before round 1, now and when power iterations began at vectors drawn from the run's seed.
+    """The bank's view before round 1, now and when power iterations began at vectors drawn from the run's seed.
 
-    The sum of X_p v_p over all parties is one number for each row, and whoever can draw the v_p reads the values off
-    it. A passive party saw this sum scaled to length 1, and found the other's numeric columns after more runs than
+    The sum of X_p v_p over all parties is one number for each row, and a party that can draw the v_p reads the values
+    off it. A passive party saw this sum scaled to length 1, and found the other's numeric columns after more runs than
     columns.
     """
     features, labels, held = customers()
@@ -242,7 +242,7 @@ def votes(rows: int = 4000, runs: int = 25, epsilon: float = 1.0) -> Numbers:
 
     Args:
         runs: the number of runs that show these labels, flipped.
-        epsilon: of label privacy: a label is flipped with chance 1 / (1 + e^epsilon).
+        epsilon: The epsilon of label privacy: a label is flipped with chance 1 / (1 + e^epsilon).
     """
     anew = [draw_flips(rows, epsilon) for _ in range(runs)]
     with TemporaryDirectory() as folder:
@@ -269,11 +269,12 @@ def assembled() -> Numbers:
 
 
 def looks(epochs: int = 25) -> Numbers:
-    """What a party that receives the thetas learns about the others' values in a run of the default length.
+    """Measure how much a party that receives the thetas learns about other parties' values in a run of the default
+    length.
 
     It has one number for each row and epoch: in SGD at the weights of the row's update, in SVRG's full pass at the same
-    weights for all rows. For each value's indicator a linear function of these numbers is fitted to the truth, so that
-    no linear attack does better. The result is the largest share of an indicator's variance that it explains.
+    weights for all rows. For each value's indicator a linear function of these numbers is fitted to the truth, so no
+    linear attack does better. The result is the largest share of an indicator's variance that it explains.
 
     Args:
         epochs: how many the run has, and so the numbers of each row.

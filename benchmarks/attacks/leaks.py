@@ -1,12 +1,12 @@
-"""What the parties of a vertical run can still learn about each other; an attack demonstrates each leak.
+"""Leaks between the parties of a vertical run, each demonstrated by an attack.
 
 The parties' blocks, masks, trees and intersections are the product's own; the attackers use only what the party that
 they play sees of a run. docs/vertical-leaks.md explains the numbers.
 
 Several attacks use one fact. Training starts at weights 0, so the weights of a party are w = X' c with one c (n,) for
-all parties. Everybody who receives the thetas can compute c: an update multiplies it by 1 - gamma weight and subtracts
-gamma theta / b at the batch's rows. So a party's partial sums are K c with K = X X', the inner products of its rows,
-and partial sums at known c are linear equations in K.
+all parties. Every party that receives the thetas can compute c: an update multiplies it by 1 - gamma weight and
+subtracts gamma theta / b at the batch's rows. So a party's partial sums are K c with K = X X', the inner products of
+its rows, and partial sums at known c are linear equations in K.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ STEP, BATCH = 0.5, 4
 def labels(epsilon: float = 1.0) -> Numbers:
     """Labels and predictions from the thetas of the logistic loss, as any party receives them.
 
-    theta = -y sigmoid(-y z): its sign is the label, and |theta| gives z. Under label privacy theta is
-    -y' (sigmoid(-y' z) + t) for a label y' that is flipped with chance 1 / (1 + e^epsilon): the sign gives only y', but
-    t is known to all, so |theta| still gives z, and z predicts the true label as well as the model does.
+    theta = -y sigmoid(-y z): its sign is the label, and |theta| gives z. Under label privacy theta is -y' (sigmoid(-y'
+    z) + t) for a label y' that is flipped with chance 1 / (1 + e^epsilon): the sign gives only y', but t is known to
+    all, so |theta| still gives z, and z predicts the true label as well as the model does.
 
     Args:
-        epsilon: of label privacy, for the second of the two runs; the first has none.
+        epsilon: The epsilon of label privacy, for the second of the two runs; the first has none.
     """
     features, truth = patients((8, 8, 7, 7))
     plain = make_objective("logistic")
@@ -71,7 +71,7 @@ def labels(epsilon: float = 1.0) -> Numbers:
 def label_cost(seeds: int = 3) -> Numbers:
     """The cost of label privacy: test accuracy on the breast-cancer data, as a mean over several draws of the flips.
 
-    The corrected loss falls without bound along a direction that separates the classes, so that on few rows only the
+    The corrected loss falls without bound along a direction that separates the classes, so on few rows only the
     regulariser bounds the weights.
 
     Args:
@@ -143,7 +143,7 @@ def gram(rows: int = 24, epochs: int = 60) -> Numbers:
 
     Args:
         rows: n, which is also the number of unknowns in each row of K.
-        epochs: of training; each gives one equation for each row of K.
+        epochs: Number of epochs; each gives one equation for each row of K.
     """
     features, truth = patients((10, 6, 4), rows)
     found: Numbers = {"rows": rows, "epochs watched": epochs, "largest inner product": 0.0}
@@ -172,7 +172,7 @@ def two_parties(rows: int = 24, epochs: int = 60) -> Numbers:
 
     Args:
         rows: n, which is also the number of unknowns in each row of K.
-        epochs: of training; each gives one equation for each row of K.
+        epochs: Number of epochs; each gives one equation for each row of K.
     """
     found: Numbers = {}
     objective = make_objective("logistic")
@@ -311,7 +311,8 @@ def float_masks(length: int = 10_000, epochs: int = 100) -> Numbers:
 
 
 def intersection(common: int = 100, shared: int = 50, own: int = 150) -> Numbers:
-    """What the search for common rows reveals besides them, with three parties and party 0 as the reporter.
+    """Measure how much the search for common rows reveals in addition to them, with three parties and party 0 as the
+    reporter.
 
     Args:
         common: how many ids are at all three.

@@ -1,4 +1,4 @@
-"""What embeddings show: labels, in vectors of slopes, and columns, in sums of `vfb2.embedding` numbers a row."""
+"""Leaks of embeddings: labels, in vectors of slopes, and columns, in sums of `vfb2.embedding` numbers a row."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ STEP, BATCH, EPOCHS = 0.1, 32, 20
 def networks(width: int = 8) -> Numbers:
     """Labels from the thetas that every party gets, and the others' seven columns from the label holder's sums.
 
-    A row's theta is its slope times the head's weights where sums are above 0, so that those of the two classes point
-    in opposite directions. The sums are those of the evaluation before training, of all rows at one point.
+    A row's theta is its slope times the head's weights where sums are above 0, so thetas of the two classes point in
+    opposite directions. The sums come from the evaluation before training, of all rows at one point.
 
     Args:
         width: the embedding, k.

@@ -1,4 +1,4 @@
-"""A vertical run in one process, update by update, with what each party sees of it, for the attacks."""
+"""A vertical run in one process, update by update, with each party's view, for the attacks."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from vertical.problem.schedule import Schedule
 
 Array = NDArray[np.float64]
 Ring = NDArray[np.uint64]
-Numbers = dict[str, float]  # what a demonstration measured
+Numbers = dict[str, float]  # results of a demonstration
 
 KIND = 1  # in the masks' addresses; any fixed number would do
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One update: what its dominator, party 0, sees of it, and in `partials` the truth, which nobody sees."""
+    """One update: the view of its dominator, party 0, and in `partials` the truth, which no party sees."""
 
     rows: NDArray[np.int64]  # (b,)
     received: Ring  # (q - 1, b), one masked vector for each collaborator
@@ -55,7 +55,7 @@ def updates(
 
     Args:
         features: one (n, d_p) array for each party; two parties have no masks.
-        labels: (n,) those of party 0.
+        labels: Labels of party 0, (n,).
         step: gamma.
         batch_size: rows of an update; 0: all.
 

@@ -15,7 +15,7 @@ from payloads.handshake import SiteReport
 from payloads.wire import ARRAYS, CONFIG, NUM_EXAMPLES, PAYLOAD, ROUND, content, model_arrays, model_record
 from problems.models import FlatModel
 
-U = "inner-estimates"  # what this client keeps between rounds
+U = "inner-estimates"  # the client's state between rounds
 
 app = ClientApp()
 
@@ -26,7 +26,7 @@ def place_of(context: Context) -> tuple[int, int]:
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Before round 1 the strategy asks who is there, and how many samples of each class they hold."""
+    """Report this site's number of samples of each class; the strategy asks before round 1."""
     place, sites = place_of(context)
     _, labels = load_site(place, sites)
     positives = int(labels.sum())

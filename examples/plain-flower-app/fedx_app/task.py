@@ -48,7 +48,7 @@ def load_site(place: int, sites: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def settings(run_config: dict) -> tuple[TrainingSettings, FedXSettings]:
-    """What server and clients must agree on; both make it of the same run config."""
+    """Return the settings that server and clients share; both make them from the same run config."""
     training = TrainingSettings(
         num_server_rounds=run_config["num-server-rounds"],
         local_steps=run_config["local-steps"],
