@@ -72,7 +72,7 @@ def check_budget(strategy: str, algorithm: Algorithm, loss: str, privacy: Privac
     taken = taken_of(algorithm)
     if taken is None:
         allowed = f"0, since its clients send more of samples than sums over them; or with {', '.join(_private())}"
-        given, hint = f"strategy {strategy!r}", "set strategy to one of them, or privacy.epsilon to 0"
+        given, hint = f"strategy {strategy!r}", "set strategy to an allowed strategy, or privacy.epsilon to 0"
         if algorithm.table == "fedx":
             hint += "; fedx.pool-epsilon is a budget for the scores"
     elif loss not in (*SAMPLE_LOSSES, RATIO_LOSS, AUC_MINIMAX):
@@ -119,7 +119,7 @@ def use_own_problem(training: TrainingSettings, strategy: str, algorithm: Algori
             "dataset",
             got=f"{dataset!r}, a minimax problem, which strategy {strategy!r} cannot solve",
             allowed=f"that with strategy {' or '.join(_strategies_for(AUC_MINIMAX))}",
-            hint="set strategy to one of them, or dataset to another",
+            hint="set strategy to an allowed strategy, or dataset to another",
         )
     if training.loss not in ("auto", dataset):
         allowed = f"auto, since dataset {dataset!r} is a problem of its own"

@@ -140,11 +140,11 @@ def drop_positives(labels: Int8[np.ndarray, "n"], imbalance: float, seed: int) -
     there = f"the training set has {len(positives):,} positives and {len(negatives):,} negatives"
     if kept == 0:
         got, allowed = f"{imbalance}, which keeps no positive: {there}", "a share that keeps at least one"
-        raise DataError("imbalance", got=got, allowed=allowed, hint="raise or remove imbalance")
+        raise DataError("imbalance", got=got, allowed=allowed, hint="remove or raise imbalance")
     if kept > len(positives):
         got = f"{imbalance}, which needs {kept:,} positives: {there}"
         allowed = f"less than their share of {len(positives) / len(labels):.4f}, since it can only be lowered"
-        raise DataError("imbalance", got=got, allowed=allowed, hint="lower or remove imbalance")
+        raise DataError("imbalance", got=got, allowed=allowed, hint="remove or lower imbalance")
     chosen = stream(seed, "imbalance").permutation(positives)[:kept]
     return np.sort(np.concatenate((chosen, negatives)))
 

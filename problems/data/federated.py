@@ -139,7 +139,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
         raise DataError("number of clients", got=num_clients, allowed="1 or more", hint="add clients")
     if 0 < spec.partition_sites < num_clients:
         got, allowed = f"{spec.partition_sites} for {num_clients:,} clients", "0, or at least the number of clients"
-        raise DataError("partition-sites", got=got, allowed=allowed, hint="raise or remove partition-sites")
+        raise DataError("partition-sites", got=got, allowed=allowed, hint="remove or raise partition-sites")
     if spec.dataset in UNLABELLED:
         return _without_labels(spec, num_clients)
     if spec.dataset == SPARSE_LOGISTIC:

@@ -145,7 +145,7 @@ class Choosing(ExperimentRuns):
     def _search_all(self) -> list[_Search]:
         tried = [line for line in self.expansion.lines if self.tune.grid_of(line.method)]
         if not tried:
-            hint = "set tune.grid, or a grid for a method under tune.methods"
+            hint = "add tune.grid, or a grid for a method under tune.methods"
             raise ConfigError(self._here, got="no grid", allowed="at least one grid", hint=hint)
         # only lines that match tune.at are searched; their choice applies to lines that agree in all other coordinates
         at = self.tune.at

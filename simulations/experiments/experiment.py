@@ -54,7 +54,7 @@ def _checked_config(config: dict[str, Any]) -> dict[str, Any]:
         check_free(key, value)
         if not isinstance(value, Scalar):
             allowed = "a number, text, true or false"
-            raise ConfigError(key, got=repr(value), allowed=allowed, hint="set several values by axes")
+            raise ConfigError(key, got=repr(value), allowed=allowed, hint="list several values under axes")
     return config
 
 

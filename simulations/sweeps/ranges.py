@@ -99,7 +99,7 @@ def _split(text: str, option: str, form: str, before: Container[str]) -> tuple[s
     if not equals or not key:
         raise ConfigError(option, got=repr(text), allowed=form, hint=PAGE)
     if key in before:
-        got, hint = f"{key}, which is already varied", "set all its values in one option"
+        got, hint = f"{key}, which is already varied", "give all its values in one option"
         raise ConfigError(option, got=got, allowed="each key once", hint=hint)
     return key, right
 

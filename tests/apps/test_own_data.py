@@ -300,9 +300,7 @@ def test_labels_written_otherwise_at_one_site(nodes: list[dict[str, Scalar]], tm
     assert states(reason, "partition 1: labels: got 'N', 'Y', none of them in positive-label or at another site")
     table.assign(ill=table["name"]).to_csv(path, index=False)
     reason = refused(tmp_path / "again", nodes)
-    assert states(
-        reason, "partition 1: labels: got 80 different values, the longest of 12 characters"
-    )
+    assert states(reason, "partition 1: labels: got 80 different values, the longest of 12 characters")
     assert "patient" not in reason
 
 

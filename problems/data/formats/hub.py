@@ -112,7 +112,7 @@ def _two_splits(found: Any) -> tuple[Any, Any]:
             "splits",
             got=", ".join(found),
             allowed="a split 'train', or a single split",
-            hint="save the data set with a split 'train'",
+            hint="save it with a split 'train'",
         )
     if VALIDATION in found and found[VALIDATION] is not train:
         train = datasets.concatenate_datasets([train, found[VALIDATION]])
