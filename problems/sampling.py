@@ -125,7 +125,7 @@ class PoolQueue:
         self._next = 0
 
     def take(self, count: int) -> Int64[np.ndarray, "{min(count,self.size)}"]:
-        """Return the next entries; a reshuffle in between may repeat an entry."""
+        """Return the next ``count`` entries, at most ``size``; a reshuffle in between may repeat an entry."""
         count = min(count, self.size)
         taken = self._queue[self._next : self._next + count]
         self._next += count

@@ -152,9 +152,10 @@ class Policy:
             if party == me:
                 continue
             if not name:
-                got = f"party {party} under no pin, its certificate has SHA-256 {fingerprint(certificates[party])}"
+                got = f"party {party} without a pin; the SHA-256 of its certificate: {fingerprint(certificates[party])}"
                 allowed = "a pinned certificate, or a certificate issued by a pinned authority in peer-ca"
-                raise PolicyError(PINNED_PEERS, got=got, allowed=allowed, hint="pin the party, or exclude it")
+                hint = "ask the party for its SHA-256; if it is this one, pin it, otherwise exclude the party"
+                raise PolicyError(PINNED_PEERS, got=got, allowed=allowed, hint=hint)
             if names.count(name) > 1:
                 other = next(place for place, found in enumerate(names) if found == name and place != party)
                 got = f"parties {min(party, other)} and {max(party, other)} under the pin {name!r}"

@@ -110,8 +110,11 @@ def count_pools(work: Work) -> None:
     agreed = {"epsilon": epsilon, "delta": delta, "most": most}
     with open_record(work.context, work.client.site.partition_id, POOLS) as released:
         if any(released.get(key, value) != value for key, value in agreed.items()):
-            got, allowed = f"{epsilon:g} over {most} histograms", "the budget that the run began with"
-            raise BudgetError("fedx.pool-epsilon", got=got, allowed=allowed, hint="start a new run")
+            begun = {**agreed, **{key: released[key] for key in agreed if key in released}}
+            form = "epsilon {epsilon:g}, delta {delta:g} and {most} histograms"
+            hint = "restore fedx.pool-epsilon, fedx.pool-delta and num-server-rounds, or start a new run"
+            allowed = f"{form.format(**begun)}, as when the run began"
+            raise BudgetError("fedx.pool-epsilon", got=form.format(**agreed), allowed=allowed, hint=hint)
         if (histograms := int(released.get("histograms", 0))) >= most:
             got, allowed = f"a request for more than {most} histograms", "a histogram for each round and for round 0"
             raise BudgetError("fedx.pool-epsilon", got=got, allowed=allowed, hint="start a new run")

@@ -28,7 +28,7 @@ _MOST_HASHES = 16
 
 
 class SumGuard(SiteGuard):
-    """A guard that answers the stages of a secure sum, and masks the answers that are terms of a sum."""
+    """A guard that answers the messages of a secure sum's stages, and masks the replies that enter the sum."""
 
     def at_site(self, work: Work, proceed: Proceed) -> Steps:
         request, privacy, measures = work.request, work.run.privacy, work.request.kind == MessageType.EVALUATE

@@ -128,7 +128,8 @@ def _read(path: Path, changed: int, token: str, problem: str, party: int, partie
         )
     except (PayloadError, KeyError, ValueError) as error:
         hint = "train again: blocks of 0.1.0 lack needed entries" if "version 'none'" in str(error) else _PAGE
-        raise ConfigError(key, got=str(error), allowed="a block that a run has written", hint=hint) from None
+        got = f"{str(path)!r}, which cannot be read ({type(error).__name__}: {error})"
+        raise ConfigError(key, got=got, allowed="a block that a run has written", hint=hint) from None
     if wrong:
         got = f"{str(path)!r} of {', '.join(f'{name} {value!r}' for name, value in wrong.items())}"
         allowed = ", ".join(f"{name} {wanted[name]!r}" for name in wrong)

@@ -118,8 +118,10 @@ class ColumnUse:
             if group >= 0 and len(column) - np.unique(column, return_counts=True)[1].max() >= least:
                 varying.add(group)
         if len(varying) < self.fewest_columns:
-            got, allowed = "a run in which fewer of its columns vary", f"{self.fewest_columns} or more varying columns"
-            hint = f"change feature-columns, drop-columns or missing-values, or let the owner lower {FEWEST_COLUMNS}"
+            got = "a run in which too few of this party's columns vary"
+            allowed = f"{self.fewest_columns} or more varying columns"
+            keys = "feature-columns, drop-columns or missing-values"
+            hint = f"use more columns of this party ({keys}), or let the owner lower {FEWEST_COLUMNS}"
             raise PolicyError(FEWEST_COLUMNS, got=got, allowed=allowed, hint=hint)
 
     def check_ids(self, column: str) -> None:

@@ -98,7 +98,7 @@ class LookLedger:
 
 
 def looks_of(plan: SegmentPlan) -> int:
-    """Return the largest number of values of each row that a segment shows."""
+    """Return how many values computed from each row a segment can reveal to peers, at most."""
     passes = plan.epochs if plan.algorithm == SVRG else int(plan.algorithm == SAGA and plan.start and plan.epochs > 0)
     return plan.width * (plan.epochs + passes + plan.evaluate + plan.score)
 

@@ -102,12 +102,16 @@ class PrivacyTable(Settings):
     allowed_strategies: str | None = setting("The strategies of the runs that the site takes part in.", None, _NAMES)
     most_handshakes: int = setting("The most handshakes over the life of the file. Needs state-dir. 0: any.", 0, ge=0)
     most_evaluations: int = setting(
-        "The most counts of held-out scores over the life of the file. Needs state-dir. 0: any.", 0, ge=0
+        "How often counts of held-out scores may leave the site, over the life of the file. Needs state-dir. 0: any.",
+        0,
+        ge=0,
     )
     largest_epsilon: float | None = setting("The largest privacy.epsilon of a run.", gt=0)
     largest_total_epsilon: float | None = setting("The largest sum of the epsilons of all runs. Needs state-dir.", gt=0)
     largest_delta: float | None = setting("The largest delta of a run's budgets.", gt=0, lt=1)
-    secure_sum: bool = setting("Whether to refuse runs whose server sees more than sums.", False)
+    secure_sum: bool = setting(
+        "Whether the site joins only runs whose server sees sums, not single sites' values.", False
+    )
     fewest_summed: int = setting("The fewest clients in a secure sum.", FEWEST_MEMBERS, ge=FEWEST_MEMBERS)
     sum_key: File = _file("The file of the site's private key for secure sums.")
     sum_peers: File = _file("The file of the public keys of the sites that may take part in a secure sum.")
@@ -137,7 +141,7 @@ class VerticalTable(Settings):
     fewest_columns: int = setting("The fewest columns that vary over the rows.", DEFAULT_FEWEST_COLUMNS, ge=1)
     largest_embedding: int = setting("The largest vfb2.embedding.", DEFAULT_LARGEST_EMBEDDING, ge=1)
     most_looks: int = setting(
-        "The most numbers of each row that peers may compute in all runs. Needs state-dir. 0: any.", 0, ge=0
+        "How many numbers peers may learn about each row, in all runs. Needs state-dir. 0: any.", 0, ge=0
     )
     fewest_parties: int = setting("The fewest parties of a run.", 0, ge=0)
     pinned_peers: Annotated[dict[str, str], _parse_by(parse_pins)] = setting(
@@ -158,7 +162,9 @@ class VerticalTable(Settings):
     scores_path: File = _file("The file to which a run that scores writes the scores.")
     audit_log: File = _file("The file of the party's audit log. Without it the log is in state-dir.")
     advertise: Annotated[str, _parse_by(lambda text: _address(text, UNREACHABLE))] = setting(
-        "The address at which the other parties reach this party.", "", f"{_ADDRESS}; or {UNREACHABLE!r}, if none can"
+        "The address at which the other parties reach this party.",
+        "",
+        f"{_ADDRESS}; or {UNREACHABLE!r} if no other party can reach it",
     )
     listen: Annotated[str, _parse_by(_address)] = setting(
         "The address at which the party listens, if advertise is another address.", "", _ADDRESS
@@ -172,7 +178,7 @@ class ProcessTable(Settings):
     """The settings of a site's files and of its process."""
 
     state_dir: File = _file("The folder of the client's memory and of the disclosure ledger.")
-    stay: float = setting("The seconds that a process waits for another message. 0: it ends at once.", 0.0, ge=0)
+    stay: float = setting("How long a process waits for the next message, in seconds. 0: it ends at once.", 0.0, ge=0)
 
 
 class SiteConfig(Settings):

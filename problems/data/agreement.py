@@ -101,7 +101,7 @@ class Encoded:
     values: Float64[np.ndarray, "n c"]
 
     def features(self, train_rows: Int64[np.ndarray, "train"]) -> tuple[Float32[np.ndarray, "n f"], Preprocessing]:
-        """Return the features of all rows, and the preprocessing, fitted to the training rows as to a single site's.
+        """Return the features of all rows, and the preprocessing. It is fitted to the training rows, as if of one site.
 
         Raises:
             DataError: See `agree`.

@@ -45,8 +45,12 @@ def parse_markers(text: str) -> Markers:
             by_column.setdefault(column, []).extend(values)
     lists = [everywhere, *by_column.values()]
     if "" in by_column or any("" in markers or len(set(markers)) < len(markers) for markers in lists):
-        allowed = 'different cells with commas, column:cell|cell for one column; quoted if they contain , : | or "'
-        raise DataError(KEY, got=repr(text), allowed=allowed, hint=f"see {PAGE}")
+        got, allowed = (
+            f"{text!r}, with an empty or repeated marker",
+            "different markers with commas, or column:marker|marker",
+        )
+        hint = f'remove the marker, or quote markers that contain , : | or "; see {PAGE}'
+        raise DataError(KEY, got=got, allowed=allowed, hint=hint)
     return Markers(tuple(everywhere), tuple((name, tuple(markers)) for name, markers in by_column.items()))
 
 

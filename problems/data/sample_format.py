@@ -102,7 +102,8 @@ class SampleFormat:
         elif self.pixels and features.dtype != np.uint8 and not ((features >= 0) & (features <= 1)).all():
             got = f"{features.dtype} outside [0, 1]"
             allowed = "bytes (uint8), as in training, or numbers in [0, 1]"
-            raise DataError("pixels", got=got, allowed=allowed, hint="convert them with .astype('uint8')")
+            hint = "scale the pixels to [0, 1]; use .astype('uint8') only if the values are 0 to 255"
+            raise DataError("pixels", got=got, allowed=allowed, hint=hint)
         check_finite(features)
         return as_float32(features)
 

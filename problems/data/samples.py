@@ -195,7 +195,8 @@ def check_both_classes(labels: Int8[np.ndarray, "n"], what: str, classes: Sequen
     if positives in (0, len(labels)):
         got = f"one class only: {positives:,} positives and {len(labels) - positives:,} negatives"
         allowed = f"both classes; labels that occur: {', '.join(classes[:20])}"
-        raise DataError(what, got=got, allowed=allowed, hint="set positive-label")
+        hint = "set positive-label to a label that occurs, or add rows of the missing class"
+        raise DataError(what, got=got, allowed=allowed, hint=hint)
 
 
 @dataclass(frozen=True, eq=False)

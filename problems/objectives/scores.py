@@ -50,7 +50,7 @@ def score_of(setting: str, auto: str) -> Score:
 def condense(scores: Float[Tensor, "n"], cells: int = CELLS) -> tuple[Float[Tensor, "few"], Float[Tensor, "few"]]:
     """Replace many scores by few.
 
-    Up to 9 ``cells`` scores are not changed. Borders cut the rows, and the range of scores, into ``cells`` equal parts,
+    Up to ``9 * cells`` scores are not changed. Borders cut the rows, and the range of scores, into ``cells`` parts,
     so a cell has at most 1 / ``cells`` of both. The ``cells`` widest gaps are borders too, so outliers get separate
     cells.
 
@@ -59,8 +59,7 @@ def condense(scores: Float[Tensor, "n"], cells: int = CELLS) -> tuple[Float[Tens
         cells: The number of parts; more parts leave more scores and a smaller error.
 
     Returns:
-        At most 9 ``cells`` scores, and the number of original scores that each stands for.
-        At most 9 ``cells`` scores, and how many of the given ones each stands for.
+        At most ``9 * cells`` scores, and the number of original scores that each stands for.
     """
     if len(scores) <= _SCORES_A_CELL * _BORDERS_A_CELL * cells:
         return scores, torch.ones_like(scores)

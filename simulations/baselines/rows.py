@@ -101,7 +101,7 @@ def gather(
         clients: The number of sites.
         flat: The run's flat config.
         nodes: The sites' node configs. Empty: there are none.
-        tested: Whether the run's metrics are of test rows though it has validation rows.
+        tested: Whether the run has validation rows, and its final metrics are of test rows.
 
     Raises:
         ConfigError, DataError: The sites' rows cannot be read.

@@ -75,7 +75,7 @@ class Trainer:
         gathered: The rows of all references.
         folder: The folder for the references' run directories.
         metric: The headline metric.
-        tested: Whether the run's metrics are of test rows though it has validation rows.
+        tested: Whether the run has validation rows, and its final metrics are of test rows.
         per_round: The samples that all clients of the run process in a round, on average.
         scores: The run's scores of the test rows. None: its model has no scores.
     """

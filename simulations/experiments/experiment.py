@@ -116,7 +116,7 @@ class Profile(_Overrides):
 
 
 class PaperValue(Settings):
-    """A number of the paper, for the row with this method, these coordinates and this metric."""
+    """A number from the paper, for the row with this method, these coordinates and this metric."""
 
     method: str
     at: dict[str, Scalar] = Field(default_factory=dict)
@@ -194,10 +194,9 @@ class Experiment(Settings):
                 "x", got=", ".join(self.x), allowed="each value once, and clients without other values", hint=PAGE
             )
         if self.x_label and len(self.x_label) != len(self.x):
-            got = ", ".join(self.x_label)
-            raise ConfigError(
-                "x-label", got=got, allowed=f"no labels, or the number of labels of x, {len(self.x)}", hint=PAGE
-            )
+            allowed = f"no labels, or {len(self.x)}: one for each of {', '.join(self.x)}"
+            hint = "give one x-label for each x, or remove x-label"
+            raise ConfigError("x-label", got=f"{len(self.x_label)} labels", allowed=allowed, hint=hint)
         return self
 
     def profile(self, name: str) -> Profile:

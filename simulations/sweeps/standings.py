@@ -128,7 +128,7 @@ class Outcome:
         return [one for one in self.trials.runs.values() if self.best is not None and one.varied == self.best.varied]
 
     def text(self) -> str:
-        """Return the configurations as a table, best first, and the reasons of failed trials."""
+        """Return a table of the configurations, best first, and the reasons why trials failed."""
         sweep, missing = self.sweep, any(row.missing for row in self.standings)
         columns = [*sweep.varied, "finished", *(["sites missing"] * missing), f"{sweep.metric} (mean)", "std"]
         cells = [

@@ -229,7 +229,7 @@ def check_step(step: float, eigenvalue: float, active: int, vfb2: VFB2Settings) 
         "learning-rate",
         got=f"{step:g}",
         allowed=f"below {largest:.4g}, {stable}, since {late}",
-        hint="lower learning-rate, or set vfb2.check-step",
+        hint="lower learning-rate, or set vfb2.check-step to 'warn'",
     )
     if vfb2.check_step == "refuse":
         raise error

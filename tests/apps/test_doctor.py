@@ -273,7 +273,7 @@ def test_a_party_s_own_file_and_what_its_owner_forbids(tmp_path: Path) -> None:
     for key, words in (
         ('labels="label"', "labels: got a run with label-column='label'"),
         ("fewest-rows=1", "fewest-rows: got a run of 32 rows and 8 test rows for 2 active parties"),
-        ("fewest-columns=1", "fewest-columns: got a run in which fewer of its columns vary"),
+        ("fewest-columns=1", "fewest-columns: got a run in which too few of this party"),
     ):
         lines = told("site", "--node-config", node, "--run-config", run_config, code=1)
         assert any(states(line, f"wrong  data: {words}") for line in lines)

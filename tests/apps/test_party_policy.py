@@ -77,7 +77,9 @@ def test_a_stranger_is_refused_and_members_are_not(tmp_path: Path, opened: list[
     flat = flat_config(tmp_path / "refused", {**KEYS, **CSV})
     grid = Wiretap(client_app, 3, flat, members)
     shown = fingerprint(Identity.from_files(str(members[2]["peer-cert"]), str(members[2]["peer-key"])).certificate)
-    with refuses(RuntimeError, f"^party 1: pinned-peers: got party 2 under no pin, .* SHA-256 {shown}"):
+    with refuses(
+        RuntimeError, f"^party 1: pinned-peers: got party 2 without a pin; .* SHA-256 of its certificate: {shown}"
+    ):
         serve(grid, server_app, flat)
     grid.close()
     assert sorted(opened) == ["party-0.csv", "party-2.csv"]
@@ -110,7 +112,7 @@ def test_no_message_gets_past_the_pins(phase: str, tmp_path: Path) -> None:
     policy = Policy(pins={fingerprint(friend.certificate): "friend"}, allow_intersection=False)
     client = client_of(tmp_path, Party(0, 2, never, identity=me, policy=policy))
     client.inbox = segment_of([me.certificate, stranger.certificate])
-    with refuses(PolicyError, "party 0: pinned-peers: got party 1 under no pin"):
+    with refuses(PolicyError, "party 0: pinned-peers: got party 1 without a pin"):
         client.fit([np.zeros(0)], {ROUND: 1, **({PHASE: phase} if phase else {})})
 
 

@@ -86,7 +86,7 @@ def test_stranger_is_refused_by_tls_and_by_pins(made: Path) -> None:
     with pytest.raises(ssl.SSLCertVerificationError):
         handshake(server_context(bank, [stranger.certificate], peers), client_context(stranger, [bank.certificate]))
     shown = [bank.certificate, phone.certificate, stranger.certificate]
-    with refuses(PolicyError, "party 2 under no pin"):
+    with refuses(PolicyError, "party 2 without a pin"):
         policy(made, "bank").check_peers(shown, 0, bank.certificate)
 
 

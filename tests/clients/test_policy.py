@@ -45,9 +45,9 @@ def test_a_run_that_is_good_enough_is_not() -> None:
 @pytest.mark.parametrize(
     ("certificates", "me", "told"),
     [
-        ([ME, BOB, EVE], 0, f"got party 2 under no pin, its certificate has SHA-256 {fingerprint(EVE)}, allowed"),
+        ([ME, BOB, EVE], 0, f"got party 2 without a pin; the SHA-256 of its certificate: {fingerprint(EVE)}, allowed"),
         ([BOB, BOB, ME], 2, "got parties 0 and 1 under the pin 'bob', allowed: one party for each pin"),
-        ([BOB, ME, b"no certificate"], 1, "party 2 under no pin"),
+        ([BOB, ME, b"no certificate"], 1, "party 2 without a pin"),
     ],
 )
 def test_every_peer_is_under_a_pin_of_its_own(certificates: list[bytes], me: int, told: str) -> None:
@@ -76,7 +76,7 @@ def test_an_authority_that_is_pinned_vouches_for_one_party(tmp_path: Path) -> No
             policy.check_peers(parties, me, parties[me])
     # not for certificates that another authority signed, and not if the owner does not trust the pinned authority
     for pins, authorities in (({fingerprint(root): "root"}, (root,)), ({fingerprint(middle): "bank"}, (root,))):
-        with refuses(PolicyError, "party 1 under no pin"):
+        with refuses(PolicyError, "party 1 without a pin"):
             Policy(pins=pins, authorities=authorities).check_peers([ME, one], 0, ME)
 
 

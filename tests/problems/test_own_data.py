@@ -238,7 +238,7 @@ def test_files_of_no_use(name: str, content: str, dataset: str, told: str, tmp_p
         ({"bins": 5}, "bins: got 5, allowed: 10 with scale 'standard', or another with scale 'bins'; set scale to"),
         ({"scale": "bins", "bins": 33}, "bins: got 33, allowed: an integer from 2 to 32"),
         ({"missing": "drop"}, "missing: got 'drop', allowed: error, mean, median, indicator"),
-        ({"missing_values": "-9,,?"}, "missing-values: got '-9,,?', allowed: different cells with commas"),
+        ({"missing_values": "-9,,?"}, "missing-values: got '-9,,?', with an empty or repeated marker"),
         ({"drop_columns": "a,a"}, "drop-columns: got 'a,a', allowed: different names with commas"),
         ({"drop_columns": "a", "feature_columns": "b,a"}, "drop-columns: got 'a', with 'a', allowed: no column that"),
         (

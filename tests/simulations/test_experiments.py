@@ -152,7 +152,7 @@ def test_a_papers_value_on_other_data_is_left_out(tmp_path: Path) -> None:
         ('metrics = ["auc", "loss"]', 'metrics = ["f1"]', ["'small': metrics: got 'f1'", "auc"]),
         ("clients = 2", 'x = ["round", "round"]', ["x: got round, round", "each value once"]),
         ("clients = 2", 'x = ["round", "clients"]', ["x: got round, clients", "clients without other"]),
-        ("clients = 2", 'x-label = ["a", "b"]', ["x-label: got a, b", "the number of labels of x, 1"]),
+        ("clients = 2", 'x-label = ["a", "b"]', ["x-label: got 2 labels", "no labels, or 1: one for each of "]),
         ("fedx.gamma = 0.5", "fedx.gamma = 5.0", ["'small', FedX", "fedx.gamma", "got 5.0"]),
         ("fedx.gamma = 0.5", "fedx.gamma = [0.5, 1]", ["config: fedx.gamma: got [0.5, 1]", "axes"]),
         ("fedx.gamma = 0.5", "seed = 3", ["config: seed: got 3, allowed: no value, since the command sets it"]),

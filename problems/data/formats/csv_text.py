@@ -206,7 +206,8 @@ def _decode(contents: Contents, encoding: str, line: int = 0) -> Contents:
     guessed, hint = "UTF-8 or " if line else "", "set encoding, for example to cp1252 or mac-roman"
     if line and _TWO_BYTES.search(raw):
         got = f"bytes in line {line:,} that are not UTF-8, and letters in UTF-8 in other lines"
-        raise DataError(contents.path, got=got, allowed="a single encoding", hint=f"{hint}, or save the file as UTF-8")
+        hint = f"correct line {line:,} and save the file as UTF-8, or {hint}"
+        raise DataError(contents.path, got=got, allowed="a single encoding", hint=hint)
     try:
         content = raw.decode(encoding).encode()
     except UnicodeError as error:
