@@ -106,7 +106,6 @@ def describe(tally: Tally, rng: np.random.Generator, draws: int = DRAWS, least: 
         `FIGURES` as [value, low, high], None if a class is missing; and ``reliability``: for each bin of the
         probability with rows, its ends, ``rows``, their mean ``predicted`` probability and the ``observed`` share of
         positives with its interval.
-        positives with its interval.
     """
     probabilities, negatives, positives = _counts(tally)
     counts = np.concatenate((negatives, positives))
