@@ -185,6 +185,8 @@ class Deployment:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
             time.sleep(0.1)
+        if not command:
+            self.processes[name].wait(SECONDS_TO_START)  # the kernel may still be ending it
         self.processes[name].poll()
 
     def stop(self, name: str) -> None:
