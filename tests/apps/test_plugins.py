@@ -135,11 +135,11 @@ def test_list_says_where_they_come_from(package: Path, command: Line) -> None:
     [
         (
             {"strategy": "halway"},
-            r"strategy: got 'halway', allowed: coda, .*, halfway, package.module:ROW \(did you",
+            "strategy: got 'halway', allowed: coda, .*, halfway, package.module:ROW; did you mean 'halfway'",
         ),
         (
             {"strategy": "fedavg", "seeed": 1},
-            "seeed: got an unknown.*; strategy: got 'fedavg', .* is 'local-sgd'",
+            "strategy: got 'fedavg', .* 'local-sgd'.*; seeed: got an unknown",
         ),
         ({"strategy": "no_package:ROW"}, "cannot import 'no_package' .*, allowed: 'package.module:ROW' that names"),
         ({"strategy": "broken"}, "strategy: got 'halfway_package:NONE': module 'halfway_package' has no attribute"),
