@@ -52,7 +52,7 @@ def admit(turn: Turn) -> None:
 
     Raises:
         PolicyError: There are too few parties, their number differs from ``num-partitions``, or a party is under no pin
-        or under another party's pin.
+            or under another party's pin.
     """
     certificates = turn.segment.peers()[0]
     if len(certificates) != turn.party.parties:  # a party that is left out cannot object

@@ -86,7 +86,7 @@ def check_recipients(turn: Turn, block: KeptBlock) -> None:
 
     Raises:
         PolicyError: The server names other recipients than the run config, or recipients that cannot compute scores
-        from the sums.
+            from the sums.
     """
     vfb2, active = turn.settings, turn.segment.active.tolist()
     if block.embedding > 1 and vfb2.problem != SOFTMAX and vfb2.score_for == "all":
