@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from apps.evaluation.bounded import BoundWatch
@@ -45,6 +46,11 @@ class Measurement:
         self.server_round = 0
         self._bounds: BoundWatch | None = None
 
+    @cached_property
+    def cells(self) -> SmallCells:
+        """The least cells of the run's sites, once the strategy has their reports."""
+        return SmallCells.of(self.config, self.strategy.roster.reports)
+
     def evaluator(self, num_clients: int, *, test: bool = False) -> Evaluator:
         """Return the evaluator of the run's models.
 
@@ -84,7 +90,7 @@ class Measurement:
         """
         models = self.models(server_round, arrays)
         metrics = evaluator.relate(self.strategy.measured) | measure(evaluator, models)
-        least = max(LEAST_CELL, SmallCells.of(self.config, self.strategy.roster.reports).of_counts(NOWHERE))
+        least = max(LEAST_CELL, self.cells.of_counts(NOWHERE))
         self.choice = self.choice.take(self.config, server_round, metrics, models, evaluator.tally, least)
         if isinstance(evaluator, ScoreEvaluator) and evaluator.score_range and evaluator.sample_format:
             self._bounds = self._bounds or BoundWatch(evaluator.model, evaluator.sample_format.shape)
@@ -109,7 +115,6 @@ class Measurement:
             The entries of result.json about the models, and the scores from which its figures were computed, if any.
         """
         config, evaluation, best = self.config, self.config.evaluation, self.choice.selected
-        reports = self.strategy.roster.reports
         found: dict[str, Any] = {}
         if best is not None:
             found["selected"] = {"round": best.server_round, "metric": evaluation.select_by, "value": best.value}
@@ -122,13 +127,13 @@ class Measurement:
         if made < config.training.num_server_rounds:
             found["stopped"] = {"round": made, "patience": evaluation.patience}
         if not evaluation.counts or evaluator.tally is None:
-            return found | left_out(SmallCells.of(config, reports).withheld), None
+            return found | left_out(self.cells.withheld), None
         tally = evaluator.tally
         if (entry := self.choice.calibration) is not None:
             calibrated = replace(tally, probability_of=read_calibration(entry))
+            figures = {name: point_figures(rows) for name, rows in (("before", tally), ("after", calibrated))}
             found["calibration"] = entry | {
-                name: {figure: point_figures(rows)[figure] for figure in (BRIER, ECE)}
-                for name, rows in (("before", tally), ("after", calibrated))
+                name: {figure: every[figure] for figure in (BRIER, ECE)} for name, every in figures.items()
             }
             tally = calibrated
-        return found | describe(tally, config, reports, self.choice.threshold), tally
+        return found | describe(tally, config, self.strategy.roster.reports, self.choice.threshold), tally
