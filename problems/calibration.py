@@ -12,9 +12,8 @@ from typing import Any, Self
 import numpy as np
 from jaxtyping import Float64
 from numpy.typing import ArrayLike
-from scipy.special import expit
 
-from problems.tallies import Tally
+from problems.tallies import Tally, sigmoid
 
 PLATT, ISOTONIC = "platt", "isotonic"
 
@@ -62,8 +61,7 @@ class Platt:
 
     def __call__(self, scores: ArrayLike) -> Float64[np.ndarray, "n"]:
         """Return the probabilities of (n,) scores."""
-        probabilities: np.ndarray = expit(self.slope * np.asarray(scores, np.float64) + self.intercept)
-        return probabilities
+        return sigmoid(self.slope * np.asarray(scores, np.float64) + self.intercept)
 
     def to_json(self) -> dict[str, Any]:
         """Return the map as an entry of result.json."""
