@@ -104,13 +104,16 @@ def adjust(differences: Sequence[Difference | None]) -> list[Difference | None]:
     """
     from scipy import stats  # slow to import
 
-    judged = [index for index, each in enumerate(differences) if each is not None and each.sign is not None]
     adjusted = list(differences)
+    judged = [
+        (index, each, each.p)
+        for index, each in enumerate(differences)
+        if each is not None and each.p is not None and each.sign is not None
+    ]
     if judged:
-        values = stats.false_discovery_control([each.p for index in judged if (each := differences[index]) is not None])
-        for index, q in zip(judged, values.tolist(), strict=True):
-            each = differences[index]
-            adjusted[index] = each and replace(each, q=q)
+        values = stats.false_discovery_control([p for _, _, p in judged])
+        for (index, each, _), q in zip(judged, values.tolist(), strict=True):
+            adjusted[index] = replace(each, q=q)
     return adjusted
 
 

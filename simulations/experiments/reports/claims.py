@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from apps.evaluation.metric_names import better
 from simulations.experiments.expansion import Expansion
@@ -33,7 +33,11 @@ class ClaimFinding:
     better: Row
     than: Row
     gap: Difference | None  # positive: as claimed; None: not measured
-    verdict: str  # whether the claim shows up here
+
+    @property
+    def verdict(self) -> str:
+        """Whether the claim shows up here."""
+        return UNMEASURED if self.gap is None else self.gap.verdict(SHOWS, NOISE, CONTRARY)
 
 
 @dataclass(frozen=True)
@@ -91,31 +95,23 @@ def judge(expansion: Expansion, rows: Sequence[Row], records: Mapping[str, RunRe
     """
     by = {(row.method, row.dataset, row.setting, row.metric): row for row in rows}
     differ = differing([line.at for line in expansion.lines])
-    measured, gaps = [], []
+    found = []
     for claim, places in zip(expansion.experiment.claims, expansion.claims, strict=True):
         metric = claim.metric or expansion.experiment.metrics[0]
+        findings = []
         for pair in places:
             lines = [expansion.lines[place] for place in pair]
             ends = [
                 {seed: end for seed, run in ended.items() if (end := run.final(metric)) is not None}
                 for ended in (expansion.find_ended(line, records) for line in lines)
             ]
-            gaps.append(difference(*(ends if better(metric) is max else ends[::-1])))
+            gap = difference(*(ends if better(metric) is max else ends[::-1]))
             # the common coordinates of the two sides, except coordinates that all runs share
             common = {key: lines[0].at[key] for key in differ if key in lines[0].at and key not in claim.better}
             ahead, behind = (by[line.method, line.dataset, line.setting, metric] for line in lines)
-            measured.append((claim, words(common), ahead, behind))
-    findings = [
-        (claim, ClaimFinding(setting, ahead, behind, gap, gap.verdict(SHOWS, NOISE, CONTRARY) if gap else UNMEASURED))
-        for (claim, setting, ahead, behind), gap in zip(measured, adjust(gaps), strict=True)
-    ]
+            findings.append(ClaimFinding(words(common), ahead, behind, gap))
+        found.append(Judged(claim.text, metric, words(claim.better), words(claim.than), findings))
+    gaps = iter(adjust([finding.gap for claim in found for finding in claim.findings]))
     return [
-        Judged(
-            claim.text,
-            claim.metric or expansion.experiment.metrics[0],
-            words(claim.better),
-            words(claim.than),
-            [finding for about, finding in findings if about is claim],
-        )
-        for claim in expansion.experiment.claims
+        replace(claim, findings=[replace(finding, gap=next(gaps)) for finding in claim.findings]) for claim in found
     ]
