@@ -22,7 +22,11 @@ def spell(error: BaseException) -> str:
 def matches(text: str, fields: str) -> bool:
     """Whether a printed error matches an expression for fields, which are printed in another order."""
     parts = re.split(r",? ?\.\*|; ?|, (?=allowed)|(?<=: )(?=got )", fields)
-    return all(re.search(part, text) for part in parts)
+    places = {"got ": r"\(", "allowed": "; "}  # before the value and before the allowed values
+    return all(
+        re.search(next((mark for begin, mark in places.items() if part.startswith(begin)), "") + part, text)
+        for part in parts
+    )
 
 
 def states(text: str, fields: str) -> bool:
