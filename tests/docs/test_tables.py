@@ -124,6 +124,8 @@ def test_the_row_is_what_the_code_does(strategy: str) -> None:
     config = parse_run_config({"strategy": strategy})
     stages = {"stage_rounds": 1} if config.algorithm.table == "coda" else {}
     uncovered = uncovered_fields(config.algorithm.strategy, config.family.model_copy(update=stages))
+    expected = "refused" if config.algorithm.traits.objection else "model" if uncovered else "covered"
+    assert dict(EFFECTS)[strategy] == expected
     if config.algorithm.strategy.shares_model:
         beside = {field for strategies, fields in FIELDS if strategy in strategies for field in fields}
         assert (not beside) == (not uncovered)
