@@ -1,4 +1,4 @@
-"""Checks that a strategy can do what the run config asks of it, and the loss that it takes."""
+"""Checks that a strategy supports the run config, and the choice of its loss."""
 
 from apps.registry import ALGORITHMS
 from apps.run_config.algorithm import Algorithm
