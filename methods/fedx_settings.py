@@ -33,9 +33,7 @@ class FedXSettings(Settings):
     independent_history: bool = setting(
         "Whether to record predictions of an independent sample (Algorithm 2, line 14).", False
     )
-    pool: Literal["predictions", "histogram", "uniform"] = setting(
-        "The clients' knowledge of other sites' scores.", "predictions"
-    )
+    pool: Literal["predictions", "histogram"] = setting("The form in which other sites' scores arrive.", "predictions")
     pool_epsilon: float = setting("The epsilon that all histograms of a run may spend. 0: no noise.", 0.0, ge=0)
     pool_delta: float = setting("The delta of the same budget.", 1e-5, gt=0, lt=1)
     bins: int = setting("The bins of a histogram.", 32, ge=2, le=2**16)

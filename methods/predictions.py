@@ -220,17 +220,13 @@ def fill_buffers(task: PairwiseTask, pool: FedXPool) -> tuple[Predictions, Predi
     """Line 8: fill the buffers B_{i,1} with C_i, and B_{i,2}.
 
     Args:
-        task: The client's task; determines whether u is tracked, and whether the control ``pool = "uniform"`` replaces
-            the scores.
+        task: The client's task; determines whether u is tracked.
         pool: The pool in the message.
 
     Returns:
         The pool's positives and its partners, on the site's device.
     """
     tensor = partial(torch.tensor, dtype=torch.float64, device=task.site.labels.device)
-    if task.settings.pool == "uniform":
-        keys = task.site.partition_id, task.server_round
-        pool = forget_scores(pool, stream(task.training.seed, Purpose.UNIFORM_POOL, *keys))
     u, labels = pool.positive_u, None if pool.partner_labels is None else tensor(pool.partner_labels)
     if u is None:
         u = np.full((len(pool.positive_scores), task.f.objective.inner_dim), np.nan)
@@ -240,21 +236,6 @@ def fill_buffers(task: PairwiseTask, pool: FedXPool) -> tuple[Predictions, Predi
     second = np.repeat(pool.partner_weights, pool.partner_lengths)
     positives = Predictions(tensor(pool.positive_scores), tensor(first), u=tensor(u) if task.f.tracked else None)
     return positives, Predictions(tensor(pool.partner_scores), tensor(second), labels=labels)
-
-
-def forget_scores(pool: FedXPool, rng: np.random.Generator) -> FedXPool:
-    """Make a pool without information about other sites, as a control.
-
-    Args:
-        pool: The pool; determines the range of the scores and their number.
-        rng: The generator of the new scores.
-
-    Returns:
-        The pool with scores uniform over this range, and without u.
-    """
-    p, scores = len(pool.positive_scores), np.concatenate((pool.positive_scores, pool.partner_scores))
-    drawn = rng.uniform(scores.min(), scores.max(), len(scores))
-    return replace(pool, positive_scores=drawn[:p], partner_scores=drawn[p:], positive_u=None, positive_tracked=None)
 
 
 def queues(task: PairwiseTask, positives: Predictions, partners: Predictions) -> tuple[PoolQueue, PoolQueue]:

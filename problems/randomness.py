@@ -31,7 +31,6 @@ class Purpose(StrEnum):
     REPLACEMENTS = "replacements"
     REFERENCE_NOISE = "reference noise"
     INDEPENDENT_SAMPLES = "independent samples"
-    UNIFORM_POOL = "uniform pool"
 
 
 def seed_sequence(seed: int, purpose: str, *keys: int) -> np.random.SeedSequence:

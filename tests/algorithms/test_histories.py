@@ -113,19 +113,3 @@ def test_an_independent_history_is_that_of_the_independent_samplers(loss: str) -
             seen = fedx.inner_mean(plain.objective, a, b_lazy, y_lazy, weight)
             table = tables[k][first]
             np.testing.assert_allclose(sent.positive_u[rows], np.where(np.isnan(table), seen, table), **TOLERANCE)
-
-
-@pytest.mark.parametrize(("strategy", "loss"), [("fedx1", "psm"), ("fedx2", "kl-opauc"), ("fedx2", "auprc")])
-def test_a_uniform_pool_says_nothing_of_the_scores_in_it(strategy: str, loss: str) -> None:
-    """Other scores with the same range change no model, but the pool's own scores do."""
-    options = (*BATCHES, ("surrogate", "logistic"))
-    known, uniform, other = (
-        Federation(Case(strategy, loss, options=(*options, ("pool", pool))))
-        for pool in ("predictions", "uniform", "uniform")
-    )
-    state = uniform.strategy.state
-    turned = {name: getattr(state, name)[::-1] for name in ("positive_scores", "partner_scores")}
-    other.strategy.state = dataclasses.replace(state, **turned)
-    for one, two, exact in zip(uniform.step(), other.step(), known.step(), strict=True):
-        np.testing.assert_array_equal(one.model[0], two.model[0])
-        assert (one.model[0] != exact.model[0]).any()

@@ -33,9 +33,7 @@ class PairStacking(Stacking):
     def shape(self, task: Task[Any, Any]) -> Hashable:
         counts, settings = (len(task.f.positives), len(task.f.partners)), task.settings
         sizes = min(settings.positive_batch_size, counts[0]), min(settings.negative_batch_size, counts[1])
-        # each site has its own uniform pool, so no clients are stacked
-        own = task.site.partition_id if settings.pool == "uniform" else None
-        return sizes, task.site.features.shape[1:], own
+        return sizes, task.site.features.shape[1:]
 
     def stack(self, carries: Sequence[Any], together: Task[Any, Any]) -> Any:
         if carries[0].u is None:
