@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.preprocessing import KBinsDiscretizer
@@ -39,6 +39,7 @@ def sites(draw: st.DrawFn) -> list[np.ndarray]:
 
 
 @given(sites(), st.sampled_from(["standard", "log"]), st.sampled_from(["mean", "indicator"]))
+@example([np.zeros((2, 2)), np.array([[1.0, 2.0], [3.0, np.nan]])], "standard", "indicator")  # only the second site
 def test_means_are_over_the_cells_that_are_there(parts: list[np.ndarray], scale: Any, missing: Any) -> None:
     preprocessing, union = table(2, scale=scale, missing=missing), np.concatenate(parts)
     agreed = agree(preprocessing, tell(preprocessing, parts, fewest=1))
