@@ -7,7 +7,7 @@ from jaxtyping import Int64
 
 from problems.data import DataSpec, Preprocessing, SampleFormat
 from problems.data.cells import is_number
-from problems.data.preprocessing import describe_text
+from problems.data.preprocessing import describe_scales, describe_text
 from problems.data.spec import GENERIC, OWN, is_hub, is_loader
 
 SHOWN = 8
@@ -42,11 +42,11 @@ def describe_labels(
 
 
 def describe_columns(columns: Preprocessing | None) -> list[str]:
-    """Return lines about the columns of dates and of text; [] without a table."""
+    """Return lines about the columns of dates and of text, and with long tails; [] without a table."""
     if columns is None:
         return []
     dates = [f"dates become days since 1970-01-01: {', '.join(map(repr, columns.dates))}"] if columns.dates else []
-    return [*dates, *describe_text(columns)]
+    return [*dates, *describe_text(columns), *describe_scales(columns)]
 
 
 def _reason(spec: DataSpec, samples: SampleFormat) -> str:

@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int64
 
 from problems.data.preprocessing import MARKS, Feature, Preprocessing, Transform, shape
-from problems.data.quantiles import FEWEST_ROWS, GROUPS, LEVELS, choose_borders, cuts, merge, sketch
-from problems.data.spec import DataError
+from problems.data.quantiles import FEWEST_ROWS, GROUPS, LEVELS, choose_borders, cuts, has_tails, merge, sketch
+from problems.data.spec import AUTO, DataError
 from problems.least_cell import hide_rare, widen_gaps
 
 _FARTHEST_FILL = 10
@@ -182,6 +182,10 @@ def agree(preprocessing: Preprocessing, sites: Sequence[Statistics]) -> Agreed:
     else:
         fills = means
     by_level = preprocessing.scale in _BY_LEVEL
+    if preprocessing.scale == AUTO:
+        tails = ~marks & has_tails(counts.sum(axis=0), quantiles, deviations)
+        quantiles, by_level = np.where(tails[:, None], quantiles, 0.0), bool(tails.any())
+        means, deviations = (np.where(tails, one, own) for one, own in zip(_UNIFORM, (means, deviations), strict=True))
     if not needs_deviations:
         level, spread = _UNIFORM if by_level else (0.0, 1.0)
         means, deviations = np.where(marks, 0.0, level), np.where(marks, 1.0, spread)
@@ -210,9 +214,10 @@ def _mix(
     features, sketches = preprocessing.inputs, [site.sketches(preprocessing) for site in sites]
     unknown = [not any(len(parts[place]) for parts in sketches) for place in range(len(features))]
     marks = np.array([feature.kind in MARKS for feature in features])
-    _refuse_empty(features, ~marks & np.array(unknown), 2 * FEWEST_ROWS, ", or change scale or missing")
+    if preprocessing.scale != AUTO or preprocessing.missing == "median":
+        _refuse_empty(features, ~marks & np.array(unknown), 2 * FEWEST_ROWS, ", or change scale or missing")
     quantiles = np.zeros((len(features), len(LEVELS)))
-    for place in np.flatnonzero(~marks).tolist():
+    for place in np.flatnonzero(~marks & ~np.array(unknown)).tolist():
         quantiles[place] = merge(counts[:, place], [parts[place] for parts in sketches], LEVELS)
     return quantiles
 
@@ -229,6 +234,12 @@ def fit(preprocessing: Preprocessing, agreed: Agreed) -> Preprocessing:
             got, allowed = f"numbers for {len(array)} columns", f"all sites' numbers for {len(wanted)} columns"
             raise DataError("scale", got=got, allowed=allowed, hint="run the same release at every site")
     fitted, transform = list[Feature](), _transform(preprocessing)
+
+    def scaled_by_level(place: int) -> bool:
+        if agreed.quantiles is None:
+            return False
+        return preprocessing.scale != AUTO or bool(agreed.quantiles[place].any())
+
     marks = [] if agreed.indicators is None else indicators(preprocessing, agreed.indicators)
     marked = {mark.column for mark in marks}
     for place, feature in enumerate(features):
@@ -237,11 +248,11 @@ def fit(preprocessing: Preprocessing, agreed: Agreed) -> Preprocessing:
             continue
         changed = replace(
             feature,
-            transform=transform,
+            transform="quantile" if scaled_by_level(place) else transform,
             mean=float(agreed.means[place]),
             deviation=float(agreed.deviations[place]),
             fill=0.0 if agreed.fills is None else float(agreed.fills[place]),
-            quantiles=() if agreed.quantiles is None else tuple(agreed.quantiles[place].tolist()),
+            quantiles=tuple(agreed.quantiles[place].tolist()) if scaled_by_level(place) else (),
         )
         if bins := _bins(changed, preprocessing, filled=agreed.fills is not None and feature.column not in marked):
             fitted += bins
@@ -350,8 +361,8 @@ def _pool(
 
 def needs(preprocessing: Preprocessing) -> tuple[bool, bool, bool]:
     """Return whether sites must report means, variances and quantiles, to scale and fill numbers the same way."""
-    scaled = preprocessing.scale in ("standard", "log")
-    quantiles = preprocessing.scale in _BY_LEVEL or preprocessing.missing == "median"
+    scaled = preprocessing.scale in (AUTO, "standard", "log")
+    quantiles = preprocessing.scale in (AUTO, *_BY_LEVEL) or preprocessing.missing == "median"
     return scaled or preprocessing.missing in ("mean", "indicator"), scaled, quantiles
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Kind = Literal["number", "date", "boolean", "category", "other", "missing", "empty"]
 Transform = Literal["none", "log", "quantile", "bin"]
 Missing = Literal["error", "mean", "median", "indicator"]
-Scale = Literal["standard", "quantile", "log", "range", "bins", "none"]
+Scale = Literal["auto", "standard", "quantile", "log", "range", "bins", "none"]
 
 VERSION = 1
 """The version of the form of columns.json."""
@@ -319,6 +319,16 @@ class Preprocessing:
     def with_labels(self, positive: Sequence[str]) -> "Preprocessing":
         """Return the preprocessing with other positive labels."""
         return replace(self, positive_labels=tuple(positive))
+
+
+def describe_scales(preprocessing: Preprocessing) -> list[str]:
+    """Return, in a list, a line that names the columns for which scale "auto" chose quantile; empty without any."""
+    scaled = [repr(feature.column) for feature in preprocessing.outputs if feature.transform == "quantile"]
+    if preprocessing.scale != "auto" or not scaled:
+        return []
+    names = f"{', '.join(scaled[:10])}{', ...' if len(scaled) > 10 else ''}"
+    text = "scale: auto chooses quantile for columns with long tails ({count}: {names}), and standard for other numbers"
+    return [text.format(count=len(scaled), names=names)]
 
 
 def describe_text(preprocessing: Preprocessing) -> list[str]:

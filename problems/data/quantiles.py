@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 
 FEWEST_ROWS = 10
 """Fewest rows of a mean or a variance, and between two quantiles: fewer would reveal single rows."""
@@ -11,6 +11,11 @@ GROUPS = 64
 """The largest number of groups of equal size between a site's quantiles, and between the agreed quantiles."""
 LEVELS = np.arange(1, GROUPS) / GROUPS
 """The levels of the agreed quantiles."""
+
+SKEW = 5.0
+"""The least ratio of the two distances from the median to the outer quantiles that `has_tails` calls a long tail."""
+_FEW_VALUES = 8
+"""Columns with at most this number of different quantiles are counts or codes, whose skew is no tail."""
 
 
 def sketch(cells: Float64[np.ndarray, "n"], count: int | None = None, least: int = 1) -> Float64[np.ndarray, "m"]:
@@ -71,6 +76,28 @@ def merge(
     # if the function is constant, the middle of the interval, as for a median
     low, high = np.interp(-levels, -heights[::-1], places[::-1]), np.interp(levels, heights, places)
     return np.maximum.accumulate(low / 2 + high / 2)
+
+
+def has_tails(
+    counts: Int64[np.ndarray, "c"], quantiles: Float64[np.ndarray, "c q"], deviations: Float64[np.ndarray, "c"]
+) -> Bool[np.ndarray, "c"]:
+    """Return whether each column has a long tail, in which few cells determine mean and deviation.
+
+    A column has a long tail if its deviation exceeds the range of its quantiles, such as with codes like 9999, or if an
+    outer quantile is `SKEW` times as far from the median as the other, such as for amounts of money. Columns with fewer
+    than 640 cells, and constant columns, have none.
+
+    Args:
+        counts: The numbers of cells.
+        quantiles: The quantiles at `LEVELS`; equal numbers if they are unknown.
+        deviations: The standard deviations.
+    """
+    low, median, high = quantiles[:, 0], quantiles[:, GROUPS // 2 - 1], quantiles[:, -1]
+    near, far = np.sort([median - low, high - median], axis=0)
+    values = 1 + (np.diff(quantiles) > 0).sum(axis=1)
+    skewed = (far > SKEW * near) & (values > _FEW_VALUES)
+    tailed: np.ndarray = (low < high) & (skewed | (deviations > high - low)) & (counts >= GROUPS * FEWEST_ROWS)
+    return tailed
 
 
 def choose_borders(quantiles: Float64[np.ndarray, "q"], bins: int) -> Float64[np.ndarray, "b"]:

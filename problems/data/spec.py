@@ -68,6 +68,7 @@ MISSING: dict[str, str] = {
     "indicator": "as mean, and each column with missing cells gets a 0/1 column that marks them",
 }
 SCALES: dict[str, str] = {
+    "auto": "quantile for numbers with long tails, standard for the others",
     "standard": "mean 0 and variance 1",
     "quantile": "the level among all training rows, scaled to mean 0 and variance 1",
     "log": "sign(x) log(1 + |x|), then mean 0 and variance 1",
@@ -287,9 +288,9 @@ class DataSpec:
         "cells with commas, column:cell|cell for one column, or empty",
     )
     scale: str = _key(
-        "standard",
-        "The [scaling](data.md#scaling) of a table's numbers. auto: standard, or range in vertical runs.",
-        f"auto, {', '.join(SCALES)}",
+        AUTO,
+        "The [scaling](data.md#scaling) of a table's numbers. auto: chosen for each number, or range in vertical runs.",
+        ", ".join(SCALES),
     )
     separator: str = _key(
         AUTO,

@@ -144,7 +144,7 @@ def _check_columns(spec: DataSpec) -> None:
         check_spec(spec)
         if spec.dataset == "image-folder":
             path_pattern(spec.group_column)
-    plain_keys = {"label-column": "", "drop-columns": "", "missing": "error", "missing-values": "", "scale": "standard"}
+    plain_keys = {"label-column": "", "drop-columns": "", "missing": "error", "missing-values": "", "scale": AUTO}
     for key, plain in plain_keys.items():
         got, only = _value(spec, key), f"{plain!r} with dataset {spec.dataset!r}, which is not a table"
         _inside(spec, key, tabular or got == plain, only, f"remove {key}")

@@ -12,7 +12,7 @@ from sklearn.preprocessing import KBinsDiscretizer
 
 from problems.data import DataError, Preprocessing
 from problems.data.agreement import Statistics, agree, fit, fit_alone, measure
-from problems.data.preprocessing import Feature, shape
+from problems.data.preprocessing import Feature, describe_scales, shape
 from problems.data.quantiles import FEWEST_ROWS, GROUPS, LEVELS, merge, sketch
 from tests.refusals import refuses, spell
 
@@ -106,6 +106,40 @@ def test_levels_are_uniform_and_the_same_at_every_site() -> None:
     # of two values each has the middle level of its share, so the mean is 0, too; a constant is 0
     assert (len(np.unique(features[:, 1])), np.abs(features[:, 1].mean()) < 0.05) == (2, True)
     assert not features[:, 2].any()
+
+
+def test_auto_scales_columns_with_long_tails_by_level_and_the_others_by_moments() -> None:
+    rng = np.random.default_rng(0)
+    normal = rng.normal(size=(2000, 6))
+    cells = np.stack(
+        [
+            normal[:, 0],
+            np.exp(1.5 * normal[:, 1]),  # amounts
+            np.where(rng.random(2000) < 0.005, 9999, normal[:, 2]),  # codes among numbers
+            -np.exp(1.5 * normal[:, 3]),
+            rng.poisson(0.3, 2000),  # counts with few values
+            np.full(2000, 7.0),
+        ],
+        axis=1,
+    )
+    parts = np.split(cells, [500, 900])
+    tails = np.array([False, True, True, True, False, False])
+    features = {}
+    for scale in ("auto", "standard", "quantile"):
+        preprocessing = table(6, scale=scale)
+        fitted = fit(preprocessing, agree(preprocessing, tell(preprocessing, parts)))
+        features[scale] = fitted.apply(cells)
+        if scale == "auto":
+            assert [feature.transform == "quantile" for feature in fitted.outputs] == tails.tolist()
+            assert "(3: 'x1', 'x2', 'x3')" in describe_scales(fitted)[0]
+    np.testing.assert_array_equal(features["auto"], np.where(tails, features["quantile"], features["standard"]))
+
+
+def test_auto_is_standard_for_few_cells() -> None:
+    cells = np.exp(2 * np.random.default_rng(0).normal(size=(639, 1)))
+    assert fit_alone(table(1, scale="auto"), cells).outputs == fit_alone(table(1, scale="standard"), cells).outputs
+    assert fit_alone(table(1, scale="auto"), np.append(cells, cells[:1])[:, None]).outputs[0].transform == "quantile"
+    assert fit_alone(table(1, scale="auto"), cells[:5]).outputs[0].transform == "none"
 
 
 @pytest.mark.parametrize("bins", [2, 8, 32])

@@ -229,13 +229,13 @@ def test_files_of_no_use(name: str, content: str, dataset: str, told: str, tmp_p
         ({"dataset": "npz", "feature_columns": "a"}, "feature-columns: got 'a', allowed: '' with dataset 'npz'"),
         (
             {"dataset": "npz", "scale": "none"},
-            "scale: got 'none', allowed: 'standard' with dataset 'npz', which is not a table",
+            "scale: got 'none', allowed: 'auto' with dataset 'npz', which is not a table",
         ),
         (
             {"scale": "logs"},
             "scale: got 'logs', allowed: standard, quantile, log, range, bins, none; did you mean 'log'?",
         ),
-        ({"bins": 5}, "bins: got 5, allowed: 10 with scale 'standard', or another with scale 'bins'; set scale to"),
+        ({"bins": 5}, "bins: got 5, allowed: 10 with scale 'auto', or another with scale 'bins'; set scale to"),
         ({"scale": "bins", "bins": 33}, "bins: got 33, allowed: an integer from 2 to 32"),
         ({"missing": "drop"}, "missing: got 'drop', allowed: error, mean, median, indicator"),
         ({"missing_values": "-9,,?"}, "missing-values: got '-9,,?', with an empty or repeated marker"),
