@@ -53,7 +53,7 @@ from vertical.records import (
 from vertical.settings import VFB2Settings
 
 # maximum bytes of a party's certificate, and of host:port
-MOST_CREDENTIALS = {"c": 16 * PAGE, "a": 512}
+MAX_CREDENTIALS = {"c": 16 * PAGE, "a": 512}
 # part of a party's error if the parties have too few rows in common
 NONE_IN_COMMON = "rows in common"
 EIGENVALUE = "largest_eigenvalue"
@@ -212,7 +212,7 @@ class VFB2(VerticalStrategy):
 
     def limits(self, place: int) -> Mapping[str, int]:
         columns = int(self.summaries[place].columns[0]) if self.summaries else 0
-        return {**MOST_CREDENTIALS, "k": len(METRICS), "w": columns}
+        return {**MAX_CREDENTIALS, "k": len(METRICS), "w": columns}
 
     def check_report(self, place: int, payload: Any, phase: str) -> None:
         """Check a party's report.

@@ -23,7 +23,7 @@ GREETING_BYTES = 33
 # prefix of derived terms, which an error names only if nothing else differs
 DERIVED = "plan field "
 # seconds to wait for the peers' terms, and the maximum number of terms in an error
-_PATIENCE, _MOST_NAMES = 5.0, 10
+_PATIENCE, _MAX_NAMES = 5.0, 10
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,9 @@ def _blame(digests: Mapping[int, bytes], terms: Mapping[int, Terms]) -> PartyErr
     """
     common, _ = Counter(digests.values()).most_common(1)[0]
     culprit = next(party for party, digest in digests.items() if digest != common)
-    own, most = (terms.get(party, {}) for party in (culprit, list(digests.values()).index(common)))
-    names = sorted(name for name in own.keys() | most.keys() if own.get(name) != most.get(name))
+    own, expected = (terms.get(party, {}) for party in (culprit, list(digests.values()).index(common)))
+    names = sorted(name for name in own.keys() | expected.keys() if own.get(name) != expected.get(name))
     names = [name for name in names if not name.startswith(DERIVED)] or names
-    shown = ", ".join(names[:_MOST_NAMES]) or "terms that it does not send"
-    more = f", and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    shown = ", ".join(names[:_MAX_NAMES]) or "terms that it does not send"
+    more = f", and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return PartyError(culprit, f"it does not agree with the other parties on: {shown}{more}")

@@ -43,10 +43,10 @@ class IntersectionError(ValueError):
 class Match:
     """The common rows of a pair, in the order of their tags under both keys, which is the same at both parties."""
 
-    # (k,) positions in our own ids
+    # (k,) positions in this party's own ids
     own: NDArray[np.int64]
-    # (k,) places in the other party's blind()
-    other: NDArray[np.int64]
+    # (k,) positions in the other party's `blind()`
+    theirs: NDArray[np.int64]
 
 
 class Intersection:
@@ -118,19 +118,19 @@ class Intersection:
             IntersectionError: An argument is malformed, or the number of our tags has changed.
         """
         self.blind()
-        ours, others = _split(mine), _split(theirs)
+        ours, their_tags = _split(mine), _split(theirs)
         if len(ours) != len(self._ids):
             raise IntersectionError(f"{len(ours)} of our tags came back; we sent {len(self._ids)}")
-        _, places, other = np.intersect1d(ours, others, assume_unique=True, return_indices=True)
-        return Match(own=self._order[places], other=other)
+        _, positions, their_positions = np.intersect1d(ours, their_tags, assume_unique=True, return_indices=True)
+        return Match(own=self._order[positions], theirs=their_positions)
 
-    def rows(self, places: ArrayLike) -> NDArray[np.int64]:
+    def rows(self, positions: ArrayLike) -> NDArray[np.int64]:
         """Return (k,) positions in our ids, given the places in our `blind` that the matching party has sent.
 
         Raises:
             IntersectionError: The places are out of range or not different.
         """
-        chosen = np.asarray(places)
+        chosen = np.asarray(positions)
         if chosen.size == 0:
             return np.empty(0, dtype=np.int64)
         self.blind()
@@ -206,11 +206,11 @@ def common_rows(matches: Mapping[int, Match]) -> tuple[NDArray[np.int64], dict[i
     common = matches[min(matches)].own
     for match in matches.values():
         common = common[np.isin(common, match.own)]
-    places = {}
+    positions = {}
     for party, match in matches.items():
         order = np.argsort(match.own)
-        places[party] = match.other[order[np.searchsorted(match.own, common, sorter=order)]]
-    return common, places
+        positions[party] = match.theirs[order[np.searchsorted(match.own, common, sorter=order)]]
+    return common, positions
 
 
 def _split(tags: bytes) -> NDArray[np.bytes_]:

@@ -8,7 +8,7 @@ from flwr.common import log
 
 from payloads.id_forms import measure_ids
 from problems.errors import InputError
-from vertical.alignment import MOST_IDS
+from vertical.alignment import MAX_IDS
 from vertical.holdings import digest_holding
 from vertical.parties import Party, find_network
 from vertical.policy import PolicyError, RefusalError, StatedRefusalError
@@ -108,8 +108,8 @@ def _check_settings(turn: Turn, me: str) -> None:
     data, vfb2 = turn.party.data, turn.settings
     if vfb2.label_epsilon and turn.party.flips is not None and data.training_marks(None) is not None:
         turn.party.flips.check()
-    if vfb2.alignment == "intersection" and (rows := len(data.ids(None))) > MOST_IDS:
-        key, got, allowed = f"{me}: vfb2.alignment", f"'intersection' of {rows:,} ids", f"at most {MOST_IDS:,} ids"
+    if vfb2.alignment == "intersection" and (rows := len(data.ids(None))) > MAX_IDS:
+        key, got, allowed = f"{me}: vfb2.alignment", f"'intersection' of {rows:,} ids", f"at most {MAX_IDS:,} ids"
         raise StatedRefusalError(str(InputError(key, got=got, allowed=allowed, hint="reduce the rows of the file")))
     if data.block is not None:
         return

@@ -76,10 +76,10 @@ class Policy:
             PolicyError: The run violates the policy. The error names the first violated key.
         """
         self._check_count(parties)
-        most = self.largest_label_epsilon
-        if most is not None and not scores_for and not 0 < label_epsilon <= most:
-            got, allowed = f"a run with vfb2.label-epsilon={label_epsilon:g}", f"above 0 and at most {most:g}"
-            raise PolicyError(LARGEST_EPSILON, got=got, allowed=allowed, hint=f"set vfb2.label-epsilon={most:g}")
+        largest = self.largest_label_epsilon
+        if largest is not None and not scores_for and not 0 < label_epsilon <= largest:
+            got, allowed = f"a run with vfb2.label-epsilon={label_epsilon:g}", f"above 0 and at most {largest:g}"
+            raise PolicyError(LARGEST_EPSILON, got=got, allowed=allowed, hint=f"set vfb2.label-epsilon={largest:g}")
         if self.allowed_maskings and masking not in self.allowed_maskings:
             got, allowed = f"a run with vfb2.masking={masking!r}", " or ".join(self.allowed_maskings)
             raise PolicyError(ALLOWED_MASKINGS, got=got, allowed=allowed, hint="set vfb2.masking to an allowed value")
@@ -157,8 +157,8 @@ class Policy:
                 hint = "ask the party for its SHA-256; if it is this one, pin it, otherwise exclude the party"
                 raise PolicyError(PINNED_PEERS, got=got, allowed=allowed, hint=hint)
             if names.count(name) > 1:
-                other = next(place for place, found in enumerate(names) if found == name and place != party)
-                got = f"parties {min(party, other)} and {max(party, other)} under the pin {name!r}"
+                first, second = [peer for peer, pin in enumerate(names) if pin == name][:2]
+                got = f"parties {first} and {second} under the pin {name!r}"
                 raise PolicyError(PINNED_PEERS, got=got, allowed="one party for each pin", hint="exclude one party")
         return names
 
@@ -206,12 +206,11 @@ def parse_pins(text: str) -> dict[str, str]:
         pairs.append((name, digest))
     if not pairs:
         raise PolicyError(PINNED_PEERS, got=NOTHING, allowed="at least one pin", hint="add a pin, or remove the key")
-    for place, what in enumerate(("name", "SHA-256")):
-        twice = [value for value, count in Counter(pair[place] for pair in pairs).items() if count > 1]
+    for part, values in zip(("name", "SHA-256"), zip(*pairs, strict=True), strict=True):
+        twice = [value for value, count in Counter(values).items() if count > 1]
         if twice:
-            raise PolicyError(
-                PINNED_PEERS, got=f"the {what} {twice[0]!r} twice", allowed=f"each {what} once", hint="remove a pin"
-            )
+            got, allowed = f"the {part} {twice[0]!r} twice", f"each {part} once"
+            raise PolicyError(PINNED_PEERS, got=got, allowed=allowed, hint=f"remove a pin with this {part}")
     return {digest: name for name, digest in pairs}
 
 

@@ -140,8 +140,8 @@ class Report(Payload):
         known = [(METRICS.index(name), value) for name, value in metrics.items() if name in METRICS]
         if not known:
             return {}
-        places, values = zip(*known, strict=True)
-        return {"metric_names": np.array(places), "metric_values": np.array(values, dtype=np.float64)}
+        positions, values = zip(*known, strict=True)
+        return {"metric_names": np.array(positions), "metric_values": np.array(values, dtype=np.float64)}
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics by name; raise PayloadError if names and values do not match."""
@@ -149,7 +149,7 @@ class Report(Payload):
             raise PayloadError("Report: metric_names and metric_values go together")
         if self.metric_names is None or self.metric_values is None:
             return {}
-        if not all(0 <= place < len(METRICS) for place in self.metric_names):
+        if not all(0 <= position < len(METRICS) for position in self.metric_names):
             raise PayloadError(f"Report.metric_names: got {self.metric_names}, allowed: 0 to {len(METRICS) - 1}")
         return {METRICS[n]: float(v) for n, v in zip(self.metric_names, self.metric_values, strict=True)}
 

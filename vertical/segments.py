@@ -16,7 +16,7 @@ from vertical.segment.plan import PartyState, SegmentOutcome, SegmentPlan
 from vertical.turn import Turn
 
 
-def make_plan(turn: Turn, held: NDArray[np.int64]) -> SegmentPlan:
+def make_plan(turn: Turn, row_counts: NDArray[np.int64]) -> SegmentPlan:
     """Return the segment's plan, from the party's own settings and the server's message.
 
     Two parties have the same plan only if they also agree on the terms.
@@ -27,7 +27,7 @@ def make_plan(turn: Turn, held: NDArray[np.int64]) -> SegmentPlan:
     """
     segment, training, vfb2, agreement = turn.segment, turn.training, turn.settings, turn.agreement()
     number = int(segment.segment[0])
-    rows, test_rows = (held if segment.rows is None else segment.rows).tolist()
+    rows, test_rows = (row_counts if segment.rows is None else segment.rows).tolist()
     return SegmentPlan(
         serial=int(segment.serial[0]),
         segment=number,
@@ -63,7 +63,7 @@ def make_plan(turn: Turn, held: NDArray[np.int64]) -> SegmentPlan:
     )
 
 
-def make_score_plan(turn: Turn, held: NDArray[np.int64], block: KeptBlock) -> SegmentPlan:
+def make_score_plan(turn: Turn, row_counts: NDArray[np.int64], block: KeptBlock) -> SegmentPlan:
     """Return the plan of a segment that scores rows.
 
     Args:
@@ -72,7 +72,7 @@ def make_score_plan(turn: Turn, held: NDArray[np.int64], block: KeptBlock) -> Se
         block: The party's block. Blocks from different ends of a run, or with embeddings of other lengths, make
             different plans.
     """
-    plan = replace(make_plan(turn, held), algorithm=SGD, epochs=0, first_epoch=block.epochs, window=1, score=True)
+    plan = replace(make_plan(turn, row_counts), algorithm=SGD, epochs=0, first_epoch=block.epochs, window=1, score=True)
     plan = replace(plan, embedding=block.embedding, update_passive=True, penalty=NO_PENALTY, label_epsilon=0.0)
     return replace(plan, synchronous=False, evaluate=False, curvature=False, start=False)
 
@@ -105,16 +105,17 @@ def find_state(turn: Turn) -> PartyState:
     Raises:
         ValueError: The party does not have that state.
     """
-    kept, base = turn.state, int(turn.segment.base[0])
-    older, newer = kept.segments.tolist()
+    state, base = turn.state, int(turn.segment.base[0])
+    older, newer = state.segments.tolist()
     if base == newer:
-        return PartyState(kept.newer, kept.newer_table, kept.flips, kept.newer_head, _hex(kept.newer_history))
+        return PartyState(state.newer, state.newer_table, state.flips, state.newer_head, _hex(state.newer_history))
     if base == older:
-        return PartyState(kept.older, kept.older_table, kept.flips, kept.older_head, _hex(kept.older_history))
-    held = " and ".join(str(number) for number in (older, newer) if number >= 0) or "none"
+        return PartyState(state.older, state.older_table, state.flips, state.older_head, _hex(state.older_history))
+    known = " and ".join(str(number) for number in (older, newer) if number >= 0)
+    has = f"the weights after segment {known}" if known else "no weights"
     raise ValueError(
-        f"segment {turn.segment.segment[0]} starts from the weights after segment {base}, but this party has the "
-        f"weights after segment {held} (a state-dir keeps weights for a resumed run)"
+        f"segment {turn.segment.segment[0]} starts from the weights after segment {base}, but this party has {has}: "
+        "start a new run, and set state-dir to keep the weights for a resumed run"
     )
 
 

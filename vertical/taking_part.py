@@ -15,7 +15,7 @@ from vertical.policy import PolicyError, RefusalError
 from vertical.records import COUNTERS, Report, text
 from vertical.segment.party import run_segment
 from vertical.segment.plan import PartyState, SegmentOutcome, SegmentPlan
-from vertical.segment.varying import FEWEST
+from vertical.segment.varying import MIN_PARTIES
 from vertical.segments import check_recipients, find_state, in_order, make_plan, make_score_plan, remember_segment
 from vertical.transport.folders import sockets
 from vertical.turn import Turn
@@ -34,13 +34,13 @@ def find_common_rows(turn: Turn) -> Report:
     endpoint, serial = turn.endpoint(), int(turn.segment.serial[0])
     offered: dict[int, int] = {}
     turn.facts["ids"] = {"offered": len(ids), "theirs": offered}
-    reporter, fewest = int(turn.segment.active[0]), 1 if turn.settings.score_run else 2
+    reporter, min_rows = int(turn.segment.active[0]), 1 if turn.settings.score_run else 2
     if party.data.block is not None:
         check_recipients(turn, party.data.block)
     agreement = turn.agreement()
     with sockets(endpoint.addresses[turn.me]):
         search = find_rows(
-            turn.me, reporter, ids, endpoint, serial, salt, fewest=fewest, offered=offered, agreement=agreement
+            turn.me, reporter, ids, endpoint, serial, salt, min_rows=min_rows, offered=offered, agreement=agreement
         )
         aligned, sent = asyncio.run(search)
     turn.facts["ids"]["common"] = len(aligned)
@@ -142,7 +142,7 @@ def run(turn: Turn, plan: SegmentPlan, start: PartyState) -> SegmentOutcome:
             "injection": injection_of(turn.me),
             "network": find_network(party, turn.training.seed) if plan.embedding else None,
             "threads": vfb2.threads,
-            "fewest": max(FEWEST, party.policy.fewest_parties),
+            "fewest": max(MIN_PARTIES, party.policy.fewest_parties),
         }
         outcome = asyncio.run(run_segment(turn.me, plan, holding, start, endpoint, **options))
     turn.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))

@@ -29,9 +29,9 @@ def find_identity(party: Party, state: VFB2State) -> Identity:
         party: The party.
         state: The party's memory.
     """
-    own, kept = party.identity, state.identity
-    if own is None and kept is not None:
-        own = Identity.from_bytes(kept.tobytes())
+    own, stored = party.identity, state.identity
+    if own is None and stored is not None:
+        own = Identity.from_bytes(stored.tobytes())
     return own or Identity.create(f"party {party.partition_id}")
 
 

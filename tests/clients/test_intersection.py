@@ -53,7 +53,7 @@ def test_two_parties_find_their_common_rows_in_one_order(one: list[str], other: 
     assert {one[row] for row in own} == set(one) & set(other)
     assert [one[row] for row in own] == [other[row] for row in theirs]
     # the party that matched can send the rows to the other party, which then need not match
-    assert (b.rows(a.pair(twice_a, twice_b).other) == theirs).all()
+    assert (b.rows(a.pair(twice_a, twice_b).theirs) == theirs).all()
 
 
 @settings(max_examples=25)

@@ -18,7 +18,7 @@ FORGERIES: list[tuple[str, Callable[[], bytes], str]] = [
     ("serial", lambda: pack(SERIAL - 1, Kind.THETA, 2, 0, b""), "serial 6; this segment's is 7"),
     ("serial of an abort", lambda: pack(SERIAL + 1, Kind.ABORT, 0, 0, PartyError(0, "").to_bytes()), "serial 8"),
     ("serial of a beat", lambda: pack(0, Kind.BEAT, 0, 0), "serial 0"),
-    ("oversize", lambda: HEADER.pack(10_001, SERIAL, Kind.THETA, 0, 0), "body of 10001 bytes; the longest is 10000"),
+    ("oversize", lambda: HEADER.pack(10_001, SERIAL, Kind.THETA, 0, 0), "body of 10001 bytes; the maximum is 10000"),
     ("oversize with another serial", lambda: HEADER.pack(2**32 - 1, 0, 0, 0, 0), "4294967295 bytes"),
     ("kind", lambda: pack(SERIAL, 99, 0, 0), "unknown kind 99"),
     ("kind zero", lambda: pack(SERIAL, 0, 0, 0), "unknown kind 0"),

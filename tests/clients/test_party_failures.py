@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from benchmarks.parties import PartiesError, run_parties
 from tests.clients.party_problems import Case, make_case
 from vertical.injection import Injection
-from vertical.segment.dominator import Dominator, agreed_flips, draw_flips, notice
+from vertical.segment.dominator import Dominator, agreed_flips, draw_flips, label_notice
 from vertical.segment.masked_sums import DirectSums, Gathering
 from vertical.segment.party import run_segment
 from vertical.segment.plan import Holding, PartyState, SegmentPlan
@@ -400,7 +400,7 @@ def test_notices_of_labels() -> None:
     plan = replace(make_case(4, (2, 0)).plan, label_epsilon=0.5)
     labels = np.where(np.arange(30) % 3, 1.0, -1.0)
     flips = draw_flips(30, 0.5)
-    told, own = notice(labels, flips), notice(labels, None)
+    told, own = label_notice(labels, flips), label_notice(labels, None)
     np.testing.assert_array_equal(agreed_flips(plan, 0, own, {2: told}, None), flips)
     np.testing.assert_array_equal(agreed_flips(plan, 2, told, {0: own}, flips), flips)
     with pytest.raises(PartyError, match="party 2: its label flips differ from party 0's kept flips"):
@@ -410,7 +410,7 @@ def test_notices_of_labels() -> None:
     with pytest.raises(PartyError, match="party 0: its notice of labels has 36 bytes, not 32"):
         agreed_flips(plan, 2, told, {0: told}, flips)
     with pytest.raises(PartyError, match="party 0: its labels differ from party 2's"):
-        agreed_flips(plan, 2, told, {0: notice(-labels, None)}, flips)
+        agreed_flips(plan, 2, told, {0: label_notice(-labels, None)}, flips)
 
 
 def test_keys_belong_to_a_pair_and_a_segment() -> None:

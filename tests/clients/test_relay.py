@@ -142,7 +142,7 @@ def test_an_unknown_certificate_is_named(impostor: int) -> None:
 
 
 FORGERIES = [
-    ("for one that can be reached", 0, 1, 3, b"x", "a connection with party 3, which does not pass here"),
+    ("for one that can be reached", 0, 1, 3, b"x", "a connection with party 3, which this party does not relay"),
     ("for the relay itself", 0, 1, 1, b"x", "a connection with party 1,"),
     ("for its sender", 0, 1, 0, b"x", "a connection with party 0,"),
     ("for nobody", 0, 1, 9, b"x", "a connection with party 9,"),

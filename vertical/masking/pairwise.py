@@ -42,15 +42,15 @@ def random_elements(length: int) -> NDArray[np.uint64]:
     return np.frombuffer(secrets.token_bytes(8 * length), dtype=np.uint64).copy()
 
 
-def pair_info(serial: int, one: int, other: int) -> bytes:
+def pair_info(serial: int, first: int, second: int) -> bytes:
     """Return the bytes to which `agree` binds a key: the segment's serial and the two parties, in either order.
 
     Raises:
         ValueError: The parties are not different.
     """
-    low, high = sorted((one, other))
+    low, high = sorted((first, second))
     if low < 0 or low == high:
-        raise ValueError(f"parties {one} and {other} are not a pair; two different indices from 0 on are needed")
+        raise ValueError(f"parties {first} and {second} are not a pair: pass two different indices of at least 0")
     return b"vertical pairwise mask" + serial.to_bytes(8, "big") + low.to_bytes(2, "big") + high.to_bytes(2, "big")
 
 
@@ -128,14 +128,14 @@ class _Stream:
         if length < 1:
             raise ValueError(f"a mask of length {length}; at least 1 is needed")
         self._claim(update)
-        place = update - self._first
+        offset = update - self._first
         window = self._window
-        if not (0 <= place < len(window) and length <= window.shape[1]):
+        if not (0 <= offset < len(window) and length <= window.shape[1]):
             count = max(1, min(self._chunk, _WINDOW_BYTES // (8 * length)))
             window = self._window = self._make(update, count, length)
-            self._first, place = update, 0
+            self._first, offset = update, 0
         # each address is used once, so the caller may change its row
-        return window[place, :length]
+        return window[offset, :length]
 
     def _claim(self, update: int) -> None:
         if not 0 <= update < 2**32:
@@ -167,12 +167,14 @@ class _Stream:
 
 
 def _check_keys(me: int, parties: int, keys: Mapping[int, bytes]) -> None:
-    others = set(range(parties)) - {me}
-    if set(keys) != others:
-        raise ValueError(f"party {me} needs one key for each of the parties {sorted(others)}, not for {sorted(keys)}")
+    peers = set(range(parties)) - {me}
+    if set(keys) != peers:
+        raise ValueError(f"party {me} needs one key for each of the parties {sorted(peers)}, not for {sorted(keys)}")
     for peer, key in keys.items():
         if len(key) != KEY_BYTES:
             raise ValueError(f"the key shared with party {peer} has {len(key)} bytes, not {KEY_BYTES}")
-    for one, other in combinations(sorted(keys), 2):
-        if keys[one] == keys[other]:
-            raise ValueError(f"the same key is shared with parties {one} and {other}; each pair needs its own")
+    for first, second in combinations(sorted(keys), 2):
+        if keys[first] == keys[second]:
+            raise ValueError(
+                f"parties {first} and {second} share the same key with party {me}; each pair needs its own key"
+            )

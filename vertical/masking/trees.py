@@ -61,26 +61,26 @@ def make_pair(parties: int, dominator: int) -> tuple[Tree, Tree]:
         )
     if not 0 <= dominator < parties:
         raise ValueError(f"dominator {dominator} of {parties} parties")
-    others = [party for party in range(parties) if party != dominator]
+    collaborators = [party for party in range(parties) if party != dominator]
     if parties == 3:
-        first, second = _make_tree(dominator, others, [0, 0]), _make_tree(dominator, others, [0, 1])
+        first, second = _make_tree(dominator, collaborators, [0, 0]), _make_tree(dominator, collaborators, [0, 1])
     else:
-        above = [(place - 1) // 2 for place in range(1, parties)]
+        above = [(position - 1) // 2 for position in range(1, parties)]
         # the places 1 to s of a heap have children; a shift by s puts leaves of the first tree there
         shift = (parties - 2) // 2
-        first = _make_tree(dominator, others, above)
-        second = _make_tree(dominator, others[shift:] + others[:shift], above)
+        first = _make_tree(dominator, collaborators, above)
+        second = _make_tree(dominator, collaborators[shift:] + collaborators[:shift], above)
     # with at most two children in each tree, the dominator can remove the masks of equal subtrees only
     received, masks = ({tree.subtree(child) for child in tree.children(dominator)} for tree in (first, second))
-    if received & masks or any(first.children(party) and second.children(party) for party in others):
+    if received & masks or any(first.children(party) and second.children(party) for party in collaborators):
         raise TreeError(f"a party could unmask others in the trees over {parties} parties for dominator {dominator}")
     return first, second
 
 
-def _make_tree(root: int, others: list[int], above: Collection[int]) -> Tree:
+def _make_tree(root: int, collaborators: list[int], above: Collection[int]) -> Tree:
     """Return the tree with ``root`` at place 0 and ``others[k]`` at place k + 1, under the place ``above[k]``."""
-    places = [root, *others]
-    parent = [-1] * len(places)
-    for party, place in zip(others, above, strict=True):
-        parent[party] = places[place]
+    positions = [root, *collaborators]
+    parent = [-1] * len(positions)
+    for party, position in zip(collaborators, above, strict=True):
+        parent[party] = positions[position]
     return Tree(root, tuple(parent))

@@ -39,8 +39,8 @@ def gradient(
         weights: The point.
     """
     theta = objective.slopes(product(features, weights), labels)
-    found: np.ndarray = transposed_product(features, theta) / len(labels) + objective.penalty_slope(weights)
-    return found
+    slope: np.ndarray = transposed_product(features, theta) / len(labels) + objective.penalty_slope(weights)
+    return slope
 
 
 def second_moment(features: Features, *, tolerance: float = 1e-3) -> float:
@@ -63,17 +63,17 @@ def second_moment(features: Features, *, tolerance: float = 1e-3) -> float:
     if not columns:
         return 0.0
     vector = stream(0, "vertical power iteration").standard_normal((columns,))
-    found = 0.0
+    eigenvalue = 0.0
     for _ in range(_MAX_POWERS):
         vector /= _norm(vector)
         image = transposed_product(features, product(features, vector)) / rows
-        found = float(vector @ image)
-        if not math.isfinite(found):
-            raise ValueError(f"the product with the matrix is not finite, {found}")
-        if _norm(image - found * vector) <= tolerance * found or not image.any():
+        eigenvalue = float(vector @ image)
+        if not math.isfinite(eigenvalue):
+            raise ValueError(f"the product with the matrix is not finite, {eigenvalue}")
+        if _norm(image - eigenvalue * vector) <= tolerance * eigenvalue or not image.any():
             break
         vector = image
-    return found * (1.0 + tolerance)
+    return eigenvalue * (1.0 + tolerance)
 
 
 def largest_step(eigenvalue: float, delay: int) -> float:
@@ -131,11 +131,12 @@ def minimum(
     for _ in range(_MAX_STEPS):
         if _norm(slope) <= target:
             return w, f
-        down = _conjugate(features, labels, objective, w, slope)
-        found = _line_search(lambda at: value(features, labels, objective, at), w, f, down, float(slope @ down))
-        if found is None:
+        direction = _conjugate(features, labels, objective, w, slope)
+        descent = float(slope @ direction)
+        lower = _line_search(lambda point: value(features, labels, objective, point), w, f, direction, descent)
+        if lower is None:
             break
-        w, f = found
+        w, f = lower
         slope = gradient(features, labels, objective, w)
     raise RuntimeError(
         f"the norm of the gradient is {_norm(slope):.1e}, not within {target:.1e}, at weights of norm {_norm(w):.1e}: "
@@ -152,23 +153,23 @@ def _conjugate(
 ) -> Float64[np.ndarray, "d"]:
     """Return an approximate -H^-1 slope, always a direction of descent."""
     curvatures = objective.curvatures(product(features, w), labels) / len(labels)
-    own = objective.penalty_curvature(w)
+    penalty_curvatures = objective.penalty_curvature(w)
     step, residual = np.zeros(len(w)), slope.copy()
-    way, squared = -residual, float(slope @ slope)
+    direction, squared = -residual, float(slope @ slope)
     # So Newton's steps are cheap at first and converge superlinearly at the end.
-    enough = min(0.1, math.sqrt(_norm(slope))) * _norm(slope)
+    target_norm = min(0.1, math.sqrt(_norm(slope))) * _norm(slope)
     for _ in range(_MAX_PRODUCTS):
-        image = transposed_product(features, curvatures * product(features, way)) + own * way
-        bend = float(way @ image)
+        image = transposed_product(features, curvatures * product(features, direction)) + penalty_curvatures * direction
+        bend = float(direction @ image)
         if bend <= 0.0:
-            return step if step.any() else way
+            return step if step.any() else direction
         length = squared / bend
-        step += length * way
+        step += length * direction
         residual += length * image
         previous, squared = squared, float(residual @ residual)
-        if math.sqrt(squared) <= enough:
+        if math.sqrt(squared) <= target_norm:
             break
-        way = -residual + squared / previous * way
+        direction = -residual + squared / previous * direction
     return step
 
 
@@ -176,17 +177,17 @@ def _line_search(
     f: Callable[[Float64[np.ndarray, "d"]], float],
     w: Float64[np.ndarray, "d"],
     at: float,
-    down: Float64[np.ndarray, "d"],
+    direction: Float64[np.ndarray, "d"],
     slope: float,
 ) -> tuple[Float64[np.ndarray, "d"], float] | None:
     """Return the first of w + down, w + down / 2, ... with a sufficiently low f, and f; None if there is none."""
     rounding = 1e-14 * abs(at)
     length = 1.0
     for _ in range(60):
-        there = w + length * down
-        lower = f(there)
+        candidate = w + length * direction
+        lower = f(candidate)
         if lower <= at + 1e-4 * length * slope + rounding:
-            return there, lower
+            return candidate, lower
         length /= 2.0
     return None
 

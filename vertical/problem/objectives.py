@@ -200,8 +200,8 @@ class Objective:
         if not np.isfinite(labels).all():
             raise ValueError(f"{int((~np.isfinite(labels)).sum()):,} of {len(labels):,} labels are not finite")
         if self.classification and not (np.abs(labels) == 1.0).all():
-            other = np.unique(labels[np.abs(labels) != 1.0])[:5].tolist()
-            raise ValueError(f"labels of problem {self.name!r} must be -1 or +1, got {', '.join(map(str, other))}")
+            wrong = np.unique(labels[np.abs(labels) != 1.0])[:5].tolist()
+            raise ValueError(f"labels of problem {self.name!r} must be -1 or +1, got {', '.join(map(str, wrong))}")
         if self.multiclass and not (np.isin(labels % 1.0, 0.0) & (labels >= 0.0)).all():
             raise ValueError("labels of problem 'softmax' must be indices of classes, from 0")
 

@@ -19,7 +19,7 @@ def shares(rows: int, active: int) -> list[slice]:
         rows: The number of rows.
         active: The number of active parties, 1 or more.
     """
-    sizes = (rows // active + (place < rows % active) for place in range(active))
+    sizes = (rows // active + (index < rows % active) for index in range(active))
     return [slice(start, stop) for start, stop in pairwise(accumulate(sizes, initial=0))]
 
 
@@ -53,7 +53,7 @@ class Schedule:
         self.chunks = shares(rows, active)
         self._drawn = lru_cache(_KEPT_EPOCHS)(self._draw)
 
-    def batches(self, epoch: int, place: int) -> list[Int64[np.ndarray, "_"]]:
+    def batches(self, epoch: int, index: int) -> list[Int64[np.ndarray, "_"]]:
         """Return the rows of each update that an active party dominates in an epoch, as read-only arrays in order.
 
         The last two epochs are cached, so repeated calls return the same arrays.
@@ -65,19 +65,19 @@ class Schedule:
         Raises:
             ValueError: An epoch below 0, or a place outside 0 .. active - 1.
         """
-        self._check_place(place)
+        self._check_index(index)
         if epoch < 0:
             raise ValueError(f"epoch must be 0 or more, got {epoch}")
-        return list(self._drawn(epoch)[place])
+        return list(self._drawn(epoch)[index])
 
-    def count(self, place: int) -> int:
+    def count(self, index: int) -> int:
         """Return the number of updates that the active party at a place dominates in an epoch.
 
         Raises:
             ValueError: A place outside 0 .. active - 1.
         """
-        self._check_place(place)
-        length: int = self.chunks[place].stop - self.chunks[place].start
+        self._check_index(index)
+        length: int = self.chunks[index].stop - self.chunks[index].start
         return -(-length // (self.batch_size or length))
 
     def _draw(self, epoch: int) -> list[list[Int64[np.ndarray, "_"]]]:
@@ -89,6 +89,6 @@ class Schedule:
             drawn.append([order[first : min(first + size, part.stop)] for first in range(part.start, part.stop, size)])
         return drawn
 
-    def _check_place(self, place: int) -> None:
-        if not 0 <= place < self.active:
-            raise ValueError(f"place must be 0 to {self.active - 1}, of {self.active} active parties, got {place}")
+    def _check_index(self, index: int) -> None:
+        if not 0 <= index < self.active:
+            raise ValueError(f"index must be 0 to {self.active - 1}, of {self.active} active parties, got {index}")

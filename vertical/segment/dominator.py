@@ -81,7 +81,7 @@ def draw_flips(rows: int, epsilon: float) -> Flips:
     Args:
         epsilon: The epsilon of the labels' differential privacy. At 0 a label is flipped with probability 1/2.
     """
-    return come_true(np.full(rows, flip_rate(epsilon)))
+    return draw_events(np.full(rows, flip_rate(epsilon)))
 
 
 def flip_rate(epsilon: float) -> float:
@@ -89,14 +89,14 @@ def flip_rate(epsilon: float) -> float:
     return 1.0 / (1.0 + math.exp(min(epsilon, 700.0)))
 
 
-def come_true(chances: Array) -> Flips:
+def draw_events(chances: Array) -> Flips:
     """Return (n,) booleans, true with these probabilities, from the system's randomness."""
     uniform = np.frombuffer(os.urandom(8 * len(chances)), dtype=np.uint64) >> np.uint64(11)  # 53 bits
     flips: Flips = uniform < chances * 2.0**53
     return flips
 
 
-def notice(labels: Array, flips: Flips | None) -> bytes:
+def label_notice(labels: Array, flips: Flips | None) -> bytes:
     """Return an active party's notice for the other active parties: a digest of its labels, and at the first its flips.
 
     Args:
@@ -107,7 +107,9 @@ def notice(labels: Array, flips: Flips | None) -> bytes:
     return digest + (b"" if flips is None else np.packbits(flips).tobytes())
 
 
-def agreed_flips(plan: SegmentPlan, me: int, own: bytes, notices: dict[int, bytes], held: Flips | None) -> Flips | None:
+def agreed_flips(
+    plan: SegmentPlan, me: int, own_notice: bytes, notices: dict[int, bytes], earlier: Flips | None
+) -> Flips | None:
     """Check that all notices agree, and return the first active party's (n,) flips; None without label privacy.
 
     Args:
@@ -119,19 +121,19 @@ def agreed_flips(plan: SegmentPlan, me: int, own: bytes, notices: dict[int, byte
         PartyError: Labels differ (the error names both parties), a notice is malformed, or the flips have changed.
     """
     first = plan.active[0]
-    every = {**notices, me: own}
-    expected = every[first][:_DIGEST_BYTES]
+    all_notices = {**notices, me: own_notice}
+    expected = all_notices[first][:_DIGEST_BYTES]
     packed_length = (plan.rows + 7) // 8 if plan.label_epsilon else 0
     for party in plan.active:
         length = _DIGEST_BYTES + (packed_length if party == first else 0)
-        if len(every[party]) != length:
-            raise PartyError(party, f"its notice of labels has {len(every[party])} bytes, not {length}")
-        if every[party][:_DIGEST_BYTES] != expected:
+        if len(all_notices[party]) != length:
+            raise PartyError(party, f"its notice of labels has {len(all_notices[party])} bytes, not {length}")
+        if all_notices[party][:_DIGEST_BYTES] != expected:
             raise PartyError(party, f"its labels differ from party {first}'s labels; active parties need equal labels")
     if not packed_length:
         return None
-    packed = np.frombuffer(every[first], dtype=np.uint8, offset=_DIGEST_BYTES)
+    packed = np.frombuffer(all_notices[first], dtype=np.uint8, offset=_DIGEST_BYTES)
     flips = np.unpackbits(packed, count=plan.rows).view(np.bool_)
-    if held is not None and not np.array_equal(held, flips):
+    if earlier is not None and not np.array_equal(earlier, flips):
         raise PartyError(first, f"its label flips differ from party {me}'s kept flips; flips are drawn once a run")
     return flips

@@ -42,7 +42,7 @@ class FullPass(SegmentPhase):
         self._due = set(range(len(station.plan.active)))
         self._theta = np.zeros(station.plan.rows)
         products = station.block.partials()
-        cut = {place: products[chunk] for place, chunk in enumerate(station.agenda.chunks)}
+        cut = {index: products[chunk] for index, chunk in enumerate(station.agenda.chunks)}
         self._own = station.share(Kind.SNAPSHOT_PARTIAL, cut)
         self.pull()
 
@@ -52,22 +52,22 @@ class FullPass(SegmentPhase):
         if z is None or station.dominator is None:
             return
         self._own = None
-        theta = station.dominator.theta(z, station.agenda.chunks[station.place])
+        theta = station.dominator.theta(z, station.agenda.chunks[station.active_index])
         station.dominator.announce(Kind.SNAPSHOT_THETA, self._number, theta)
-        self._note(station.place, theta)
+        self._note(station.active_index, theta)
 
-    def answer(self, place: int, number: int, body: bytes | memoryview) -> None:
-        station, peer = self._station, self._station.plan.active[place]
-        if place not in self._due or number != self._number:
+    def answer(self, index: int, number: int, body: bytes | memoryview) -> None:
+        station, peer = self._station, self._station.plan.active[index]
+        if index not in self._due or number != self._number:
             raise PartyError(peer, f"it sent the slopes of full pass {number}, which are not due")
-        chunk = station.agenda.chunks[place]
-        self._note(place, _check(peer, body, chunk.stop - chunk.start if station.learns else 0))
+        chunk = station.agenda.chunks[index]
+        self._note(index, _check(peer, body, chunk.stop - chunk.start if station.learns else 0))
 
-    def _note(self, place: int, theta: Array) -> None:
+    def _note(self, index: int, theta: Array) -> None:
         station = self._station
-        self._due.remove(place)
+        self._due.remove(index)
         if station.learns:
-            self._theta[station.agenda.chunks[place]] = theta
+            self._theta[station.agenda.chunks[index]] = theta
         if self._due:
             return
         if station.learns:
@@ -117,7 +117,7 @@ class SegmentEvaluation(SegmentPhase):
         if station.plan.curvature:
             self._totals[MOMENT] = second_moment(station.holding.features)
         if self._own is None:
-            self._give()
+            self._contribute_totals()
         else:
             self.pull()
 
@@ -127,8 +127,8 @@ class SegmentEvaluation(SegmentPhase):
         if z is not None:
             self._own = None
             self._measure(station.predict(z))
-            if station.place:
-                self._give()
+            if station.active_index:
+                self._contribute_totals()
             else:
                 self._reports = True
         totals = station.total(Kind.TOTALS, self._totals if self._reports else None)
@@ -137,14 +137,14 @@ class SegmentEvaluation(SegmentPhase):
             self._report(totals)
             station.done()
 
-    def _give(self) -> None:
+    def _contribute_totals(self) -> None:
         self._station.sums.contribute(Kind.TOTALS, self._totals, [(0, len(self._totals))])
         self._station.done()
 
     def _measure(self, z: Array) -> None:
         """Compute the totals from predictions, (r,) or (r, k), of this dominator's training rows and test rows."""
         station, plan, totals = self._station, self._station.plan, self._totals
-        rows, test_rows = station.agenda.chunks[station.place], station.agenda.test_chunks[station.place]
+        rows, test_rows = station.agenda.chunks[station.active_index], station.agenda.test_chunks[station.active_index]
         labels, objective = station.holding.labels, station.objective
         if labels is None:
             raise RuntimeError("a dominator has labels")

@@ -18,9 +18,9 @@ from vertical.segment.plan import Recorder
 from vertical.segment.sum_order import SUMS, Agenda
 from vertical.transport.frames import Frame, Kind, PartyError
 
-_WAY_OUT = "either the model diverges (lower the step) or the features need scaling"
+_RANGE_HINT = "either the model diverges (lower the step) or the features need scaling"
 # addition for the totals of a regression, which contain squares of labels
-_LABELS = ", or the labels do (divide them, or take one active party)"
+_LABELS_HINT = ", or the labels do (divide them, or take one active party)"
 _NAMES: dict[int, str] = {
     Kind.PARTIAL: "partial",
     Kind.SNAPSHOT_PARTIAL: "partial of a full pass",
@@ -75,8 +75,8 @@ class Gathering:
         if len(body) != 8 * length:
             got = f"its {self._name} {position} has {len(body)} bytes"
             raise PartyError(peer, f"{got}, not the {8 * length} of {length} elements")
-        given = np.frombuffer(body, dtype=np.uint64)
-        self.add_own(position, given.copy() if total is None else given)
+        vector = np.frombuffer(body, dtype=np.uint64)
+        self.add_own(position, vector.copy() if total is None else vector)
         return self._counts[slot] == self._needed
 
     def add_own(self, position: int, elements: Elements) -> None:
@@ -146,18 +146,18 @@ class Sums(ABC):
         except ValueError as error:
             # the original error names a row's place and value, and must not be sent to the peers
             reason = f"a number is outside +-{self._limit:g}, the range of masked sums"
-            way_out = _WAY_OUT + (_LABELS if kind == Kind.TOTALS and self._numbers else "")
-            raise PartyError(self._me, f"its {_NAMES[kind]} cannot be sent: {reason}: {way_out}") from error
+            hint = _RANGE_HINT + (_LABELS_HINT if kind == Kind.TOTALS and self._numbers else "")
+            raise PartyError(self._me, f"its {_NAMES[kind]} cannot be sent: {reason}: {hint}") from error
         start = 0
-        for place, length in shares:
+        for index, length in shares:
             stop = start + length
             if self._recorder is not None:
-                self._recorder.contributed(kind, self._active[place], values[start:stop])
-            self._give(kind, place, elements[start:stop])
+                self._recorder.contributed(kind, self._active[index], values[start:stop])
+            self._contribute(kind, index, elements[start:stop])
             start = stop
 
     @abstractmethod
-    def _give(self, kind: int, place: int, elements: Elements) -> None:
+    def _contribute(self, kind: int, index: int, elements: Elements) -> None:
         """Contribute elements to a place's next sum of a kind. This may overwrite the elements."""
 
     @abstractmethod
@@ -186,19 +186,18 @@ class DirectSums(Sums):
         super().__init__(me, agenda, send, recorder)
         plan = agenda.plan
         self._masks = masks
-        self._given: dict[int, list[int]] = {kind: [0] * len(plan.active) for kind in SUMS}
+        self._positions: dict[int, list[int]] = {kind: [0] * len(plan.active) for kind in SUMS}
         self._own: dict[int, Gathering] = {}
         if me in plan.active:
-            place, others = plan.active.index(me), set(range(plan.parties)) - {me}
+            index, peers = plan.active.index(me), set(range(plan.parties)) - {me}
             for kind in SUMS:
                 window = self._window if kind == Kind.PARTIAL else 1
-                self._own[kind] = Gathering(_NAMES[kind], others, window, partial(agenda.length, kind, place))
+                self._own[kind] = Gathering(_NAMES[kind], peers, window, partial(agenda.length, kind, index))
 
-    def _give(self, kind: int, place: int, elements: Elements) -> None:
-        given = self._given[kind]
-        number = given[place]
-        given[place] = number + 1
-        active = self._active[place]
+    def _contribute(self, kind: int, index: int, elements: Elements) -> None:
+        number = self._positions[kind][index]
+        self._positions[kind][index] = number + 1
+        active = self._active[index]
         if self._masks is not None:
             elements += self._masks.mask(kind, active, number, len(elements))
         self._send(active, Frame(kind, active, number, elements.tobytes()))
@@ -223,7 +222,7 @@ class _Branch:
         self._kind, self._active, self._parent, self._children = kind, active, parent, children
         self.gathering, self._send = gathering, send
 
-    def give(self, position: int, elements: Elements) -> None:
+    def contribute(self, position: int, elements: Elements) -> None:
         if not self._children:
             self._send(self._parent, Frame(self._kind, self._active, position, elements.tobytes()))
             return
@@ -254,9 +253,9 @@ class TreeSums(Sums):
     def __init__(self, me: int, agenda: Agenda, send: Send, recorder: Recorder | None = None) -> None:
         super().__init__(me, agenda, send, recorder)
         plan = agenda.plan
-        self._given = [0] * len(plan.active)
+        self._positions = [0] * len(plan.active)
         self._branches: dict[tuple[int, int], _Branch] = {}
-        for place, active in enumerate(plan.active):
+        for index, active in enumerate(plan.active):
             for kind, tree in zip((Kind.VALUE_TREE, Kind.MASK_TREE), make_pair(plan.parties, active), strict=True):
                 children = tuple(tree.children(me))
                 gathering = Gathering(
@@ -264,19 +263,19 @@ class TreeSums(Sums):
                     children,
                     # a party that is not a dominator contributes its totals at once, one position ahead
                     self._window + 1,
-                    partial(agenda.length_at, place),
+                    partial(agenda.length_at, index),
                     own=active != me,
                 )
                 self._branches[kind, active] = _Branch(kind, active, tree.parent[me], children, gathering, send)
 
-    def _give(self, kind: int, place: int, elements: Elements) -> None:
+    def _contribute(self, kind: int, index: int, elements: Elements) -> None:
         mask = random_elements(len(elements))
         elements += mask
-        position = self._given[place]
-        self._given[place] = position + 1
-        active = self._active[place]
-        self._branches[Kind.VALUE_TREE, active].give(position, elements)
-        self._branches[Kind.MASK_TREE, active].give(position, mask)
+        position = self._positions[index]
+        self._positions[index] = position + 1
+        active = self._active[index]
+        self._branches[Kind.VALUE_TREE, active].contribute(position, elements)
+        self._branches[Kind.MASK_TREE, active].contribute(position, mask)
 
     def receive(self, peer: int, frame: Frame) -> bool:
         branch = self._branches.get((frame.kind, frame.active))

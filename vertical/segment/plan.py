@@ -22,7 +22,7 @@ from vertical.transport.frames import Frame
 
 PAIRWISE, TWO_TREES, BARE = "pairwise", "two-trees", "none"
 MASKINGS = (PAIRWISE, TWO_TREES, BARE)
-MOST_PARTIES = 2**16 - 1
+MAX_PARTIES = 2**16 - 1
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,10 @@ class SegmentPlan:
         """Raise ValueError with the reason if the plan is impossible."""
         if not 0 <= self.serial < 2**32:
             raise ValueError(f"serial must be 0 to 2^32 - 1, got {self.serial}")
-        least = dict.fromkeys(
+        lower_bounds = dict.fromkeys(
             ("segment", "batch_size", "seed", "first_epoch", "epochs", "skew", "test_rows", "embedding"), 0
         )
-        for name, bound in {**least, "window": 1, "rows": 1}.items():
+        for name, bound in {**lower_bounds, "window": 1, "rows": 1}.items():
             if getattr(self, name) < bound:
                 raise ValueError(f"{name} must be {bound} or more, got {getattr(self, name)}")
         self._check_parties()
@@ -170,8 +170,8 @@ class SegmentPlan:
             )
 
     def _check_parties(self) -> None:
-        if not 1 <= self.parties <= MOST_PARTIES:
-            raise ValueError(f"parties must be 1 to {MOST_PARTIES:,}, got {self.parties}")
+        if not 1 <= self.parties <= MAX_PARTIES:
+            raise ValueError(f"parties must be 1 to {MAX_PARTIES:,}, got {self.parties}")
         active = self.active
         if not active or len(set(active)) < len(active) or not all(0 <= party < self.parties for party in active):
             raise ValueError(f"active must be different parties of 0 to {self.parties - 1}, at least one, got {active}")

@@ -75,9 +75,9 @@ def check_hellos(plan: SegmentPlan, hellos: Mapping[int, Hello]) -> None:
         PartyError: A party has other numbers of rows. Names the first such party.
     """
     for party, hello in sorted(hellos.items()):
-        for name, held, planned in (("training", hello.rows, plan.rows), ("test", hello.test_rows, plan.test_rows)):
-            if held != planned:
-                raise PartyError(party, f"it has {held:,} {name} rows, the plan has {planned:,}")
+        for name, count, planned in (("training", hello.rows, plan.rows), ("test", hello.test_rows, plan.test_rows)):
+            if count != planned:
+                raise PartyError(party, f"it has {count:,} {name} rows, but the segment has {planned:,}")
 
 
 def agree_keys(plan: SegmentPlan, me: int, private: X25519PrivateKey, hellos: Mapping[int, Hello]) -> dict[int, bytes]:
@@ -140,8 +140,8 @@ def _new_block(plan: SegmentPlan, holding: Holding, objective: Objective, networ
         return make_block(holding.features, plan.algorithm, objective, plan.step)
     if network is None:
         raise ValueError(f"a plan with embeddings of {plan.embedding} numbers needs a network, this party has none")
-    made = make_network(network, holding.features.shape[1], plan.embedding)
-    return NetworkBlock(holding.features, made, plan.embedding, objective, plan.step)
+    built = make_network(network, holding.features.shape[1], plan.embedding)
+    return NetworkBlock(holding.features, built, plan.embedding, objective, plan.step)
 
 
 def prepared_head(

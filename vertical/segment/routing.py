@@ -19,8 +19,8 @@ class FrameRouter:
 
     def __init__(self, plan: SegmentPlan, mesh: Mesh | None) -> None:
         self._mesh = mesh
-        self._others = plan.parties - 1
-        self._places = {party: place for place, party in enumerate(plan.active)}
+        self._peer_count = plan.parties - 1
+        self._indices = {party: index for index, party in enumerate(plan.active)}
         self._me = 0 if mesh is None else mesh.me
         self._sums: Sums | None = None
         self._recorder: Recorder | None = None
@@ -28,7 +28,7 @@ class FrameRouter:
         self._phase_done = False
         self._change = asyncio.Event()
         self._notices: dict[int, dict[int, bytes]] = defaultdict(dict)
-        self._everybody: dict[int, bool] = {Kind.ALIGN: bool(plan.ids), Kind.VARIES: plan.counts}
+        self._from_all: dict[int, bool] = {Kind.ALIGN: bool(plan.ids), Kind.VARIES: plan.counts}
         self._at_barrier: dict[int, set[int]] = defaultdict(set)
         # the failure of any party, from the mesh
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future() if mesh is None else mesh.failed
@@ -73,8 +73,8 @@ class FrameRouter:
 
     @property
     def _failure(self) -> PartyError | None:
-        found = self._failed.exception() if self._failed.done() else None
-        return found if isinstance(found, PartyError) else None
+        error = self._failed.exception() if self._failed.done() else None
+        return error if isinstance(error, PartyError) else None
 
     def later(self, call: Callable[[], None]) -> None:
         """Call a function in the next turn of the loop, unless the segment has failed by then.
@@ -112,7 +112,7 @@ class FrameRouter:
             PartyError: The segment has failed.
         """
         self.broadcast(Frame(Kind.BARRIER, self._me, number))
-        await self._until(lambda: len(self._at_barrier[number]) == self._others)
+        await self._until(lambda: len(self._at_barrier[number]) == self._peer_count)
 
     async def notices(self, kind: int, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
         """Exchange a notice with each of the given parties.
@@ -132,8 +132,8 @@ class FrameRouter:
         await self._until(lambda: len(self._notices[kind]) == len(bodies))
         return self._notices[kind]
 
-    async def _until(self, holds: Callable[[], bool]) -> None:
-        while self._failure is None and not holds():
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while self._failure is None and not condition():
             self._change.clear()
             await self._change.wait()
         if self._failure is not None:
@@ -142,8 +142,8 @@ class FrameRouter:
     def _awaits(self, kind: int, peer: int) -> bool:
         """Return whether a peer sends a notice of some kind."""
         if kind == Kind.LABELS:
-            return {peer, self._me} <= self._places.keys()
-        return self._everybody.get(kind, False)
+            return {peer, self._me} <= self._indices.keys()
+        return self._from_all.get(kind, False)
 
     def _receive(self, peer: int, frame: Frame) -> None:
         """Route a frame. If this raises an exception, the mesh fails the segment with it."""
@@ -151,12 +151,12 @@ class FrameRouter:
             self._recorder.received(peer, frame)
         kind, phase = frame.kind, self._phase
         if phase is not None and kind == phase.answer_kind:
-            place = self._places.get(peer, -1)
-            if place < 0 or frame.active != peer:
+            index = self._indices.get(peer, -1)
+            if index < 0 or frame.active != peer:
                 raise PartyError(
                     peer, f"it sent theta for party {frame.active}, but each dominator sends its own theta"
                 )
-            phase.answer(place, frame.update, frame.body)
+            phase.answer(index, frame.update, frame.body)
         elif kind in _SUMS and self._sums is not None:
             if self._sums.receive(peer, frame) and phase is not None:
                 phase.pull()

@@ -29,7 +29,7 @@ class Scoring(SegmentPhase):
             raise PartyError(
                 station.me, f"{reason}, {words}", f"its columns add more than {limit:g} to a score, {words}"
             )
-        if station.place >= 0:
+        if station.active_index >= 0:
             station.scores = station.predict(np.zeros(self._partials.size))
         self._number = -1
         # a recipient's own partials of the piece, until the sum of the other parties' partials has arrived

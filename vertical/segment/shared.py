@@ -29,17 +29,17 @@ class SegmentTally:
 
     applied: int = 0
     delays: int = 0
-    most_delay: int = 0
+    max_delay: int = 0
     staleness: int = 0
-    most_staleness: int = 0
+    max_staleness: int = 0
 
     def count(self, delay: int, staleness: int) -> None:
         """Count an applied update."""
         self.applied += 1
         self.delays += delay
         self.staleness += staleness
-        self.most_delay = max(self.most_delay, delay)
-        self.most_staleness = max(self.most_staleness, staleness)
+        self.max_delay = max(self.max_delay, delay)
+        self.max_staleness = max(self.max_staleness, staleness)
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Station:
     constant: Array | None = None
 
     def __post_init__(self) -> None:
-        self.place = self.plan.active.index(self.me) if self.me in self.plan.active else -1
+        self.active_index = self.plan.active.index(self.me) if self.me in self.plan.active else -1
         self.learns = self.plan.moves(self.me)
 
     def predict(self, sums: Array) -> Array:
@@ -87,7 +87,7 @@ class Station:
         rows = sums.reshape(-1, self.plan.width) if self.plan.width > 1 else sums
         return rows if self.head is None else self.head.predict(rows)
 
-    def note(self, kind: str, place: int, number: int) -> None:
+    def note(self, kind: str, index: int, number: int) -> None:
         """Log a step on an update, if the steps are logged.
 
         Args:
@@ -95,7 +95,7 @@ class Station:
             place: The place of the update's dominator.
         """
         if self.log is not None:
-            self.log.append(Event(kind, self.plan.active[place], number))
+            self.log.append(Event(kind, self.plan.active[index], number))
 
     def share(self, kind: int, vectors: Mapping[int, Array]) -> Array | None:
         """Contribute vectors to the dominators' sums.
@@ -106,11 +106,11 @@ class Station:
         Returns:
             The vector for this party's own place, which is not sent; None if there is no such vector.
         """
-        given = {place: vector for place, vector in vectors.items() if place != self.place}
-        if given:
-            lengths = [(place, len(vector)) for place, vector in given.items()]
-            self.sums.contribute(kind, np.concatenate(list(given.values())), lengths)
-        return vectors.get(self.place)
+        sent = {index: vector for index, vector in vectors.items() if index != self.active_index}
+        if sent:
+            lengths = [(index, len(vector)) for index, vector in sent.items()]
+            self.sums.contribute(kind, np.concatenate(list(sent.values())), lengths)
+        return vectors.get(self.active_index)
 
     def total(self, kind: int, own: Array | None) -> Array | None:
         """Return this dominator's next sum of a kind with its own vector added; None while the sum is incomplete.
@@ -118,8 +118,8 @@ class Station:
         Args:
             own: The own vector, from `share`. None: this party takes no such sum, and None is returned.
         """
-        others = None if own is None else self.sums.take(kind)
-        return None if own is None or others is None else others + own
+        total = None if own is None else self.sums.take(kind)
+        return None if own is None or total is None else total + own
 
 
 class SegmentPhase(ABC):
@@ -140,7 +140,7 @@ class SegmentPhase(ABC):
     def pull(self) -> None:
         """Use this party's complete own sums."""
 
-    def answer(self, place: int, number: int, body: bytes | memoryview) -> None:
+    def answer(self, index: int, number: int, body: bytes | memoryview) -> None:
         """Use the answer that the dominator at `place` sends to all parties.
 
         Raises:

@@ -43,7 +43,7 @@ class Agenda:
         """The number of the segment's full passes."""
         self.barriers = plan.synchronous or plan.algorithm == SVRG
         """Whether every epoch ends with all its updates applied everywhere."""
-        self.counts = [0 if plan.score else self.schedule.count(place) for place in range(len(plan.active))]
+        self.counts = [0 if plan.score else self.schedule.count(index) for index in range(len(plan.active))]
         """The number of updates per epoch, by place."""
         piece = max(PIECE // plan.width, 1)
         starts = range(0, plan.rows if plan.score else 0, piece)
@@ -57,44 +57,44 @@ class Agenda:
             return self.plan.width * max(map(_count, self.pieces))
         return max(self.plan.width * (self.plan.rows + self.plan.test_rows), self.totals)
 
-    def batches(self, place: int) -> Iterator[NDArray[np.int64]]:
+    def batches(self, index: int) -> Iterator[NDArray[np.int64]]:
         """Return the rows of every update that a place dominates in the segment."""
         for epoch in range(self.plan.first_epoch, self.plan.first_epoch + self.plan.epochs):
-            yield from self.schedule.batches(epoch, place)
+            yield from self.schedule.batches(epoch, index)
 
-    def total(self, kind: int, place: int) -> int:
+    def total(self, kind: int, index: int) -> int:
         """Return the number of sums of a kind that a place takes."""
         if kind == Kind.SCORES:
             return len(self.pieces)
         if kind == Kind.PARTIAL:
-            return self.plan.epochs * self.counts[place]
+            return self.plan.epochs * self.counts[index]
         if kind == Kind.SNAPSHOT_PARTIAL:
             return self.passes
-        return int(self.plan.evaluate and (kind == Kind.EVALUATION or place == 0))
+        return int(self.plan.evaluate and (kind == Kind.EVALUATION or index == 0))
 
-    def length(self, kind: int, place: int, number: int) -> int:
+    def length(self, kind: int, index: int, number: int) -> int:
         """Return the number of elements of a place's sum of a kind. Sums are counted from 0.
 
         Raises:
             IndexError: There is no such sum.
         """
-        if not 0 <= number < self.total(kind, place):
-            raise IndexError(f"sum {number} of {self.total(kind, place)}")
-        return self.totals if kind == Kind.TOTALS else self.plan.width * self._rows(kind, place, number)
+        if not 0 <= number < self.total(kind, index):
+            raise IndexError(f"sum {number} of {self.total(kind, index)}")
+        return self.totals if kind == Kind.TOTALS else self.plan.width * self._rows(kind, index, number)
 
-    def _rows(self, kind: int, place: int, number: int) -> int:
+    def _rows(self, kind: int, index: int, number: int) -> int:
         """Return the number of rows of a sum."""
         if kind == Kind.SCORES:
             return _count(self.pieces[number])
-        length = _count(self.chunks[place])
+        length = _count(self.chunks[index])
         if kind == Kind.EVALUATION:
-            return length + _count(self.test_chunks[place])
+            return length + _count(self.test_chunks[index])
         if kind == Kind.SNAPSHOT_PARTIAL:
             return length
-        first = number % self.counts[place] * self.plan.batch_size
+        first = number % self.counts[index] * self.plan.batch_size
         return min(self.plan.batch_size or length, length - first)
 
-    def length_at(self, place: int, position: int) -> int:
+    def length_at(self, index: int, position: int) -> int:
         """Return the number of elements of the sum at a position.
 
         Args:
@@ -104,16 +104,16 @@ class Agenda:
             IndexError: There is no such sum.
         """
         if self.plan.score:
-            return self.length(Kind.SCORES, place, position)
+            return self.length(Kind.SCORES, index, position)
         # SAGA has a full pass before all updates, SVRG a full pass before the updates of each epoch
         before, each = (0, 1) if self.plan.algorithm == SVRG else (self.passes, 0)
-        epoch, within = divmod(position - before, self.counts[place] + each)
+        epoch, within = divmod(position - before, self.counts[index] + each)
         if 0 <= epoch < self.plan.epochs and within >= each:
-            return self.length(Kind.PARTIAL, place, within - each)
+            return self.length(Kind.PARTIAL, index, within - each)
         if epoch < self.plan.epochs:
-            return self.length(Kind.SNAPSHOT_PARTIAL, place, 0)
-        last = position - self.passes - self.total(Kind.PARTIAL, place)
-        return self.length(Kind.TOTALS, place, last - 1) if last else self.length(Kind.EVALUATION, place, 0)
+            return self.length(Kind.SNAPSHOT_PARTIAL, index, 0)
+        last = position - self.passes - self.total(Kind.PARTIAL, index)
+        return self.length(Kind.TOTALS, index, last - 1) if last else self.length(Kind.EVALUATION, index, 0)
 
 
 def _count(rows: slice) -> int:

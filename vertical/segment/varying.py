@@ -18,15 +18,15 @@ from vertical.problem.objectives import Array
 from vertical.segment.plan import Holding, SegmentPlan
 from vertical.transport.frames import FinalError, PartyError
 
-FEWEST = 3
+MIN_PARTIES = 3
 """The minimum number of parties whose partials must vary. ``fewest-parties`` may require more."""
 # A party hides other parties only if no value has more than this share of the rows, counting values within this share
 # of the range
-_MOST_ALIKE, _NEAR = 0.95, 1e-4
+_MAX_ALIKE, _NEAR = 0.95, 1e-4
 # Smaller differences are rounding errors in partials, and too small in columns to train a weight
 _ROUNDING, _SMALL = 2.0**-40, 1e-6
 # maximum number of columns that are compared one by one
-_MOST_COLUMNS = 4096
+_MAX_COLUMNS = 4096
 # maximum number of rows that are compared after an update
 _SAMPLE = 4096
 # With fewer rows the weights alone decide, since a single row cannot vary
@@ -46,7 +46,7 @@ class Flags(IntFlag):
 BOTH = Flags.SHOWN | Flags.HIDES
 
 
-def flags_of_values(values: Float64[np.ndarray, "n"], least: float = _ROUNDING) -> Flags:
+def flags_of_values(values: Float64[np.ndarray, "n"], min_range: float = _ROUNDING) -> Flags:
     """Return the flags of one number of every row.
 
     Args:
@@ -55,11 +55,11 @@ def flags_of_values(values: Float64[np.ndarray, "n"], least: float = _ROUNDING) 
     """
     ordered = np.sort(values)
     spread = float(ordered[-1] - ordered[0]) if len(ordered) else 0.0
-    if not spread > least:
+    if not spread > min_range:
         return Flags.NONE
-    near = max(_NEAR * spread, _SMALL * float(np.abs(ordered[[0, -1]]).max()), least)
+    near = max(_NEAR * spread, _SMALL * float(np.abs(ordered[[0, -1]]).max()), min_range)
     alike = int((np.searchsorted(ordered, ordered + near, side="right") - np.arange(len(ordered))).max())
-    return BOTH if alike <= _MOST_ALIKE * len(ordered) else Flags.SHOWN
+    return BOTH if alike <= _MAX_ALIKE * len(ordered) else Flags.SHOWN
 
 
 def flags_of_columns(features: Features) -> Flags:
@@ -76,7 +76,7 @@ def flags_of_columns(features: Features) -> Flags:
     if together == BOTH:
         return together
     by_column = sparse.csc_array(features) if sparse.issparse(features) else np.asarray(features)
-    for column in range(min(columns, _MOST_COLUMNS)):
+    for column in range(min(columns, _MAX_COLUMNS)):
         values = by_column[:, [column]]
         dense: Array = values.toarray() if sparse.issparse(values) else values
         together |= flags_of_values(dense[:, 0], _SMALL)
@@ -110,14 +110,14 @@ def flags_of_party(me: int, plan: SegmentPlan, holding: Holding, block: Block) -
         tested = block.predict(holding.test_features).reshape(-1, plan.width)
         now_tested = [flags_of_values(values) for values in tested.T]
         columns = flags_of_columns(holding.test_features) if learns else Flags.NONE
-        later = [_both(one, other | columns) for one, other in zip(later, now_tested, strict=True)]
-        now = [_both(one, other) for one, other in zip(now, now_tested, strict=True)]
+        later = [_both(first, second | columns) for first, second in zip(later, now_tested, strict=True)]
+        now = [_both(first, second) for first, second in zip(now, now_tested, strict=True)]
     return bytes(now + later)
 
 
-def _both(one: Flags, other: Flags) -> Flags:
+def _both(first: Flags, second: Flags) -> Flags:
     """Return the flags of partials that consist of two parts: shown if a part is, and hiding if both parts are."""
-    return (one | other) & Flags.SHOWN | (one & other & Flags.HIDES)
+    return (first | second) & Flags.SHOWN | (first & second & Flags.HIDES)
 
 
 def _flags_of_scores(values: Float64[np.ndarray, "n"], block: Block) -> Flags:
@@ -127,7 +127,7 @@ def _flags_of_scores(values: Float64[np.ndarray, "n"], block: Block) -> Flags:
     return BOTH if len(values) < _FEW_ROWS or float(np.ptp(values)) > _ROUNDING else Flags.SHOWN
 
 
-def check_start(plan: SegmentPlan, fewest: int, facts: Mapping[int, bytes]) -> bool:
+def check_start(plan: SegmentPlan, min_parties: int, flag_bytes: Mapping[int, bytes]) -> bool:
     """Check the flags that all parties sent at the start of a segment.
 
     Args:
@@ -143,12 +143,12 @@ def check_start(plan: SegmentPlan, fewest: int, facts: Mapping[int, bytes]) -> b
         FinalError: Too few parties hide partials.
     """
     width = plan.width
-    for party, body in facts.items():
+    for party, body in flag_bytes.items():
         if len(body) != 2 * width or max(body) > BOTH:
             raise PartyError(party, f"its flags are {body[:8].hex()}, not {2 * width} bytes of at most {int(BOTH)}")
-    for place in range(2 * width if plan.epochs else width):
-        check_flags(plan, fewest, {party: Flags(body[place]) for party, body in facts.items()})
-    return not any(Flags.SHOWN in Flags(flag) for body in facts.values() for flag in body[:width])
+    for position in range(2 * width if plan.epochs else width):
+        check_flags(plan, min_parties, {party: Flags(body[position]) for party, body in flag_bytes.items()})
+    return not any(Flags.SHOWN in Flags(flag) for body in flag_bytes.values() for flag in body[:width])
 
 
 class VariationWatch:
@@ -165,10 +165,10 @@ class VariationWatch:
     def __init__(self, holding: Holding, block: Block) -> None:
         features = holding.features
         if sparse.issparse(features):
-            largest, least = features.max(axis=0).toarray(), features.min(axis=0).toarray()
+            maxima, minima = features.max(axis=0).toarray(), features.min(axis=0).toarray()
         else:
-            largest, least = np.max(features, axis=0), np.min(features, axis=0)
-        self._differ = np.ravel(largest - least) > _SMALL
+            maxima, minima = np.max(features, axis=0), np.min(features, axis=0)
+        self._differ = np.ravel(maxima - minima) > _SMALL
         self._sample, self._block = features[:: -(-features.shape[0] // _SAMPLE)], block
         self._support = b""
         self._flags = Flags.NONE
@@ -185,7 +185,7 @@ class VariationWatch:
 Look = Callable[[], Flags]
 
 
-def check_flags(plan: SegmentPlan, fewest: int, flags: Mapping[int, Flags]) -> None:
+def check_flags(plan: SegmentPlan, min_parties: int, flags: Mapping[int, Flags]) -> None:
     """Check that no party's partials are shown while too few parties hide them.
 
     If no party has SHOWN, there is nothing to hide. The same holds if the only party with SHOWN is the only party that
@@ -202,10 +202,10 @@ def check_flags(plan: SegmentPlan, fewest: int, flags: Mapping[int, Flags]) -> N
     viewers = set(plan.active) if plan.score or not plan.update_passive else set(range(plan.parties))
     shown = {party for party, flag in flags.items() if Flags.SHOWN in flag}
     if shown and (len(viewers) > 1 or shown != viewers):
-        _check_count(plan, fewest, flags)
+        _check_count(plan, min_parties, flags)
 
 
-def check_collaborators(plan: SegmentPlan, fewest: int, flags: Mapping[int, Flags]) -> None:
+def check_collaborators(plan: SegmentPlan, min_parties: int, flags: Mapping[int, Flags]) -> None:
     """Check a sum like `check_flags` before any part of it is sent.
 
     Args:
@@ -217,12 +217,12 @@ def check_collaborators(plan: SegmentPlan, fewest: int, flags: Mapping[int, Flag
         FinalError: Too few parties hide partials. Names the first party that hides nothing.
     """
     if any(Flags.SHOWN in flag for flag in flags.values()):
-        _check_count(plan, fewest - 1, flags)
+        _check_count(plan, min_parties - 1, flags)
 
 
-def _check_count(plan: SegmentPlan, fewest: int, flags: Mapping[int, Flags]) -> None:
+def _check_count(plan: SegmentPlan, min_parties: int, flags: Mapping[int, Flags]) -> None:
     silent = sorted(party for party, flag in flags.items() if Flags.HIDES not in flag)
-    if (count := len(flags) - len(silent)) >= fewest:
+    if (count := len(flags) - len(silent)) >= min_parties:
         return
     if plan.penalty != NO_PENALTY:
         hint = "lower vfb2.penalty-weight, or add parties"
@@ -234,5 +234,5 @@ def _check_count(plan: SegmentPlan, fewest: int, flags: Mapping[int, Flags]) -> 
     reason = f"its partial sums do not vary over the rows (all such parties: {names})"
     reason = reason if len(silent) > 1 else "its partial sums do not vary over the rows"
     parties = f"{len(flags)} parties" if len(flags) == plan.parties else f"the {len(flags)} parties that send"
-    bare = f"they vary at {count} of {parties}, and masks hide them only if they vary at {fewest} or more"
+    bare = f"they vary at {count} of {parties}, and masks hide them only if they vary at {min_parties} or more"
     raise FinalError(silent[0] if silent else None, f"{reason}; {bare}: {hint}")

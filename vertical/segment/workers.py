@@ -19,7 +19,7 @@ class Workers:
     only_updates: ClassVar[bool] = True
     """Whether partials are computed in the loop, without these workers."""
 
-    def submit(self, place: int, work: Callable[[], Result], finish: Callable[[Result], None]) -> None:
+    def submit(self, queue: int, work: Callable[[], Result], finish: Callable[[Result], None]) -> None:
         """Schedule `finish(work())`, after all earlier jobs of the place.
 
         Args:
@@ -47,7 +47,7 @@ class SleepingWorkers(Workers):
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
-    def submit(self, place: int, work: Callable[[], Result], finish: Callable[[Result], None]) -> None:
+    def submit(self, queue: int, work: Callable[[], Result], finish: Callable[[Result], None]) -> None:
         # all jobs have the same duration, so they end in their order
         end = max(self._loop.time(), heappop(self._free)) + self._seconds
         heappush(self._free, end)
@@ -89,28 +89,28 @@ class Threads(Workers):
         self._jobs: dict[int, deque[tuple[Callable[[], Any], Callable[[Any], None]]]] = defaultdict(deque)
         self._closed = False
 
-    def submit(self, place: int, work: Callable[[], Result], finish: Callable[[Result], None]) -> None:
-        self._jobs[place].append((work, finish))
-        if len(self._jobs[place]) == 1:
-            self._start(place)
+    def submit(self, queue: int, work: Callable[[], Result], finish: Callable[[Result], None]) -> None:
+        self._jobs[queue].append((work, finish))
+        if len(self._jobs[queue]) == 1:
+            self._start(queue)
 
     def close(self) -> None:
         self._closed = True
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _start(self, place: int) -> None:
+    def _start(self, queue: int) -> None:
         if not self._closed:
-            future = self._pool.submit(self._run_locked, self._jobs[place][0][0])
-            future.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._finished, place, future))
+            future = self._pool.submit(self._run_locked, self._jobs[queue][0][0])
+            future.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._finished, queue, future))
 
     def _run_locked(self, work: Callable[[], Result]) -> Result:
         with self._lock:
             return work()
 
-    def _finished(self, place: int, future: Future[Any]) -> None:
+    def _finished(self, queue: int, future: Future[Any]) -> None:
         if self._closed or future.cancelled():
             return
-        jobs = self._jobs[place]
+        jobs = self._jobs[queue]
         try:
             jobs[0][1](future.result())
         except Exception as error:
@@ -118,4 +118,4 @@ class Threads(Workers):
             return
         jobs.popleft()
         if jobs:
-            self._start(place)
+            self._start(queue)

@@ -52,10 +52,10 @@ class Address:
         Raises:
             ValueError: The text is not an address.
         """
-        kind, colon, rest = text.partition(":")
+        kind, colon, content = text.partition(":")
         if not colon:
             raise ValueError(f"an address is {_ALLOWED}, not {text!r}")
-        return cls(kind, rest)
+        return cls(kind, content)
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.text}"
@@ -202,8 +202,8 @@ async def _resolve(address: Address, flags: int = 0) -> tuple[socket.AddressFami
     try:
         version = ipaddress.ip_address(host).version
     except ValueError:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+        entries = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
         # IPv4 first: the two sides must choose the same family
-        family, _, _, _, target = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+        family, _, _, _, target = min(entries, key=lambda entry: entry[0] != socket.AF_INET)
         return family, (str(target[0]), int(target[1]))
     return (socket.AF_INET if version == 4 else socket.AF_INET6), (host, port)

@@ -47,7 +47,7 @@ class Door(Owner):
     ) -> None:
         self._me = me
         self._addresses = endpoint.addresses
-        self._where = [str(one) if one.kind != UNREACHABLE else "the relay" for one in endpoint.addresses]
+        self._where = [str(address) if address.kind != UNREACHABLE else "the relay" for address in endpoint.addresses]
         self._own = endpoint.listen or endpoint.addresses[me]
         self._limits = endpoint.limits
         # if not verbose, a stranger's certificate ends the joining no sooner than a closed port
@@ -197,14 +197,15 @@ class Door(Owner):
 
         If ``host`` has half of all places, drop its own oldest connection, so a stranger cannot block other hosts.
         """
-        most = 4 * len(self._addresses) + 16
-        same = [link for link, other in self._unproven.items() if other == host]
-        oldest = same if host and len(same) >= most // 2 else self._unproven if len(self._pending) >= most else ()
-        for link in oldest:
-            self._drop(link)
+        max_pending = 4 * len(self._addresses) + 16
+        same = [link for link, other_host in self._unproven.items() if other_host == host]
+        oldest = next(iter(self._unproven), None) if len(self._pending) >= max_pending else None
+        if host and len(same) >= max_pending // 2:
+            oldest = same[0]
+        if oldest is not None:
+            self._drop(oldest)
             self.notes.note_stranger()
-            break
-        return len(self._pending) < most
+        return len(self._pending) < max_pending
 
     def _link(self, connection: socket.socket, context: ssl.SSLContext, peer: int, patience: float) -> Link:
         """Return a link to ``peer``, or to an unknown client (-1), that must send bytes within ``patience`` seconds."""

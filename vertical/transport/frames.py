@@ -14,7 +14,7 @@ HEADER = struct.Struct("<IIBHI")
 HEADER_BYTES = HEADER.size
 _CULPRIT = struct.Struct("<i")
 # maximum bytes of a reason that is sent
-_LONGEST = 2000
+_MAX_REASON_BYTES = 2000
 # the public reason of a failure whose full text may quote a party's data
 WITHHELD = "it failed: see its log"
 
@@ -132,7 +132,7 @@ class PartyError(RuntimeError):
 
     def to_bytes(self) -> bytes:
         """Return the body of an ABORT frame. A reason of more than 2,000 bytes is cut."""
-        reason = self.reason.encode(errors="replace")[:_LONGEST]
+        reason = self.reason.encode(errors="replace")[:_MAX_REASON_BYTES]
         return _CULPRIT.pack(-1 if self.party is None else self.party) + reason
 
     @classmethod
@@ -149,7 +149,7 @@ class PartyError(RuntimeError):
         (culprit,) = _CULPRIT.unpack_from(body)
         if not -1 <= culprit < parties:
             raise ValueError(f"an abort names one of {parties} parties, not {culprit}")
-        reason = body[_CULPRIT.size : _CULPRIT.size + _LONGEST].decode(errors="replace")
+        reason = body[_CULPRIT.size : _CULPRIT.size + _MAX_REASON_BYTES].decode(errors="replace")
         spelt = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in reason)
         return cls(None if culprit < 0 else culprit, spelt)
 

@@ -115,7 +115,7 @@ class Link(Channel):
         name: str | None,
         owner: Owner,
         serial: int,
-        longest: int,
+        max_body: int,
         peer: int,
     ) -> None:
         super().__init__(connection, context, name)
@@ -132,7 +132,7 @@ class Link(Channel):
         self.stuck = 0
         # the injected delay, if any
         self.delayed: Delayed | None = None
-        self._longest = longest
+        self._max_body = max_body
         self._guard = ReplayGuard()
         # frames that wait for `flush`
         self._queue: list[bytes] = []
@@ -193,8 +193,8 @@ class Link(Channel):
         need = HEADER_BYTES
         while end - start >= HEADER_BYTES:
             length, serial, kind, active, update = HEADER.unpack_from(chunk, start)
-            if length > self._longest:
-                raise FrameError(f"it sends a body of {length} bytes; the longest is {self._longest}")
+            if length > self._max_body:
+                raise FrameError(f"it sends a body of {length} bytes; the maximum is {self._max_body}")
             need = HEADER_BYTES + length
             if end - start < need:
                 break

@@ -56,7 +56,7 @@ class Mesh(Hub):
         self._door = Door(me, endpoint, serial, hello, self._linked, self.abort)
         self._relay = Relay(me, addresses, serial, limits.body, self._links, self._door.meet)
         # links that only carry an abort
-        self._others: set[Link] = set()
+        self._abort_links: set[Link] = set()
         self._hellos: dict[int, bytes] = {}
         self._joined = self._loop.create_future()
         self._ended = False
@@ -123,8 +123,8 @@ class Mesh(Hub):
             link.works = True
             if self._delays is not None:
                 link.delayed = Delayed(link, self._delays, self.me)
-        elif len(self._others) < self.parties:
-            self._others.add(link)
+        elif len(self._abort_links) < self.parties:
+            self._abort_links.add(link)
         else:
             link.close()
             return
@@ -137,7 +137,7 @@ class Mesh(Hub):
 
     def _expire(self) -> None:
         missing = [peer for peer in self._peers() if peer not in self._hellos]
-        if self._relay.place in missing:
+        if self._relay.index in missing:
             # peers that are met at the relay are missing because the relay is missing
             missing = [peer for peer in missing if not self._relay.meets(peer)]
         within, note = f"within {self._limits.join:g} s", self._door.notes.of(missing[0])
@@ -149,8 +149,8 @@ class Mesh(Hub):
             words = f"no party joined party {self.me} {within}"
             self.abort(PartyError(None, f"{words}{note}", words))
         else:
-            others = f", nor did {', '.join(map(str, missing[1:]))}" if len(missing) > 1 else ""
-            words = f"it never joined {within}{others}"
+            suffix = f", nor did {', '.join(map(str, missing[1:]))}" if len(missing) > 1 else ""
+            words = f"it never joined {within}{suffix}"
             self.abort(PartyError(missing[0], f"{words}{note}", words))
 
     def _peers(self) -> list[int]:
@@ -177,8 +177,8 @@ class Mesh(Hub):
 
     def lost(self, link: Link, loss: ConnectionLoss) -> None:
         self._change.set()
-        if link in self._others:
-            self._others.discard(link)
+        if link in self._abort_links:
+            self._abort_links.discard(link)
             return
         more = link.closed and self._relay.lose(link.peer)
         error = PartyError(link.peer, loss.reason)
@@ -209,7 +209,7 @@ class Mesh(Hub):
         self._change.set()
 
     def _greeted_links(self) -> list[Link]:
-        return [link for link in self._links if link is not None and not link.closed] + list(self._others)
+        return [link for link in self._links if link is not None and not link.closed] + list(self._abort_links)
 
     def _beat(self) -> None:
         """Send a heartbeat on links without traffic, and check that every peer is alive.
@@ -256,7 +256,7 @@ class Mesh(Hub):
             await self._until(self._all_done, self._loop.time() + self._limits.close)
             await self._until(lambda: self._error is not None or not self._relay.is_needed(), None)
         if self._error is not None:
-            await self._until(self._all_told, self._loop.time() + self._limits.close)
+            await self._until(self._all_aware, self._loop.time() + self._limits.close)
 
     async def _until(self, condition: Callable[[], bool], deadline: float | None) -> None:
         with contextlib.suppress(TimeoutError):
@@ -269,12 +269,12 @@ class Mesh(Hub):
         """Return whether every peer has announced its end, and therefore needs nothing more, or is gone."""
         return self._error is not None or all(link is None or link.closed or link.is_done for link in self._links)
 
-    def _all_told(self) -> bool:
+    def _all_aware(self) -> bool:
         """Return whether every peer except the culprit knows of the failure (perhaps from the relay) or is gone."""
-        links = [link for link in (*self._links, *self._others) if link is not None]
+        links = [link for link in (*self._links, *self._abort_links) if link is not None]
         culprit = None if self._error is None else self._error.party
         aware = {self.me, culprit} | {link.peer for link in links if link.has_aborted or link.closed}
-        if self._relay.place in aware:
+        if self._relay.index in aware:
             aware.update(peer for peer in self._peers() if self._relay.meets(peer))
         return aware >= set(range(self.parties))
 
@@ -292,5 +292,5 @@ class Mesh(Hub):
         for link in self._greeted_links():
             link.close()
         self._relay.close()
-        self._others.clear()
+        self._abort_links.clear()
         self._held.clear()

@@ -69,15 +69,15 @@ class DenseBlock(Block):
 @jit(_TRUTH(_MATRIX, _ROWS, _OWN, _OWN), fastmath={"reassoc", "contract"})
 def _partials(x: Array, rows: Rows, w: Array, out: Array) -> bool:
     """Write X[rows] w to `out` (b,), for (n, d) x. Return False if a row is out of range."""
-    for place in range(len(rows)):
-        if rows[place] < 0 or rows[place] >= len(x):
+    for index in range(len(rows)):
+        if rows[index] < 0 or rows[index] >= len(x):
             return False
-    for place in range(len(rows)):
-        row = x[rows[place]]
+    for index in range(len(rows)):
+        row = x[rows[index]]
         total = 0.0
         for column in range(len(w)):
             total += row[column] * w[column]
-        out[place] = total
+        out[index] = total
     return True
 
 
@@ -108,14 +108,14 @@ def _apply(
     count, relative = len(rows), len(table) > 0
     if count == 0 or len(theta) != count:
         return False
-    for place in range(count):
-        if rows[place] < 0 or rows[place] >= len(x) or not math.isfinite(theta[place]):
+    for index in range(count):
+        if rows[index] < 0 or rows[index] >= len(x) or not math.isfinite(theta[index]):
             return False
     total = np.zeros(len(w))  # (d,) X_B' change
-    for place in range(count):
-        row, change = x[rows[place]], theta[place]
+    for index in range(count):
+        row, change = x[rows[index]], theta[index]
         if relative:
-            change -= table[rows[place]]
+            change -= table[rows[index]]
         for column in range(len(w)):
             total[column] += change * row[column]
     for column in range(len(w)):
@@ -132,6 +132,6 @@ def _apply(
     if keep:
         for column in range(len(w)):
             mean[column] += total[column] / len(x)
-        for place in range(count):
-            table[rows[place]] = theta[place]
+        for index in range(count):
+            table[rows[index]] = theta[index]
     return True

@@ -120,13 +120,13 @@ class Layers:
 
     def pull(self, rows: Features, slopes: Float64[np.ndarray, "b k"]) -> Float64[np.ndarray, "p"]:
         inputs = self._inputs(rows)
-        for place in reversed(range(len(inputs))):
-            to_matrix, to_bias = self._slopes[place]
-            to_matrix[:] = inputs[place].T.dot(slopes)
+        for layer in reversed(range(len(inputs))):
+            to_matrix, to_bias = self._slopes[layer]
+            to_matrix[:] = inputs[layer].T.dot(slopes)
             np.add.reduce(slopes, out=to_bias)
-            if place:
-                slopes = slopes.dot(self._layers[place][0].T)
-                slopes *= cast(Array, inputs[place]) > 0.0
+            if layer:
+                slopes = slopes.dot(self._layers[layer][0].T)
+                slopes *= cast(Array, inputs[layer]) > 0.0
         return self._gradient
 
     def _inputs(self, rows: Features) -> list[Features]:

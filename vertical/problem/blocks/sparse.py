@@ -241,14 +241,14 @@ def _partials(
     if _outside(indptr, rows):
         return False
     log_keep = _log_keep(step, weight)
-    for place in range(len(rows)):
-        row = rows[place]
+    for index in range(len(rows)):
+        row = rows[index]
         total = 0.0
         for entry in range(indptr[row], indptr[row + 1]):
             column = indices[entry]
             _catch_up(column, w, settled, mean, until, step, weight, linear, log_keep)
             total += data[entry] * w[column]
-        out[place] = total
+        out[index] = total
     return True
 
 
@@ -276,13 +276,13 @@ def _apply(
         return False
     log_keep = _log_keep(step, weight)
     scale = step / len(rows)
-    for place in range(len(rows)):
-        row = rows[place]
+    for index in range(len(rows)):
+        row = rows[index]
         for entry in range(indptr[row], indptr[row + 1]):
             column = indices[entry]
             # A column is brought to `until` at its first entry, so its drift sees neither weight nor mean half-changed.
             _catch_up(column, w, settled, mean, until, step, weight, linear, log_keep)
-            slope = data[entry] * change[place]
+            slope = data[entry] * change[index]
             w[column] -= scale * slope
             if share != 0.0:
                 mean[column] += share * slope
