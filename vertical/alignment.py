@@ -1,4 +1,8 @@
-"""Alignment of rows: the parties find their common rows in private (`vertical.intersection`)."""
+"""The search for the rows that all parties have, without revealing any other row's id (`vertical.intersection`).
+
+One party, the reporter, compares its ids with the ids of each other party. It then sends each party the positions of
+the rows that all parties have.
+"""
 
 import asyncio
 import hashlib
@@ -17,20 +21,21 @@ from vertical.transport.frames import WITHHELD, FinalError, Frame, Kind, PartyEr
 from vertical.transport.mesh import Mesh
 
 T = TypeVar("T")
-# maximum number of a party's ids: a million ids need some 0.5 GB
+# maximum number of a party's ids: a million ids need about 0.5 GB of memory
 MAX_IDS = 2**24
-# the steps of the protocol, sent in a frame's field `active`
+# the steps of the search, sent in a frame's field `active`: a party's ids under its own key (tags), the ids under the
+# keys of both parties, and the positions of the common rows
 STEPS = TAGS, TAGS_OF_BOTH, POSITIONS = 0, 1, 2
-# bytes of a piece; each piece of a step is sent in its own frame
+# maximum number of bytes of a step in one frame
 PIECE = 2**20
 _MIN_SALT_BYTES = 16
 
 
 def digest(ids: Sequence[str], salt: bytes) -> bytes:
-    """Return a 32-byte digest of these ids in this order. "7", "07" and "7 " differ.
+    """Return a 32-byte digest of a list of ids, which depends on their order. The ids "7", "07" and "7 " differ.
 
-    It is SHA-256 over the salt, the number of ids, and the ids. A length precedes each text, so different lists have
-    different encodings.
+    The digest is SHA-256 over the salt, the number of ids, and the ids. A length precedes each id, so different lists
+    have different encodings.
 
     Raises:
         ValueError: The salt has fewer than 16 bytes.
@@ -41,7 +46,7 @@ def digest(ids: Sequence[str], salt: bytes) -> bytes:
     parts = [len(salt).to_bytes(8, "big"), salt, len(ids).to_bytes(8, "big")]
     for row, name in enumerate(ids):
         if not isinstance(name, str):
-            raise TypeError(f"the id of row {row} is {type(name).__name__}; ids are text")
+            raise TypeError(f"the id of row {row} is {type(name).__name__}: convert ids to text")
         written = name.encode("utf-8", "surrogatepass")
         parts += (len(written).to_bytes(8, "big"), written)
     return hashlib.sha256(b"".join(parts)).digest()
@@ -61,20 +66,23 @@ async def find_rows(
 ) -> tuple[NDArray[np.int64], int]:
     """Find the rows that all parties have.
 
-    Returns this party's positions (k,) of these rows, in the order of their ids, and the number of bytes it sent.
-
     Args:
-        reporter: The party that combines the matches.
+        me: The index of this party.
+        reporter: The party that compares its ids with all other parties' ids.
         ids: The id of each of this party's rows.
+        endpoint: This party's access to the other parties.
         serial: The number of the attempt.
         context: Bytes that name the run, the same at all parties.
-        fewest: The required number of common rows.
-        offered: Receives the number of ids of each party that sends its tags here.
+        min_rows: The required number of common rows.
+        offered: A dictionary that receives the number of ids of each party whose tags this party gets.
         agreement: The terms that all parties must agree on. None: no terms.
+
+    Returns:
+        This party's positions (k,) of the common rows, in the order of their ids, and the number of bytes it sent.
 
     Raises:
         PartyError: A party failed, or the parties do not agree.
-        FinalError: The parties share fewer than ``fewest`` rows. Another attempt would end the same way.
+        FinalError: The parties have fewer than ``min_rows`` rows in common. A repetition would end the same way.
     """
     agreement = agreement or Agreement()
     mesh = Mesh(me, endpoint, serial, hello=agreement.greet())
@@ -99,7 +107,7 @@ async def find_rows(
 
 
 class _Search:
-    """A party's side of the protocol. Long computations run in a thread, so heartbeats continue."""
+    """A party's side of the search. Long computations run in a thread, so heartbeats continue."""
 
     def __init__(
         self,
@@ -118,6 +126,7 @@ class _Search:
         )
 
     async def rows(self, reporter: int) -> NDArray[np.int64]:
+        """Return this party's positions of the common rows."""
         greetings = await self.mesh.join()
         await self.agreement.confirm(self.mesh, greetings)
         self.mesh.on_frame = self.take_frame
@@ -149,7 +158,7 @@ class _Search:
         """Run a task in a thread until it ends or a party fails.
 
         Args:
-            party: The party to blame for malformed bytes. None: this party.
+            party: The party that sent the bytes of the task, which an error about them names. None: this party.
         """
         try:
             return await self.first(asyncio.ensure_future(asyncio.to_thread(task)))
@@ -165,12 +174,16 @@ class _Search:
             await asyncio.sleep(0)
 
     def take_frame(self, peer: int, frame: Frame) -> None:
+        """Add a frame to its step. Its field `update` is the number of the piece."""
         step = peer, frame.active
         if frame.kind != Kind.ALIGN or frame.active not in STEPS or self.whole[step].done():
-            raise PartyError(peer, f"a frame of kind {frame.kind}, step {frame.active}, which is not expected now")
+            raise PartyError(
+                peer, f"it sent a frame of kind {frame.kind}, step {frame.active}, which is not expected now"
+            )
         parts, size = self.parts[step], len(frame.body)
         if frame.update != len(parts) or size > PIECE or len(parts) * PIECE + size > MAX_IDS * TAG_BYTES:
-            raise PartyError(peer, f"piece {frame.update} of step {frame.active}, of {size} bytes, does not fit here")
+            fault = f"piece {frame.update} of step {frame.active} with {size} bytes"
+            raise PartyError(peer, f"it sent {fault}, which is out of order or too long")
         parts.append(bytes(frame.body))
         if size < PIECE:
             whole = b"".join(self.parts.pop(step))
@@ -179,6 +192,7 @@ class _Search:
             self.whole[step].set_result(whole)
 
     async def receive(self, party: int, step: int) -> bytes:
+        """Wait for all bytes of a party's step."""
         return await self.first(self.whole[party, step])
 
     async def first(self, awaited: asyncio.Future[T]) -> T:

@@ -1,4 +1,8 @@
-"""A segment of VFB2: its plan, its initial state, the recipients of scores, and its result in a party's memory."""
+"""A party's preparation of a segment and its storage: the plan, the initial state, and the result in its memory.
+
+A segment is the epochs of one Flower round. Its plan comes from the run config and the server's message. Its initial
+state is the state after the previous segment.
+"""
 
 from dataclasses import replace
 
@@ -17,13 +21,14 @@ from vertical.turn import Turn
 
 
 def make_plan(turn: Turn, row_counts: NDArray[np.int64]) -> SegmentPlan:
-    """Return the segment's plan, from the party's own settings and the server's message.
+    """Return the segment's plan, from the run's settings and the server's message.
 
-    Two parties have the same plan only if they also agree on the terms.
+    Two parties have equal plans only if the server has sent both the same settings and the same message.
 
     Args:
         turn: The party's turn.
-        held: The (2,) numbers of the party's training and test rows. They count until the server knows the common rows.
+        row_counts: The (2,) numbers of the party's training and test rows, for the segment before which the server does
+            not know the numbers of common rows.
     """
     segment, training, vfb2, agreement = turn.segment, turn.training, turn.settings, turn.agreement()
     number = int(segment.segment[0])
@@ -68,9 +73,9 @@ def make_score_plan(turn: Turn, row_counts: NDArray[np.int64], block: KeptBlock)
 
     Args:
         turn: The party's turn.
-        held: The (2,) numbers of the party's rows.
-        block: The party's block. Blocks from different ends of a run, or with embeddings of other lengths, make
-            different plans.
+        row_counts: The (2,) numbers of the party's rows.
+        block: The party's block. The plans of blocks from different epochs, or with embeddings of different lengths,
+            differ, and the parties' comparison of plans then fails.
     """
     plan = replace(make_plan(turn, row_counts), algorithm=SGD, epochs=0, first_epoch=block.epochs, window=1, score=True)
     plan = replace(plan, embedding=block.embedding, update_passive=True, penalty=NO_PENALTY, label_epsilon=0.0)
@@ -78,25 +83,24 @@ def make_score_plan(turn: Turn, row_counts: NDArray[np.int64], block: KeptBlock)
 
 
 def check_recipients(turn: Turn, block: KeptBlock) -> None:
-    """Check the recipients of the scores, since the server chooses them.
+    """Check the recipients of the scores that the server has chosen.
 
     Args:
         turn: The party's turn.
         block: The party's block, which names the parties whose labels were used in training.
 
     Raises:
-        PolicyError: The server names other recipients than the run config, or recipients that cannot compute scores
-            from the sums.
+        PolicyError: The server's recipients differ from the run config's, or cannot compute scores from the sums.
     """
     vfb2, active = turn.settings, turn.segment.active.tolist()
     if block.embedding > 1 and vfb2.problem != SOFTMAX and vfb2.score_for == "all":
-        allowed = f"'label-holders': only party {block.active[0]} has the head that turns sums into scores"
+        allowed = f"'label-holders', since only party {block.active[0]} has the last layer, which computes the scores"
         raise PolicyError("vfb2.score-for", got="'all'", allowed=allowed, hint="remove vfb2.score-for")
     wanted = tuple(range(turn.party.parties)) if vfb2.score_for == "all" else block.active
     if tuple(active) != wanted:
         got, allowed = f"parties {active} as recipients of scores", f"{list(wanted)}"
         hint = "use blocks of the same run at all parties"
-        raise PolicyError("vfb2.score-for", got=got, allowed=f"{allowed}, by {vfb2.score_for!r}", hint=hint)
+        raise PolicyError("vfb2.score-for", got=got, allowed=f"{allowed} for {vfb2.score_for!r}", hint=hint)
 
 
 def find_state(turn: Turn) -> PartyState:
@@ -124,7 +128,7 @@ def _hex(digest: NDArray[np.uint8] | None) -> str:
 
 
 def remember_segment(turn: Turn, start: PartyState, outcome: SegmentOutcome, digest: bytes) -> None:
-    """Store a segment's result and, for a repetition, its initial state in the party's memory.
+    """Store a segment's result in the party's memory, and its initial state for a repetition of the segment.
 
     Args:
         turn: The party's turn.

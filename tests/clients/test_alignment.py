@@ -71,7 +71,10 @@ def test_a_piece_out_of_turn_ends_the_search(frames: list[Frame], monkeypatch: p
         finally:
             await mesh.close()
 
-    with socket_folder() as folder, pytest.raises(PartyError, match=r"not expected now|does not fit here") as caught:
+    with (
+        socket_folder() as folder,
+        pytest.raises(PartyError, match=r"not expected now|out of order or too long") as caught,
+    ):
         asyncio.run(forge())
     assert caught.value.party == 0
 
