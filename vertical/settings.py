@@ -95,12 +95,12 @@ class VFB2Settings(Settings):
 
     @property
     def skew_bound(self) -> int:
-        """The number of updates that an active party may be ahead of the slowest."""
+        """The number of updates that an active party may be ahead of the slowest active party."""
         return 4 * self.window if isinstance(self.skew, str) else self.skew
 
     @property
     def max_active(self) -> int:
-        """The maximum number of active parties: ``active_parties``, or the largest number that "auto" may choose."""
+        """The maximum number of active parties: ``active_parties``, or the largest number that "auto" can mean."""
         if isinstance(self.active_parties, int):
             return self.active_parties
         return 1 if self.headed else 2
@@ -112,14 +112,15 @@ class VFB2Settings(Settings):
 
     @property
     def headed(self) -> bool:
-        """Whether the prediction has a head, which one active party trains."""
+        """Whether the model has a head: a last layer, trained by one active party, that turns sums into predictions."""
         return self.embedding > 1 and self.problem != "softmax"
 
     def delay_bound(self, active: int) -> int:
-        """Return the maximum number of updates between the reading of an update's partial sums and its step.
+        """Return the maximum delay: the updates that are applied while an update's partial sums are on their way.
 
-        The last of the m updates of a synchronous round is applied after m - 1 updates. In asynchronous runs each of
-        the m active parties may have a window under way. Single updates may be even later if a dominator lags behind.
+        In a synchronous round, the last of the m updates is applied after m - 1 updates. In asynchronous runs each of
+        the m active parties may have ``window`` updates under way. Single updates may be even later if an active party
+        lags behind.
 
         Args:
             active: The number m of active parties.
@@ -127,11 +128,11 @@ class VFB2Settings(Settings):
         return active - 1 if self.synchronous else active * self.window
 
     def step(self, training: TrainingSettings, segment: int) -> float:
-        """Return gamma of a segment.
+        """Return the learning rate of a segment.
 
         Args:
             training: The common settings. An epoch counts as a local step for drops of the learning rate.
-            segment: The segment's number, from 1. Segment 0, the alignment, has the gamma of segment 1.
+            segment: The segment's number, from 1. Segment 0, which has no epochs, has the learning rate of segment 1.
         """
         counted = training.model_copy(update={"local_steps": self.epochs})
         return counted.learning_rate_at(max(segment - 1, 0) * self.epochs)

@@ -97,8 +97,8 @@ class Gifts(Sums):
         super().__init__(me, agenda, lambda to, frame: None, None)
         self.places: list[int] = []
 
-    def _give(self, kind: int, place: int, elements: Elements) -> None:
-        self.places.append(place)
+    def _contribute(self, kind: int, index: int, elements: Elements) -> None:
+        self.places.append(index)
 
     def receive(self, peer: int, frame: Frame) -> bool:
         return False

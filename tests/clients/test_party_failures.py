@@ -219,8 +219,8 @@ def test_labels_differ(culprit: int) -> None:
 @pytest.mark.parametrize(
     ("culprit", "fields", "reason"),
     [
-        (3, {"features": np.zeros((29, 3))}, "it has 29 training rows, the plan has 30"),
-        (0, {"test_features": None}, "it has 0 test rows, the plan has 11"),
+        (3, {"features": np.zeros((29, 3))}, "it has 29 training rows, but the segment has 30"),
+        (0, {"test_features": None}, "it has 0 test rows, but the segment has 11"),
         (2, {"labels": None}, "this party needs labels, it has none"),
         (2, {"labels": np.ones(29)}, "labels must have shape (30,), got (29,)"),
         (2, {"labels": np.full(30, 2.0)}, "labels of problem 'logistic' must be -1 or +1, got 2.0"),
