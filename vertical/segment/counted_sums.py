@@ -1,8 +1,9 @@
-"""Masked sums whose parties first exchange flags (whether their partials vary), in segments in which flags may change.
+"""Masked sums to which a party contributes only after it knows that enough parties hide each other's partials.
 
-A penalty can make a block zero in the middle of a segment. Each party therefore sends its flags to all other parties
-before it contributes a vector. It contributes only after it has the flags of all contributing parties, and only if
-enough partials vary.
+Masks hide a party's partials only if the partials of several parties vary over the rows (`vertical.segment.varying`).
+With a penalty, a block can become zero in the middle of a segment. Each party therefore sends its flags, which describe
+whether its partials vary, to all other parties before it contributes a vector. It contributes the vector after it has
+received the flags of all contributing parties.
 """
 
 from collections import defaultdict, deque
@@ -16,18 +17,18 @@ from vertical.transport.frames import Frame, Kind, PartyError
 
 
 class CountedSums(Sums):
-    """A wrapper of masked sums, in which each sum waits for its flags.
+    """A wrapper of masked sums, in which each sum waits for the flags of all contributing parties.
 
     Args:
         me: The party's index.
         agenda: The segment's sums.
         sums: The masked sums.
         look: A function that returns the party's present flags.
-        fewest: The number of parties whose partials must vary.
+        min_parties: The number of parties whose partials must vary.
         broadcast: A function that sends a frame to all other parties.
 
     Attributes:
-        from_zero: Whether `Station.constant` is set. Known only after the first frames.
+        from_zero: Whether `Station.constant` is set, which is known only after the first frames.
     """
 
     def __init__(
@@ -45,7 +46,8 @@ class CountedSums(Sums):
         indices = range(len(plan.active))
         self._own_index = plan.active.index(me) if me in plan.active else -1
         self._totals = [sum(agenda.total(kind, index) for kind in SUMS) for index in indices]
-        # by place: positions contributed, and positions done (sent or, at this party's place, taken)
+        # for each active party: the numbers of vectors that this party has contributed, and of vectors that it has sent
+        # or, for this party's own sums, taken
         self._contributed, self._done = [0] * len(indices), [0] * len(indices)
         self._waiting: list[deque[tuple[int, Array]]] = [deque() for _ in indices]
         self._flags: dict[tuple[int, int], dict[int, Flags]] = defaultdict(dict)
@@ -68,7 +70,7 @@ class CountedSums(Sums):
         body, position = bytes(frame.body), frame.update
         due = index >= 0 and peer != frame.active and self._done[index] <= position < self._totals[index]
         if not due or len(body) != 1 or body[0] > BOTH or peer in self._flags.get((index, position), {}):
-            raise PartyError(peer, f"it sent flags of sum {position} of party {frame.active} that are not due")
+            raise PartyError(peer, f"it sent malformed or early flags for sum {position} of party {frame.active}")
         self._flags[index, position][peer] = Flags(body[0])
         if index == self._own_index:
             return True
@@ -90,7 +92,7 @@ class CountedSums(Sums):
         return total
 
     def _release(self, index: int) -> None:
-        """Contribute the vectors for a place whose flags are complete."""
+        """Contribute the vectors for an active party's sums whose flags are complete."""
         waiting = self._waiting[index]
         while waiting and len(flags := self._flags[index, self._done[index]]) == self._plan.parties - 1:
             check_collaborators(self._plan, self._min_parties, flags)
@@ -103,4 +105,4 @@ class CountedSums(Sums):
         self._done[index] += 1
 
     def _contribute(self, kind: int, index: int, elements: Elements) -> None:
-        raise RuntimeError("the masked sums give")
+        raise RuntimeError("CountedSums contributes only through the sums that it wraps")

@@ -1,7 +1,7 @@
-"""A party of a vertical segment: it joins its peers, trains, evaluates and leaves.
+"""A party's run of one segment (the epochs of a round): it joins the other parties, trains, evaluates and leaves.
 
-Between two barriers all work is done in the callbacks of incoming frames. docs/vertical-theory.md ("Metrics") lists the
-counters of an `SegmentOutcome`.
+A *barrier* is a point at which every party waits for all other parties. Between two barriers, all work is done in the
+callbacks of the other parties' frames. docs/vertical-theory.md ("Metrics") lists the counters of a `SegmentOutcome`.
 """
 
 import asyncio
@@ -56,19 +56,24 @@ async def run_segment(
 
     Args:
         me: The index of this party.
+        plan: The segment's plan.
+        holding: The party's data.
         start: The party's state after its last segment. Under label privacy an active party's ``start.flips`` is set as
-            soon as flips are drawn. It must be kept even if the segment fails: flips drawn twice would protect half as
-            much.
-        endpoint: The party's endpoint. None: a party without peers.
+            soon as flips are drawn. The caller must keep these flips even if the segment fails: a label that is flipped
+            by two draws has half the protection.
+        endpoint: The party's access to the other parties. None: there are no other parties.
         network: The party's network, in a plan with an embedding.
+        injection: Artificial delays of an experiment.
+        recorder: An observer for tests.
         threads: The number of threads that compute asynchronous updates. With an injected computing time: the number of
             sleeping workers.
-        events: Whether the outcome has a log. With threads it is in the order of the results.
-        fewest: The number of parties whose partials must vary over the rows, in a plan that counts them.
+        events: Whether the outcome has a log of the party's steps. With threads, the steps are in the order of their
+            results.
+        min_parties: The number of parties whose partials must vary over the rows (`vertical.segment.varying`).
 
     Raises:
-        ValueError: The plan cannot be carried out, or is not for this party.
-        PartyError: The segment failed; every party names the same culprit.
+        ValueError: The plan is impossible, or is not for this party.
+        PartyError: The segment failed. All parties get an error with the same culprit.
     """
     plan.check()
     if not 0 <= me < plan.parties:
@@ -81,6 +86,8 @@ async def run_segment(
 
 @dataclass(eq=False, repr=False)
 class _SegmentRun:
+    """The work of `run_segment`."""
+
     me: int
     plan: SegmentPlan
     holding: Holding
@@ -105,13 +112,12 @@ class _SegmentRun:
     def _make_mesh(self) -> Mesh:
         plan, endpoint = self.plan, self.endpoint
         if endpoint is None or len(endpoint.addresses) != plan.parties:
-            raise ValueError(f"a plan for {plan.parties} parties needs an endpoint with the address of each")
+            raise ValueError(f"a plan for {plan.parties} parties needs an endpoint with {plan.parties} addresses")
         largest = 8 * self._agenda.longest
         if endpoint.limits.body < largest:
-            hint = ": lower vfb2.embedding" if plan.embedding else ""
-            raise ValueError(
-                f"the limit of a body is {endpoint.limits.body:,} bytes; the segment needs {largest:,}{hint}"
-            )
+            hint = "lower vfb2.embedding" if plan.embedding else "reduce the rows"
+            fault = f"the limit of a body is {endpoint.limits.body:,} bytes; the segment needs {largest:,}"
+            raise ValueError(f"{fault}: {hint}")
         return Mesh(self.me, endpoint, plan.serial, hello=self._hello.to_bytes(), delays=self.injection.delays)
 
     async def run(self, recorder: Recorder | None, events: bool) -> SegmentOutcome:
@@ -150,12 +156,12 @@ class _SegmentRun:
         )
 
     async def _set_up(self, recorder: Recorder | None, events: bool) -> Station:
-        """Join the peers, compare plans, and agree on keys and labels.
+        """Join the other parties, compare plans, and agree on keys and labels.
 
-        A party with unusable data also joins, so all parties learn of the failure at once.
+        A party with unusable data also joins, so all parties learn of its failure at once.
         """
         plan = self.plan
-        # in a thread, since a sparse block may compile code first: heartbeats continue
+        # in a thread, so heartbeats continue while a sparse block compiles its code
         prepared = asyncio.ensure_future(asyncio.to_thread(self._prepare))
         prepared.add_done_callback(lambda task: task.cancelled() or task.exception())  # no warning if joining fails
         hellos = {self.me: self._hello}
@@ -168,7 +174,7 @@ class _SegmentRun:
         block, head, flags = await prepared
         sums = shared_sums(self.me, self._agenda, self._private, hellos, self._router.send, recorder)
         counted = None
-        if plan.counts and plan.penalty != NO_PENALTY:  # a penalty may make a block zero during the segment
+        if plan.counts and plan.penalty != NO_PENALTY:  # a penalty can make a block zero during the segment
             look = VariationWatch(self.holding, block)
             sums = counted = CountedSums(self.me, self._agenda, sums, look, self.min_parties, self._router.broadcast)
         self._router.open(sums, recorder)
@@ -206,13 +212,17 @@ class _SegmentRun:
             raise PartyError(self.me, str(error), WITHHELD) from error
 
     async def _count(self, flags: bytes) -> bool:
-        """Return whether no party's partials vary before the first update. End the run if too few hide others."""
+        """Exchange flags with all parties, and return whether no party's partials vary before the first update.
+
+        Raises:
+            FinalError: Too few parties hide each other's partials.
+        """
         bodies = {party: flags for party in range(self.plan.parties) if party != self.me}
         received = await self._router.notices(Kind.VARIES, bodies)
         return check_start(self.plan, self.min_parties, {**received, self.me: flags})
 
     async def _meet_dominators(self, head: Head | None) -> Dominator | None:
-        """Agree on labels and flips with the other active parties."""
+        """Agree on labels and flips with the other active parties. Return None at a passive party."""
         plan, labels, flips = self.plan, self.holding.labels, self.state.flips
         if self.me not in plan.active or labels is None or plan.score:
             return None
@@ -249,18 +259,18 @@ class _SegmentRun:
         scoring = Scoring(station)
         for number in range(len(self._agenda.pieces)):
             await self._router.through(scoring)
-            # no party is ahead by a piece: every recipient has taken this piece
+            # no party is ahead by a piece: every recipient of scores has received this piece
             await self._router.barrier(2 + number)
 
     def _make_workers(self) -> Workers:
         if self.injection.compute:
             return SleepingWorkers(self.injection.compute, self.threads, self._router.fail)
-        # with a penalty threads take turns, since a party that counts reads the weights between updates
+        # no threads if this party must compute its flags, which read the weights between updates
         counted = self.plan.counts and self.plan.penalty != NO_PENALTY
         if self.threads > 1 and not self.plan.synchronous and not counted:
             plan = self.plan
             in_turn = plan.embedding > 0 or plan.penalty != NO_PENALTY or sparse.issparse(self.holding.features)
-            # a change of SAGA's mean that two threads lose would be missing until the segment ends
+            # if two threads changed SAGA's mean at once, a lost change would be missing until the segment ends
             in_turn |= plan.algorithm == SAGA
             return Threads(self.threads, self._router.fail, lock=in_turn)
         return Workers()

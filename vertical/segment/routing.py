@@ -1,4 +1,8 @@
-"""The routing of a party's incoming frames to sums, phase, barriers or notices. A failure ends all waiting."""
+"""The routing of the frames that a party receives in a segment, and its waiting for other parties.
+
+A frame goes to the sums, to the present phase (such as the updates), to a barrier (a point at which every party waits
+for all other parties) or to a notice (a message that two parties exchange once). A failure ends all waiting.
+"""
 
 import asyncio
 from collections import defaultdict
@@ -15,7 +19,12 @@ _SUMS = frozenset((*SUMS, Kind.VALUE_TREE, Kind.MASK_TREE, Kind.COUNT))
 
 
 class FrameRouter:
-    """A party's frames in a segment. `mesh` must have joined before `open`. It is None for a party without peers."""
+    """The router of a party's frames in a segment.
+
+    Args:
+        plan: The segment's plan.
+        mesh: The connections to the other parties, which must have joined before `open`. None: no other parties.
+    """
 
     def __init__(self, plan: SegmentPlan, mesh: Mesh | None) -> None:
         self._mesh = mesh
@@ -35,7 +44,7 @@ class FrameRouter:
         self._failed.add_done_callback(lambda _: self._change.set())
 
     def open(self, sums: Sums, recorder: Recorder | None) -> None:
-        """Start to take frames.
+        """Start to receive frames.
 
         Args:
             sums: The receiver of partials, masked or not.
@@ -62,7 +71,7 @@ class FrameRouter:
         """End the segment at every party.
 
         Returns:
-            The first failure, with which the segment ends. It may be another party's.
+            The failure with which the segment ends. If another party failed earlier, it is that party's failure.
         """
         failure = PartyError.of(error, self._me)
         if self._mesh is not None:
@@ -77,7 +86,7 @@ class FrameRouter:
         return error if isinstance(error, PartyError) else None
 
     def later(self, call: Callable[[], None]) -> None:
-        """Call a function in the next turn of the loop, unless the segment has failed by then.
+        """Call a function in the next iteration of the event loop, unless the segment has failed by then.
 
         Args:
             call: The function. If it raises an exception, the segment fails.
@@ -93,7 +102,7 @@ class FrameRouter:
         asyncio.get_running_loop().call_soon(unless_failed)
 
     async def through(self, phase: SegmentPhase) -> None:
-        """Run a phase until this party has done its share.
+        """Run a phase until this party has finished its part.
 
         Raises:
             PartyError: The segment has failed.
@@ -115,11 +124,11 @@ class FrameRouter:
         await self._until(lambda: len(self._at_barrier[number]) == self._peer_count)
 
     async def notices(self, kind: int, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Exchange a notice with each of the given parties.
+        """Exchange a notice with several parties.
 
         Args:
             kind: `Kind.LABELS` between active parties; `Kind.ALIGN` or `Kind.VARIES` between all parties.
-            bodies: The bytes for each of these parties.
+            bodies: The bytes for each party.
 
         Returns:
             The bytes from each party.
@@ -140,7 +149,7 @@ class FrameRouter:
             raise self._failure
 
     def _awaits(self, kind: int, peer: int) -> bool:
-        """Return whether a peer sends a notice of some kind."""
+        """Return whether this party expects a notice of this kind from a peer."""
         if kind == Kind.LABELS:
             return {peer, self._me} <= self._indices.keys()
         return self._from_all.get(kind, False)
@@ -154,7 +163,7 @@ class FrameRouter:
             index = self._indices.get(peer, -1)
             if index < 0 or frame.active != peer:
                 raise PartyError(
-                    peer, f"it sent theta for party {frame.active}, but each dominator sends its own theta"
+                    peer, f"it sent theta for the updates of party {frame.active}, which sends its own theta"
                 )
             phase.answer(index, frame.update, frame.body)
         elif kind in _SUMS and self._sums is not None:

@@ -1,9 +1,8 @@
-"""The order of every dominator's sums in a segment. Every party derives it from the plan alone.
+"""The order and the lengths of all sums of a segment. Every party derives them from the plan alone.
 
-Active party k takes the sums of its updates in order, with a full pass before every epoch (SVRG) or before the first
-epoch (SAGA), then the sum for its share of the evaluation's rows, and for k = 0 the evaluation's totals.
-
-In a segment that scores rows, every active party takes the sums of all rows instead, piece by piece.
+An active party takes the sums of its updates in order, with a full pass before every epoch (SVRG) or before the first
+epoch (SAGA). The sum for its share of the evaluation's rows follows. The first active party also takes the totals of
+the evaluation. In a segment that scores rows, every active party takes only the sums of all rows, piece by piece.
 """
 
 from collections.abc import Iterator
@@ -19,16 +18,20 @@ from vertical.segment.plan import SegmentPlan
 from vertical.transport.frames import Kind
 
 SUMS = (Kind.PARTIAL, Kind.SNAPSHOT_PARTIAL, Kind.EVALUATION, Kind.TOTALS, Kind.SCORES)
-# the number of evaluation totals except counts of scores
+# the number of the evaluation's totals, not counting the numbers of rows by ranges of scores
 MARKS = 5
-# ranges of scores, each with a count per class
+# the number of ranges of scores; each has a count of rows per class
 BINS = 2048
-# maximum number of values of rows that are scored at once: a frame has at most half a MiB
+# maximum number of values in a sum of scores: a frame has at most half a MiB
 PIECE = 2**16
 
 
 class Agenda:
-    """The sums of a plan, by the place of their dominator in `plan.active`."""
+    """The sums of a segment. An argument `index` is the index in `plan.active` of the party that takes a sum.
+
+    Args:
+        plan: The segment's plan.
+    """
 
     def __init__(self, plan: SegmentPlan) -> None:
         self.plan = plan
@@ -42,13 +45,13 @@ class Agenda:
         self.passes = plan.epochs if plan.algorithm == SVRG else int(first)
         """The number of the segment's full passes."""
         self.barriers = plan.synchronous or plan.algorithm == SVRG
-        """Whether every epoch ends with all its updates applied everywhere."""
+        """Whether every epoch ends with a point at which all parties have applied all its updates."""
         self.counts = [0 if plan.score else self.schedule.count(index) for index in range(len(plan.active))]
-        """The number of updates per epoch, by place."""
+        """The number of updates per epoch of each active party."""
         piece = max(PIECE // plan.width, 1)
         starts = range(0, plan.rows if plan.score else 0, piece)
         self.pieces = [slice(start, min(start + piece, plan.rows)) for start in starts]
-        """The pieces of rows that are scored at once, in order."""
+        """The rows of each sum of scores, in order."""
 
     @property
     def longest(self) -> int:
@@ -58,12 +61,12 @@ class Agenda:
         return max(self.plan.width * (self.plan.rows + self.plan.test_rows), self.totals)
 
     def batches(self, index: int) -> Iterator[NDArray[np.int64]]:
-        """Return the rows of every update that a place dominates in the segment."""
+        """Return the rows of every update that an active party leads in the segment."""
         for epoch in range(self.plan.first_epoch, self.plan.first_epoch + self.plan.epochs):
             yield from self.schedule.batches(epoch, index)
 
     def total(self, kind: int, index: int) -> int:
-        """Return the number of sums of a kind that a place takes."""
+        """Return the number of sums of a kind that an active party takes."""
         if kind == Kind.SCORES:
             return len(self.pieces)
         if kind == Kind.PARTIAL:
@@ -73,10 +76,15 @@ class Agenda:
         return int(self.plan.evaluate and (kind == Kind.EVALUATION or index == 0))
 
     def length(self, kind: int, index: int, number: int) -> int:
-        """Return the number of elements of a place's sum of a kind. Sums are counted from 0.
+        """Return the number of elements of an active party's sum of a kind.
+
+        Args:
+            kind: The kind of the sum.
+            index: The index of the active party.
+            number: The number of the sum among the party's sums of this kind, from 0.
 
         Raises:
-            IndexError: There is no such sum.
+            IndexError: The party has fewer sums of this kind.
         """
         if not 0 <= number < self.total(kind, index):
             raise IndexError(f"sum {number} of {self.total(kind, index)}")
@@ -95,13 +103,14 @@ class Agenda:
         return min(self.plan.batch_size or length, length - first)
 
     def length_at(self, index: int, position: int) -> int:
-        """Return the number of elements of the sum at a position.
+        """Return the number of elements of an active party's sum of any kind.
 
         Args:
-            position: The position among all sums of the place, of any kind, from 0.
+            index: The index of the active party.
+            position: The position among all sums of the party, from 0.
 
         Raises:
-            IndexError: There is no such sum.
+            IndexError: The party has fewer sums.
         """
         if self.plan.score:
             return self.length(Kind.SCORES, index, position)
