@@ -1,4 +1,9 @@
-"""The updates of a party, dominator or collaborator (Algorithms 2 to 7): asynchronous, or in rounds."""
+"""A party's work in the updates of a segment (Algorithms 2 to 7): asynchronous, or in synchronous rounds.
+
+In each update, the parties send masked partial sums of a batch to an active party, the update's *dominator*. The
+dominator computes *theta*, the derivatives of the losses, and sends it back. Every party then updates its block. An
+index is the index of a dominator in `plan.active`.
+"""
 
 from collections import deque
 from functools import partial
@@ -16,10 +21,12 @@ Rows = NDArray[np.int64]
 
 
 class UpdatePhase(SegmentPhase):
-    """The updates between two barriers, or of the whole segment. `begin` starts the next stretch.
+    """The updates of a segment, in stretches: the epochs, or the whole segment. `begin` starts the next stretch.
 
     Args:
-        ends: The number of the segment's updates done at the end of each stretch, by place.
+        station: The party's state during the segment.
+        ends: For each stretch, the number of each dominator's updates from the segment's start to the stretch's end.
+        workers: The workers that compute partials and updates.
     """
 
     answer_kind = Kind.THETA
@@ -32,17 +39,28 @@ class UpdatePhase(SegmentPhase):
         self._batches = [station.agenda.batches(index) for index in indices]
         self._stretches = iter(ends)
         self._ends = [0] * len(indices)
-        # the number of applied updates in the segment, by place
+        # the number of applied updates of each dominator in the segment
         self._applied = [0] * len(indices)
 
     def _read(self, index: int, number: int, expected: int, rows: Rows | None, body: bytes | memoryview) -> Array:
-        """Return a body's theta; raise PartyError if it is not due (also if ``rows`` is None) or of wrong length."""
+        """Return the theta of a frame's body.
+
+        Args:
+            index: The dominator that sent the frame.
+            number: The number of the frame's update.
+            expected: The number of the dominator's next update.
+            rows: The rows of the next update. None: no theta is expected now.
+            body: The body.
+
+        Raises:
+            PartyError: The theta is not expected now, or has a wrong length.
+        """
         peer = self._active[index]
         if rows is None or number != expected:
             raise PartyError(peer, f"it sent theta {number}, but {expected} is the next and is not due")
         length = 8 * self._width * len(rows) if self._station.learns else 0
         if len(body) != length:
-            raise PartyError(peer, f"its theta {number} has {len(body)} bytes, not the {length} of the batch")
+            raise PartyError(peer, f"its theta {number} has {len(body)} bytes, not the {length} bytes of its batch")
         return np.frombuffer(body)
 
     def _apply_theta(self, index: int, rows: Rows, theta: Array) -> None:
@@ -58,31 +76,34 @@ class UpdatePhase(SegmentPhase):
 
 
 class AsynchronousUpdates(UpdatePhase):
-    """Asynchronous updates: partials within window and skew, thetas applied when they arrive.
+    """Asynchronous updates: a party applies each theta when it arrives, and sends partials ahead within limits.
 
-    A party sends its partial of dominator a's update t without a request as soon as it has applied theta (a, t - W). It
-    needs no information about other parties. A dominator adds its own partial when the sum is complete. The partials
-    that become due in one turn of the loop are computed together, at its end.
+    A party sends its partials for update t of a dominator without a request, as soon as it has applied the dominator's
+    update t - W (W: the plan's window). With the plan's skew, it also waits until the slowest dominator is close enough
+    behind. A dominator adds its own partials when the sum is complete. The partials that become due in one iteration of
+    the event loop are computed together, at the end of the iteration.
     """
 
     def __init__(self, station: Station, ends: list[list[int]], workers: Workers) -> None:
         super().__init__(station, ends, workers)
         self._tally, self._window, self._skew = station.tally, station.plan.window, station.plan.skew
         indices = range(len(self._active))
-        # by the dominator's place, counted over the segment
-        self._sent = [0] * len(indices)  # partials; at this party's own place, sums taken
+        # for each dominator, over the segment: the numbers of updates whose partials were sent (at this party's own
+        # index: whose sums were taken), and of updates whose theta has arrived
+        self._sent = [0] * len(indices)
         self._answered = [0] * len(indices)
-        # partials under way: rows, and updates applied when they were computed (this dominator's, all)
+        # for each dominator, the updates between partials and theta: their rows, and the numbers of updates that had
+        # been applied when the partials were computed, of this dominator and of all dominators
         self._pending: list[deque[tuple[Rows, int, int]]] = [deque() for _ in indices]
-        # the stretch's first update, and the number of its remaining updates
+        # the first update of each dominator in this stretch, and the number of remaining updates of the stretch
         self._starts = [0] * len(indices)
         self._left = 0
-        # the minimum number of applied updates in this stretch, over the unfinished places
+        # the number of applied updates in this stretch of the slowest unfinished dominator
         self._min_progress = 0
-        # the due partials: place, number and rows
+        # the due partials: the dominator, the number of its update, and the rows
         self._due: list[tuple[int, int, Rows]] = []
         self._scheduled = False
-        # one partial at a time: waiting would gain nothing
+        # with a single partial at a time, nothing is gained by waiting for further partials
         self._at_once = self._window == len(indices) == 1
 
     def begin(self) -> None:
@@ -112,7 +133,14 @@ class AsynchronousUpdates(UpdatePhase):
         self._workers.submit(index, apply, lambda _: self._finish(index, applied, applied_of_all))
 
     def _dominate(self, dominator: Dominator, rows: Rows, sums: Array, number: int) -> Array:
-        """Compute theta (b * k,) and apply it to the own block."""
+        """Compute theta (b * k,), and apply it to this party's block.
+
+        Args:
+            dominator: This party as a dominator.
+            rows: The rows of the batch.
+            sums: The sums of the other parties' partials.
+            number: The number of the update.
+        """
         sums += self._partials(number, rows)
         theta = dominator.theta(sums, rows)
         try:
@@ -124,8 +152,8 @@ class AsynchronousUpdates(UpdatePhase):
     def _partials(self, number: int, rows: Rows) -> Array:
         """Compute this party's partials of an update's rows.
 
-        The first sum of a dominator is of constants if `Station.constant` is set, even if the theta of another
-        dominator has already been applied: at other parties it may not have been.
+        If `Station.constant` is set, the first sum of each dominator consists of constants. This holds even if this
+        party has already applied another dominator's theta, since other parties may not have applied it.
         """
         constant = self._station.constant
         return self._block.partials(rows) if number or constant is None else np.tile(constant, len(rows))
@@ -136,7 +164,7 @@ class AsynchronousUpdates(UpdatePhase):
         self._finish(self._own_index, self._applied[self._own_index], self._tally.applied)
 
     def _finish(self, index: int, applied: int, applied_of_all: int) -> None:
-        """Note that a place's next update is applied, and schedule the partials that become possible."""
+        """Note that a dominator's next update is applied, and schedule the partials that become possible."""
         number = self._applied[index]
         self._tally.count(number - applied, self._tally.applied - applied_of_all)
         self._applied[index] = number + 1
@@ -157,7 +185,7 @@ class AsynchronousUpdates(UpdatePhase):
             self._station.done()
 
     def _advance(self, index: int) -> None:
-        """Schedule the partials for a place that window and skew allow. Threads start at once."""
+        """Schedule the partials for a dominator that window and skew allow. Threads start to compute them at once."""
         if index == self._own_index:
             return
         end = self._applied[index] + self._window
@@ -195,7 +223,7 @@ class AsynchronousUpdates(UpdatePhase):
         self._sums.contribute(Kind.PARTIAL, values, [(index, self._width * len(rows)) for index, _, rows in due])
 
     def _raise_min_progress(self) -> bool:
-        """Recompute `_least`, and return whether it has grown."""
+        """Compute `_min_progress` again, and return whether it has grown."""
         before = self._min_progress
         progress = zip(self._applied, self._starts, self._ends, strict=True)
         self._min_progress = min((applied - start for applied, start, end in progress if applied < end), default=before)
@@ -203,15 +231,16 @@ class AsynchronousUpdates(UpdatePhase):
 
 
 class SynchronousRounds(UpdatePhase):
-    """Synchronous updates (VFB), in rounds within an epoch, for comparison. `begin` starts the next epoch.
+    """Synchronous updates (the paper's VFB), for comparison. `begin` starts the next epoch, which consists of rounds.
 
-    Round t evaluates the t-th batch of every active party at one point. Then every party applies the updates in the
-    order of the active parties. A party whose slice has fewer batches skips the epoch's last round.
+    Round t evaluates the t-th batch of every active party at the same weights. Then every party applies the updates in
+    the order of the active parties. An active party with fewer batches skips the epoch's last round.
     """
 
     def __init__(self, station: Station, ends: list[list[int]], workers: Workers) -> None:
         super().__init__(station, ends, workers)
-        # this round: its places, in order; their rows; the arrived and the due thetas; the number of applied thetas
+        # of this round: the dominators in order, their rows, the arrived thetas, the dominators whose theta is still
+        # expected, and the number of applied thetas
         self._participants: list[int] = []
         self._rows: dict[int, Rows] = {}
         self._thetas: dict[int, Array] = {}
@@ -241,7 +270,7 @@ class SynchronousRounds(UpdatePhase):
         self.pull()
 
     def pull(self) -> None:
-        """Do all work that is possible. It is a loop, since a party without peers completes every round at once."""
+        """Do all work that is possible: several rounds, if this is the only party."""
         if self._proceeding or not self._participants:
             return
         self._proceeding = True
@@ -259,7 +288,7 @@ class SynchronousRounds(UpdatePhase):
         self._station.done()
 
     def _open(self) -> None:
-        """Begin a round by computing all its partials. At the end of the epoch `_in` becomes empty."""
+        """Begin a round by computing all its partials. At the end of the epoch, `_participants` becomes empty."""
         self._participants = [index for index, end in enumerate(self._ends) if self._applied[index] < end]
         self._due = set(self._participants) - {self._own_index}
         self._next = 0
@@ -282,5 +311,5 @@ class SynchronousRounds(UpdatePhase):
         self._apply_theta(index, self._rows[index], self._thetas[index])
         self._station.note("apply", index, self._applied[index])
         self._applied[index] += 1
-        # its staleness is the number of this round's updates applied since its partials were computed
+        # the staleness of an update is the number of earlier updates in its round
         self._station.tally.count(0, self._next)

@@ -1,8 +1,8 @@
-"""Checks whether enough parties' partial sums vary over the rows.
+"""Checks whether the partial sums of enough parties vary over the rows, so masked sums hide them.
 
-If only one party's partials vary and all others are constant, a masked sum shows that party's bare partials. The
-parties therefore exchange two flags about their partials over the mesh, without the server. The run ends before
-anything is summed if partials would be shown and too few parties hide each other's partials.
+If the partials of one party vary and the partials of all other parties are constant, a masked sum reveals that party's
+partials. The parties therefore send each other two flags about their partials, without the server. If a sum would
+reveal partials, the run ends before the sum is computed.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,26 +19,26 @@ from vertical.segment.plan import Holding, SegmentPlan
 from vertical.transport.frames import FinalError, PartyError
 
 MIN_PARTIES = 3
-"""The minimum number of parties whose partials must vary. ``fewest-parties`` may require more."""
-# A party hides other parties only if no value has more than this share of the rows, counting values within this share
-# of the range
+"""The minimum number of parties whose partials must vary. An owner's ``fewest-parties`` may require more."""
+# A party's partials hide other parties' partials only if no value occurs in more than this share of the rows. Values
+# whose distance is at most the second share of the range count as equal.
 _MAX_ALIKE, _NEAR = 0.95, 1e-4
-# Smaller differences are rounding errors in partials, and too small in columns to train a weight
+# Smaller differences are rounding errors (in partials), or too small to train a weight (in columns).
 _ROUNDING, _SMALL = 2.0**-40, 1e-6
 # maximum number of columns that are compared one by one
 _MAX_COLUMNS = 4096
-# maximum number of rows that are compared after an update
+# approximate maximum number of rows that are compared after an update
 _SAMPLE = 4096
-# With fewer rows the weights alone decide, since a single row cannot vary
+# With fewer rows only the weights determine the flags, since a single row cannot vary.
 _FEW_ROWS = 20
 
 
 class Flags(IntFlag):
-    """The effect of a party's partials on sums."""
+    """The two flags of a party's partials."""
 
     NONE = 0
     SHOWN = 1
-    """The partials differ between rows, so a sum shows them if nothing hides them."""
+    """The partials differ between rows, so a sum reveals them if no other party's partials hide them."""
     HIDES = 2
     """The partials differ enough to hide another party's partials."""
 
@@ -47,11 +47,11 @@ BOTH = Flags.SHOWN | Flags.HIDES
 
 
 def flags_of_values(values: Float64[np.ndarray, "n"], min_range: float = _ROUNDING) -> Flags:
-    """Return the flags of one number of every row.
+    """Return the flags of a value per row.
 
     Args:
-        values: The numbers.
-        least: The minimum range of numbers that counts as a difference.
+        values: The values.
+        min_range: The minimum difference of two values that counts as a difference.
     """
     ordered = np.sort(values)
     spread = float(ordered[-1] - ordered[0]) if len(ordered) else 0.0
@@ -63,7 +63,9 @@ def flags_of_values(values: Float64[np.ndarray, "n"], min_range: float = _ROUNDI
 
 
 def flags_of_columns(features: Features) -> Flags:
-    """Return the flags of columns: compare rows with a fixed random weight for each column, then column by column.
+    """Return the flags that partials of these columns can have after training.
+
+    The function first compares sums of the columns with fixed random weights, then single columns.
 
     Args:
         features: The (n, d) features, dense or sparse.
@@ -95,7 +97,7 @@ def flags_of_party(me: int, plan: SegmentPlan, holding: Holding, block: Block) -
         block: The party's block, with the segment's initial weights.
 
     Returns:
-        A byte with the present flags of each number in a row's partials, then a byte with each number's flags after an
+        For each of a row's partials, a byte with its present flags. Then for each, a byte with its flags after an
         update of the block.
     """
     partials = block.partials().reshape(-1, plan.width)
@@ -116,12 +118,12 @@ def flags_of_party(me: int, plan: SegmentPlan, holding: Holding, block: Block) -
 
 
 def _both(first: Flags, second: Flags) -> Flags:
-    """Return the flags of partials that consist of two parts: shown if a part is, and hiding if both parts are."""
+    """Return the flags of training and test rows together: shown if either is shown, hiding if both hide."""
     return (first | second) & Flags.SHOWN | (first & second & Flags.HIDES)
 
 
 def _flags_of_scores(values: Float64[np.ndarray, "n"], block: Block) -> Flags:
-    """Return the flags of partials that score rows. There may be a single row."""
+    """Return the flags of partials in a segment that scores rows, which may have a single row."""
     if not block.weights.any():
         return Flags.NONE
     return BOTH if len(values) < _FEW_ROWS or float(np.ptp(values)) > _ROUNDING else Flags.SHOWN
@@ -132,8 +134,8 @@ def check_start(plan: SegmentPlan, min_parties: int, flag_bytes: Mapping[int, by
 
     Args:
         plan: The segment's plan.
-        fewest: The number of parties that must hide one another's partials.
-        facts: Each party's bytes, see `flags_of_party`.
+        min_parties: The number of parties that must hide each other's partials.
+        flag_bytes: The result of `flags_of_party` of each party.
 
     Returns:
         Whether no party's partials vary now.
@@ -152,14 +154,14 @@ def check_start(plan: SegmentPlan, min_parties: int, flag_bytes: Mapping[int, by
 
 
 class VariationWatch:
-    """The flags of a linear block whose weights may become zero during a segment.
+    """A function that returns the present flags of a linear block, whose weights a penalty can make zero.
 
-    They depend on the columns with nonzero weights. They are computed again only if these columns change, from a sample
-    of the rows.
+    The flags depend on the columns with nonzero weights. If these columns have changed, the flags are computed again,
+    from a sample of the rows.
 
     Args:
         holding: The party's data.
-        block: Its block.
+        block: The party's block.
     """
 
     def __init__(self, holding: Holding, block: Block) -> None:
@@ -186,18 +188,18 @@ Look = Callable[[], Flags]
 
 
 def check_flags(plan: SegmentPlan, min_parties: int, flags: Mapping[int, Flags]) -> None:
-    """Check that no party's partials are shown while too few parties hide them.
+    """Check that a sum reveals no party's partials.
 
-    If no party has SHOWN, there is nothing to hide. The same holds if the only party with SHOWN is the only party that
-    sees sums: with ``update_passive`` every party computes sums from the thetas, otherwise only active parties do.
+    There is nothing to hide if no party has the flag SHOWN, or if the only party with SHOWN is the only party that can
+    compute sums. With ``update_passive`` every party can compute sums from the thetas, otherwise only active parties.
 
     Args:
         plan: The segment's plan.
-        fewest: The number of parties that must hide one another's partials.
+        min_parties: The number of parties that must hide each other's partials.
         flags: The flags of all parties, by party.
 
     Raises:
-        FinalError: Too few parties hide partials. Names the first party that hides nothing.
+        FinalError: Too few parties hide partials. The error names the first party that hides nothing.
     """
     viewers = set(plan.active) if plan.score or not plan.update_passive else set(range(plan.parties))
     shown = {party for party, flag in flags.items() if Flags.SHOWN in flag}
@@ -206,15 +208,15 @@ def check_flags(plan: SegmentPlan, min_parties: int, flags: Mapping[int, Flags])
 
 
 def check_collaborators(plan: SegmentPlan, min_parties: int, flags: Mapping[int, Flags]) -> None:
-    """Check a sum like `check_flags` before any part of it is sent.
+    """Check that a sum reveals no partials of the collaborators, before any party contributes to the sum.
 
     Args:
         plan: The segment's plan.
-        fewest: The number of parties that must hide one another's partials, the dominator included.
+        min_parties: The number of parties that must hide each other's partials, including the dominator.
         flags: The flags of all parties except the dominator.
 
     Raises:
-        FinalError: Too few parties hide partials. Names the first party that hides nothing.
+        FinalError: Too few parties hide partials. The error names the first party that hides nothing.
     """
     if any(Flags.SHOWN in flag for flag in flags.values()):
         _check_count(plan, min_parties - 1, flags)

@@ -1,4 +1,4 @@
-"""The workers that compute a party's updates: the event loop, sleeping workers (an imitated slow party), or threads."""
+"""The workers that compute a party's updates: the event loop itself, threads, or workers that imitate a slow party."""
 
 import asyncio
 import threading
@@ -14,17 +14,18 @@ Fail = Callable[[BaseException], object]
 
 
 class Workers:
-    """Workers that do the jobs of each place in order. This class does them in the loop, when a frame arrives."""
+    """Workers that do the jobs of each queue in order. This class does each job at once, in the event loop."""
 
     only_updates: ClassVar[bool] = True
-    """Whether partials are computed in the loop, without these workers."""
+    """Whether the workers compute only updates, and the event loop computes partials."""
 
     def submit(self, queue: int, work: Callable[[], Result], finish: Callable[[Result], None]) -> None:
-        """Schedule `finish(work())`, after all earlier jobs of the place.
+        """Schedule `finish(work())` after all earlier jobs of the queue.
 
         Args:
+            queue: The number of the queue: there is one queue for each dominator.
             work: The computation, which may run in a thread.
-            finish: The function that takes the result, in the loop.
+            finish: The function that processes the result, in the event loop.
         """
         finish(work())
 
@@ -33,16 +34,16 @@ class Workers:
 
 
 class SleepingWorkers(Workers):
-    """Workers that sleep: each update occupies one of `count` workers for `seconds` before it runs in the loop.
+    """Workers that sleep: each update occupies one of `count` workers for `seconds` before it runs in the event loop.
 
-    If a worker wakes late (the loop sleeps in whole milliseconds), its next job counts from the time it was due, so the
-    mean rate is exact.
+    A worker may wake late, since the loop sleeps in whole milliseconds. The next job then counts from the due time of
+    the previous job, so the mean rate is exact.
     """
 
     def __init__(self, seconds: float, count: int, fail: Fail) -> None:
         self._loop = asyncio.get_running_loop()
         self._seconds, self._fail = seconds, fail
-        self._free = [self._loop.time()] * count  # when each worker is free, a heap
+        self._free = [self._loop.time()] * count  # a heap of the times at which the workers become free
         self._jobs: deque[tuple[float, Callable[[], None]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -73,9 +74,10 @@ class SleepingWorkers(Workers):
 
 
 class Threads(Workers):
-    """A pool of `count` threads. With `lock` they take turns, as sparse blocks, networks and SAGA require.
+    """A pool of `count` threads.
 
-    Without it a thread may read a block while another writes it: the paper's inconsistent reads.
+    With `lock` the threads take turns, as sparse blocks, networks and SAGA require. Without `lock`, a thread may read a
+    block while another thread changes it: the paper's inconsistent reads.
     """
 
     only_updates = False
@@ -85,7 +87,7 @@ class Threads(Workers):
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="vertical")
         self._fail = fail
         self._lock = threading.Lock() if lock else nullcontext()
-        # the unfinished jobs by place: the computation, and the function that takes the result; the first is under way
+        # the unfinished jobs of each queue, as in `submit`; the first job of a queue is running
         self._jobs: dict[int, deque[tuple[Callable[[], Any], Callable[[Any], None]]]] = defaultdict(deque)
         self._closed = False
 
