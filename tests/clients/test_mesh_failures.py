@@ -26,7 +26,11 @@ FORGERIES: list[tuple[str, Callable[[], bytes], str]] = [
     ("second hello", lambda: pack(SERIAL, Kind.HELLO, 0, 0), "unexpected frame of kind 240"),
     ("after the last", lambda: pack(SERIAL, Kind.DONE, 0, 0) + pack(SERIAL, Kind.THETA, 0, 0), "kind 2 after its last"),
     ("last twice", lambda: 2 * pack(SERIAL, Kind.DONE, 0, 0), "kind 242 after its last"),
-    ("abort of nobody", lambda: pack(SERIAL, Kind.ABORT, 0, 0, struct.pack("<i", 4)), "names one of 4 parties, not 4"),
+    (
+        "abort of nobody",
+        lambda: pack(SERIAL, Kind.ABORT, 0, 0, struct.pack("<i", 4)),
+        "must name one of 4 parties, got 4",
+    ),
     ("empty abort", lambda: pack(SERIAL, Kind.ABORT, 0, 0), "at least 4 bytes"),
     ("other bytes", lambda: bytes(200), "serial 0"),
 ]
@@ -151,7 +155,7 @@ async def test_an_abort_is_read_even_where_nothing_can_be_written_any_more(meshe
     # the leaving party has unread bytes, so its system resets the connection; two writes before it reads
     two.send(0, Frame(Kind.THETA, 1, 0, b"unread"))
     two._flush()
-    link(one, 1).say(Kind.ABORT, PartyError(0, "the first-hand reason").to_bytes())
+    link(one, 1).send_control(Kind.ABORT, PartyError(0, "the first-hand reason").to_bytes())
     link(one, 1).close()
     for update in range(1, 4):
         two.send(0, Frame(Kind.THETA, 1, update, b"into the void"))

@@ -288,7 +288,7 @@ def test_the_ring_overflows() -> None:
     case.labels[:] *= 1e5
     error = failure(case)
     assert (error.party, error.reason.startswith("its total of the evaluation cannot be sent")) == (2, True)
-    assert error.reason.endswith("or the labels do (divide them, or take one active party)")
+    assert error.reason.endswith("or divide the labels, or set vfb2.active-parties=1")
 
 
 @pytest.mark.parametrize(("parties", "limit"), [(3, 2.0**23 / 3), (4, 2.0**21), (2, 2.0**22)])

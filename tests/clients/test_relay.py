@@ -80,7 +80,7 @@ async def test_large_bodies_pass_and_the_relay_reads_none(place: Town, monkeypat
 async def test_an_abort_passes_the_relay(place: Town) -> None:
     async with joined(hide(place, 0, 2)) as meshes:
         meshes[1].abort = lambda error: None  # type: ignore[method-assign]
-        link(meshes[2], 0).say(Kind.ABORT, PartyError(3, "its column is not finite").to_bytes())
+        link(meshes[2], 0).send_control(Kind.ABORT, PartyError(3, "its column is not finite").to_bytes())
         assert str(await outcome(asyncio.wait_for(meshes[0].failed, 5.0))) == "party 3: its column is not finite"
 
 

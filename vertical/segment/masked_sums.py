@@ -21,7 +21,7 @@ from vertical.transport.frames import Frame, Kind, PartyError
 
 _RANGE_HINT = "lower learning-rate if the model diverges, otherwise scale the features"
 # addition for the totals of a regression, which contain squares of labels
-_LABELS_HINT = " or divide the labels, or set vfb2.active-parties=1"
+_LABELS_HINT = ", or divide the labels, or set vfb2.active-parties=1"
 _NAMES: dict[int, str] = {
     Kind.PARTIAL: "partial",
     Kind.SNAPSHOT_PARTIAL: "partial of a full pass",
