@@ -29,7 +29,7 @@ FORGERIES: list[tuple[str, Callable[[], bytes], str]] = [
     (
         "abort of nobody",
         lambda: pack(SERIAL, Kind.ABORT, 0, 0, struct.pack("<i", 4)),
-        "must name one of 4 parties, got 4",
+        "name one of 4 parties, got 4",
     ),
     ("empty abort", lambda: pack(SERIAL, Kind.ABORT, 0, 0), "at least 4 bytes"),
     ("other bytes", lambda: bytes(200), "serial 0"),

@@ -179,7 +179,7 @@ def test_nobody_receives_an_embedding_or_a_sum_over_some(masking: str, seen: boo
             "party 1: labels have at least 3 classes, but vfb2.embedding is 2",
         ),
         ({"problem": "softmax", "label_epsilon": 1.0}, None, "problem 'softmax' has none"),
-        ({}, [PartyState(head=np.zeros(5))] * 3, "party 1: a head of 3 sums has 4 finite weights"),
+        ({}, [PartyState(head=np.zeros(5))] * 3, "party 1: a head of 3 sums must have 4 finite weights"),
         (
             {},
             [PartyState(np.zeros(5))] * 3,
