@@ -162,7 +162,7 @@ def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> No
     if parties < 1:
         raise DataError("number of parties", got=parties, allowed="1 or more", hint="add parties")
     shared, numbers = "all parties have all rows", "labels are numbers, or more than two classes"
-    for key, got, allowed, why in (
+    for key, value, required, why in (
         ("partition", spec.partition, "iid", shared),
         ("client-shift", spec.client_shift, 0.0, shared),
         ("partition-sites", spec.partition_sites, 0, shared),
@@ -171,10 +171,9 @@ def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> No
         ("label-noise", spec.label_noise, 0.0, numbers),
         ("positive-label", spec.positive_label, "", numbers),
     ):
-        if got != allowed and (regression or why == shared):
-            raise DataError(
-                key, got=repr(got), allowed=f"{allowed!r}, since {why}", hint="remove the key, see docs/vertical.md"
-            )
+        if value != required and (regression or why == shared):
+            hint = f"remove {key}, see docs/vertical.md"
+            raise DataError(key, got=repr(value), allowed=f"{required!r}, since {why}", hint=hint)
 
 
 def _read(spec: DataSpec) -> Source:
