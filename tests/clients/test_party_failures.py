@@ -113,7 +113,7 @@ FORGERIES: list[tuple[int, tuple[int, ...], dict[str, Any], int, Change, str]] =
         for order in BOTH_ORDERS
     ),
     *(
-        (4, TWO, order, 2, at(Kind.THETA, 1, body=shorter), "^its theta 1 has 24 bytes, not the 32 of the batch$")
+        (4, TWO, order, 2, at(Kind.THETA, 1, body=shorter), "^its theta 1 has 24 bytes, not the 32 bytes of its batch$")
         for order in BOTH_ORDERS
     ),
     *(
@@ -142,7 +142,7 @@ FORGERIES: list[tuple[int, tuple[int, ...], dict[str, Any], int, Change, str]] =
         {"update_passive": False},
         1,
         at(Kind.THETA, 1, body=lambda body: bytes(body) or bytes(32)),
-        "^its theta 1 has 32 bytes, not the 0 of the batch$",
+        "^its theta 1 has 32 bytes, not the 0 bytes of its batch$",
     ),
     *(
         (4, TWO, PASSES, 1, at(Kind.SNAPSHOT_THETA, 1, body=change), f"theta of a full pass.*{fault}")
