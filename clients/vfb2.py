@@ -1,4 +1,9 @@
-"""VFB2's client half: it passes messages on to `vertical`; `vertical.records` gives the paper and its symbols."""
+"""VFB2's client half: each message of the server becomes a call of the package `vertical`, which does the work.
+
+A client is a *party* of vertical federated learning: it has some columns of the rows that all parties share. Its part
+of the model (its block) stays in its state, so Flower sees an empty model. `vertical.records` names the paper and its
+symbols.
+"""
 
 from collections.abc import Callable, Sequence
 from logging import ERROR
@@ -40,7 +45,7 @@ _SCORING = _ANSWERS | {"": score}
 
 
 class SegmentError(RuntimeError):
-    """A failure of the parties' common work. The text contains no data of a party whose errors are withheld."""
+    """A failure during the parties' work together. The text contains no data of a party that withholds its errors."""
 
 
 class NoModel:
@@ -59,7 +64,10 @@ class NoModel:
             ValueError: The model has entries.
         """
         if len(arrays) != 1 or arrays[0].size:
-            raise ValueError(f"a vertical run's messages carry an empty model, got {[a.shape for a in arrays]}")
+            shapes = [array.shape for array in arrays]
+            raise ValueError(
+                f"model: got arrays of shapes {shapes}, allowed: one empty array; VFB2's blocks stay at the parties"
+            )
 
     def arrays(self, copy: Copy) -> list[FloatArray]:
         """Return the model without entries."""
@@ -70,9 +78,9 @@ class VFB2Client(PayloadClient[NoModel]):
     """Base class of the three VFB2 clients.
 
     Attributes:
-        party: The site.
+        party: The party: its data, identity and owner's policy.
         block: The party's final block and the data needed to predict with it, after the last segment. Never sent.
-        scores: The id and z of each row, in a run that scores rows, at a party that is allowed to learn them.
+        scores: The id and the prediction z of each row, at a party that may learn scores in a run that scores rows.
         facts: Entries for the owner's log; see `vertical.turn.Turn`.
     """
 
@@ -95,18 +103,18 @@ class VFB2Client(PayloadClient[NoModel]):
         self.facts: dict[str, Any] = {}
 
     def fit(self, parameters: list[FloatArray], config: Config) -> Fitted:
-        """Answer a message of the server; in a round, take part in its segment.
+        """Answer a message of the server. In a round, train its segment with the other parties.
 
         Args:
             parameters: The model, which has no entries.
             config: The message's scalars.
 
         Returns:
-            The model ([] in a phase), the number of the party's training rows, and no metrics.
+            The model ([] before round 1), the number of the party's training rows, and no metrics.
 
         Raises:
-            SegmentError: A party failed; the text names it.
-            RefusalError: The policy forbids the message, or the data cannot be used.
+            SegmentError: A party failed. The text names the party.
+            RefusalError: The owner's policy forbids the run, or the data cannot be used.
         """
         self.begin(parameters, config)
         phase, state, rows = str(config.get(PHASE, "")), VFB2State.empty() if self.state is None else self.state, 0
@@ -116,7 +124,9 @@ class VFB2Client(PayloadClient[NoModel]):
         else:
             answers = _SCORING if self.settings.score_run else _TRAINING
             if not isinstance(self.inbox, Segment) or phase not in answers:
-                raise ValueError(f"a segment's message without a Segment, or of the unknown phase {phase!r}")
+                known = ", ".join(repr(name) for name in (CREDENTIALS, *answers))
+                got = f"{type(self.inbox).__name__} in phase {phase!r}"
+                raise ValueError(f"payload: got {got}, allowed: Segment in one of the phases {known}")
             own = self.party, self.algorithm, self.training, self.settings
             turn = Turn(*own, self.inbox, state, config, self.facts)
             self.outbox = self._answer(turn, answers[phase])

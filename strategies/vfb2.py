@@ -1,7 +1,9 @@
-"""VFB2's server half: it introduces the parties to each other, defines each segment, and repeats failed segments.
+"""VFB2's server half: it introduces the parties to each other, defines each segment, and collects the results.
 
-The server has no part in updates. It gets the metrics from the reporter (the first active party) and, at checkpoints
-and at the end, the blocks if ``vfb2.assemble`` is set and every party agrees. `vertical.records` names the paper.
+VFB2 is vertical federated learning: the parties have different columns of the same rows, and train a segment (one
+round) by talking to each other directly. The server does not take part in updates. It gets the metrics from the
+reporter, the first party whose labels are used. At checkpoints and at the end it also gets the parties' parts of the
+model (blocks), if ``vfb2.assemble`` is set and every party agrees. `vertical.records` names the paper.
 """
 
 import secrets
@@ -52,15 +54,15 @@ from vertical.records import (
 )
 from vertical.settings import VFB2Settings
 
-# maximum bytes of a party's certificate, and of host:port
-MOST_CREDENTIALS = {"c": 16 * PAGE, "a": 512}
-# part of a party's error if the parties have too few rows in common
+# maximum lengths of fields in bytes, by their symbol in `vertical.records`: "c" a certificate, "a" host:port
+MAX_CREDENTIALS = {"c": 16 * PAGE, "a": 512}
+# the text by which the server recognises a party's error about too few common rows
 NONE_IN_COMMON = "rows in common"
 EIGENVALUE = "largest_eigenvalue"
 
 
 class VFB2(VerticalStrategy):
-    """Base of the three variants, which differ only in the parties' work."""
+    """Base class of the three variants of VFB2, which differ only in the parties' updates."""
 
     introductions = (CREDENTIALS, DATA_SUMMARY)
     down_type = Segment
@@ -72,12 +74,12 @@ class VFB2(VerticalStrategy):
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         super().__init__(training, settings)
-        # set by `introduce`
+        # the parties' answers, the active parties and the run's random bytes, set by `introduce`
         self.credentials: list[Credentials] = []
         self.summaries: list[DataSummary] = []
         self.active: tuple[int, ...] = ()
         self.salt = ""
-        # numbers of training and test rows, once the parties have compared them
+        # the numbers of training and test rows, known after the parties have found or compared their rows
         self.rows: tuple[int, int] | None = None
         # the numbers of the newest attempt, of the newest segment that all parties finished, and of the current segment
         self.serial = 0
@@ -102,12 +104,13 @@ class VFB2(VerticalStrategy):
         return roster
 
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
-        """Introduce the parties, find their common rows, and run segment 0, which measures at weights 0.
+        """Introduce the parties, find their common rows, and run segment 0, which measures the metrics at weights 0.
 
         A run that scores rows has no segment 0.
 
         Raises:
-            StrategyError: A party failed, rows differ, or gamma is too large and ``check-step`` is "refuse".
+            StrategyError: A party failed, or rows differ. Or the learning rate is too large and ``check-step`` is
+                "refuse".
         """
         self.introduce(0, arrays)
         everyone, names = range(len(self.credentials)), ", ".join(map(str, self.active))
@@ -129,13 +132,14 @@ class VFB2(VerticalStrategy):
             check_step(self.training.learning_rate, eigenvalue, len(self.active), self.settings)
 
     def find_rows(self, arrays: ArrayRecord) -> tuple[int, int]:
-        """Let the parties find their common rows, and log each party's number of rows.
+        """Ask the parties to find their common rows, and log each party's number of rows.
 
         Returns:
             The numbers of common training and test rows.
 
         Raises:
-            StrategyError: A party failed, or too few rows are common. The error describes different forms of ids.
+            StrategyError: A party failed, or the parties have too few rows in common. If their ids have different
+                forms, such as "007" and "7", the error describes the forms.
         """
         try:
             replies = self.ask(0, range(len(self.credentials)), arrays, self.segment(), INTERSECTION)
@@ -148,11 +152,11 @@ class VFB2(VerticalStrategy):
         return rows
 
     def introduce(self, server_round: int, arrays: ArrayRecord) -> None:
-        """Send the parties each other's credentials, find the label holders, and compare the numbers of rows.
+        """Send the parties each other's credentials, choose the active parties, and compare the numbers of rows.
 
         Raises:
-            SetupError: Too few parties have labels, or the numbers of rows differ between parties or from the start of
-                the run.
+            SetupError: Too few parties have labels, or the numbers of rows differ between the parties or from the
+                numbers at the start of the run.
         """
         self.salt = secrets.token_hex(16)
         everyone = range(len(self.roster))
@@ -163,12 +167,12 @@ class VFB2(VerticalStrategy):
         self.summaries = [reply.payload for reply in replies]
         self.active = choose_active(self.summaries, self.settings)
         if self.settings.alignment == "digest" or self.rows is not None:
-            # the forms describe all rows of a party, not only the common rows
+            # the forms of ids describe all rows of a party, so they explain a difference only if all rows are compared
             rows = check_rows(self.summaries, forms=self.settings.alignment == "digest")
             if self.rows is not None and rows != self.rows:
                 got = f"{rows} training and test rows at the parties"
-                allowed = f"{self.rows}, as at the start of this run"
-                raise SetupError("rows", got=got, allowed=allowed, hint="restore the files from the start of the run")
+                allowed, hint = f"{self.rows}, as at the start of this run", "restore the parties' files of that time"
+                raise SetupError("rows", got=got, allowed=allowed, hint=hint)
             self.rows = rows
 
     def down(self, server_round: int) -> Segment:
@@ -176,12 +180,12 @@ class VFB2(VerticalStrategy):
         return self.segment()
 
     def segment(self) -> Segment:
-        """Return the payload of a new attempt at the segment under way."""
+        """Return the message of a new attempt at the present segment."""
         self.serial += 1
         return self.meeting()
 
     def meeting(self) -> Segment:
-        """Return the payload of the newest attempt, with the parties' certificates and addresses."""
+        """Return the message of the newest attempt, with the certificates and addresses of all parties."""
         training, number = self.training, self.under_way
         last, every = number == training.num_server_rounds, training.checkpoint_every
         return Segment(
@@ -206,16 +210,21 @@ class VFB2(VerticalStrategy):
         return wanted and all(bool(shown.share[0]) for shown in self.credentials)
 
     def meet_again(self, server_round: int, arrays: ArrayRecord) -> Segment:
-        """Introduce the parties again, since a party may have lost its memory and with it its certificate."""
+        """Introduce the parties again, since a party that lost its memory has a new certificate."""
         self.introduce(server_round, arrays)
         return self.segment()
 
-    def limits(self, place: int) -> Mapping[str, int]:
-        columns = int(self.summaries[place].columns[0]) if self.summaries else 0
-        return {**MOST_CREDENTIALS, "k": len(METRICS), "w": columns}
+    def limits(self, party: int) -> Mapping[str, int]:
+        columns = int(self.summaries[party].columns[0]) if self.summaries else 0
+        return {**MAX_CREDENTIALS, "k": len(METRICS), "w": columns}
 
-    def check_report(self, place: int, payload: Any, phase: str) -> None:
-        """Check a party's report.
+    def check_report(self, party: int, payload: Any, phase: str) -> None:
+        """Check a party's reply.
+
+        Args:
+            party: The index of the party.
+            payload: The reply.
+            phase: The exchange before round 1. "": a round's segment.
 
         Raises:
             PayloadError: The report belongs to another attempt, or is incomplete.
@@ -225,37 +234,37 @@ class VFB2(VerticalStrategy):
         if not isinstance(payload, Report):
             return
         if payload.serial[0] != self.serial:
-            raise PayloadError(f"report of attempt {payload.serial[0]}, expected {self.serial}")
+            raise PayloadError(f"Report.serial: got attempt {payload.serial[0]}, expected {self.serial}")
         if phase and payload.rows is None:
-            raise PayloadError(f"the report of the {phase} phase has no rows")
-        if phase != INTERSECTION and place == self.active[0] and self.evaluates() and not payload.metrics():
-            raise PayloadError("the reporter's report has no metrics")
-        held = int(self.summaries[place].columns[0])
-        if payload.weights is not None and len(payload.weights) != held:
-            raise PayloadError(f"Report.weights: got {len(payload.weights)} weights of a block of {held} columns")
+            raise PayloadError(f"Report.rows: got no rows in phase {phase}, expected the numbers of rows")
+        if phase != INTERSECTION and party == self.active[0] and self.evaluates() and not payload.metrics():
+            raise PayloadError("Report.metric_names: got no metrics, expected metrics from the first active party")
+        columns = int(self.summaries[party].columns[0])
+        if payload.weights is not None and len(payload.weights) != columns:
+            raise PayloadError(f"Report.weights: got {len(payload.weights)}, expected {columns}, one for each column")
 
     def evaluates(self) -> bool:
-        """Return whether the segment under way measures the metrics."""
+        """Return whether the present segment measures the metrics."""
         training = self.training
         if self.settings.score_run:
             return False
         return self.under_way == training.num_server_rounds or self.under_way % training.evaluate_every == 0
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
-        """Take over a segment's results.
+        """Store a segment's results.
 
         Returns:
-            The unchanged model, since no model is exchanged, and the maximum of each counter over the parties.
+            The unchanged empty model, since the server has no model, and the maximum of each counter over the parties.
         """
         self.finish(replies)
         largest = np.max([reply.payload.counters for reply in replies], axis=0)
         token = self.extra_config.get(RUN_TOKEN)
         if server_round == self.training.num_server_rounds and token and not self.settings.score_run:
-            log(INFO, "parties that keep their blocks can score rows, with vfb2.score-run=%s", f'"{token}"')
+            log(INFO, "to score new rows with the parties' blocks, set vfb2.score-run=%s", f'"{token}"')
         return self.model, dict(zip(COUNTERS, largest.tolist(), strict=True))
 
     def finish(self, replies: Sequence[Reply]) -> None:
-        """Take over a segment's metrics, times and blocks."""
+        """Store a segment's metrics, times and blocks."""
         reports: list[Report] = [reply.payload for reply in replies]
         self.finished = self.under_way
         self.measured = reports[self.active[0]].metrics()

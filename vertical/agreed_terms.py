@@ -1,4 +1,4 @@
-"""The terms of a vertical exchange: a digest of everything that the server sends to all parties equally."""
+"""Digests of everything that the server must send equally to all parties. `vertical.agreement` compares them."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ def agreed_terms(
     Args:
         run_config: The flat run config, as the app gets it from Flower.
         scalars: The scalars of the message.
-        segment: The message's payload. Absent fields also have a digest.
+        segment: The payload of the message. Absent fields also have a digest.
     """
     fields = segment.to_record()
     groups: dict[str, Mapping[str, object]] = {

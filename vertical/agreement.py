@@ -1,8 +1,8 @@
-"""The comparison of terms, on which all parties of an exchange must agree, after they have joined.
+"""A check by the parties that the server has sent all of them the same run config and the same messages (the *terms*).
 
-The server sends every party the run config and the messages, so a cheating server can send one party different ones.
-Each party therefore sends its peers one digest of all its terms. If two digests differ, the parties exchange a digest
-of each term, and the error names a party and its terms before anything is summed.
+A cheating server could send different terms to one party. Each party therefore sends the other parties one digest of
+all its terms when it joins. If two digests differ, the parties exchange a digest of each term, and the run ends with an
+error that names the party and the differing terms. No sum has been computed by then.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from dataclasses import dataclass, field
 from vertical.transport.frames import Frame, Kind, PartyError
 from vertical.transport.mesh import Mesh
 
+# hint of errors that an unchanged server and equal versions cannot cause
+UNCHANGED = "run the server's code unchanged, and the same version at all parties"
 # the digest of each term, by the term's name
 Terms = Mapping[str, str]
 GREETING_BYTES = 33
-# prefix of derived terms, which an error names only if nothing else differs
+# prefix of terms that a party derives from the server's terms; an error names them only if no other term differs
 DERIVED = "plan field "
-# seconds to wait for the peers' terms, and the maximum number of terms in an error
-_PATIENCE, _MOST_NAMES = 5.0, 10
+# seconds to wait for the other parties' terms, and the maximum number of terms in an error
+_PATIENCE, _MAX_NAMES = 5.0, 10
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ class Agreement:
 
     Attributes:
         terms: The digest of each term, by its name.
-        active: The parties that use their labels; the first is the reporter.
-        wanted: The number of active label holders, the first of all label holders. 0: not checked.
+        active: The parties whose labels are used, by the server's choice. The first of them is the reporter.
+        wanted: The number of active parties. They must be the first parties with labels. 0: not checked.
         labelled: Whether this party has labels.
     """
 
@@ -65,12 +67,12 @@ class Agreement:
             raise _blame(digests, await self._exchange(mesh))
         holders = tuple(party for party, greeting in greetings.items() if greeting[-1])
         if self.wanted and self.active != holders[: self.wanted]:
-            named, first = (", ".join(map(str, parties)) or "none" for parties in (self.active, holders))
-            reason = f"the server names parties {named} as active, allowed: the first {self.wanted} of {first}"
-            raise PartyError(None, f"{reason}, which have labels")
+            active, labelled = (", ".join(map(str, parties)) or "none" for parties in (self.active, holders))
+            allowed = f"the first {self.wanted} of the parties with labels, {labelled}"
+            raise PartyError(None, f"the server names parties {active} as active, allowed: {allowed}; {UNCHANGED}")
 
     async def _exchange(self, mesh: Mesh) -> dict[int, Terms]:
-        """Return the terms of all parties that send theirs in time, by party."""
+        """Exchange all terms with the other parties. Return the terms that arrive in time, by party."""
         terms: dict[int, Terms] = {mesh.me: self.terms}
         complete = asyncio.get_running_loop().create_future()
 
@@ -115,9 +117,9 @@ def _blame(digests: Mapping[int, bytes], terms: Mapping[int, Terms]) -> PartyErr
     """
     common, _ = Counter(digests.values()).most_common(1)[0]
     culprit = next(party for party, digest in digests.items() if digest != common)
-    own, most = (terms.get(party, {}) for party in (culprit, list(digests.values()).index(common)))
-    names = sorted(name for name in own.keys() | most.keys() if own.get(name) != most.get(name))
+    own, expected = (terms.get(party, {}) for party in (culprit, list(digests.values()).index(common)))
+    names = sorted(name for name in own.keys() | expected.keys() if own.get(name) != expected.get(name))
     names = [name for name in names if not name.startswith(DERIVED)] or names
-    shown = ", ".join(names[:_MOST_NAMES]) or "terms that it does not send"
-    more = f", and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return PartyError(culprit, f"it does not agree with the other parties on: {shown}{more}")
+    shown = ", ".join(names[:_MAX_NAMES]) or "terms that it does not send"
+    more = f", and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return PartyError(culprit, f"it does not agree with the other parties on: {shown}{more}; {UNCHANGED}")

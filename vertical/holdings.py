@@ -1,4 +1,4 @@
-"""A digest of a party's training and test rows, by which a resumed run recognises them."""
+"""A digest of a party's training and test rows. A resumed run compares it, to refuse rows that have changed."""
 
 import hashlib
 from typing import Any

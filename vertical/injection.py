@@ -1,4 +1,4 @@
-"""Delays that experiments add to parties in the same process, which have no network between them."""
+"""Artificial delays of computations and messages, for experiments that run all parties in one process."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from vertical.transport.endpoint import Delays
 
-# the injection of each party of the runs in this process
+# the delays of each party, by its index, in all runs of this process
 _added: list["Injection"] = []
 
 
@@ -16,8 +16,8 @@ class Injection:
     """A party's added delays.
 
     Attributes:
-        compute: The seconds that each update keeps a worker asleep.
-        delays: The delays of the party's messages.
+        compute: The seconds by which each update of the party takes longer.
+        delays: The delays of the party's messages. None: no delay.
     """
 
     compute: float = 0.0
@@ -25,17 +25,17 @@ class Injection:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.compute < math.inf:
-            raise ValueError(f"compute is seconds of at least 0, got {self.compute}")
+            raise ValueError(f"compute must be a finite number of seconds >= 0, got {self.compute}")
 
 
 def make_injections(parties: int, compute: float = 0.0, delay: float = 0.0, slowest: float = 1.0) -> list[Injection]:
-    """Return the injections of all parties. The last party computes more slowly.
+    """Return the delays of all parties. The last party may compute more slowly than the other parties.
 
     Args:
         parties: The number of parties.
         compute: The seconds that each update takes in addition.
         delay: The seconds that each message takes in addition.
-        slowest: The factor of the last party's compute.
+        slowest: The factor by which the last party's ``compute`` is larger.
     """
     delays = Delays(one_way=delay) if delay else None
     return [Injection(compute * (slowest if party == parties - 1 else 1.0), delays) for party in range(parties)]
@@ -46,7 +46,7 @@ def inject(injections: Sequence[Injection]) -> Iterator[None]:
     """Delay the parties of all runs in this process.
 
     Args:
-        injections: The injection of each party, by its index.
+        injections: The delays of each party, by its index.
     """
     _added[:] = injections
     try:
@@ -56,7 +56,7 @@ def inject(injections: Sequence[Injection]) -> Iterator[None]:
 
 
 def injection_of(party: int) -> Injection:
-    """Return a party's injection, without delays by default.
+    """Return a party's delays; no delays outside `inject`.
 
     Args:
         party: The party's index.

@@ -1,4 +1,7 @@
-"""A party's answers before the parties talk to each other: its credentials, and a summary of its data."""
+"""A party's first answers to the server, before the parties talk to each other: its credentials, and its data summary.
+
+The credentials are the party's address and certificate. The summary has the numbers of its rows and columns.
+"""
 
 from dataclasses import replace
 from logging import ERROR
@@ -8,7 +11,7 @@ from flwr.common import log
 
 from payloads.id_forms import measure_ids
 from problems.errors import InputError
-from vertical.alignment import MOST_IDS
+from vertical.alignment import MAX_IDS
 from vertical.holdings import digest_holding
 from vertical.parties import Party, find_network
 from vertical.policy import PolicyError, RefusalError, StatedRefusalError
@@ -24,7 +27,7 @@ from vertical.turn import Turn, find_identity
 
 
 def introduce(party: Party, state: VFB2State, vfb2: VFB2Settings) -> tuple[Credentials, VFB2State]:
-    """Return the party's address and certificate, and its memory, which keeps both. The party's data are not read.
+    """Return the party's address and certificate, and its memory, which stores both. The party's data are not read.
 
     Args:
         party: The party.
@@ -48,17 +51,22 @@ def introduce(party: Party, state: VFB2State, vfb2: VFB2Settings) -> tuple[Crede
 
 
 def admit(turn: Turn) -> None:
-    """Check the parties against the policy. Every message needs this check, since the server chooses the parties.
+    """Check the parties in the server's message against the owner's policy.
+
+    Every message needs this check, since the server chooses the parties.
 
     Raises:
-        PolicyError: There are too few parties, their number differs from ``num-partitions``, or a party is under no pin
-            or under another party's pin.
+        PolicyError: There are too few parties, their number differs from ``num-partitions``, or no pin (an accepted
+            certificate) or another party's pin covers a party.
     """
     certificates = turn.segment.peers()[0]
     if len(certificates) != turn.party.parties:  # a party that is left out cannot object
-        got, own = f"{len(certificates)} parties in the server's list", turn.party.parties
+        got, allowed = (
+            f"{len(certificates)} parties in the server's list",
+            f"{turn.party.parties}, the number of parties",
+        )
         hint = "start every SuperNode with the same num-partitions"
-        raise PolicyError("num-partitions", got=got, allowed=f"{own}, by this party's node config", hint=hint)
+        raise PolicyError("num-partitions", got=got, allowed=allowed, hint=hint)
     names = turn.party.policy.check_peers(certificates, turn.me, find_identity(turn.party, turn.state).certificate)
     turn.facts["peers"] = [
         {"party": party, "name": name, "certificate": fingerprint(certificates[party])}
@@ -91,7 +99,7 @@ def describe(turn: Turn) -> DataSummary:
         if turn.party.data.keys or turn.party.model == turn.settings.model:
             raise StatedRefusalError(str(NetworkError.of(error, me))) from error
         log(ERROR, "%s: model in the node config: %s", me, error)
-        raise StatedRefusalError(f"{me}: its own network does not fit, see its log") from error
+        raise StatedRefusalError(f"{me}: the network in its node config does not fit; its log has the error") from error
     except RefusalError:
         raise
     except (ValueError, OSError) as error:
@@ -108,9 +116,10 @@ def _check_settings(turn: Turn, me: str) -> None:
     data, vfb2 = turn.party.data, turn.settings
     if vfb2.label_epsilon and turn.party.flips is not None and data.training_marks(None) is not None:
         turn.party.flips.check()
-    if vfb2.alignment == "intersection" and (rows := len(data.ids(None))) > MOST_IDS:
-        key, got, allowed = f"{me}: vfb2.alignment", f"'intersection' of {rows:,} ids", f"at most {MOST_IDS:,} ids"
-        raise StatedRefusalError(str(InputError(key, got=got, allowed=allowed, hint="reduce the rows of the file")))
+    if vfb2.alignment == "intersection" and (rows := len(data.ids(None))) > MAX_IDS:
+        key, got, allowed = f"{me}: vfb2.alignment", f"'intersection' of {rows:,} ids", f"at most {MAX_IDS:,} ids"
+        hint = "reduce the rows of the party's file"
+        raise StatedRefusalError(str(InputError(key, got=got, allowed=allowed, hint=hint)))
     if data.block is not None:
         return
     if data.classes and len(data.classes) != vfb2.embedding:
@@ -119,19 +128,20 @@ def _check_settings(turn: Turn, me: str) -> None:
             str(InputError(key, got=vfb2.embedding, allowed=allowed, hint=f"set vfb2.embedding={len(data.classes)}"))
         )
     if data.keys and (vfb2.penalty, vfb2.groups) == (GROUP_LASSO, "columns"):
-        allowed, hint = "'party', since the data set's encoding is not known here", "set vfb2.groups to 'party'"
+        allowed = "'party', since simulated parties do not know which features encode the same column"
+        hint = "set vfb2.groups='party'"
         raise StatedRefusalError(str(InputError("vfb2.groups", got="'columns'", allowed=allowed, hint=hint)))
     if vfb2.embedding:  # refused now, before any segment
         make_network(find_network(turn.party, turn.training.seed), data.columns, vfb2.embedding)
 
 
 def _check_same(turn: Turn, me: str) -> None:
-    """Compare the party's rows with the rows that the run began with.
+    """Compare the party's rows with its rows at the start of the run.
 
     Raises:
         RefusalError: The rows differ.
     """
     if turn.state.data is not None and turn.state.data.tobytes() != digest_holding(turn.holding()):
         got = "other rows, values, labels or order of rows than at the start of the run"
-        allowed, hint = "the same data", "restore the file, or start a new run"
+        allowed, hint = "the data of the start of the run", "restore the file, or start a new run"
         raise StatedRefusalError(str(InputError(f"resume: {me}", got=got, allowed=allowed, hint=hint)))

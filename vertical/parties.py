@@ -1,4 +1,7 @@
-"""A party of vertical learning: its data, its identity and its owner's policy."""
+"""A party of vertical learning: its data, its identity, its owner's policy and its label flips.
+
+Under label privacy (``vfb2.label-epsilon``) a party inverts, or *flips*, randomly drawn labels before it uses them.
+"""
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -33,10 +36,10 @@ class KeptBlock:
         weights: The (d,) weights of its columns.
         active: The parties whose labels the earlier run used, in order.
         epochs: The number of the earlier run's epochs.
-        embedding: The network's k. 0: the block is linear.
+        embedding: The number k of the network's outputs. 0: the block is linear.
         model: The name of the network, see `vertical.problem.blocks.network.Architecture`.
-        head: The (k + 1,) head, at the active party of a run with a head.
-        classes: The names of the labels' classes, at a label holder of a multiclass run.
+        head: The (k + 1,) weights of the last layer, at the active party of a run with a head.
+        classes: The names of the labels' classes, at a party with labels in a multiclass run.
     """
 
     weights: NDArray[np.float64]
@@ -53,18 +56,18 @@ class KeptBlock:
 
 
 class PartyData(Protocol):
-    """A party's rows. An argument `rows` contains the positions of the common rows, in their common order.
+    """A party's rows.
 
-    None stands for all rows of the party. A run that scores rows has no test rows, and `labelled` states whether the
-    party's labels were used in training.
+    An argument `rows` contains the party's positions of the rows that all parties have, in the common order. None: all
+    rows of the party. A run that scores rows has no test rows.
     """
 
-    labelled: bool
+    labelled: bool  # whether the party has labels; in a run that scores rows, whether its labels were used in training
     # run-config keys of the data set whose columns an experiment distributes; {} if the party reads its own file
     keys: Mapping[str, Any]
-    columns: int  # of its block
-    names: list[str]  # of the columns
-    classes: tuple[str, ...]  # names of the labels' classes, in a multiclass run
+    columns: int  # the number of the block's columns
+    names: list[str]  # the names of the columns
+    classes: tuple[str, ...]  # the names of the labels' classes, in a multiclass run
     block: KeptBlock | None  # the block that scores the rows; None in a run that trains
 
     def ids(self, rows: Rows | None) -> Sequence[str]:
@@ -74,52 +77,61 @@ class PartyData(Protocol):
         """Return the training and test rows with their labels."""
 
     def preprocessing(self, rows: Rows | None) -> Preprocessing | None:
-        """Return the preprocessing of the party's file, fitted to its training rows; None without file or training."""
-
-    def training_marks(self, rows: Rows | None) -> Sequence[str] | None:
-        """Return a text for each training row and its label, the same in every run.
+        """Return the preprocessing of the party's file, fitted to its training rows.
 
         Returns:
-            One text for each row. None without labels, and for an experiment's data set, whose rows have no names.
+            None if the party has no file, or if the run does not train.
+        """
+
+    def training_marks(self, rows: Rows | None) -> Sequence[str] | None:
+        """Return a mark for each training row: a text that identifies the row and its label in every run.
+
+        Returns:
+            One text for each row. None if the party has no labels, or in a simulation, whose rows have no ids.
         """
 
 
 class FlipStore(Protocol):
-    """The label flips of all runs, which are kept so many runs reveal no more about a label than one run."""
+    """A party's label flips of all runs. Flips are reused, so many runs reveal no more about a label than one run."""
 
     def check(self) -> None:
-        """Check that the rows' ids are read as in earlier runs.
+        """Check that this run reads the rows' ids in the same way as earlier runs.
 
         Raises:
             PolicyError: The ids are read differently.
         """
 
     def recall(self, marks: Sequence[str], epsilon: float) -> tuple[Flips, int, float]:
-        """Return the flips of the labels with these marks. Unknown flips are drawn and kept.
+        """Return the flips of the labels with these marks. Flips that are not stored yet are drawn and stored.
+
+        Args:
+            marks: The mark of each label, see `PartyData.training_marks`.
+            epsilon: The epsilon of the run's label privacy.
 
         Returns:
             (n,) flips, the number of new flips, and the largest epsilon spent on any of these labels.
         """
 
     def keep(self, marks: Sequence[str], epsilon: float, flips: Flips) -> None:
-        """Keep (n,) flips that another party has drawn, for the labels without kept flips.
+        """Store the flips that another party has drawn, for all labels without stored flips.
 
         Args:
             marks: The mark of each label, see `PartyData.training_marks`.
             epsilon: The epsilon with which the flips were drawn.
+            flips: The (n,) flips.
         """
 
 
 class Looks(Protocol):
-    """The count of the numbers of every row that the party's peers could have computed in all runs."""
+    """A party's count of *looks* in all runs: the numbers per row that the other parties could have computed."""
 
     def spend(self, plan: SegmentPlan, columns: int, weights: NDArray[np.float64] | None) -> int:
-        """Count a segment before any of its data is sent, and return the count.
+        """Add a segment's looks to the count before any data of the segment is sent, and return the count.
 
         Args:
             plan: The segment's plan.
             columns: The number of the party's columns.
-            weights: The block that scores rows. None in training.
+            weights: The weights of the block that scores rows. None in training.
 
         Raises:
             PolicyError: The owner allows fewer looks.
@@ -133,18 +145,18 @@ class Party:
     Attributes:
         partition_id: The party's index.
         parties: The number of parties.
-        load: A function that reads the rows, on first use: never in a run that the policy forbids.
-        identity: The party's certificate and key. None: they are made for the run.
+        load: A function that reads the rows. It is called on first use, so never in a run that the policy forbids.
+        identity: The party's certificate and key. None: a certificate and a key are created for the run.
         authority: The file of the authority that signed the parties' certificates. None: each certificate is pinned.
-        advertised: "host:port" for parties on other hosts, "none" if the party is unreachable, or empty.
-        listen: The address where it listens for other hosts. None: the advertised address.
+        advertised: "host:port" for parties on other hosts, "none" if other parties cannot connect to this party, or "".
+        listen: The address where the party listens for other hosts. None: the advertised address.
         share: Whether the server may get the party's block.
         model: The party's network, in a run with an embedding.
         policy: The owner's policy.
-        flips: The store of label flips from run to run. None: flips are not stored.
+        flips: The store of the label flips of all runs. None: flips are not stored.
         verbose: Whether errors are sent in full. If not, they must not quote the party's file or its network.
         looks: The count of looks at the party's rows. None: not counted.
-        run_config: The flat run config, on which all parties must agree.
+        run_config: The flat run config, which must be the same at all parties.
     """
 
     partition_id: int
@@ -171,13 +183,13 @@ class Party:
         return int(self.data.holding(None).features.shape[0])
 
     def resolve(self, shown: Sequence[Address], salt: bytes, serial: int, port: int) -> list[Address]:
-        """Return the address of each party. The server cannot set socket paths or this party's own address.
+        """Return the address of each party, with socket paths and an own address that the server cannot choose.
 
         Args:
             shown: The addresses that the server has sent.
             salt: The run's random bytes.
             serial: The number of the attempt.
-            port: The port that this party has named for parties on the same host. 0: none.
+            port: The port that this party has reported for parties on the same host. 0: none.
 
         Raises:
             PolicyError: The server names a different address for this party, or a host that the owner does not allow.
@@ -189,19 +201,20 @@ class Party:
         ]
         own = f"tcp:{self.advertised or f'127.0.0.1:{port}'}" if self.advertised != UNREACHABLE else f"none:{me}"
         if addresses[me].kind != "unix" and str(addresses[me]) != own:
-            allowed, hint = f"{own}, which this party has named", "run the server's code unchanged"
+            allowed, hint = f"{own}, which this party has reported", "run the server's code unchanged"
             raise PolicyError("address", got=str(addresses[me]), allowed=allowed, hint=hint)
         peers = [(party, address) for party, address in enumerate(addresses) if party != me and address.kind == "tcp"]
         self.policy.check_hosts({party: address.host for party, address in peers})
         return addresses
 
     def label_flips(self, state: VFB2State, epsilon: float, facts: dict[str, Any]) -> Flips | None:
-        """Return (n,) label flips: this run's flips, else the kept flips, else new flips; None without labels.
+        """Return (n,) label flips: this run's flips, else the stored flips, else new flips. None without labels.
 
         Args:
             state: The party's memory of this run.
-            facts: A dictionary that receives the number of new flips and, if flips are kept, the largest epsilon spent
-                on a label.
+            epsilon: The epsilon of the run's label privacy.
+            facts: A dictionary that receives the number of new flips and, if flips are stored, the largest epsilon
+                spent on a label.
         """
         labels, marks, spent = self.data.holding(state.aligned).labels, self.data.training_marks(state.aligned), None
         if labels is None:
@@ -213,18 +226,18 @@ class Party:
         else:
             flips, drawn = draw_flips(len(labels), epsilon), len(labels)
             if marks is not None:
-                drawn_anew = (
-                    "party %d: the flips of its labels are drawn again, since its node config has no state-dir to keep "
-                    "them in: each further run with these labels adds its epsilon to the %g of this run"
+                warning = (
+                    "party %d: the flips of its labels are drawn again, since its node config has no state-dir, which "
+                    "stores flips. Each further run with these labels adds its epsilon to this run's %g: set state-dir"
                 )
-                log(WARNING, drawn_anew, self.partition_id, epsilon)
+                log(WARNING, warning, self.partition_id, epsilon)
         facts["flips"] = {"drawn": drawn, "reused": len(labels) - drawn}
         if spent is not None:
             facts["flips"]["epsilon-spent"] = spent
         return flips
 
     def keep_flips(self, rows: Rows | None, epsilon: float, flips: Flips | None) -> None:
-        """Keep a run's flips, to flip the same labels as the reporter of another run.
+        """Store a run's flips, so this party flips the same labels when it is the reporter of another run.
 
         Args:
             rows: The positions of the common rows. None: all rows.
@@ -238,13 +251,13 @@ class Party:
 
 
 def find_network(party: Party, seed: int) -> Architecture:
-    """Return the network of a party's kept block, else the network in its node config, else the run's network.
+    """Return a party's network: the network of its kept block, else of its node config, else of the run config.
 
-    Parties that could also draw the initial weights could compute this party's columns from the first sums. A party
-    with its own rows therefore draws them from the system's randomness.
+    The seed of the initial weights is secret. A party that knew another party's initial weights could compute that
+    party's columns from the first sums. Only simulated parties derive it from the seed of the run.
 
     Args:
-        seed: The run's seed, from which simulated parties draw.
+        seed: The seed of the run.
     """
     if party.data.block is not None:
         return Architecture(party.data.block.model, 0)

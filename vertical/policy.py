@@ -1,4 +1,4 @@
-"""A data owner's policy for vertical runs of its party."""
+"""A data owner's policy: the conditions under which its party takes part in a vertical run."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,14 @@ from vertical.transport.identity import fingerprint
 
 FEWEST_PARTIES, PINNED_PEERS, PEER_CA = "fewest-parties", "pinned-peers", "peer-ca"
 LARGEST_EPSILON, FEWEST_ROWS = "largest-label-epsilon", "fewest-rows"
-# for a party with its own file
+# the default of a party with its own file
 DEFAULT_FEWEST_ROWS = 100
 ALLOW_INTERSECTION, ALLOWED_MASKINGS = "allow-intersection", "allowed-maskings"
 ALLOW_SCORES = "allow-scores-for"
 PEER_HOSTS = "peer-hosts"
 # allowed values, from least to most disclosure; the last two are also values of ``vfb2.score-for``
 SCORES_FOR = ("nobody", "label-holders", "all")
-_PAGE = "see docs/vertical.md"
+_PAGE = "correct the key, see docs/vertical.md"
 
 
 class RefusalError(ValueError):
@@ -32,7 +32,7 @@ class StatedRefusalError(RefusalError):
 
 
 class PolicyError(InputError, StatedRefusalError):
-    """A policy that forbids the run or cannot be read. The text contains no data."""
+    """A run that the policy forbids, or a policy that cannot be read. The text contains no data."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class Policy:
     Attributes:
         fewest_parties: The minimum number of parties, each with its own certificate.
         pins: The names of accepted peers, by the SHA-256 (hexadecimal) of the peer's certificate or of its issuing
-            authority's certificate. Empty: any peer. A pin covers one party only.
+            authority's certificate, its *pin*. Empty: any peer. A pin covers one party only.
         authorities: The certificates (DER) of the authorities that may be pinned.
         largest_label_epsilon: The bound of ``vfb2.label-epsilon``, which must also be above 0. None: any value, even 0.
         allow_intersection: Whether parties may search for the ids that all parties have.
         allowed_maskings: The allowed values of ``vfb2.masking``. Empty: any.
         scores_for: The parties that may learn scores to which this party's columns contribute; an element of
             `SCORES_FOR`.
-        fewest_rows: The minimum number of training rows, of scored rows, and with several dominators of test rows.
+        fewest_rows: The minimum number of training rows, of scored rows, and with several active parties of test rows.
         peer_hosts: The hosts to which this party connects. Empty: any host that the server names.
     """
 
@@ -76,16 +76,16 @@ class Policy:
             PolicyError: The run violates the policy. The error names the first violated key.
         """
         self._check_count(parties)
-        most = self.largest_label_epsilon
-        if most is not None and not scores_for and not 0 < label_epsilon <= most:
-            got, allowed = f"a run with vfb2.label-epsilon={label_epsilon:g}", f"above 0 and at most {most:g}"
-            raise PolicyError(LARGEST_EPSILON, got=got, allowed=allowed, hint=f"set vfb2.label-epsilon={most:g}")
+        largest = self.largest_label_epsilon
+        if largest is not None and not scores_for and not 0 < label_epsilon <= largest:
+            got, allowed = f"a run with vfb2.label-epsilon={label_epsilon:g}", f"above 0 and at most {largest:g}"
+            raise PolicyError(LARGEST_EPSILON, got=got, allowed=allowed, hint=f"set vfb2.label-epsilon={largest:g}")
         if self.allowed_maskings and masking not in self.allowed_maskings:
             got, allowed = f"a run with vfb2.masking={masking!r}", " or ".join(self.allowed_maskings)
             raise PolicyError(ALLOWED_MASKINGS, got=got, allowed=allowed, hint="set vfb2.masking to an allowed value")
         if scores_for and SCORES_FOR.index(scores_for) > SCORES_FOR.index(self.scores_for):
             got, allowed = f"a run that scores rows for {scores_for}", f"scores for {self.scores_for}"
-            hint = "set vfb2.score-for" if self.scores_for != "nobody" else "exclude the party"
+            hint = f"set vfb2.score-for={self.scores_for!r}" if self.scores_for != "nobody" else "exclude the party"
             raise PolicyError(ALLOW_SCORES, got=got, allowed=allowed, hint=hint)
         if intersection:
             self.check_intersection()
@@ -101,12 +101,14 @@ class Policy:
             )
 
     def check_rows(self, rows: int, test_rows: int = 0, dominators: int = 1) -> None:
-        """Refuse sums over few rows, whose cells are easy to guess. A party's list of ids determines the rows.
+        """Refuse sums over few rows, whose cells are easy to guess.
+
+        Another party could list only a few ids, to leave only those rows in common.
 
         Args:
             rows: The number of training rows, or of scored rows.
             test_rows: The number of test rows.
-            dominators: The number of parties among which the test rows are divided.
+            dominators: The number of active parties, among which the test rows are divided.
 
         Raises:
             PolicyError: There are fewer rows than the owner requires.
@@ -115,7 +117,10 @@ class Policy:
         if dominators > 1 and 0 < test_rows < self.fewest_rows:
             few.append(f"{test_rows:,} test rows for {dominators} active parties")
         if few:
-            got, hint = f"a run of {' and '.join(few)}", f"add common rows, or ask the owner to lower {FEWEST_ROWS}"
+            got, hint = (
+                f"a run of {' and '.join(few)}",
+                f"add common rows, or ask the party's owner to lower {FEWEST_ROWS}",
+            )
             raise PolicyError(FEWEST_ROWS, got=got, allowed=f"{self.fewest_rows:,} or more", hint=hint)
 
     def check_hosts(self, hosts: Mapping[int, str]) -> None:
@@ -130,16 +135,16 @@ class Policy:
         for party, host in hosts.items():
             if self.peer_hosts and host not in self.peer_hosts:
                 allowed = ", ".join(self.peer_hosts)
-                hint = f"add the host of party {party} to {PEER_HOSTS}, or exclude the party"
+                hint = f"add the host of party {party} to {PEER_HOSTS}, or exclude party {party}"
                 raise PolicyError(PEER_HOSTS, got=f"party {party} at {host!r}", allowed=allowed, hint=hint)
 
     def check_peers(self, certificates: Sequence[bytes], me: int, own: bytes) -> list[str]:
-        """Return the name of each party's pin; "" if nothing is pinned.
+        """Check the certificates of all parties, and return the name of each party's pin; "" if nothing is pinned.
 
         Args:
             certificates: The certificate (DER) of each party.
             me: This party's index. Its entry in ``certificates`` is not used.
-            own: This party's certificate. A pin that covers it covers no other party.
+            own: This party's certificate. A pin that covers this party covers no other party.
 
         Raises:
             PolicyError: Too few parties, a party without a pin, or two parties under one pin.
@@ -154,18 +159,18 @@ class Policy:
             if not name:
                 got = f"party {party} without a pin; the SHA-256 of its certificate: {fingerprint(certificates[party])}"
                 allowed = "a pinned certificate, or a certificate issued by a pinned authority in peer-ca"
-                hint = "ask the party for its SHA-256; if it is this one, pin it, otherwise exclude the party"
+                hint = "ask the party for its SHA-256; pin an equal SHA-256, or exclude the party"
                 raise PolicyError(PINNED_PEERS, got=got, allowed=allowed, hint=hint)
             if names.count(name) > 1:
-                other = next(place for place, found in enumerate(names) if found == name and place != party)
-                got = f"parties {min(party, other)} and {max(party, other)} under the pin {name!r}"
+                first, second = [peer for peer, pin in enumerate(names) if pin == name][:2]
+                got = f"parties {first} and {second} under the pin {name!r}"
                 raise PolicyError(PINNED_PEERS, got=got, allowed="one party for each pin", hint="exclude one party")
         return names
 
     def _check_count(self, parties: int) -> None:
         if parties < self.fewest_parties:
-            got, allowed = f"a run of {parties} parties", f"{self.fewest_parties} or more"
-            raise PolicyError(FEWEST_PARTIES, got=got, allowed=allowed, hint="add parties")
+            got, allowed = f"a run of {parties} parties", f"{self.fewest_parties} or more parties"
+            raise PolicyError(FEWEST_PARTIES, got=got, allowed=allowed, hint="add parties to the run")
 
     def _pin(self, certificate: bytes) -> str:
         """Return the name of the pin that covers a certificate, or ""."""
@@ -206,12 +211,11 @@ def parse_pins(text: str) -> dict[str, str]:
         pairs.append((name, digest))
     if not pairs:
         raise PolicyError(PINNED_PEERS, got=NOTHING, allowed="at least one pin", hint="add a pin, or remove the key")
-    for place, what in enumerate(("name", "SHA-256")):
-        twice = [value for value, count in Counter(pair[place] for pair in pairs).items() if count > 1]
+    for part, values in zip(("name", "SHA-256"), zip(*pairs, strict=True), strict=True):
+        twice = [value for value, count in Counter(values).items() if count > 1]
         if twice:
-            raise PolicyError(
-                PINNED_PEERS, got=f"the {what} {twice[0]!r} twice", allowed=f"each {what} once", hint="remove a pin"
-            )
+            got, allowed = f"the {part} {twice[0]!r} twice", f"each {part} once"
+            raise PolicyError(PINNED_PEERS, got=got, allowed=allowed, hint=f"remove a pin with this {part}")
     return {digest: name for name, digest in pairs}
 
 

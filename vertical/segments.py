@@ -1,4 +1,8 @@
-"""A segment of VFB2: its plan, its initial state, the recipients of scores, and its result in a party's memory."""
+"""A party's preparation of a segment and its storage: the plan, the initial state, and the result in its memory.
+
+A segment is the epochs of one Flower round. Its plan comes from the run config and the server's message. Its initial
+state is the state after the previous segment.
+"""
 
 from dataclasses import replace
 
@@ -16,18 +20,19 @@ from vertical.segment.plan import PartyState, SegmentOutcome, SegmentPlan
 from vertical.turn import Turn
 
 
-def make_plan(turn: Turn, held: NDArray[np.int64]) -> SegmentPlan:
-    """Return the segment's plan, from the party's own settings and the server's message.
+def make_plan(turn: Turn, row_counts: NDArray[np.int64]) -> SegmentPlan:
+    """Return the segment's plan, from the run's settings and the server's message.
 
-    Two parties have the same plan only if they also agree on the terms.
+    Two parties have equal plans only if the server has sent both the same settings and the same message.
 
     Args:
         turn: The party's turn.
-        held: The (2,) numbers of the party's training and test rows. They count until the server knows the common rows.
+        row_counts: The (2,) numbers of the party's training and test rows, for the segment before which the server does
+            not know the numbers of common rows.
     """
     segment, training, vfb2, agreement = turn.segment, turn.training, turn.settings, turn.agreement()
     number = int(segment.segment[0])
-    rows, test_rows = (held if segment.rows is None else segment.rows).tolist()
+    rows, test_rows = (row_counts if segment.rows is None else segment.rows).tolist()
     return SegmentPlan(
         serial=int(segment.serial[0]),
         segment=number,
@@ -63,40 +68,39 @@ def make_plan(turn: Turn, held: NDArray[np.int64]) -> SegmentPlan:
     )
 
 
-def make_score_plan(turn: Turn, held: NDArray[np.int64], block: KeptBlock) -> SegmentPlan:
+def make_score_plan(turn: Turn, row_counts: NDArray[np.int64], block: KeptBlock) -> SegmentPlan:
     """Return the plan of a segment that scores rows.
 
     Args:
         turn: The party's turn.
-        held: The (2,) numbers of the party's rows.
-        block: The party's block. Blocks from different ends of a run, or with embeddings of other lengths, make
-            different plans.
+        row_counts: The (2,) numbers of the party's rows.
+        block: The party's block. The plans of blocks from different epochs, or with embeddings of different lengths,
+            differ, and the parties' comparison of plans then fails.
     """
-    plan = replace(make_plan(turn, held), algorithm=SGD, epochs=0, first_epoch=block.epochs, window=1, score=True)
+    plan = replace(make_plan(turn, row_counts), algorithm=SGD, epochs=0, first_epoch=block.epochs, window=1, score=True)
     plan = replace(plan, embedding=block.embedding, update_passive=True, penalty=NO_PENALTY, label_epsilon=0.0)
     return replace(plan, synchronous=False, evaluate=False, curvature=False, start=False)
 
 
 def check_recipients(turn: Turn, block: KeptBlock) -> None:
-    """Check the recipients of the scores, since the server chooses them.
+    """Check the recipients of the scores that the server has chosen.
 
     Args:
         turn: The party's turn.
         block: The party's block, which names the parties whose labels were used in training.
 
     Raises:
-        PolicyError: The server names other recipients than the run config, or recipients that cannot compute scores
-            from the sums.
+        PolicyError: The server's recipients differ from the run config's, or cannot compute scores from the sums.
     """
     vfb2, active = turn.settings, turn.segment.active.tolist()
     if block.embedding > 1 and vfb2.problem != SOFTMAX and vfb2.score_for == "all":
-        allowed = f"'label-holders': only party {block.active[0]} has the head that turns sums into scores"
+        allowed = f"'label-holders', since only party {block.active[0]} has the last layer, which computes the scores"
         raise PolicyError("vfb2.score-for", got="'all'", allowed=allowed, hint="remove vfb2.score-for")
     wanted = tuple(range(turn.party.parties)) if vfb2.score_for == "all" else block.active
     if tuple(active) != wanted:
         got, allowed = f"parties {active} as recipients of scores", f"{list(wanted)}"
         hint = "use blocks of the same run at all parties"
-        raise PolicyError("vfb2.score-for", got=got, allowed=f"{allowed}, by {vfb2.score_for!r}", hint=hint)
+        raise PolicyError("vfb2.score-for", got=got, allowed=f"{allowed} for {vfb2.score_for!r}", hint=hint)
 
 
 def find_state(turn: Turn) -> PartyState:
@@ -105,16 +109,17 @@ def find_state(turn: Turn) -> PartyState:
     Raises:
         ValueError: The party does not have that state.
     """
-    kept, base = turn.state, int(turn.segment.base[0])
-    older, newer = kept.segments.tolist()
+    state, base = turn.state, int(turn.segment.base[0])
+    older, newer = state.segments.tolist()
     if base == newer:
-        return PartyState(kept.newer, kept.newer_table, kept.flips, kept.newer_head, _hex(kept.newer_history))
+        return PartyState(state.newer, state.newer_table, state.flips, state.newer_head, _hex(state.newer_history))
     if base == older:
-        return PartyState(kept.older, kept.older_table, kept.flips, kept.older_head, _hex(kept.older_history))
-    held = " and ".join(str(number) for number in (older, newer) if number >= 0) or "none"
+        return PartyState(state.older, state.older_table, state.flips, state.older_head, _hex(state.older_history))
+    known = " and ".join(str(number) for number in (older, newer) if number >= 0)
+    has = f"the weights after segment {known}" if known else "no weights"
     raise ValueError(
-        f"segment {turn.segment.segment[0]} starts from the weights after segment {base}, but this party has the "
-        f"weights after segment {held} (a state-dir keeps weights for a resumed run)"
+        f"segment {turn.segment.segment[0]} starts from the weights after segment {base}, but this party has {has}: "
+        "start a new run, and set state-dir to keep the weights for a resumed run"
     )
 
 
@@ -123,7 +128,7 @@ def _hex(digest: NDArray[np.uint8] | None) -> str:
 
 
 def remember_segment(turn: Turn, start: PartyState, outcome: SegmentOutcome, digest: bytes) -> None:
-    """Store a segment's result and, for a repetition, its initial state in the party's memory.
+    """Store a segment's result in the party's memory, and its initial state for a repetition of the segment.
 
     Args:
         turn: The party's turn.

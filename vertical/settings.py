@@ -14,7 +14,7 @@ class VFB2Settings(Settings):
     """The parties' problem and their exchanges (table ``vfb2``)."""
 
     problem: ProblemName = setting(
-        "The problem. ridge and robust are regressions. softmax needs vfb2.embedding.", "logistic"
+        "The loss and its regulariser. ridge and robust are regressions. softmax needs vfb2.embedding.", "logistic"
     )
     weight: Annotated[float, Field(ge=0)] | Literal["auto"] = setting(
         "The regulariser's factor. auto: 1e-4, for robust 0.", "auto"
@@ -24,49 +24,53 @@ class VFB2Settings(Settings):
     )
     penalty_weight: float = setting("The penalty's factor.", 1e-4, ge=0)
     groups: Literal["columns", "party"] = setting(
-        "The groups of group-lasso: the features of a column, or all of a party.", "columns"
+        "The groups of group-lasso: all features of a column, or all features of a party.", "columns"
     )
     intercept: bool | Literal["auto"] = setting(
-        "Whether parties with labels have a column of ones. auto: with their own files.", "auto"
+        "Whether parties with labels get a column of ones. auto: if they read their own files.", "auto"
     )
     active_parties: Annotated[int, Field(ge=1)] | Literal["auto"] = setting(
         "The number of parties whose labels are used. auto: 1 or 2.", "auto"
     )
     epochs: int = setting("The epochs of a round.", 1, ge=1)
-    window: int = setting("The updates that an active party may have under way at once.", 4, ge=1)
+    window: int = setting("The number of updates that an active party may have under way at once.", 4, ge=1)
     skew: Annotated[int, Field(ge=1)] | Literal["auto"] = setting(
-        "The updates that a party may be ahead of the slowest. auto: 4 * window.", "auto"
+        "The number of updates that an active party may be ahead of the slowest. auto: 4 * window.", "auto"
     )
-    synchronous: bool = setting("Whether the active parties update in step, independent of time.", False)
+    synchronous: bool = setting(
+        "Whether the active parties update in rounds, so results do not depend on timing.", False
+    )
     embedding: int = setting(
-        "The outputs of each party's [network](vertical.md#beyond-linear-models). 0: linear models.", 0, ge=0
+        "The number of outputs of each party's [network](vertical.md#beyond-linear-models). 0: linear models.", 0, ge=0
     )
     model: str = setting(
         "The network of each party without its own `model`.", "linear", "linear, mlp, or package.module:factory"
     )
     update_passive: bool = setting("Whether the blocks of parties without labels are updated.", True)
     masking: Literal["pairwise", "two-trees"] = setting(
-        "The masks of a party's partial sums. two-trees: Algorithm 1.", "pairwise"
+        "The masks that hide a party's partial sums. two-trees: Algorithm 1 of the paper.", "pairwise"
     )
     label_epsilon: float = setting("The epsilon of the labels' differential privacy. 0: no privacy.", 0.0, ge=0)
     alignment: Literal["digest", "intersection"] = setting(
-        "The rows: all parties must have the same (digest), or the common rows.", "digest"
+        "The rows of the run. digest: all parties must have the same. intersection: the common rows.", "digest"
     )
     id_column: str = setting("The column of a party's own file that names its rows.", "id", "a name", min_length=1)
-    threads: int = setting("The threads of a party that apply updates.", 1, ge=1)
+    threads: int = setting("The number of a party's threads that apply updates.", 1, ge=1)
     allow_two_parties: bool = setting(
         "Whether two parties may train, though each learns the other's partial sums.", False
     )
-    assemble: bool = setting("Whether the server gets the blocks at checkpoints, if every party shares its own.", False)
+    assemble: bool = setting(
+        "Whether the server gets all blocks, at checkpoints and at the end, if every party shares its block.", False
+    )
     transport: Literal["auto", "unix", "tcp"] = setting(
-        "The way in which parties reach each other. auto: Unix sockets if all share a host.", "auto"
+        "The connections between parties. auto: Unix sockets if all parties are on one host.", "auto"
     )
     join_timeout: float = setting(
         "The seconds that the parties wait for each other at the start of a round.", 10.0, gt=0
     )
-    silence_timeout: float = setting("The seconds after which a silent party has failed.", 5.0, gt=0)
+    silence_timeout: float = setting("The seconds of silence after which a party counts as failed.", 5.0, gt=0)
     check_step: Literal["warn", "refuse", "off"] = setting(
-        "The reaction to a learning rate that is too large for the delay.", "warn"
+        "The reaction to a learning rate that is too large for the delay of updates.", "warn"
     )
     score_run: str = setting(
         "The finished run whose model [scores rows](vertical.md#from-files-to-scored-customers).",
@@ -95,12 +99,12 @@ class VFB2Settings(Settings):
 
     @property
     def skew_bound(self) -> int:
-        """The number of updates that an active party may be ahead of the slowest."""
+        """The number of updates that an active party may be ahead of the slowest active party."""
         return 4 * self.window if isinstance(self.skew, str) else self.skew
 
     @property
     def max_active(self) -> int:
-        """The maximum number of active parties: ``active_parties``, or the largest number that "auto" may choose."""
+        """The maximum number of active parties: ``active_parties``, or the largest number that "auto" can mean."""
         if isinstance(self.active_parties, int):
             return self.active_parties
         return 1 if self.headed else 2
@@ -112,14 +116,15 @@ class VFB2Settings(Settings):
 
     @property
     def headed(self) -> bool:
-        """Whether the prediction has a head, which one active party trains."""
+        """Whether the model has a head: a last layer, trained by one active party, that turns sums into predictions."""
         return self.embedding > 1 and self.problem != "softmax"
 
     def delay_bound(self, active: int) -> int:
-        """Return the maximum number of updates between the reading of an update's partial sums and its step.
+        """Return the maximum delay: the updates that are applied while an update's partial sums are on their way.
 
-        The last of the m updates of a synchronous round is applied after m - 1 updates. In asynchronous runs each of
-        the m active parties may have a window under way. Single updates may be even later if a dominator lags behind.
+        In a synchronous round, the last of the m updates is applied after m - 1 updates. In asynchronous runs each of
+        the m active parties may have ``window`` updates under way. Single updates may be even later if an active party
+        lags behind.
 
         Args:
             active: The number m of active parties.
@@ -127,11 +132,11 @@ class VFB2Settings(Settings):
         return active - 1 if self.synchronous else active * self.window
 
     def step(self, training: TrainingSettings, segment: int) -> float:
-        """Return gamma of a segment.
+        """Return the learning rate of a segment.
 
         Args:
             training: The common settings. An epoch counts as a local step for drops of the learning rate.
-            segment: The segment's number, from 1. Segment 0, the alignment, has the gamma of segment 1.
+            segment: The segment's number, from 1. Segment 0, which has no epochs, has the learning rate of segment 1.
         """
         counted = training.model_copy(update={"local_steps": self.epochs})
         return counted.learning_rate_at(max(segment - 1, 0) * self.epochs)

@@ -1,4 +1,4 @@
-"""A party's answers that need the other parties: common rows, a segment of training, scores of rows."""
+"""A party's answers to the server that need the other parties: common rows, a segment of training, scores of rows."""
 
 import asyncio
 import dataclasses
@@ -15,17 +15,17 @@ from vertical.policy import PolicyError, RefusalError
 from vertical.records import COUNTERS, Report, text
 from vertical.segment.party import run_segment
 from vertical.segment.plan import PartyState, SegmentOutcome, SegmentPlan
-from vertical.segment.varying import FEWEST
+from vertical.segment.varying import MIN_PARTIES
 from vertical.segments import check_recipients, find_state, in_order, make_plan, make_score_plan, remember_segment
 from vertical.transport.folders import sockets
 from vertical.turn import Turn
 
 
 def find_common_rows(turn: Turn) -> Report:
-    """Find the rows that all parties have, and keep their positions.
+    """Find the rows that all parties have, and store their positions in the party's memory.
 
     Raises:
-        RefusalError: The party's data cannot be used. A PolicyError: the policy forbids the intersection.
+        RefusalError: The party's data cannot be used. A PolicyError: the policy forbids the search for common ids.
         PartyError: A party failed, or too few rows are common. Scoring needs one row, training two.
     """
     party = turn.party
@@ -34,13 +34,13 @@ def find_common_rows(turn: Turn) -> Report:
     endpoint, serial = turn.endpoint(), int(turn.segment.serial[0])
     offered: dict[int, int] = {}
     turn.facts["ids"] = {"offered": len(ids), "theirs": offered}
-    reporter, fewest = int(turn.segment.active[0]), 1 if turn.settings.score_run else 2
+    reporter, min_rows = int(turn.segment.active[0]), 1 if turn.settings.score_run else 2
     if party.data.block is not None:
         check_recipients(turn, party.data.block)
     agreement = turn.agreement()
     with sockets(endpoint.addresses[turn.me]):
         search = find_rows(
-            turn.me, reporter, ids, endpoint, serial, salt, fewest=fewest, offered=offered, agreement=agreement
+            turn.me, reporter, ids, endpoint, serial, salt, min_rows=min_rows, offered=offered, agreement=agreement
         )
         aligned, sent = asyncio.run(search)
     turn.facts["ids"]["common"] = len(aligned)
@@ -56,10 +56,11 @@ def find_common_rows(turn: Turn) -> Report:
 
 
 def train(turn: Turn) -> Report:
-    """Run a segment with the other parties, and keep the resulting block.
+    """Train a segment with the other parties, and store the resulting block in the party's memory.
 
     Returns:
-        The party's counters, from the reporter also the metrics, and the block if it is wanted and may be shared.
+        The party's counters. At the reporter, the first active party, also the metrics. The block, if the server wants
+        it and the party's owner shares it.
 
     Raises:
         PartyError: A party failed.
@@ -92,14 +93,14 @@ def train(turn: Turn) -> Report:
 
 
 def score(turn: Turn) -> Report:
-    """Score rows with the other parties, and keep the scores if this party may learn them.
+    """Score new rows with the other parties. The scores stay at the parties that may learn them.
 
     Returns:
-        The party's counters, and nothing about rows.
+        The party's counters. The server learns nothing about rows.
 
     Raises:
         PartyError: A party failed.
-        PolicyError: The server names other recipients of the scores than the run config.
+        PolicyError: See `vertical.segments.check_recipients`.
     """
     party, rows, block = turn.party, turn.count_rows(), turn.party.data.block
     assert block is not None
@@ -124,12 +125,12 @@ def run(turn: Turn, plan: SegmentPlan, start: PartyState) -> SegmentOutcome:
 
     Raises:
         PartyError: A party failed.
-        PolicyError: The owner allows fewer looks at the rows.
+        PolicyError: The owner allows fewer looks, see `vertical.parties.Looks`.
     """
     party, data, vfb2 = turn.party, turn.party.data, turn.settings
-    # simulated parties share one data set and hide nothing
+    # the parties of a simulation share one data set, so they hide nothing from each other
     plan = dataclasses.replace(plan, counted=not data.keys)
-    # at weights 0 an evaluation reveals nothing of the columns
+    # an evaluation at weights 0 reveals nothing about the columns, and is not a look
     if party.looks is not None and (plan.epochs or plan.embedding or start.weights is not None):
         weights = None if data.block is None else data.block.weights
         turn.facts["looks"] = party.looks.spend(plan, data.columns, weights)
@@ -142,7 +143,7 @@ def run(turn: Turn, plan: SegmentPlan, start: PartyState) -> SegmentOutcome:
             "injection": injection_of(turn.me),
             "network": find_network(party, turn.training.seed) if plan.embedding else None,
             "threads": vfb2.threads,
-            "fewest": max(FEWEST, party.policy.fewest_parties),
+            "fewest": max(MIN_PARTIES, party.policy.fewest_parties),
         }
         outcome = asyncio.run(run_segment(turn.me, plan, holding, start, endpoint, **options))
     turn.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))
@@ -150,7 +151,7 @@ def run(turn: Turn, plan: SegmentPlan, start: PartyState) -> SegmentOutcome:
 
 
 def _start(turn: Turn) -> PartyState:
-    """Return the segment's initial state: the state after an earlier segment, or weights 0 and the labels' flips.
+    """Return the segment's initial state: the state after an earlier segment, or weights 0 and the label flips.
 
     Raises:
         ValueError: This party no longer has the earlier segment's state.

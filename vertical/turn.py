@@ -23,21 +23,21 @@ from vertical.transport.identity import Identity
 
 
 def find_identity(party: Party, state: VFB2State) -> Identity:
-    """Return the party's own identity, else the identity kept since the run began, else a new identity.
+    """Return the party's certificate and key: its owner's, else the pair stored since the run began, else a new pair.
 
     Args:
         party: The party.
         state: The party's memory.
     """
-    own, kept = party.identity, state.identity
-    if own is None and kept is not None:
-        own = Identity.from_bytes(kept.tobytes())
+    own, stored = party.identity, state.identity
+    if own is None and stored is not None:
+        own = Identity.from_bytes(stored.tobytes())
     return own or Identity.create(f"party {party.partition_id}")
 
 
 @dataclass
 class Turn:
-    """A party's work on a message.
+    """A party's work on a message of the server.
 
     Attributes:
         party: The party.
@@ -47,9 +47,10 @@ class Turn:
         segment: The message's payload.
         state: The party's memory, which an answer may replace.
         scalars: The message's scalars.
-        facts: Entries for the owner's log: the peers, and the sizes of sent data. They contain no value, label or id.
+        facts: Entries for the owner's log, such as the other parties and the sizes of sent data. They contain no value,
+            label or id.
         block: The party's final block and the data needed to predict with it, after the last segment. Never sent.
-        scores: The id and z of each row, in a run that scores rows, at a party that may learn them.
+        scores: The id and the prediction z of each row, at a party that may learn scores in a run that scores rows.
     """
 
     party: Party
@@ -92,28 +93,28 @@ class Turn:
         return np.array([rows, test_rows])
 
     def check_network(self) -> None:
-        """Compare the party's network with the network of its weights.
+        """Check that the party's stored weights belong to its present network.
 
         Raises:
-            RefusalError: The networks differ.
+            RefusalError: The network has changed since the start of the run.
         """
         network = self.state.network
         if network is not None and network.tobytes().decode() != self.party.model:
-            text = "its weights belong to another network: use the model of the start of the run"
-            raise StatedRefusalError(f"party {self.me}: {text}")
+            fault = "its weights belong to another network"
+            raise StatedRefusalError(f"party {self.me}: {fault}: restore model as at the start of the run")
 
     def agreement(self) -> Agreement:
-        """Return everything that the party compares with its peers: the server's message, and the label holders."""
+        """Return the values that all parties compare: the server's message, and the parties with labels."""
         terms = agreed_terms(self.party.run_config, self.scalars, self.segment)
-        # in a run that scores rows the parties' blocks determine whose labels count
+        # in a run that scores rows, the blocks determine the active parties
         wanted = 0 if self.settings.score_run else self.settings.max_active
         return Agreement(terms, tuple(self.segment.active.tolist()), wanted, self.party.data.labelled)
 
     def endpoint(self) -> Endpoint:
-        """Return the addresses and certificates of all parties.
+        """Return the party's access to the other parties: their addresses and certificates, and time limits.
 
         Raises:
-            PolicyError: See `Party.resolve`.
+            PolicyError: See `vertical.parties.Party.resolve`.
             ValueError: The segment's addresses or certificates cannot be read.
         """
         (certificates, shown), silence = self.segment.peers(), self.settings.silence_timeout

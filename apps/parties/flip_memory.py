@@ -28,7 +28,7 @@ from apps.sites.state_store import STATE_DIR
 from payloads.record import PayloadError
 from problems.files import lock_file, write_atomic
 from vertical.policy import PolicyError
-from vertical.segment.dominator import Flips, come_true, flip_rate
+from vertical.segment.dominator import Flips, draw_events, flip_rate
 
 FORMAT, VERSION = "florilegium-label-flips", "1"
 KEY_BYTES, DIGEST_BYTES = 32, 16
@@ -71,7 +71,7 @@ class FlipMemory:
             known = kept.setdefault(epsilon, {})
             new = [digest for digest in dict.fromkeys(digests) if digest not in known]
             chances = [_chance(digest, epsilon, kept) for digest in new]
-            known |= dict(zip(new, come_true(np.array(chances)).tolist(), strict=True))
+            known |= dict(zip(new, draw_events(np.array(chances)).tolist(), strict=True))
             if new:
                 self._write(epsilon, known)
             spent = max(used for used, flips in kept.items() if not flips.keys().isdisjoint(digests))

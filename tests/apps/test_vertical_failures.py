@@ -81,7 +81,7 @@ def test_a_resumed_run_needs_the_parties_states(tmp_path: Path) -> None:
     run, _ = play(tmp_path / "run", {"checkpoint-every": 3})
     for file in (run.path / "client-state").rglob("*.safetensors"):
         file.unlink()
-    told = "segment 4 starts from the weights after segment 3, but this party has the weights after segment none"
+    told = "segment 4 starts from the weights after segment 3, but this party has no weights"
     with pytest.raises(RuntimeError, match=told):
         play(run.path, {"checkpoint-every": 3, "resume": True, "num-server-rounds": 4, "max-retries": 0})
 

@@ -82,7 +82,7 @@ def test_the_rows_that_all_hold_are_found(tmp_path: Path) -> None:
 
 def test_too_many_ids_are_refused_before_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes, _ = own_files(tmp_path, [EVERYBODY[:40], EVERYBODY, EVERYBODY[:50]])
-    monkeypatch.setattr("vertical.introductions.MOST_IDS", 50)
+    monkeypatch.setattr("vertical.introductions.MAX_IDS", 50)
     monkeypatch.setattr("vertical.taking_part.find_rows", None)
     with refuses(RuntimeError, r"party 1: vfb2.alignment: got 'intersection' of 60 ids, allowed: at most 50"):
         play(tmp_path / "run", {**CSV, "vfb2.alignment": "intersection"}, nodes)

@@ -113,7 +113,7 @@ def test_parties_with_networks_of_their_own_learn_and_score(tmp_path: Path) -> N
     (file,) = scored.path.rglob("scores.csv")
     both = predicted(blocks, [np.concatenate(parts) for parts in held])
     np.testing.assert_allclose(pd.read_csv(file)["score"], both, rtol=0, atol=1e-9)
-    with refuses(RuntimeError, r"vfb2.score-for: got 'all', allowed: 'label-holders': only party 0 has the"):
+    with refuses(RuntimeError, r"vfb2.score-for: got 'all', allowed: 'label-holders', since only party 0 has the"):
         play(tmp_path / "all", {"vfb2.score-run": str(run.path), "vfb2.score-for": "all"}, [{}] * 3)
 
 

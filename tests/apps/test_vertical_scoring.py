@@ -305,7 +305,7 @@ def test_a_party_sums_for_those_it_knows_to_be_recipients_only(
         with refuses(PolicyError, r"party 0: vfb2.score-for: got parties \[0\] as recipients of scores"):
             client.fit(*message)
         assert not plans
-    with refuses(ValueError, "unknown phase 'alignment'"):
+    with refuses(ValueError, "payload: got Segment in phase 'alignment', allowed"):
         client.fit([np.zeros(0)], {ROUND: 0, PHASE: ALIGNMENT})
 
 

@@ -34,8 +34,8 @@ def test_a_text_is_given_back(text: str) -> None:
         ("tcp:host:²", "a port of 1 to 65535"),
         ("tcp::80", "a port of 1 to 65535"),
         ("tcp:::1:80", "needs brackets"),
-        ("tcp:" + "x" * 64 + ":80", "not a host name"),
-        ("tcp:a..b:80", "not a host name"),
+        ("tcp:" + "x" * 64 + ":80", "must be a host name"),
+        ("tcp:a..b:80", "must be a host name"),
     ],
 )
 def test_what_is_no_address_is_refused(text: str, words: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from simulations.engines.addresses import local_addresses, socket_folder
 from vertical import alignment
 from vertical.agreement import Agreement
-from vertical.alignment import PIECE, PLACES, TAGS, find_rows
+from vertical.alignment import PIECE, POSITIONS, TAGS, find_rows
 from vertical.intersection import TAG_BYTES, Intersection
 from vertical.transport.endpoint import Endpoint
 from vertical.transport.frames import Frame, Kind, PartyError
@@ -52,12 +52,12 @@ def test_rows_are_found_in_pieces_and_in_the_order_of_their_ids(tags: int, monke
 @pytest.mark.parametrize("frames", [
     [Frame(Kind.ALIGN, TAGS, 1, b"")],  # not the first piece
     [Frame(Kind.ALIGN, TAGS, 0, bytes(PIECE + 1))],
-    [Frame(Kind.ALIGN, PLACES + 1, 0, b"")],
+    [Frame(Kind.ALIGN, POSITIONS + 1, 0, b"")],
     [Frame(Kind.ALIGN, TAGS, 0, b""), Frame(Kind.ALIGN, TAGS, 1, b"")],  # more than the last piece
     [Frame(Kind.ALIGN, TAGS, k, bytes(PIECE)) for k in range(3)],  # more pieces than the maximum number of ids needs
 ])  # fmt: skip
 def test_a_piece_out_of_turn_ends_the_search(frames: list[Frame], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alignment, "MOST_IDS", 2 * PIECE // TAG_BYTES)
+    monkeypatch.setattr(alignment, "MAX_IDS", 2 * PIECE // TAG_BYTES)
 
     async def forge() -> None:
         one, other = endpoints(folder, 2)
@@ -71,7 +71,10 @@ def test_a_piece_out_of_turn_ends_the_search(frames: list[Frame], monkeypatch: p
         finally:
             await mesh.close()
 
-    with socket_folder() as folder, pytest.raises(PartyError, match=r"not expected now|does not fit here") as caught:
+    with (
+        socket_folder() as folder,
+        pytest.raises(PartyError, match=r"not expected now|out of order or too") as caught,
+    ):
         asyncio.run(forge())
     assert caught.value.party == 0
 

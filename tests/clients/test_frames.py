@@ -46,7 +46,7 @@ def test_line_breaks_and_escape_sequences_of_a_peer_are_spelt_out() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"\x01\x00\x00", b"\x02\x00\x00\x00no such party", b"\xfe\xff\xff\xff"])
 def test_what_is_no_abort_is_refused(body: bytes) -> None:
-    with pytest.raises(ValueError, match="an abort"):
+    with pytest.raises(ValueError, match="the body of an abort must"):
         PartyError.from_bytes(body, 2)
 
 

@@ -53,7 +53,7 @@ def test_two_parties_find_their_common_rows_in_one_order(one: list[str], other: 
     assert {one[row] for row in own} == set(one) & set(other)
     assert [one[row] for row in own] == [other[row] for row in theirs]
     # the party that matched can send the rows to the other party, which then need not match
-    assert (b.rows(a.pair(twice_a, twice_b).other) == theirs).all()
+    assert (b.rows(a.pair(twice_a, twice_b).theirs) == theirs).all()
 
 
 @settings(max_examples=25)
@@ -144,15 +144,15 @@ def test_a_tag_cut_short_or_sent_twice_is_refused() -> None:
     party, other = Intersection(["a", "b"]), Intersection(["b", "c"])
     tags = other.blind()
     for wrong, told in (
-        (tags[:-1], "63 bytes of tags; each has 32"),
-        (tags + b"\0", "65 bytes of tags; each has 32"),
+        (tags[:-1], "63 bytes of tags, not a multiple of 32"),
+        (tags + b"\0", "65 bytes of tags, not a multiple of 32"),
         (tags + tags[:32], "a tag twice"),
     ):
         with pytest.raises(IntersectionError, match=told):
             party.reblind(wrong)
     mine, theirs = other.reblind(party.blind()), party.reblind(tags)
     for back, seen, told in (
-        (mine[:32], theirs, "1 of our tags came back; we sent 2"),
+        (mine[:32], theirs, "returned 1 tags of the 2 that it got"),
         (mine[:32] * 2, theirs, "a tag twice"),
         (mine, theirs + b"\0", "65 bytes"),
     ):

@@ -131,7 +131,7 @@ def test_keys_must_be_one_of_its_own_for_each_peer() -> None:
         (0, {1: keys[1], 2: keys[2]}, r"each of the parties \[1, 2, 3\], not for \[1, 2\]"),
         (0, keys | {0: key(0, 0)}, r"not for \[0, 1, 2, 3\]"),
         (0, keys | {2: b"short"}, "shared with party 2 has 5 bytes, not 32"),
-        (0, keys | {2: keys[3]}, "same key is shared with parties 2 and 3"),
+        (0, keys | {2: keys[3]}, "parties 2 and 3 share the same key"),
         (4, keys | {0: key(0, 4)}, "party 4 of 4"),
     ]:
         with pytest.raises(ValueError, match=what):

@@ -85,7 +85,7 @@ async def test_what_cannot_be_sent_is_refused(place: Town) -> None:
         for kind in (0, 100, Kind.HELLO, Kind.ABORT, Kind.DONE, Kind.BEAT, 256):
             with pytest.raises(ValueError, match="not a kind of work"):
                 one.broadcast(Frame(kind, 0, 0))
-        with pytest.raises(ValueError, match="at most 1000 bytes, not 1001"):
+        with pytest.raises(ValueError, match="at most 1000 bytes, got 1001"):
             one.send(1, Frame(Kind.PARTIAL, 0, 0, bytes(1001)))
         with pytest.raises(ValueError, match="do not fit the header"):
             one.send(1, Frame(Kind.PARTIAL, 0, 2**32))

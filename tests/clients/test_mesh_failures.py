@@ -18,7 +18,7 @@ FORGERIES: list[tuple[str, Callable[[], bytes], str]] = [
     ("serial", lambda: pack(SERIAL - 1, Kind.THETA, 2, 0, b""), "serial 6; this segment's is 7"),
     ("serial of an abort", lambda: pack(SERIAL + 1, Kind.ABORT, 0, 0, PartyError(0, "").to_bytes()), "serial 8"),
     ("serial of a beat", lambda: pack(0, Kind.BEAT, 0, 0), "serial 0"),
-    ("oversize", lambda: HEADER.pack(10_001, SERIAL, Kind.THETA, 0, 0), "body of 10001 bytes; the longest is 10000"),
+    ("oversize", lambda: HEADER.pack(10_001, SERIAL, Kind.THETA, 0, 0), "body of 10001 bytes; the maximum is 10000"),
     ("oversize with another serial", lambda: HEADER.pack(2**32 - 1, 0, 0, 0, 0), "4294967295 bytes"),
     ("kind", lambda: pack(SERIAL, 99, 0, 0), "unknown kind 99"),
     ("kind zero", lambda: pack(SERIAL, 0, 0, 0), "unknown kind 0"),
@@ -26,7 +26,11 @@ FORGERIES: list[tuple[str, Callable[[], bytes], str]] = [
     ("second hello", lambda: pack(SERIAL, Kind.HELLO, 0, 0), "unexpected frame of kind 240"),
     ("after the last", lambda: pack(SERIAL, Kind.DONE, 0, 0) + pack(SERIAL, Kind.THETA, 0, 0), "kind 2 after its last"),
     ("last twice", lambda: 2 * pack(SERIAL, Kind.DONE, 0, 0), "kind 242 after its last"),
-    ("abort of nobody", lambda: pack(SERIAL, Kind.ABORT, 0, 0, struct.pack("<i", 4)), "names one of 4 parties, not 4"),
+    (
+        "abort of nobody",
+        lambda: pack(SERIAL, Kind.ABORT, 0, 0, struct.pack("<i", 4)),
+        "name one of 4 parties, got 4",
+    ),
     ("empty abort", lambda: pack(SERIAL, Kind.ABORT, 0, 0), "at least 4 bytes"),
     ("other bytes", lambda: bytes(200), "serial 0"),
 ]
@@ -151,7 +155,7 @@ async def test_an_abort_is_read_even_where_nothing_can_be_written_any_more(meshe
     # the leaving party has unread bytes, so its system resets the connection; two writes before it reads
     two.send(0, Frame(Kind.THETA, 1, 0, b"unread"))
     two._flush()
-    link(one, 1).say(Kind.ABORT, PartyError(0, "the first-hand reason").to_bytes())
+    link(one, 1).send_control(Kind.ABORT, PartyError(0, "the first-hand reason").to_bytes())
     link(one, 1).close()
     for update in range(1, 4):
         two.send(0, Frame(Kind.THETA, 1, update, b"into the void"))

@@ -113,7 +113,7 @@ async def test_an_earlier_attempt_gives_way_to_a_later_one(place: Town) -> None:
     assert isinstance(error, PartyError)
     assert error.party == 0
     assert "serial 8" in error.reason
-    assert "this is 7" in error.reason
+    assert "is at serial 7" in error.reason
     await old.close()
     hellos, _ = await asyncio.gather(fresh, other.join())
     assert hellos == {1: b"I am 1"}

@@ -23,7 +23,7 @@ from vertical.segment.masked_sums import Elements, Sums
 from vertical.segment.plan import Array, Holding, SegmentOutcome
 from vertical.segment.shared import Station
 from vertical.segment.sum_order import Agenda
-from vertical.segment.updates import Updates
+from vertical.segment.updates import AsynchronousUpdates
 from vertical.segment.workers import Workers
 from vertical.transport.endpoint import Delays
 from vertical.transport.frames import Frame, PartyError
@@ -97,8 +97,8 @@ class Gifts(Sums):
         super().__init__(me, agenda, lambda to, frame: None, None)
         self.places: list[int] = []
 
-    def _give(self, kind: int, place: int, elements: Elements) -> None:
-        self.places.append(place)
+    def _contribute(self, kind: int, index: int, elements: Elements) -> None:
+        self.places.append(index)
 
     def receive(self, peer: int, frame: Frame) -> bool:
         return False
@@ -116,7 +116,7 @@ def test_the_skew_holds_the_fast_dominator_back() -> None:
     ended: list[bool] = []
     common = (3, plan, Agenda(plan), Holding(features), objective, block, gifts, None, None)
     station = Station(*common, later=lambda call: call(), done=lambda: ended.append(True))
-    updates = Updates(station, [[5, 5], [10, 10]], Workers())
+    updates = AsynchronousUpdates(station, [[5, 5], [10, 10]], Workers())
 
     def thetas(place: int, *numbers: int) -> list[int]:
         """Return the updates that the party contributes to after these thetas of a slice."""
@@ -147,7 +147,7 @@ def test_the_skew_holds_the_fast_dominator_back() -> None:
     gifts.places.clear()
     updates.begin()
     assert sorted(gifts.places) == [0, 0, 0, 1, 1, 1]
-    assert (station.tally.most_delay, station.tally.applied) == (2, 10)
+    assert (station.tally.max_delay, station.tally.applied) == (2, 10)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

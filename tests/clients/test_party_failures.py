@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from benchmarks.parties import PartiesError, run_parties
 from tests.clients.party_problems import Case, make_case
 from vertical.injection import Injection
-from vertical.segment.dominator import Dominator, agreed_flips, draw_flips, notice
+from vertical.segment.dominator import Dominator, agreed_flips, draw_flips, label_notice
 from vertical.segment.masked_sums import DirectSums, Gathering
 from vertical.segment.party import run_segment
 from vertical.segment.plan import Holding, PartyState, SegmentPlan
@@ -28,6 +28,7 @@ from vertical.transport.frames import Frame, Kind, PartyError
 from vertical.transport.mesh import Mesh
 
 LIMITS = Limits(join=5.0, beat=0.3, silence=2.0, close=1.0)
+NO_LABELS = "but this party has none: choose active parties with labels"
 
 
 def failure(case: Case, holdings: list[Holding] | None = None, **options: Any) -> PartyError:
@@ -112,7 +113,7 @@ FORGERIES: list[tuple[int, tuple[int, ...], dict[str, Any], int, Change, str]] =
         for order in BOTH_ORDERS
     ),
     *(
-        (4, TWO, order, 2, at(Kind.THETA, 1, body=shorter), "^its theta 1 has 24 bytes, not the 32 of the batch$")
+        (4, TWO, order, 2, at(Kind.THETA, 1, body=shorter), "^its theta 1 has 24 bytes, not the 32 bytes of its batch$")
         for order in BOTH_ORDERS
     ),
     *(
@@ -132,7 +133,7 @@ FORGERIES: list[tuple[int, tuple[int, ...], dict[str, Any], int, Change, str]] =
         {},
         2,
         at(Kind.THETA, None, active=1),
-        "^it sent theta for party 1, but each dominator sends its own theta$",
+        "^it sent theta for the updates of party 1, which sends its own theta$",
     ),
     (4, TWO, {}, 3, after(Kind.PARTIAL, 0, {"kind": Kind.THETA, "active": 3, "body": bytes(32)}), ""),
     (
@@ -141,13 +142,13 @@ FORGERIES: list[tuple[int, tuple[int, ...], dict[str, Any], int, Change, str]] =
         {"update_passive": False},
         1,
         at(Kind.THETA, 1, body=lambda body: bytes(body) or bytes(32)),
-        "^its theta 1 has 32 bytes, not the 0 of the batch$",
+        "^its theta 1 has 32 bytes, not the 0 bytes of its batch$",
     ),
     *(
-        (4, TWO, PASSES, 1, at(Kind.SNAPSHOT_THETA, 1, body=change), f"slopes of a full pass.*{fault}")
+        (4, TWO, PASSES, 1, at(Kind.SNAPSHOT_THETA, 1, body=change), f"theta of a full pass.*{fault}")
         for change, fault in ((with_nan, "not finite"), (shorter, "bytes, not the"))
     ),
-    (4, TWO, PASSES, 1, at(Kind.SNAPSHOT_THETA, 0, update=1), "1.*not due"),
+    (4, TWO, PASSES, 1, at(Kind.SNAPSHOT_THETA, 0, update=1), "1.*not expected now"),
     # partials
     (5, (1,), {"window": 2}, 3, at(Kind.PARTIAL, 2, body=longer), "bytes, not the"),
     (5, (1,), {"window": 2, "rows": 31, "batch_size": 3, **TREES}, 3, at(VALUES, 9, body=longer), "bytes, not the"),
@@ -161,7 +162,7 @@ FORGERIES: list[tuple[int, tuple[int, ...], dict[str, Any], int, Change, str]] =
     ),
     (4, (1,), {"window": 2}, 2, after(Kind.PARTIAL, 15, {"update": 16}), "beyond the segment"),
     (4, TWO, {}, 3, at(Kind.PARTIAL, None, active=2), "^it sent party 1 a frame that only party 2 may get$"),
-    (5, (0,), TREES, 1, at(VALUES, None, active=3), "which dominates nothing"),
+    (5, (0,), TREES, 1, at(VALUES, None, active=3), "which has no tree"),
     # kinds that are not allowed at this point
     *(
         (4, (1,), {}, 3, after(Kind.PARTIAL, 0, {"kind": kind, "active": 3, "body": b"?"}), "")
@@ -199,7 +200,7 @@ def test_a_tree_frame_of_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Mesh, "send", everywhere)
     error = failure(make_case(5, (0,), masking="two-trees"))
     assert error.party == 1
-    assert "but it contributes none" in error.reason
+    assert "must not contribute" in error.reason
 
 
 # data and plans
@@ -213,18 +214,26 @@ def test_labels_differ(culprit: int) -> None:
     error = failure(case, holdings)
     # the other plans are compared with the first
     assert error.party == (culprit if culprit != 2 else 1)
-    assert error.reason == "its labels differ from party 2's labels; active parties need equal labels"
+    assert error.reason == "its labels differ from party 2's: give all active parties equal labels"
 
 
 @pytest.mark.parametrize(
     ("culprit", "fields", "reason"),
     [
-        (3, {"features": np.zeros((29, 3))}, "it has 29 training rows, the plan has 30"),
-        (0, {"test_features": None}, "it has 0 test rows, the plan has 11"),
-        (2, {"labels": None}, "this party needs labels, it has none"),
+        (3, {"features": np.zeros((29, 3))}, "it has 29 training rows, but the segment has 30"),
+        (0, {"test_features": None}, "it has 0 test rows, but the segment has 11"),
+        (
+            2,
+            {"labels": None},
+            "an active party needs labels, but this party has none: choose active parties with labels",
+        ),
         (2, {"labels": np.ones(29)}, "labels must have shape (30,), got (29,)"),
         (2, {"labels": np.full(30, 2.0)}, "labels of problem 'logistic' must be -1 or +1, got 2.0"),
-        (1, {"test_labels": None}, "this party needs test labels, it has none"),
+        (
+            1,
+            {"test_labels": None},
+            "an active party needs test labels, but this party has none: choose active parties with labels",
+        ),
         (3, {"features": np.full((30, 3), np.nan)}, "features must be finite, 90 are not"),
         (3, {"test_features": np.full((11, 3), np.inf)}, "test features must be finite"),
         (3, {"test_features": np.zeros((11, 4))}, "test features must be (k, 3), got (11, 4)"),
@@ -249,7 +258,7 @@ def test_a_state_that_does_not_fit() -> None:
     ("change", "words"),
     [
         ({"step": 0.7}, "it does not agree with the other parties on: plan field step"),
-        ({"ids": "of other rows"}, "got other rows (41) than 3 of 4"),
+        ({"ids": "of other rows"}, "it has other rows (41) than 3 of 4"),
     ],
 )
 def test_plans_differ(change: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +288,7 @@ def test_the_ring_overflows() -> None:
     case.labels[:] *= 1e5
     error = failure(case)
     assert (error.party, error.reason.startswith("its total of the evaluation cannot be sent")) == (2, True)
-    assert error.reason.endswith("or the labels do (divide them, or take one active party)")
+    assert error.reason.endswith("or divide the labels, or set vfb2.active-parties=1")
 
 
 @pytest.mark.parametrize(("parties", "limit"), [(3, 2.0**23 / 3), (4, 2.0**21), (2, 2.0**22)])
@@ -400,7 +409,7 @@ def test_notices_of_labels() -> None:
     plan = replace(make_case(4, (2, 0)).plan, label_epsilon=0.5)
     labels = np.where(np.arange(30) % 3, 1.0, -1.0)
     flips = draw_flips(30, 0.5)
-    told, own = notice(labels, flips), notice(labels, None)
+    told, own = label_notice(labels, flips), label_notice(labels, None)
     np.testing.assert_array_equal(agreed_flips(plan, 0, own, {2: told}, None), flips)
     np.testing.assert_array_equal(agreed_flips(plan, 2, told, {0: own}, flips), flips)
     with pytest.raises(PartyError, match="party 2: its label flips differ from party 0's kept flips"):
@@ -410,7 +419,7 @@ def test_notices_of_labels() -> None:
     with pytest.raises(PartyError, match="party 0: its notice of labels has 36 bytes, not 32"):
         agreed_flips(plan, 2, told, {0: told}, flips)
     with pytest.raises(PartyError, match="party 0: its labels differ from party 2's"):
-        agreed_flips(plan, 2, told, {0: notice(-labels, None)}, flips)
+        agreed_flips(plan, 2, told, {0: label_notice(-labels, None)}, flips)
 
 
 def test_keys_belong_to_a_pair_and_a_segment() -> None:

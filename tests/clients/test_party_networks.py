@@ -169,17 +169,17 @@ def test_nobody_receives_an_embedding_or_a_sum_over_some(masking: str, seen: boo
 @pytest.mark.parametrize(
     ("fields", "states", "reason"),
     [
-        ({"algorithm": "svrg"}, None, "networks are trained by sgd"),
+        ({"algorithm": "svrg"}, None, "a plan with embedding must have algorithm"),
         ({"active": (0, 1)}, None, "the head of 3 sums needs exactly one active party, got 2"),
-        ({"update_passive": False}, None, "at all parties"),
+        ({"update_passive": False}, None, "and update_passive True"),
         ({"problem": "softmax", "embedding": 0}, None, "softmax needs an embedding of 2 or more"),
         (
             {"problem": "softmax", "embedding": 2},
             None,
-            "party 1: labels of 3 classes at least, and vfb2.embedding is 2",
+            "party 1: labels have at least 3 classes, but vfb2.embedding is 2",
         ),
         ({"problem": "softmax", "label_epsilon": 1.0}, None, "problem 'softmax' has none"),
-        ({}, [PartyState(head=np.zeros(5))] * 3, "party 1: a head of 3 sums has 4 finite weights"),
+        ({}, [PartyState(head=np.zeros(5))] * 3, "party 1: a head of 3 sums must have 4 finite weights"),
         (
             {},
             [PartyState(np.zeros(5))] * 3,

@@ -19,7 +19,7 @@ RUN: dict[str, Any] = {"label_epsilon": 0.0, "masking": "pairwise", "intersectio
 @pytest.mark.parametrize(
     ("policy", "run", "told"),
     [
-        ({"fewest_parties": 4}, {}, "fewest-parties: got a run of 3 parties, allowed: 4 or more; add parties"),
+        ({"fewest_parties": 4}, {}, "fewest-parties: got a run of 3 parties, allowed: 4 or more parties; add parties"),
         ({"largest_label_epsilon": 1.0}, {"label_epsilon": 1.5}, "label-epsilon=1.5, allowed: above 0 and at most 1;"),
         ({"largest_label_epsilon": 1.0}, {}, "largest-label-epsilon: got a run with vfb2.label-epsilon=0, allowed"),
         (

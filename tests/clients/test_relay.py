@@ -80,7 +80,7 @@ async def test_large_bodies_pass_and_the_relay_reads_none(place: Town, monkeypat
 async def test_an_abort_passes_the_relay(place: Town) -> None:
     async with joined(hide(place, 0, 2)) as meshes:
         meshes[1].abort = lambda error: None  # type: ignore[method-assign]
-        link(meshes[2], 0).say(Kind.ABORT, PartyError(3, "its column is not finite").to_bytes())
+        link(meshes[2], 0).send_control(Kind.ABORT, PartyError(3, "its column is not finite").to_bytes())
         assert str(await outcome(asyncio.wait_for(meshes[0].failed, 5.0))) == "party 3: its column is not finite"
 
 
@@ -142,7 +142,7 @@ def test_an_unknown_certificate_is_named(impostor: int) -> None:
 
 
 FORGERIES = [
-    ("for one that can be reached", 0, 1, 3, b"x", "a connection with party 3, which does not pass here"),
+    ("for one that can be reached", 0, 1, 3, b"x", "a connection with party 3, which this party does not relay"),
     ("for the relay itself", 0, 1, 1, b"x", "a connection with party 1,"),
     ("for its sender", 0, 1, 0, b"x", "a connection with party 0,"),
     ("for nobody", 0, 1, 9, b"x", "a connection with party 9,"),

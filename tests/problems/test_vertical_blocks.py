@@ -175,5 +175,5 @@ def test_svrg_and_saga_must_remember_and_sgd_cannot(kind: str) -> None:
         assert block.table is None
         with pytest.raises(ValueError, match=f"{algorithm} needs {what} before its first update: call remember"):
             block.apply(np.array([0]), np.array([1.0]))
-    with pytest.raises(ValueError, match="sgd remembers no slopes"):
+    with pytest.raises(ValueError, match="sgd stores no slopes"):
         block_of(np.ones((4, 2)), kind, "sgd").remember(np.ones(4))

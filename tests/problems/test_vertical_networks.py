@@ -64,7 +64,7 @@ def test_a_wrong_update_is_refused_and_changes_nothing(rows: list[int], theta: n
     with pytest.raises(ValueError, match=told):
         block.apply(np.array(rows, dtype=np.int64), theta)
     np.testing.assert_array_equal(block.weights, before)
-    with pytest.raises(ValueError, match="sgd remembers no slopes"):
+    with pytest.raises(ValueError, match="sgd stores no slopes"):
         block.remember(np.ones(5))
     with pytest.raises(ValueError, match=r"features must be \(k, 3\)"):
         block.predict(np.ones((2, 4)))
@@ -88,5 +88,5 @@ def test_a_head_s_step_by_hand() -> None:
     assert head.predict(sums) == pytest.approx([7.0])
     np.testing.assert_allclose(head.learn(sums, np.array([0.5])), [[1.0, 0.0]])
     np.testing.assert_allclose(head.weights, [2.0 - 0.1 * 1.5, -1.0, 1.0 - 0.1 * 0.5])
-    with pytest.raises(ValueError, match="a head of 2 sums has 3 finite weights"):
+    with pytest.raises(ValueError, match="a head of 2 sums must have 3 finite weights"):
         head.set_weights(np.array([1.0, np.inf, 0.0]))

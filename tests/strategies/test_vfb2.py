@@ -113,7 +113,7 @@ def test_byte_strings_are_joined_and_cut() -> None:
     assert padded.tobytes() == b"onethree\0\0\0\0"
     assert cut("parts", padded, lengths) == parts
     for wrong in ([9], [4, 5], [-1, 5]):
-        with pytest.raises(PayloadError, match="parts: 8 bytes, but lengths"):
+        with pytest.raises(PayloadError, match="parts: got 8 bytes with parts of lengths"):
             cut("parts", whole, np.array(wrong))
 
 
@@ -124,7 +124,7 @@ def test_metrics_keep_their_names_on_the_way() -> None:
     assert Report.from_record(report.to_record()).metrics() == metrics
     with pytest.raises(PayloadError, match="metric_names: got"):
         Report(**common, metric_names=np.array([99]), metric_values=np.ones(1)).metrics()
-    with pytest.raises(PayloadError, match="go together"):
+    with pytest.raises(PayloadError, match="both fields or neither"):
         Report(**common, metric_values=np.ones(1)).metrics()
 
 
@@ -404,10 +404,10 @@ def test_blocks_are_asked_for_where_all_agree_and_they_are_kept(
 @pytest.mark.parametrize(
     ("place", "phase", "changes", "told"),
     [
-        (1, "", {"serial": np.array([4])}, "report of attempt 4, expected 5"),
-        (0, "", {}, "the reporter's report has no metrics"),
-        (1, "", {"weights": np.zeros(3)}, "got 3 weights of a block of 4 columns"),
-        (1, "alignment", {}, "the report of the alignment phase has no rows"),
+        (1, "", {"serial": np.array([4])}, "Report.serial: got attempt 4, expected 5"),
+        (0, "", {}, "got no metrics, expected metrics from"),
+        (1, "", {"weights": np.zeros(3)}, "Report.weights: got 3, expected 4"),
+        (1, "alignment", {}, "got no rows in phase alignment, expected"),
     ],
 )
 def test_an_impossible_report_is_refused(place: int, phase: str, changes: dict[str, Any], told: str) -> None:

@@ -198,7 +198,7 @@ def test_the_memory_of_another_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("told", "reason"),
     [
-        ((0, 1, 2), "the server names parties 1 as active, allowed: the first 1 of 0, which have labels"),
+        ((0, 1, 2), "the server names parties 1 as active, allowed: the first 1 of the parties with labels, 0"),
         ((1,), rf"partition 1 .*{DIFFERS}segment field active"),
     ],
 )

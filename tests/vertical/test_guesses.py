@@ -23,7 +23,7 @@ from tests.apps.vertical_runs import CSV, EVERYBODY, KEYS, own_files, play
 from tests.battery.federation import Wiretap, flat_config, payloads_of, serve
 from tests.clients.meshes import Town, closed, failures, in_town, town
 from tests.clients.test_mesh_unjoined import all_fail
-from tests.refusals import refuses, states
+from tests.refusals import states
 from vertical.alignment import digest
 from vertical.records import INTERSECTION, Segment, join_bytes
 from vertical.segment.same_rows import RowComparison
@@ -113,7 +113,7 @@ def test_parties_learn_whether_their_ids_are_equal(one: str, other: str) -> None
 def test_answer_that_is_sent_back_does_not_pass() -> None:
     honest = RowComparison(0, "ids", 9)
     mirrored = honest.answer({1: honest.tag})
-    with refuses(FinalError, r"party 1: got other rows \(9\) than 1 of 2 parties"):
+    with pytest.raises(FinalError, match=r"party 1: it has other rows \(9\) than 1 of 2 parties"):
         honest.check(mirrored)
 
 

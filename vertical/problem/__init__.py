@@ -1,1 +1,1 @@
-"""Linear models whose columns are spread over parties: problems, blocks of columns, the order of batches, minima."""
+"""The mathematics of models whose columns are divided among parties: losses, blocks of columns, and batches."""

@@ -1,4 +1,8 @@
-"""Values, curvature and minimum of a problem, and the largest stable step under delay."""
+"""The value, curvature and minimum of a problem, and the largest step with which delayed updates are stable.
+
+A run checks its learning rate by the curvature and the largest step. The minimum, which is computed from all columns
+in one process, is a reference for the result of a run.
+"""
 
 import math
 from collections.abc import Callable
@@ -39,16 +43,16 @@ def gradient(
         weights: The point.
     """
     theta = objective.slopes(product(features, weights), labels)
-    found: np.ndarray = transposed_product(features, theta) / len(labels) + objective.penalty_slope(weights)
-    return found
+    slope: np.ndarray = transposed_product(features, theta) / len(labels) + objective.penalty_slope(weights)
+    return slope
 
 
 def second_moment(features: Features, *, tolerance: float = 1e-3) -> float:
-    """Estimate lmax(X' X / n). Without columns, it is 0.
+    """Estimate the largest eigenvalue of X' X / n, 0 without columns.
 
-    Power iteration from a random start ends when an eigenvalue is within the relative `tolerance` of its Rayleigh
-    quotient, or after 1,000 products. Occasionally it finds a smaller eigenvalue, by some percent. The result is never
-    too large by more than `tolerance`, which is added.
+    Power iteration from a random start ends when an eigenvalue is within the relative `tolerance` of the Rayleigh
+    quotient, or after 1,000 products. The result is increased by `tolerance`, and is never too large by more than that.
+    Occasionally it belongs to another eigenvalue, which is smaller by some percent.
 
     Args:
         features: X (n, d), dense or sparse.
@@ -63,27 +67,28 @@ def second_moment(features: Features, *, tolerance: float = 1e-3) -> float:
     if not columns:
         return 0.0
     vector = stream(0, "vertical power iteration").standard_normal((columns,))
-    found = 0.0
+    eigenvalue = 0.0
     for _ in range(_MAX_POWERS):
         vector /= _norm(vector)
         image = transposed_product(features, product(features, vector)) / rows
-        found = float(vector @ image)
-        if not math.isfinite(found):
-            raise ValueError(f"the product with the matrix is not finite, {found}")
-        if _norm(image - found * vector) <= tolerance * found or not image.any():
+        eigenvalue = float(vector @ image)
+        if not math.isfinite(eigenvalue):
+            raise ValueError(f"the product with the matrix is not finite, {eigenvalue}")
+        if _norm(image - eigenvalue * vector) <= tolerance * eigenvalue or not image.any():
             break
         vector = image
-    return found * (1.0 + tolerance)
+    return eigenvalue * (1.0 + tolerance)
 
 
 def largest_step(eigenvalue: float, delay: int) -> float:
-    """Return the bound of gamma below which w_{t+1} = w_t - gamma H w_{t - delay} is stable.
+    """Return the largest learning rate with which updates with delayed gradients are stable.
 
-    It is 2 sin(pi / (2 (2 delay + 1))) / lmax(H).
+    It is the bound of gamma for w_{t+1} = w_t - gamma H w_{t - delay}: 2 sin(pi / (2 (2 delay + 1))) / lmax(H).
 
     Args:
-        eigenvalue: lmax(H), > 0.
-        delay: tau, the updates between the reading of w and its use, >= 0. 0 gives gradient descent's 2 / lmax.
+        eigenvalue: lmax(H), the largest eigenvalue of the Hessian, > 0.
+        delay: The number of updates between the reading of w and the use of the gradient, >= 0. With 0, the result is
+            gradient descent's bound, 2 / lmax.
 
     Raises:
         ValueError: An argument out of range.
@@ -104,11 +109,11 @@ def minimum(
 ) -> tuple[Float64[np.ndarray, "d"], float]:
     """Return the minimiser of f and its value, by Newton's method from 0.
 
-    For the convex problems `logistic` and `ridge` it is the global minimum. The other two problems are not convex: the
-    result is a point of zero gradient reached by descent from 0, and another point may be lower.
+    For the convex problems `logistic` and `ridge` the result is the global minimum. The problems `nonconvex-logistic`
+    and `robust` are not convex: the result is a point of zero gradient, and another point may be lower.
 
-    Newton directions come from conjugate gradients, cut at directions of negative curvature (Nocedal & Wright,
-    "Numerical Optimization", 2006, algorithm 7.1). Steps are halved until f falls by Armijo's rule.
+    The Newton directions come from conjugate gradients, which end at directions of negative curvature (Nocedal and
+    Wright, "Numerical Optimization", 2006, algorithm 7.1). Steps are halved until f decreases by Armijo's rule.
 
     Args:
         features: The (n, d) features, dense or sparse.
@@ -117,7 +122,7 @@ def minimum(
         tolerance: The bound of the gradient's norm, > 0, as a multiple of max(1, its norm at 0).
 
     Raises:
-        ValueError: Labels that do not fit, or a tolerance that is not above 0.
+        ValueError: Labels do not fit, or the tolerance is not above 0.
         RuntimeError: The gradient did not become small enough. The message contains its norm.
     """
     objective.check_labels(labels)
@@ -131,11 +136,12 @@ def minimum(
     for _ in range(_MAX_STEPS):
         if _norm(slope) <= target:
             return w, f
-        down = _conjugate(features, labels, objective, w, slope)
-        found = _line_search(lambda at: value(features, labels, objective, at), w, f, down, float(slope @ down))
-        if found is None:
+        direction = _conjugate(features, labels, objective, w, slope)
+        descent = float(slope @ direction)
+        lower = _line_search(lambda point: value(features, labels, objective, point), w, f, direction, descent)
+        if lower is None:
             break
-        w, f = found
+        w, f = lower
         slope = gradient(features, labels, objective, w)
     raise RuntimeError(
         f"the norm of the gradient is {_norm(slope):.1e}, not within {target:.1e}, at weights of norm {_norm(w):.1e}: "
@@ -150,25 +156,25 @@ def _conjugate(
     w: Float64[np.ndarray, "d"],
     slope: Float64[np.ndarray, "d"],
 ) -> Float64[np.ndarray, "d"]:
-    """Return an approximate -H^-1 slope, always a direction of descent."""
+    """Return approximately -H^-1 slope, for the Hessian H. The result is always a direction of descent."""
     curvatures = objective.curvatures(product(features, w), labels) / len(labels)
-    own = objective.penalty_curvature(w)
+    penalty_curvatures = objective.penalty_curvature(w)
     step, residual = np.zeros(len(w)), slope.copy()
-    way, squared = -residual, float(slope @ slope)
-    # So Newton's steps are cheap at first and converge superlinearly at the end.
-    enough = min(0.1, math.sqrt(_norm(slope))) * _norm(slope)
+    direction, squared = -residual, float(slope @ slope)
+    # With this tolerance, Newton's steps are cheap at first and converge superlinearly at the end.
+    target_norm = min(0.1, math.sqrt(_norm(slope))) * _norm(slope)
     for _ in range(_MAX_PRODUCTS):
-        image = transposed_product(features, curvatures * product(features, way)) + own * way
-        bend = float(way @ image)
+        image = transposed_product(features, curvatures * product(features, direction)) + penalty_curvatures * direction
+        bend = float(direction @ image)
         if bend <= 0.0:
-            return step if step.any() else way
+            return step if step.any() else direction
         length = squared / bend
-        step += length * way
+        step += length * direction
         residual += length * image
         previous, squared = squared, float(residual @ residual)
-        if math.sqrt(squared) <= enough:
+        if math.sqrt(squared) <= target_norm:
             break
-        way = -residual + squared / previous * way
+        direction = -residual + squared / previous * direction
     return step
 
 
@@ -176,17 +182,28 @@ def _line_search(
     f: Callable[[Float64[np.ndarray, "d"]], float],
     w: Float64[np.ndarray, "d"],
     at: float,
-    down: Float64[np.ndarray, "d"],
+    direction: Float64[np.ndarray, "d"],
     slope: float,
 ) -> tuple[Float64[np.ndarray, "d"], float] | None:
-    """Return the first of w + down, w + down / 2, ... with a sufficiently low f, and f; None if there is none."""
+    """Return a step along ``direction``: the first of w + direction, w + direction / 2, ... where f is low enough.
+
+    Args:
+        f: The function.
+        w: The present point.
+        at: f at w.
+        direction: The direction.
+        slope: The derivative of f at w along ``direction``.
+
+    Returns:
+        The point and its value of f. None if no step is short enough.
+    """
     rounding = 1e-14 * abs(at)
     length = 1.0
     for _ in range(60):
-        there = w + length * down
-        lower = f(there)
+        candidate = w + length * direction
+        lower = f(candidate)
         if lower <= at + 1e-4 * length * slope + rounding:
-            return there, lower
+            return candidate, lower
         length /= 2.0
     return None
 

@@ -1,4 +1,4 @@
-"""A labelled data set whose columns are spread over parties. Every party has all rows."""
+"""A labelled data set whose columns are divided among parties, for simulations. Every party has all rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from problems.data.validation import validate
 from problems.randomness import stream
 from vertical.problem.blocks.base import Features, canonical
 
-# columns in a random order or in the data set's order, cut into nearly equal shares
+# the order of the columns, which are cut into nearly equal shares: random, or the data set's order
 COLUMN_PARTITIONS = ("random", "consecutive")
 
 
@@ -52,11 +52,11 @@ class VerticalData:
         """Return the training and the test features of one party.
 
         Raises:
-            DataError: There is no such party.
+            DataError: The party does not exist.
         """
         if not 0 <= party < len(self.columns):
-            got, allowed = party, f"0 to {len(self.columns) - 1}, since there are {len(self.columns)}"
-            raise DataError("party", got=got, allowed=allowed, hint="choose an existing party")
+            allowed = f"0 to {len(self.columns) - 1}, the indices of {len(self.columns)} parties"
+            raise DataError("party", got=party, allowed=allowed, hint="choose the index of an existing party")
         columns = self.columns[party]
         return _columns_of(self.train_features, columns), _columns_of(self.test_features, columns)
 
@@ -70,17 +70,17 @@ def load_vertical(
     multiclass: bool = False,
     intercept: bool = False,
 ) -> VerticalData:
-    """Read `spec.dataset`, split its rows in train and test and spread its columns over `parties`.
+    """Read a data set, split its rows in training and test rows, and divide its columns among parties.
 
-    Rows, split, imbalance and label noise are the same as in `problems.data.load`, with rows in the data set's order.
-    Equal arguments give equal bytes. Images are flattened, and uint8 pixels are divided by 255. "w8a" and "svmlight"
-    stay sparse.
+    Rows, split, imbalance and label noise are the same as in `problems.data.load`, but the rows are in the data set's
+    order. Equal arguments give equal results. Images are flattened, and uint8 pixels are divided by 255. "w8a" and
+    "svmlight" stay sparse.
 
     Args:
-        spec: The data set. `partition`, which spreads rows, must be "iid". `client_shift` and `partition_sites` must be
-            0.
+        spec: The data set. `partition`, which would divide rows, must be "iid". `client_shift` and `partition_sites`
+            must be 0.
         parties: The number of parties, at most the number of columns.
-        partition: The way to spread columns, an element of `COLUMN_PARTITIONS`.
+        partition: The way to divide the columns, an element of `COLUMN_PARTITIONS`.
         regression: Whether labels are numbers, for the problems `ridge` and `robust`. Test rows are then drawn
             independently of labels, and imbalance, label noise and a positive label are refused.
         multiclass: Whether labels are the indices of their classes, for `softmax`, with the same restrictions.
@@ -118,7 +118,7 @@ def _load(spec: DataSpec, parties: int, partition: str, regression: bool, multic
     if binary:
         kept = drop_positives(train_labels, spec.imbalance, spec.seed)
         train_rows, train_labels = train_rows[kept], flip_labels(train_labels[kept], spec.label_noise, spec.seed)
-        train_labels, test_labels = (np.where(given > 0, 1.0, -1.0) for given in (train_labels, test_labels))
+        train_labels, test_labels = np.where(train_labels > 0, 1.0, -1.0), np.where(test_labels > 0, 1.0, -1.0)
     return VerticalData(
         train_features=_rows_of(features, train_rows),
         train_labels=train_labels,
@@ -133,9 +133,9 @@ def _load(spec: DataSpec, parties: int, partition: str, regression: bool, multic
 
 def _with_intercept(data: VerticalData) -> VerticalData:
     """Return the same data with a column of ones, the last, at the first party."""
-    number, (first, *others) = data.train_features.shape[1], data.columns
+    number, (first, *further) = data.train_features.shape[1], data.columns
     train, test = (_with_ones(features) for features in (data.train_features, data.test_features))
-    columns = (np.append(first, number), *others)
+    columns = (np.append(first, number), *further)
     return replace(data, train_features=train, test_features=test, columns=columns, intercept=number)
 
 
@@ -149,9 +149,9 @@ def _with_ones(features: Features) -> Features:
 def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> None:
     validate(spec)
     if spec.dataset in DRAWN:
-        drawn = f"{spec.dataset!r}, which is drawn client by client"
-        useful = "a data set with columns to spread over parties"
-        raise DataError("dataset", got=drawn, allowed=useful, hint="see docs/vertical.md")
+        got = f"{spec.dataset!r}, which is generated separately for each client"
+        allowed = "a data set with columns that can be divided among parties"
+        raise DataError("dataset", got=got, allowed=allowed, hint="choose another data set, see docs/vertical.md")
     if partition not in COLUMN_PARTITIONS:
         raise DataError(
             "column partition",
@@ -161,8 +161,8 @@ def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> No
         )
     if parties < 1:
         raise DataError("number of parties", got=parties, allowed="1 or more", hint="add parties")
-    shared, numbers = "parties share all rows", "labels are numbers, or more than two classes"
-    for key, got, allowed, why in (
+    shared, numbers = "all parties have all rows", "labels are numbers, or more than two classes"
+    for key, value, required, why in (
         ("partition", spec.partition, "iid", shared),
         ("client-shift", spec.client_shift, 0.0, shared),
         ("partition-sites", spec.partition_sites, 0, shared),
@@ -171,10 +171,9 @@ def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> No
         ("label-noise", spec.label_noise, 0.0, numbers),
         ("positive-label", spec.positive_label, "", numbers),
     ):
-        if got != allowed and (regression or why == shared):
-            raise DataError(
-                key, got=repr(got), allowed=f"{allowed!r}, since {why}", hint="remove the key, see docs/vertical.md"
-            )
+        if value != required and (regression or why == shared):
+            hint = f"remove {key}, see docs/vertical.md"
+            raise DataError(key, got=repr(value), allowed=f"{required!r}, since {why}", hint=hint)
 
 
 def _read(spec: DataSpec) -> Source:
@@ -199,20 +198,22 @@ def _numbers(classes: Sequence[str]) -> Float64[np.ndarray, "{len(classes)}"]:
     try:
         numbers = np.array([float(name) for name in classes])
     except ValueError:
-        named = ", ".join(classes[:20])
+        names = ", ".join(classes[:20])
         raise DataError(
-            "labels of a regression", got=named, allowed="numbers", hint="set a vfb2.problem for classes"
+            "labels of a regression", got=names, allowed="numbers", hint="set vfb2.problem to a problem for classes"
         ) from None
     if not np.isfinite(numbers).all():
         got = f"{numbers.min():g} to {numbers.max():g}"
-        raise DataError("labels of a regression", got=got, allowed="finite numbers", hint="drop such rows")
+        raise DataError(
+            "labels of a regression", got=got, allowed="finite numbers", hint="drop the rows with other labels"
+        )
     return numbers
 
 
 def _split(
     source: Source, labels: Real[np.ndarray, "n"], spec: DataSpec, regression: bool
 ) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
-    """Return the training rows and the test rows; each set of a classification has both classes."""
+    """Return the training rows and the test rows. In a two-class problem, both sets have both classes."""
     if source.train_count is not None:
         train_rows, test_rows = source.own_split()
     elif regression:
@@ -224,8 +225,8 @@ def _split(
             got = f"{spec.validation_fraction!r} with {len(train_rows)} training row"
             allowed = "at least 2 training rows"
             raise DataError("validation-fraction", got=got, allowed=allowed, hint="remove validation-fraction")
-        kept, held = split_rows(len(train_rows), spec.validation_fraction, spec.seed, "validation split")
-        train_rows, test_rows = train_rows[kept], train_rows[held]
+        training, validation = split_rows(len(train_rows), spec.validation_fraction, spec.seed, "validation split")
+        train_rows, test_rows = train_rows[training], train_rows[validation]
     elif spec.validation_fraction:
         train_rows, test_rows = validation_split(labels, train_rows, spec.validation_fraction, spec.seed)
     if not regression:
@@ -246,16 +247,16 @@ def _spread(columns: int, parties: int, partition: str, seed: int) -> tuple[Int6
 def _check_finite(features: Features) -> None:
     """Raise a DataError that names a column if features are not finite."""
     if isinstance(features, np.ndarray):
-        places: np.ndarray = np.argwhere(~np.isfinite(features))  # (u, 2)
+        positions: np.ndarray = np.argwhere(~np.isfinite(features))  # (u, 2) rows and columns
     else:
         entries = features.tocoo()
-        places = np.stack(entries.coords, axis=1)[~np.isfinite(entries.data)]
-    if len(places):
-        row, column = places[0] + 1
+        positions = np.stack(entries.coords, axis=1)[~np.isfinite(entries.data)]
+    if len(positions):
+        row, column = positions[0] + 1
         raise DataError(
             "features",
             got=(
-                f"{len(places):,} values that are not finite, in {len(np.unique(places[:, 1])):,} of "
+                f"{len(positions):,} values that are not finite, in {len(np.unique(positions[:, 1])):,} of "
                 f"{features.shape[1]:,} columns, the first in row {row:,}, column {column:,}"
             ),
             allowed="finite values",

@@ -4,4 +4,4 @@ from problems.errors import InputError
 
 
 class NetworkError(InputError, ValueError):
-    """A network that cannot be made: an unknown name, or a module that does not fit."""
+    """A network that cannot be built: its name is unknown, or its module does not fit."""

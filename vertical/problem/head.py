@@ -1,4 +1,8 @@
-"""The head of a split network, z = v . relu(o) + c, which the only dominator trains with each of its updates."""
+"""The head: the last layer of a model whose parties have networks, z = v . relu(o) + c.
+
+o (k,) is the sum of the parties' network outputs for a row, z the prediction. The only active party has the head and
+trains it in each update.
+"""
 
 import math
 
@@ -12,13 +16,13 @@ class Head:
     """The layer that turns the k sums of a row into a prediction.
 
     Args:
-        width: k.
+        width: The number k of sums per row.
         seed: The seed of the initial weights, which are drawn like the weights of `torch.nn.Linear`.
         objective: The objective whose regulariser the updates apply.
-        step: gamma.
+        step: The learning rate.
 
     Attributes:
-        weights: (k + 1,) v and c; changed in place.
+        weights: The (k + 1,) weights, v and c. Updates change the array in place.
     """
 
     def __init__(self, width: int, seed: int, objective: Objective, step: float) -> None:
@@ -33,20 +37,21 @@ class Head:
             ValueError: The number of weights is wrong, or a weight is not finite.
         """
         if weights.shape != self.weights.shape or not np.isfinite(weights).all():
-            raise ValueError(f"a head of {len(self.weights) - 1} sums has {len(self.weights)} finite weights")
+            need = f"a head of {len(self.weights) - 1} sums must have {len(self.weights)} finite weights"
+            raise ValueError(f"{need}, got shape {weights.shape}: use the model of the start of the run")
         self.weights[:] = weights
 
     def predict(self, sums: Float64[np.ndarray, "b k"]) -> Float64[np.ndarray, "b"]:
-        """Return z of rows, given o."""
+        """Return the predictions z of rows, given their sums o."""
         z: Array = np.maximum(sums, 0.0) @ self.weights[:-1] + self.weights[-1]
         return z
 
     def learn(self, sums: Float64[np.ndarray, "b k"], slopes: Float64[np.ndarray, "b"]) -> Float64[np.ndarray, "b k"]:
-        """Return theta, the slopes of the losses in o. Then take the head's own SGD step.
+        """Return theta, the derivatives of the losses with respect to o, and take the head's own SGD step.
 
         Args:
-            sums: o of a batch.
-            slopes: The slopes of the losses in z.
+            sums: The sums o of a batch.
+            slopes: The derivatives of the losses with respect to z.
         """
         theta = slopes[:, None] * self.weights[:-1]
         theta *= sums > 0.0

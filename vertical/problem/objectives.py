@@ -1,6 +1,6 @@
-"""The objectives of vertical runs: f(w) = 1/n sum_i loss(z_i, y_i) + weight * sum_j g(w_j), z = X w.
+"""The objectives of vertical runs: f(w) = 1/n sum_i loss(z_i, y_i) + weight * sum_j g(w_j), with predictions z = X w.
 
-With the numbers of the equations of VFB2 (`vertical.problem.blocks.base` has the paper):
+g is the regulariser. The numbers are the equations of VFB2's paper (`vertical.problem.blocks.base` has its title):
 
 | name | equation | loss(z, y) | y | g(w) |
 |---|---|---|---|---|
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logsumexp, softmax
 
 Array = NDArray[np.float64]
-# predictions z and labels y -> a number for each row; of softmax, z and the slopes are (n, k)
+# a function of predictions z and labels y that returns a number for each row; z and the slopes of softmax are (n, k)
 OfRows = Callable[[Float64[np.ndarray, "n *k"], Float64[np.ndarray, "n"]], Float64[np.ndarray, "n *_"]]
 
 LOGISTIC, NONCONVEX_LOGISTIC, RIDGE, ROBUST = "logistic", "nonconvex-logistic", "ridge", "robust"
@@ -33,7 +33,7 @@ DEFAULT_WEIGHT = 1e-4
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss of one row: values, slopes and curvatures in z."""
+    """A loss: its values, and its first (slopes) and second (curvatures) derivatives in z, for each row."""
 
     values: OfRows
     slopes: OfRows
@@ -67,7 +67,7 @@ _ROBUST = Loss(
 
 
 def _excess(z: Float64[np.ndarray, "n k"], y: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "n k"]:
-    """Return the slopes of softmax: the probability of each class, less 1 at the row's class."""
+    """Return the slopes of softmax: the probability of each class, minus 1 for the row's class."""
     slopes: Array = softmax(z, axis=1)
     slopes[np.arange(len(y)), y.astype(np.int64)] -= 1.0
     return slopes
@@ -90,7 +90,7 @@ class Objective:
     Attributes:
         name: An element of `PROBLEMS`, or `SOFTMAX`.
         weight: The regulariser's weight, >= 0 and finite.
-        tilt: The tilt of `correct_for_flips`: r / (1 - 2 r) if labels are flipped with probability r; 0 without flips.
+        tilt: The factor t of `correct_for_flips`, for labels that are randomly inverted (*flipped*). 0: no flips.
 
     Raises:
         ValueError: The name, the weight or the tilt is not allowed.
@@ -108,7 +108,7 @@ class Objective:
         if not 0.0 <= self.tilt < math.inf:
             raise ValueError(f"the tilt must be >= 0 and finite, got {self.tilt}")
         if self.tilt and not self.classification:
-            raise ValueError(f"problem {self.name!r} has no two classes, so no flipped labels to correct")
+            raise ValueError(f"problem {self.name!r} must have two classes for a tilt above 0, which corrects flips")
 
     @property
     def _loss(self) -> Loss:
@@ -131,7 +131,7 @@ class Objective:
 
     @property
     def linear_decay(self) -> bool:
-        """Whether the regulariser's slope is weight * w, so a block without data shrinks by a constant factor."""
+        """Whether the regulariser's slope is weight * w, so it shrinks weights by a constant factor per update."""
         return self.name != NONCONVEX_LOGISTIC or self.weight == 0.0
 
     def losses(self, z: Float64[np.ndarray, "n *k"], y: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
@@ -189,7 +189,7 @@ class Objective:
         return curvature
 
     def check_labels(self, labels: Array) -> None:
-        """Check that the problem has a loss for labels.
+        """Check that labels fit the problem.
 
         Raises:
             ValueError: The labels are not (n,), not finite, not -1 or +1 for a classification, or not indices for
@@ -200,10 +200,10 @@ class Objective:
         if not np.isfinite(labels).all():
             raise ValueError(f"{int((~np.isfinite(labels)).sum()):,} of {len(labels):,} labels are not finite")
         if self.classification and not (np.abs(labels) == 1.0).all():
-            other = np.unique(labels[np.abs(labels) != 1.0])[:5].tolist()
-            raise ValueError(f"labels of problem {self.name!r} must be -1 or +1, got {', '.join(map(str, other))}")
+            wrong = np.unique(labels[np.abs(labels) != 1.0])[:5].tolist()
+            raise ValueError(f"labels of problem {self.name!r} must be -1 or +1, got {', '.join(map(str, wrong))}")
         if self.multiclass and not (np.isin(labels % 1.0, 0.0) & (labels >= 0.0)).all():
-            raise ValueError("labels of problem 'softmax' must be indices of classes, from 0")
+            raise ValueError("labels of problem 'softmax' must be indices of classes, 0 or more")
 
 
 def make_objective(name: str, weight: float | None = None) -> Objective:
@@ -222,24 +222,25 @@ def make_objective(name: str, weight: float | None = None) -> Objective:
 
 
 def correct_for_flips(objective: Objective, epsilon: float) -> Objective:
-    """Return the objective whose loss is unbiased under labels flipped with probability r = 1 / (1 + e^epsilon).
+    """Return the objective whose loss is unbiased if each label is inverted with probability r = 1 / (1 + e^epsilon).
 
-    Natarajan, Dhillon, Ravikumar, Tewari, "Learning with Noisy Labels" (NeurIPS 2013), lemma 1: the loss
-    ((1 - r) l(z, y) - r l(z, -y)) / (1 - 2 r). The logistic loss has l(z, -y) = l(z, y) + y z, so this is
-    l(z, y) - t y z with t = r / (1 - 2 r) = 1 / (e^epsilon - 1): still convex, with the same curvature.
-    Flipping labels with probability r is epsilon label differential privacy (randomised response).
+    Inverting (*flipping*) labels with this probability is randomised response, and gives the labels epsilon
+    differential privacy. The unbiased loss is ((1 - r) l(z, y) - r l(z, -y)) / (1 - 2 r), by lemma 1 of Natarajan,
+    Dhillon, Ravikumar, Tewari, "Learning with Noisy Labels" (NeurIPS 2013). The logistic loss has
+    l(z, -y) = l(z, y) + y z. The unbiased loss is therefore l(z, y) - t y z with t = r / (1 - 2 r) =
+    1 / (e^epsilon - 1). It is convex and has the same curvature.
 
     Args:
-        objective: The objective of a classification, not corrected yet.
+        objective: The objective of a classification, without a correction.
         epsilon: The epsilon, > 0. Infinity corrects nothing.
 
     Raises:
-        ValueError: The objective has no two classes or is corrected already, or epsilon is not above 0.
+        ValueError: The objective does not have two classes or is corrected already, or epsilon is not above 0.
     """
     if not epsilon > 0.0:
         raise ValueError(f"epsilon must be > 0, got {epsilon}")
     if not objective.classification:
-        raise ValueError(f"problem {objective.name!r} has no two classes, so no flipped labels to correct")
+        raise ValueError(f"problem {objective.name!r} must have two classes for a correction of flipped labels")
     if objective.tilt:
         raise ValueError("the objective is corrected already: flip labels once, and correct once")
     growth = math.expm1(epsilon) if epsilon < 700.0 else math.inf

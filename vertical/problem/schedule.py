@@ -1,4 +1,7 @@
-"""The rows of each update of a vertical run. Every party derives them from the seed alone."""
+"""The rows of the batches of a vertical run. Every party derives the same batches from the seed alone.
+
+Each batch is an update that an *active* party (a party with labels) leads.
+"""
 
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -13,21 +16,22 @@ _KEPT_EPOCHS = 2
 
 
 def shares(rows: int, active: int) -> list[slice]:
-    """Cut the rows, in their own order, into a slice for each active party, sized as by `np.array_split`.
+    """Cut rows, in their order, into one slice for each active party, with the sizes of `np.array_split`.
 
     Args:
         rows: The number of rows.
         active: The number of active parties, 1 or more.
     """
-    sizes = (rows // active + (place < rows % active) for place in range(active))
+    sizes = (rows // active + (index < rows % active) for index in range(active))
     return [slice(start, stop) for start, stop in pairwise(accumulate(sizes, initial=0))]
 
 
 class Schedule:
-    """The batches of all epochs. Each permutation is cut into a slice per active party, and slices into batches.
+    """The batches of all epochs.
 
-    Epoch e, counted over the whole run from 0, has the permutation `stream(seed, "vertical batches", e)`. Slice k of
-    `np.array_split` belongs to the k-th active party. Its batches are consecutive; the last may be smaller.
+    Each epoch permutes the rows. The permutation is cut into one slice for each active party, and each slice into
+    batches, of which the last may be smaller. Epoch e, counted over the whole run from 0, has the permutation
+    `stream(seed, "vertical batches", e)`.
 
     Args:
         rows: The number n of training rows.
@@ -36,7 +40,7 @@ class Schedule:
         seed: The seed, >= 0.
 
     Raises:
-        ValueError: An argument out of range.
+        ValueError: An argument is out of range.
     """
 
     def __init__(self, rows: int, active: int, batch_size: int, seed: int) -> None:
@@ -49,35 +53,38 @@ class Schedule:
         if seed < 0:
             raise ValueError(f"seed must be 0 or more, got {seed}")
         self.rows, self.active, self.batch_size, self.seed = rows, active, batch_size, seed
-        # the rows of a full pass, in their own order, by the active party that sums them
+        # the rows of each active party in a full pass over all rows, in their order
         self.chunks = shares(rows, active)
         self._drawn = lru_cache(_KEPT_EPOCHS)(self._draw)
 
-    def batches(self, epoch: int, place: int) -> list[Int64[np.ndarray, "_"]]:
-        """Return the rows of each update that an active party dominates in an epoch, as read-only arrays in order.
+    def batches(self, epoch: int, index: int) -> list[Int64[np.ndarray, "_"]]:
+        """Return the batches of an active party in an epoch, as read-only arrays of rows in order.
 
         The last two epochs are cached, so repeated calls return the same arrays.
 
         Args:
             epoch: The epoch, counted over the whole run from 0.
-            place: The party's place among the active parties, from 0.
+            index: The party's index among the active parties, from 0.
 
         Raises:
-            ValueError: An epoch below 0, or a place outside 0 .. active - 1.
+            ValueError: The epoch is below 0, or the index is outside 0 .. active - 1.
         """
-        self._check_place(place)
+        self._check_index(index)
         if epoch < 0:
             raise ValueError(f"epoch must be 0 or more, got {epoch}")
-        return list(self._drawn(epoch)[place])
+        return list(self._drawn(epoch)[index])
 
-    def count(self, place: int) -> int:
-        """Return the number of updates that the active party at a place dominates in an epoch.
+    def count(self, index: int) -> int:
+        """Return the number of batches of an active party in an epoch.
+
+        Args:
+            index: The party's index among the active parties, from 0.
 
         Raises:
-            ValueError: A place outside 0 .. active - 1.
+            ValueError: The index is outside 0 .. active - 1.
         """
-        self._check_place(place)
-        length: int = self.chunks[place].stop - self.chunks[place].start
+        self._check_index(index)
+        length: int = self.chunks[index].stop - self.chunks[index].start
         return -(-length // (self.batch_size or length))
 
     def _draw(self, epoch: int) -> list[list[Int64[np.ndarray, "_"]]]:
@@ -89,6 +96,6 @@ class Schedule:
             drawn.append([order[first : min(first + size, part.stop)] for first in range(part.start, part.stop, size)])
         return drawn
 
-    def _check_place(self, place: int) -> None:
-        if not 0 <= place < self.active:
-            raise ValueError(f"place must be 0 to {self.active - 1}, of {self.active} active parties, got {place}")
+    def _check_index(self, index: int) -> None:
+        if not 0 <= index < self.active:
+            raise ValueError(f"index must be 0 to {self.active - 1}, of {self.active} active parties, got {index}")

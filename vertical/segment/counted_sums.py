@@ -1,8 +1,9 @@
-"""Masked sums whose parties first exchange flags (whether their partials vary), in segments in which flags may change.
+"""Masked sums to which a party contributes only after it knows that enough parties hide each other's partials.
 
-A penalty can make a block zero in the middle of a segment. Each party therefore sends its flags to all other parties
-before it contributes a vector. It contributes only after it has the flags of all contributing parties, and only if
-enough partials vary.
+Masks hide a party's partials only if the partials of several parties vary over the rows (`vertical.segment.varying`).
+With a penalty, a block can become zero in the middle of a segment. Each party therefore sends its flags, which describe
+whether its partials vary, to all other parties before it contributes a vector. It contributes the vector after it has
+received the flags of all contributing parties.
 """
 
 from collections import defaultdict, deque
@@ -16,18 +17,18 @@ from vertical.transport.frames import Frame, Kind, PartyError
 
 
 class CountedSums(Sums):
-    """A wrapper of masked sums, in which each sum waits for its flags.
+    """A wrapper of masked sums, in which each sum waits for the flags of all contributing parties.
 
     Args:
         me: The party's index.
         agenda: The segment's sums.
         sums: The masked sums.
         look: A function that returns the party's present flags.
-        fewest: The number of parties whose partials must vary.
+        min_parties: The number of parties whose partials must vary.
         broadcast: A function that sends a frame to all other parties.
 
     Attributes:
-        from_zero: Whether `Station.constant` is set. Known only after the first frames.
+        from_zero: Whether `Station.constant` is set, which is known only after the first frames.
     """
 
     def __init__(
@@ -36,48 +37,49 @@ class CountedSums(Sums):
         agenda: Agenda,
         sums: Sums,
         look: Look,
-        fewest: int,
+        min_parties: int,
         broadcast: Callable[[Frame], None],
     ) -> None:
         plan = agenda.plan
         self._me, self._plan, self._inner, self._look = me, plan, sums, look
-        self._fewest, self._broadcast, self.from_zero = fewest, broadcast, False
-        places = range(len(plan.active))
-        self._mine = plan.active.index(me) if me in plan.active else -1
-        self._totals = [sum(agenda.total(kind, place) for kind in SUMS) for place in places]
-        # by place: positions contributed, and positions done (sent or, at this party's place, taken)
-        self._given, self._done = [0] * len(places), [0] * len(places)
-        self._waiting: list[deque[tuple[int, Array]]] = [deque() for _ in places]
+        self._min_parties, self._broadcast, self.from_zero = min_parties, broadcast, False
+        indices = range(len(plan.active))
+        self._own_index = plan.active.index(me) if me in plan.active else -1
+        self._totals = [sum(agenda.total(kind, index) for kind in SUMS) for index in indices]
+        # for each active party: the numbers of vectors that this party has contributed, and of vectors that it has sent
+        # or, for this party's own sums, taken
+        self._contributed, self._done = [0] * len(indices), [0] * len(indices)
+        self._waiting: list[deque[tuple[int, Array]]] = [deque() for _ in indices]
         self._flags: dict[tuple[int, int], dict[int, Flags]] = defaultdict(dict)
 
     def contribute(self, kind: int, values: Array, shares: Sequence[Share]) -> None:
         flags, start = self._look(), 0
-        for place, length in shares:
-            position = self._given[place]
-            self._given[place] += 1
-            self._flags[place, position][self._me] = flags
-            self._broadcast(Frame(Kind.COUNT, self._plan.active[place], position, bytes([flags])))
-            self._waiting[place].append((kind, values[start : start + length].copy()))
+        for index, length in shares:
+            position = self._contributed[index]
+            self._contributed[index] += 1
+            self._flags[index, position][self._me] = flags
+            self._broadcast(Frame(Kind.COUNT, self._plan.active[index], position, bytes([flags])))
+            self._waiting[index].append((kind, values[start : start + length].copy()))
             start += length
-            self._release(place)
+            self._release(index)
 
     def receive(self, peer: int, frame: Frame) -> bool:
         if frame.kind != Kind.COUNT:
             return self._inner.receive(peer, frame)
-        place = self._plan.active.index(frame.active) if frame.active in self._plan.active else -1
+        index = self._plan.active.index(frame.active) if frame.active in self._plan.active else -1
         body, position = bytes(frame.body), frame.update
-        due = place >= 0 and peer != frame.active and self._done[place] <= position < self._totals[place]
-        if not due or len(body) != 1 or body[0] > BOTH or peer in self._flags.get((place, position), {}):
-            raise PartyError(peer, f"it sent flags of sum {position} of party {frame.active} that are not due")
-        self._flags[place, position][peer] = Flags(body[0])
-        if place == self._mine:
+        due = index >= 0 and peer != frame.active and self._done[index] <= position < self._totals[index]
+        if not due or len(body) != 1 or body[0] > BOTH or peer in self._flags.get((index, position), {}):
+            raise PartyError(peer, f"it sent malformed or early flags for sum {position} of party {frame.active}")
+        self._flags[index, position][peer] = Flags(body[0])
+        if index == self._own_index:
             return True
-        self._release(place)
+        self._release(index)
         return False
 
     def take(self, kind: int) -> Array | None:
-        mine = self._mine
-        flags = self._flags.get((mine, self._done[mine]), {})
+        own_index = self._own_index
+        flags = self._flags.get((own_index, self._done[own_index]), {})
         if len(flags) < self._plan.parties - 1:
             return None
         total = self._inner.take(kind)
@@ -85,22 +87,22 @@ class CountedSums(Sums):
             return None
         first = self.from_zero and kind == Kind.PARTIAL
         self.from_zero &= not first
-        check_flags(self._plan, self._fewest, {**flags, self._me: Flags.NONE if first else self._look()})
-        self._forget(mine)
+        check_flags(self._plan, self._min_parties, {**flags, self._me: Flags.NONE if first else self._look()})
+        self._advance(own_index)
         return total
 
-    def _release(self, place: int) -> None:
-        """Contribute the vectors for a place whose flags are complete."""
-        waiting = self._waiting[place]
-        while waiting and len(flags := self._flags[place, self._done[place]]) == self._plan.parties - 1:
-            check_collaborators(self._plan, self._fewest, flags)
+    def _release(self, index: int) -> None:
+        """Contribute the vectors for an active party's sums whose flags are complete."""
+        waiting = self._waiting[index]
+        while waiting and len(flags := self._flags[index, self._done[index]]) == self._plan.parties - 1:
+            check_collaborators(self._plan, self._min_parties, flags)
             kind, values = waiting.popleft()
-            self._forget(place)
-            self._inner.contribute(kind, values, [(place, len(values))])
+            self._advance(index)
+            self._inner.contribute(kind, values, [(index, len(values))])
 
-    def _forget(self, place: int) -> None:
-        del self._flags[place, self._done[place]]
-        self._done[place] += 1
+    def _advance(self, index: int) -> None:
+        del self._flags[index, self._done[index]]
+        self._done[index] += 1
 
-    def _give(self, kind: int, place: int, elements: Elements) -> None:
-        raise RuntimeError("the masked sums give")
+    def _contribute(self, kind: int, index: int, elements: Elements) -> None:
+        raise RuntimeError("CountedSums contributes only through the sums that it wraps")

@@ -1,7 +1,7 @@
-"""Passes over all rows, for the slopes that SVRG and SAGA remember, and for the metrics.
+"""Passes over all rows: for the derivatives that SVRG and SAGA store, and for the metrics. No updates run meanwhile.
 
-The rows of a pass are cut into one chunk for each active party. For each row of its chunk, the active party takes the
-masked sum of all parties' partials. It learns the predictions of these rows only. No updates run during a pass.
+The rows of a pass are cut into one chunk for each active party. For each row of its chunk, the active party receives
+the masked sum of all parties' partials, so it learns the predictions of these rows only.
 """
 
 import numpy as np
@@ -21,10 +21,10 @@ COUNTS = slice(MARKS, MARKS + 2 * BINS)
 
 
 class FullPass(SegmentPhase):
-    """The full passes of a segment (Algorithm 4, steps 3 and 4; Algorithm 6, step 2); `begin` starts the next.
+    """The full passes of a segment (Algorithm 4, steps 3 and 4; Algorithm 6, step 2). `begin` starts the next pass.
 
-    The active parties send the slopes (theta) of their chunks to all parties that update. At the end the block stores
-    all slopes.
+    The active parties send theta, the derivatives of the losses of their chunks, to all parties whose blocks are
+    updated. At the end of the pass, each of these blocks stores the theta of all rows.
     """
 
     answer_kind = Kind.SNAPSHOT_THETA
@@ -42,7 +42,7 @@ class FullPass(SegmentPhase):
         self._due = set(range(len(station.plan.active)))
         self._theta = np.zeros(station.plan.rows)
         products = station.block.partials()
-        cut = {place: products[chunk] for place, chunk in enumerate(station.agenda.chunks)}
+        cut = {index: products[chunk] for index, chunk in enumerate(station.agenda.chunks)}
         self._own = station.share(Kind.SNAPSHOT_PARTIAL, cut)
         self.pull()
 
@@ -52,22 +52,22 @@ class FullPass(SegmentPhase):
         if z is None or station.dominator is None:
             return
         self._own = None
-        theta = station.dominator.theta(z, station.agenda.chunks[station.place])
+        theta = station.dominator.theta(z, station.agenda.chunks[station.active_index])
         station.dominator.announce(Kind.SNAPSHOT_THETA, self._number, theta)
-        self._note(station.place, theta)
+        self._note(station.active_index, theta)
 
-    def answer(self, place: int, number: int, body: bytes | memoryview) -> None:
-        station, peer = self._station, self._station.plan.active[place]
-        if place not in self._due or number != self._number:
-            raise PartyError(peer, f"it sent the slopes of full pass {number}, which are not due")
-        chunk = station.agenda.chunks[place]
-        self._note(place, _check(peer, body, chunk.stop - chunk.start if station.learns else 0))
+    def answer(self, index: int, number: int, body: bytes | memoryview) -> None:
+        station, peer = self._station, self._station.plan.active[index]
+        if index not in self._due or number != self._number:
+            raise PartyError(peer, f"it sent the theta of full pass {number}, which is not expected now")
+        chunk = station.agenda.chunks[index]
+        self._note(index, _check(peer, body, chunk.stop - chunk.start if station.learns else 0))
 
-    def _note(self, place: int, theta: Array) -> None:
+    def _note(self, index: int, theta: Array) -> None:
         station = self._station
-        self._due.remove(place)
+        self._due.remove(index)
         if station.learns:
-            self._theta[station.agenda.chunks[place]] = theta
+            self._theta[station.agenda.chunks[index]] = theta
         if self._due:
             return
         if station.learns:
@@ -77,27 +77,26 @@ class FullPass(SegmentPhase):
 
 def _check(peer: int, body: bytes | memoryview, length: int) -> Array:
     """Return a body's (length,) values; raise PartyError if the length is wrong or a value is not finite."""
-    what = "its slopes of a full pass have"
     if len(body) != 8 * length:
-        raise PartyError(peer, f"{what} {len(body)} bytes, not the {8 * length} of {length} rows")
+        raise PartyError(peer, f"its theta of a full pass has {len(body)} bytes, not the {8 * length} of {length} rows")
     values = np.frombuffer(body)
-    if missing := int((~np.isfinite(values)).sum()):
-        raise PartyError(peer, f"{what} {missing} values that are not finite")
+    if count := int((~np.isfinite(values)).sum()):
+        raise PartyError(peer, f"its theta of a full pass has {count} values that are not finite: lower learning-rate")
     return values
 
 
 class SegmentEvaluation(SegmentPhase):
-    """An evaluation of the current block, by two masked sums.
+    """An evaluation of the current blocks, by two masked sums.
 
-    The first gives each dominator the predictions of its share of the training and test rows. The second gives the
-    reporter the totals over all parties: losses, hits or squared errors, penalties, largest second moments and, with
-    several dominators, the numbers of rows of each class with scores in each of `BINS` narrow ranges
-    (`problems.binned_scores`).
+    From the first sum, each active party learns the predictions of its share of the training and test rows. From the
+    second sum, the reporter (the first active party) learns the totals over all parties: losses, hits or squared
+    errors, penalties and largest second moments. With several active parties, the totals also count the rows of each
+    class with scores in each of `BINS` narrow ranges (`problems.binned_scores`), for the AUC.
     """
 
     def __init__(self, station: Station) -> None:
         self._station = station
-        # a dominator's own predictions, until the sum of the other parties' predictions has arrived
+        # an active party's own partials, until the sum of the other parties' partials has arrived
         self._own: Array | None = None
         self._totals: Array = np.zeros(0)
         self._reports = False
@@ -117,7 +116,7 @@ class SegmentEvaluation(SegmentPhase):
         if station.plan.curvature:
             self._totals[MOMENT] = second_moment(station.holding.features)
         if self._own is None:
-            self._give()
+            self._contribute_totals()
         else:
             self.pull()
 
@@ -127,8 +126,8 @@ class SegmentEvaluation(SegmentPhase):
         if z is not None:
             self._own = None
             self._measure(station.predict(z))
-            if station.place:
-                self._give()
+            if station.active_index:
+                self._contribute_totals()
             else:
                 self._reports = True
         totals = station.total(Kind.TOTALS, self._totals if self._reports else None)
@@ -137,17 +136,17 @@ class SegmentEvaluation(SegmentPhase):
             self._report(totals)
             station.done()
 
-    def _give(self) -> None:
+    def _contribute_totals(self) -> None:
         self._station.sums.contribute(Kind.TOTALS, self._totals, [(0, len(self._totals))])
         self._station.done()
 
     def _measure(self, z: Array) -> None:
-        """Compute the totals from predictions, (r,) or (r, k), of this dominator's training rows and test rows."""
+        """Compute this active party's totals from the predictions of its training and test rows, (r,) or (r, k)."""
         station, plan, totals = self._station, self._station.plan, self._totals
-        rows, test_rows = station.agenda.chunks[station.place], station.agenda.test_chunks[station.place]
+        rows, test_rows = station.agenda.chunks[station.active_index], station.agenda.test_chunks[station.active_index]
         labels, objective = station.holding.labels, station.objective
         if labels is None:
-            raise RuntimeError("a dominator has labels")
+            raise RuntimeError("an active party has no labels to evaluate")
         count = rows.stop - rows.start
         totals[TRAINING_LOSS] = objective.losses(z[:count], labels[rows]).sum() / plan.rows
         if station.holding.test_labels is None or not plan.test_rows:

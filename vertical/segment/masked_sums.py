@@ -1,7 +1,8 @@
-"""Masked sums: each collaborator contributes a vector, and the dominator learns only the sum.
+"""Masked sums: each of the other parties contributes a vector, and the party that leads an update learns only the sum.
 
-The sum does not contain the dominator's own vector, which the dominator adds itself. Callers use float64 vectors;
-parties exchange elements of Z_2^64. Every frame's position and length are checked against the agenda.
+The leader is called the *dominator*, the other parties the *collaborators*. The sum does not contain the dominator's
+own vector, which the dominator adds itself. Callers use float64 vectors; parties exchange integers modulo 2^64. The
+position and the length of every frame are checked against the agenda, the list of the segment's sums.
 """
 
 from abc import ABC, abstractmethod
@@ -18,9 +19,9 @@ from vertical.segment.plan import Recorder
 from vertical.segment.sum_order import SUMS, Agenda
 from vertical.transport.frames import Frame, Kind, PartyError
 
-_WAY_OUT = "either the model diverges (lower the step) or the features need scaling"
+_RANGE_HINT = "lower learning-rate if the model diverges, otherwise scale the features"
 # addition for the totals of a regression, which contain squares of labels
-_LABELS = ", or the labels do (divide them, or take one active party)"
+_LABELS_HINT = ", or divide the labels, or set vfb2.active-parties=1"
 _NAMES: dict[int, str] = {
     Kind.PARTIAL: "partial",
     Kind.SNAPSHOT_PARTIAL: "partial of a full pass",
@@ -34,18 +35,18 @@ _NAMES: dict[int, str] = {
 Elements = NDArray[np.uint64]
 Send = Callable[[int, Frame], None]
 Share = tuple[int, int]
-"""A place in `plan.active`, and its number of elements."""
+"""An index into `plan.active`, and the number of elements of that party's vector."""
 
 
 class Gathering:
-    """The sum of several parties' vectors, position by position.
+    """Consecutive sums of several parties' vectors. A sum's number is its position.
 
     Args:
         name: The name of a vector in errors.
         senders: The contributing parties.
-        window: The number of positions that may be open at once.
-        length: A function that returns the number of elements at a position. It raises IndexError for positions that do
-            not exist.
+        window: The number of sums that may be incomplete at once.
+        length: A function that returns the number of elements of the sum at a position. It raises IndexError for
+            positions that do not exist.
         own: Whether this party also contributes, with `add_own`.
     """
 
@@ -59,10 +60,10 @@ class Gathering:
         self._counts = [0] * window
 
     def add(self, peer: int, position: int, body: bytes | memoryview) -> bool:
-        """Add a peer's vector, and return whether its position is now complete.
+        """Add a peer's vector to the sum at a position, and return whether the sum is now complete.
 
         Raises:
-            PartyError: The peer does not contribute, is outside the window, or sent a vector of the wrong length.
+            PartyError: The peer does not contribute, the position is outside the window, or the length is wrong.
         """
         if not 0 <= position - self._next < self._window or peer not in self._senders:
             raise self._out_of_place(peer, position)
@@ -75,15 +76,15 @@ class Gathering:
         if len(body) != 8 * length:
             got = f"its {self._name} {position} has {len(body)} bytes"
             raise PartyError(peer, f"{got}, not the {8 * length} of {length} elements")
-        given = np.frombuffer(body, dtype=np.uint64)
-        self.add_own(position, given.copy() if total is None else given)
+        vector = np.frombuffer(body, dtype=np.uint64)
+        self.add_own(position, vector.copy() if total is None else vector)
         return self._counts[slot] == self._needed
 
     def add_own(self, position: int, elements: Elements) -> None:
-        """Add this party's elements.
+        """Add this party's elements to the sum at a position.
 
         Args:
-            position: A position inside the window. This is not checked.
+            position: The position. The caller must ensure that it is inside the window.
             elements: The (k,) elements. The caller must not use the array afterwards.
         """
         slot = position % self._window
@@ -96,11 +97,11 @@ class Gathering:
 
     @property
     def ready(self) -> bool:
-        """Whether the next position is complete."""
+        """Whether the next sum is complete."""
         return self._counts[self._next % self._window] == self._needed
 
     def take(self) -> tuple[int, Elements]:
-        """Return the next position and its sum, which must be complete. Without contributing parties it is zero."""
+        """Return the position and the elements of the next sum, which must be complete. Without senders it is zero."""
         position = self._next
         slot = position % self._window
         if not self.ready:
@@ -115,16 +116,13 @@ class Gathering:
 
     def _out_of_place(self, peer: int, position: int) -> PartyError:
         if peer not in self._senders:
-            return PartyError(peer, f"it sent a {self._name} ({position}), but it contributes none")
-        return PartyError(
-            peer,
-            f"it sent {self._name} {position}, outside the window of {self._window} from {self._next} on "
-            "or beyond the segment",
-        )
+            return PartyError(peer, f"it sent a {self._name} ({position}), to which it must not contribute")
+        window = f"the window of {self._window} from {self._next} on"
+        return PartyError(peer, f"it sent {self._name} {position}, which is outside {window} or beyond the segment")
 
 
 class Sums(ABC):
-    """A party's view of the sums of all dominators."""
+    """A party's part in the sums of all active parties."""
 
     def __init__(self, me: int, agenda: Agenda, send: Send, recorder: Recorder | None) -> None:
         plan = agenda.plan
@@ -136,36 +134,41 @@ class Sums(ABC):
         self._numbers = not (objective.classification or objective.multiclass)
 
     def contribute(self, kind: int, values: Array, shares: Sequence[Share]) -> None:
-        """Cut (k,) values into shares, and contribute each to its place's next sum of this kind.
+        """Cut (k,) values into shares, and contribute each share to an active party's next sum of this kind.
+
+        Args:
+            kind: The kind of the sums, a number of `Kind`.
+            values: The vectors for several active parties, one after another.
+            shares: The index into `plan.active` and the length of each vector.
 
         Raises:
-            PartyError: This party's values do not fit the ring.
+            PartyError: A value is too large for masked sums.
         """
         try:
             elements = RING.encode(values, self._limit)
         except ValueError as error:
-            # the original error names a row's place and value, and must not be sent to the peers
+            # the original error names a row and its value, and must not be sent to the other parties
             reason = f"a number is outside +-{self._limit:g}, the range of masked sums"
-            way_out = _WAY_OUT + (_LABELS if kind == Kind.TOTALS and self._numbers else "")
-            raise PartyError(self._me, f"its {_NAMES[kind]} cannot be sent: {reason}: {way_out}") from error
+            hint = _RANGE_HINT + (_LABELS_HINT if kind == Kind.TOTALS and self._numbers else "")
+            raise PartyError(self._me, f"its {_NAMES[kind]} cannot be sent: {reason}: {hint}") from error
         start = 0
-        for place, length in shares:
+        for index, length in shares:
             stop = start + length
             if self._recorder is not None:
-                self._recorder.contributed(kind, self._active[place], values[start:stop])
-            self._give(kind, place, elements[start:stop])
+                self._recorder.contributed(kind, self._active[index], values[start:stop])
+            self._contribute(kind, index, elements[start:stop])
             start = stop
 
     @abstractmethod
-    def _give(self, kind: int, place: int, elements: Elements) -> None:
-        """Contribute elements to a place's next sum of a kind. This may overwrite the elements."""
+    def _contribute(self, kind: int, index: int, elements: Elements) -> None:
+        """Contribute elements to the next sum of the active party at an index. This may overwrite the elements."""
 
     @abstractmethod
     def receive(self, peer: int, frame: Frame) -> bool:
         """Add a peer's frame, and return whether it may have completed one of this party's own sums.
 
         Raises:
-            PartyError: The plan has no such frame.
+            PartyError: The segment's plan does not contain this frame.
         """
 
     @abstractmethod
@@ -178,7 +181,10 @@ class Sums(ABC):
 
 
 class DirectSums(Sums):
-    """Sums in which collaborators send vector plus pairwise mask to the dominator; without `masks` the bare vector."""
+    """Sums in which each collaborator sends its vector plus a pairwise mask to the dominator.
+
+    Without `masks` it sends the vector itself.
+    """
 
     def __init__(
         self, me: int, agenda: Agenda, send: Send, masks: PairwiseMasks | None, recorder: Recorder | None = None
@@ -186,19 +192,18 @@ class DirectSums(Sums):
         super().__init__(me, agenda, send, recorder)
         plan = agenda.plan
         self._masks = masks
-        self._given: dict[int, list[int]] = {kind: [0] * len(plan.active) for kind in SUMS}
+        self._positions: dict[int, list[int]] = {kind: [0] * len(plan.active) for kind in SUMS}
         self._own: dict[int, Gathering] = {}
         if me in plan.active:
-            place, others = plan.active.index(me), set(range(plan.parties)) - {me}
+            index, peers = plan.active.index(me), set(range(plan.parties)) - {me}
             for kind in SUMS:
                 window = self._window if kind == Kind.PARTIAL else 1
-                self._own[kind] = Gathering(_NAMES[kind], others, window, partial(agenda.length, kind, place))
+                self._own[kind] = Gathering(_NAMES[kind], peers, window, partial(agenda.length, kind, index))
 
-    def _give(self, kind: int, place: int, elements: Elements) -> None:
-        given = self._given[kind]
-        number = given[place]
-        given[place] = number + 1
-        active = self._active[place]
+    def _contribute(self, kind: int, index: int, elements: Elements) -> None:
+        number = self._positions[kind][index]
+        self._positions[kind][index] = number + 1
+        active = self._active[index]
         if self._masks is not None:
             elements += self._masks.mask(kind, active, number, len(elements))
         self._send(active, Frame(kind, active, number, elements.tobytes()))
@@ -215,7 +220,7 @@ class DirectSums(Sums):
 
 
 class _Branch:
-    """This party's place in a dominator's tree: it adds its children's vectors and sends the sum to its parent."""
+    """This party's node in a dominator's tree: it adds its children's vectors and sends the sum to its parent."""
 
     def __init__(
         self, kind: int, active: int, parent: int, children: Collection[int], gathering: Gathering, send: Send
@@ -223,7 +228,7 @@ class _Branch:
         self._kind, self._active, self._parent, self._children = kind, active, parent, children
         self.gathering, self._send = gathering, send
 
-    def give(self, position: int, elements: Elements) -> None:
+    def contribute(self, position: int, elements: Elements) -> None:
         if not self._children:
             self._send(self._parent, Frame(self._kind, self._active, position, elements.tobytes()))
             return
@@ -245,43 +250,44 @@ class _Branch:
 
 
 class TreeSums(Sums):
-    """Algorithm 1, with a pair of trees for every dominator, the root of both.
+    """Sums by the paper's Algorithm 1. Each dominator is the root of two trees of parties (`vertical.masking.trees`).
 
-    Vectors plus random masks go up the first tree, the masks go up the second tree, and the dominator subtracts. All
-    kinds of sums share one count of positions.
+    The first tree sums the vectors plus random masks, the second tree sums the masks, and the dominator subtracts the
+    second sum from the first. All kinds of sums share one count of positions.
     """
 
     def __init__(self, me: int, agenda: Agenda, send: Send, recorder: Recorder | None = None) -> None:
         super().__init__(me, agenda, send, recorder)
         plan = agenda.plan
-        self._given = [0] * len(plan.active)
+        self._positions = [0] * len(plan.active)
         self._branches: dict[tuple[int, int], _Branch] = {}
-        for place, active in enumerate(plan.active):
+        for index, active in enumerate(plan.active):
             for kind, tree in zip((Kind.VALUE_TREE, Kind.MASK_TREE), make_pair(plan.parties, active), strict=True):
                 children = tuple(tree.children(me))
                 gathering = Gathering(
                     _NAMES[kind],
                     children,
-                    # a party that is not a dominator contributes its totals at once, one position ahead
+                    # a passive party contributes to the evaluation and to its totals at once: one position more
                     self._window + 1,
-                    partial(agenda.length_at, place),
+                    partial(agenda.length_at, index),
                     own=active != me,
                 )
                 self._branches[kind, active] = _Branch(kind, active, tree.parent[me], children, gathering, send)
 
-    def _give(self, kind: int, place: int, elements: Elements) -> None:
+    def _contribute(self, kind: int, index: int, elements: Elements) -> None:
         mask = random_elements(len(elements))
         elements += mask
-        position = self._given[place]
-        self._given[place] = position + 1
-        active = self._active[place]
-        self._branches[Kind.VALUE_TREE, active].give(position, elements)
-        self._branches[Kind.MASK_TREE, active].give(position, mask)
+        position = self._positions[index]
+        self._positions[index] = position + 1
+        active = self._active[index]
+        self._branches[Kind.VALUE_TREE, active].contribute(position, elements)
+        self._branches[Kind.MASK_TREE, active].contribute(position, mask)
 
     def receive(self, peer: int, frame: Frame) -> bool:
         branch = self._branches.get((frame.kind, frame.active))
         if branch is None:
-            raise PartyError(peer, f"it sent kind {frame.kind} for party {frame.active}, which dominates nothing")
+            fault = f"it sent a frame of kind {frame.kind} for party {frame.active}"
+            raise PartyError(peer, f"{fault}, which has no tree for this kind")
         return branch.receive(peer, frame.update, frame.body)
 
     def take(self, kind: int) -> Array | None:

@@ -1,7 +1,7 @@
-"""A party of a vertical segment: it joins its peers, trains, evaluates and leaves.
+"""A party's run of one segment (the epochs of a round): it joins the other parties, trains, evaluates and leaves.
 
-Between two barriers all work is done in the callbacks of incoming frames. docs/vertical-theory.md ("Metrics") lists the
-counters of an `SegmentOutcome`.
+A *barrier* is a point at which every party waits for all other parties. Between two barriers, all work is done in the
+callbacks of the other parties' frames. docs/vertical-theory.md ("Metrics") lists the counters of a `SegmentOutcome`.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from vertical.problem.blocks.network import Architecture
 from vertical.problem.head import Head
 from vertical.problem.objectives import make_objective
 from vertical.segment.counted_sums import CountedSums
-from vertical.segment.dominator import Dominator, agreed_flips, draw_flips, notice
+from vertical.segment.dominator import Dominator, agreed_flips, draw_flips, label_notice
 from vertical.segment.full_passes import FullPass, SegmentEvaluation
 from vertical.segment.plan import Holding, PartyState, Recorder, SegmentOutcome, SegmentPlan
 from vertical.segment.preparation import Hello, check_hellos, prepared_block, prepared_head, shared_sums
@@ -29,8 +29,8 @@ from vertical.segment.same_rows import RowComparison
 from vertical.segment.scoring import Scoring
 from vertical.segment.shared import Station
 from vertical.segment.sum_order import Agenda
-from vertical.segment.updates import Rounds, Updates
-from vertical.segment.varying import FEWEST, VariationWatch, check_start, flags_of_party
+from vertical.segment.updates import AsynchronousUpdates, SynchronousRounds
+from vertical.segment.varying import MIN_PARTIES, VariationWatch, check_start, flags_of_party
 from vertical.segment.workers import SleepingWorkers, Threads, Workers
 from vertical.transport.endpoint import Endpoint
 from vertical.transport.frames import WITHHELD, Kind, PartyError
@@ -50,37 +50,44 @@ async def run_segment(
     recorder: Recorder | None = None,
     threads: int = 1,
     events: bool = False,
-    fewest: int = FEWEST,
+    min_parties: int = MIN_PARTIES,
 ) -> SegmentOutcome:
     """Take part in one segment.
 
     Args:
         me: The index of this party.
+        plan: The segment's plan.
+        holding: The party's data.
         start: The party's state after its last segment. Under label privacy an active party's ``start.flips`` is set as
-            soon as flips are drawn. It must be kept even if the segment fails: flips drawn twice would protect half as
-            much.
-        endpoint: The party's endpoint. None: a party without peers.
+            soon as flips are drawn. The caller must keep these flips even if the segment fails: a label that is flipped
+            by two draws has half the protection.
+        endpoint: The party's access to the other parties. None: there are no other parties.
         network: The party's network, in a plan with an embedding.
+        injection: Artificial delays of an experiment.
+        recorder: An observer for tests.
         threads: The number of threads that compute asynchronous updates. With an injected computing time: the number of
             sleeping workers.
-        events: Whether the outcome has a log. With threads it is in the order of the results.
-        fewest: The number of parties whose partials must vary over the rows, in a plan that counts them.
+        events: Whether the outcome has a log of the party's steps. With threads, the steps are in the order of their
+            results.
+        min_parties: The number of parties whose partials must vary over the rows (`vertical.segment.varying`).
 
     Raises:
-        ValueError: The plan cannot be carried out, or is not for this party.
-        PartyError: The segment failed; every party names the same culprit.
+        ValueError: The plan is impossible, or is not for this party.
+        PartyError: The segment failed. All parties get an error with the same culprit.
     """
     plan.check()
     if not 0 <= me < plan.parties:
         raise ValueError(f"party {me} of a plan for {plan.parties} parties")
     if threads < 1:
         raise ValueError(f"threads must be 1 or more, got {threads}")
-    party = _Party(me, plan, holding, start, endpoint, network, injection or Injection(), threads, fewest)
+    party = _SegmentRun(me, plan, holding, start, endpoint, network, injection or Injection(), threads, min_parties)
     return await party.run(recorder, events)
 
 
 @dataclass(eq=False, repr=False)
-class _Party:
+class _SegmentRun:
+    """The work of `run_segment`."""
+
     me: int
     plan: SegmentPlan
     holding: Holding
@@ -89,7 +96,7 @@ class _Party:
     network: Architecture | None
     injection: Injection
     threads: int
-    fewest: int
+    min_parties: int
 
     def __post_init__(self) -> None:
         plan = self.plan
@@ -100,38 +107,37 @@ class _Party:
         self._comparison = RowComparison(self.me, plan.ids, rows)
         self._hello = Hello.of(self._private, plan, self._comparison.tag, self.holding)
         self._mesh = self._make_mesh() if plan.parties > 1 else None
-        self._exchange = FrameRouter(plan, self._mesh)
+        self._router = FrameRouter(plan, self._mesh)
 
     def _make_mesh(self) -> Mesh:
         plan, endpoint = self.plan, self.endpoint
         if endpoint is None or len(endpoint.addresses) != plan.parties:
-            raise ValueError(f"a plan for {plan.parties} parties needs an endpoint with the address of each")
+            raise ValueError(f"a plan for {plan.parties} parties needs an endpoint with {plan.parties} addresses")
         largest = 8 * self._agenda.longest
         if endpoint.limits.body < largest:
-            hint = ": lower vfb2.embedding" if plan.embedding else ""
-            raise ValueError(
-                f"the limit of a body is {endpoint.limits.body:,} bytes; the segment needs {largest:,}{hint}"
-            )
+            hint = "lower vfb2.embedding" if plan.embedding else "reduce the rows"
+            fault = f"the limit of a body is {endpoint.limits.body:,} bytes; the segment needs {largest:,}"
+            raise ValueError(f"{fault}: {hint}")
         return Mesh(self.me, endpoint, plan.serial, hello=self._hello.to_bytes(), delays=self.injection.delays)
 
     async def run(self, recorder: Recorder | None, events: bool) -> SegmentOutcome:
         began = time.perf_counter()
-        exchange, plan = self._exchange, self.plan
+        router, plan = self._router, self.plan
         try:
             station = await self._set_up(recorder, events)
-            await exchange.barrier(0)
+            await router.barrier(0)
             seconds, cpu = time.perf_counter(), time.process_time()
             await self._train(station)
             seconds, cpu = time.perf_counter() - seconds, time.process_time() - cpu
             if plan.evaluate:
-                await exchange.through(SegmentEvaluation(station))
+                await router.through(SegmentEvaluation(station))
             await self._score(station)
-            await exchange.barrier(1)
+            await router.barrier(1)
         except Exception as error:
-            first = exchange.fail(error)
+            first = router.fail(error)
             raise first from (None if first is error else error)
         except BaseException:
-            exchange.fail(PartyError(self.me, "it was stopped"))
+            router.fail(PartyError(self.me, "it was stopped"))
             raise
         finally:
             if self._mesh is not None:
@@ -150,12 +156,12 @@ class _Party:
         )
 
     async def _set_up(self, recorder: Recorder | None, events: bool) -> Station:
-        """Join the peers, compare plans, and agree on keys and labels.
+        """Join the other parties, compare plans, and agree on keys and labels.
 
-        A party with unusable data also joins, so all parties learn of the failure at once.
+        A party with unusable data also joins, so all parties learn of its failure at once.
         """
         plan = self.plan
-        # in a thread, since a sparse block may compile code first: heartbeats continue
+        # in a thread, so heartbeats continue while a sparse block compiles its code
         prepared = asyncio.ensure_future(asyncio.to_thread(self._prepare))
         prepared.add_done_callback(lambda task: task.cancelled() or task.exception())  # no warning if joining fails
         hellos = {self.me: self._hello}
@@ -166,15 +172,15 @@ class _Party:
             await agreement.confirm(self._mesh, {party: hello.greeting for party, hello in hellos.items()})
         check_hellos(plan, hellos)
         block, head, flags = await prepared
-        sums = shared_sums(self.me, self._agenda, self._private, hellos, self._exchange.send, recorder)
+        sums = shared_sums(self.me, self._agenda, self._private, hellos, self._router.send, recorder)
         counted = None
-        if plan.counts and plan.penalty != NO_PENALTY:  # a penalty may make a block zero during the segment
+        if plan.counts and plan.penalty != NO_PENALTY:  # a penalty can make a block zero during the segment
             look = VariationWatch(self.holding, block)
-            sums = counted = CountedSums(self.me, self._agenda, sums, look, self.fewest, self._exchange.broadcast)
-        self._exchange.open(sums, recorder)
+            sums = counted = CountedSums(self.me, self._agenda, sums, look, self.min_parties, self._router.broadcast)
+        self._router.open(sums, recorder)
         if plan.ids:
             tags = {peer: hello.ids for peer, hello in hellos.items() if peer != self.me}
-            self._comparison.check(await self._exchange.notices(Kind.ALIGN, self._comparison.answer(tags)))
+            self._comparison.check(await self._router.notices(Kind.ALIGN, self._comparison.answer(tags)))
         # whether no party's partials vary before the first update
         from_zero = plan.counts and await self._count(flags)
         if counted is not None:
@@ -190,8 +196,8 @@ class _Party:
             sums,
             dominator,
             head,
-            later=self._exchange.later,
-            done=self._exchange.done,
+            later=self._router.later,
+            done=self._router.done,
             log=[] if events else None,
             constant=block.partials(np.zeros(1, np.int64)) if from_zero else None,
         )
@@ -206,75 +212,79 @@ class _Party:
             raise PartyError(self.me, str(error), WITHHELD) from error
 
     async def _count(self, flags: bytes) -> bool:
-        """Return whether no party's partials vary before the first update. End the run if too few hide others."""
-        others = {party: flags for party in range(self.plan.parties) if party != self.me}
-        received = await self._exchange.notices(Kind.VARIES, others)
-        return check_start(self.plan, self.fewest, {**received, self.me: flags})
+        """Exchange flags with all parties, and return whether no party's partials vary before the first update.
+
+        Raises:
+            FinalError: Too few parties hide each other's partials.
+        """
+        bodies = {party: flags for party in range(self.plan.parties) if party != self.me}
+        received = await self._router.notices(Kind.VARIES, bodies)
+        return check_start(self.plan, self.min_parties, {**received, self.me: flags})
 
     async def _meet_dominators(self, head: Head | None) -> Dominator | None:
-        """Agree on labels and flips with the other active parties."""
+        """Agree on labels and flips with the other active parties. Return None at a passive party."""
         plan, labels, flips = self.plan, self.holding.labels, self.state.flips
         if self.me not in plan.active or labels is None or plan.score:
             return None
         drawn = None
         if plan.label_epsilon and self.me == plan.active[0]:
             drawn = draw_flips(plan.rows, plan.label_epsilon) if flips is None else flips
-        own = notice(labels, drawn)
+        own = label_notice(labels, drawn)
         peers = [party for party in plan.active if party != self.me]
-        notices = await self._exchange.notices(Kind.LABELS, dict.fromkeys(peers, own))
+        notices = await self._router.notices(Kind.LABELS, dict.fromkeys(peers, own))
         flips = agreed_flips(plan, self.me, own, notices, flips)
         if flips is not None:
             self.state.flips = flips
-        exchange = self._exchange
-        return Dominator(self.me, plan, self._objective, labels, flips, head, exchange.broadcast, exchange.send)
+        router = self._router
+        return Dominator(self.me, plan, self._objective, labels, flips, head, router.broadcast, router.send)
 
     async def _train(self, station: Station) -> None:
-        plan, agenda, exchange = self.plan, self._agenda, self._exchange
+        plan, agenda, router = self.plan, self._agenda, self._router
         if not plan.epochs:
             return
         ends = [[epoch * count for count in agenda.counts] for epoch in range(1, plan.epochs + 1)]
         if not agenda.barriers:
             ends = ends[-1:]
         with closing(self._make_workers()) as workers:
-            kind = Rounds if plan.synchronous else Updates
+            kind = SynchronousRounds if plan.synchronous else AsynchronousUpdates
             updates, full_pass = kind(station, ends, workers), FullPass(station)
             for stretch in range(len(ends)):
                 if plan.algorithm == SVRG or (plan.algorithm == SAGA and plan.start and stretch == 0):
-                    await exchange.through(full_pass)
-                await exchange.through(updates)
+                    await router.through(full_pass)
+                await router.through(updates)
 
     async def _score(self, station: Station) -> None:
         if not self.plan.score:
             return
         scoring = Scoring(station)
         for number in range(len(self._agenda.pieces)):
-            await self._exchange.through(scoring)
-            # no party is ahead by a piece: every recipient has taken this piece
-            await self._exchange.barrier(2 + number)
+            await self._router.through(scoring)
+            # no party is ahead by a piece: every recipient of scores has received this piece
+            await self._router.barrier(2 + number)
 
     def _make_workers(self) -> Workers:
         if self.injection.compute:
-            return SleepingWorkers(self.injection.compute, self.threads, self._exchange.fail)
-        # with a penalty threads take turns, since a party that counts reads the weights between updates
+            return SleepingWorkers(self.injection.compute, self.threads, self._router.fail)
+        # no threads if this party must compute its flags, which read the weights between updates
         counted = self.plan.counts and self.plan.penalty != NO_PENALTY
         if self.threads > 1 and not self.plan.synchronous and not counted:
             plan = self.plan
             in_turn = plan.embedding > 0 or plan.penalty != NO_PENALTY or sparse.issparse(self.holding.features)
-            # a change of SAGA's mean that two threads lose would be missing until the segment ends
+            # if two threads changed SAGA's mean at once, a lost change would be missing until the segment ends
             in_turn |= plan.algorithm == SAGA
-            return Threads(self.threads, self._exchange.fail, lock=in_turn)
+            return Threads(self.threads, self._router.fail, lock=in_turn)
         return Workers()
 
     def _counts(self, station: Station) -> dict[str, float]:
         tally, dominated = station.tally, 0
-        if station.place >= 0:
-            dominated = self.plan.epochs * self._agenda.counts[station.place]
+        if station.active_index >= 0:
+            dominated = self.plan.epochs * self._agenda.counts[station.active_index]
         return {
             **asdict(Counters() if self._mesh is None else self._mesh.counters),
             "updates": tally.applied,
             "dominated": dominated,
-            "max_delay": tally.most_delay,
+            "max_delay": tally.max_delay,
             "mean_delay": tally.delays / max(tally.applied, 1),
-            "max_staleness": tally.most_staleness,
+            "max_staleness": tally.max_staleness,
             "mean_staleness": tally.staleness / max(tally.applied, 1),
         }

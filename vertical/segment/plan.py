@@ -1,6 +1,6 @@
-"""A segment's plan, a party's data and state for it, and its outcome.
+"""The inputs and outputs of a party in one segment: the plan, the party's data and state, and the outcome.
 
-A segment is a number of epochs of vertical training between two messages of the server.
+A segment is the epochs of vertical training between two messages of the server (one Flower round).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vertical.transport.frames import Frame
 
 PAIRWISE, TWO_TREES, BARE = "pairwise", "two-trees", "none"
 MASKINGS = (PAIRWISE, TWO_TREES, BARE)
-MOST_PARTIES = 2**16 - 1
+MAX_PARTIES = 2**16 - 1
 
 
 @dataclass(frozen=True)
@@ -31,37 +31,44 @@ class SegmentPlan:
 
     Attributes:
         serial: The number of this attempt, larger than the number of any earlier attempt, below 2^32.
+        segment: The number of the segment in the run.
+        algorithm: "sgd", "svrg" or "saga".
+        problem: The problem, a name of `vertical.problem.objectives`.
         weight: The factor of the regulariser.
-        step: gamma.
-        batch_size: The rows of an update. 0: an active party's whole slice.
+        step: The learning rate gamma.
+        batch_size: The rows of an update. 0: all rows of an active party's slice.
+        seed: The run's seed.
         first_epoch: The number of the run's epochs before this segment.
         epochs: The number of this segment's epochs. 0: only evaluate.
         parties: The number of parties.
-        active: The parties that have labels and dominate updates, in order. The first is the reporter.
+        active: The parties that have labels and lead updates (*dominators*), in order. The first, the *reporter*, also
+            sends the metrics to the server.
         window: W, the number of a dominator's updates that may be under way at once. Synchronous rounds have 1.
         skew: D, the number of updates that a dominator may be ahead of the slowest unfinished dominator. 0: no bound.
-        masking: "pairwise", "two-trees" (Algorithm 1), or "none", which shows every partial to its dominator.
-        synchronous: Whether updates go by rounds. A round evaluates every active party's batch at one point and then
-            applies all updates in order.
-        update_passive: Whether parties without labels update their blocks. False: AFSVRG-VP.
+        masking: "pairwise", "two-trees" (Algorithm 1), or "none", which shows every partial sum to the dominator.
+        synchronous: Whether updates are grouped in rounds. A round evaluates one batch of every active party at equal
+            weights and then applies all updates in order.
+        update_passive: Whether parties without labels update their blocks. False: the paper's AFSVRG-VP.
         evaluate: Whether the reporter gets the metrics at the end.
         label_epsilon: The epsilon of the labels' differential privacy (classification). 0: off.
         rows: The number n of training rows.
+        test_rows: The number of test rows.
         curvature: Whether the evaluation also bounds the objective's curvature.
         start: Whether this is the run's first segment with epochs, in which SAGA fills its table.
         allow_bare: Whether to accept two parties, although the dominator sees its only collaborator's partials.
-        score: Whether the segment only sends every active party the sums of all rows. No party needs labels, and blocks
-            do not change.
-        embedding: The numbers k that a party's network computes for each row. 0: a linear partial.
+        score: Whether the segment only scores rows: every active party learns the sums of all rows. No party needs
+            labels, and blocks do not change.
+        embedding: The number k of outputs of every party's network. 0: linear models, with one partial sum per row.
         penalty: The nonsmooth penalty of every block: "none", "l1" or "group-lasso".
         penalty_weight: The penalty's factor.
-        ids: The digest of the rows' ids at this party, "" if they are not compared. The plan's digest excludes it,
-            since a peer could test guesses with it (see `vertical.segment.same_rows`). The comparison is necessary: if
-            a party contributed shifted rows, a server and a recipient could separate the partials.
-        counted: Whether the parties count whose partials vary over the rows. False for simulated parties.
-        history: The digest of the segment that produced the initial weights. "": weights 0.
-        wanted: The number of active label holders, the first of all label holders. 0: not checked.
-        terms: Names and digests of everything that the server sends to all parties equally.
+        ids: The digest of the rows' ids at this party. "": ids are not compared. The comparison is necessary: if a
+            party contributed shifted rows, the server and a recipient of sums could separate the partials. The plan's
+            digest excludes the ids, since other parties could test guesses with it (`vertical.segment.same_rows`).
+        counted: Whether the parties check that enough parties' partials vary over the rows
+            (`vertical.segment.varying`). False for simulated parties.
+        history: The digest of the plan of the segment that produced the initial weights. "": weights 0.
+        wanted: The number of active parties. They must be the first parties with labels. 0: not checked.
+        terms: The digest of each value that the server must send equally to all parties, by name.
     """
 
     serial: int
@@ -100,17 +107,20 @@ class SegmentPlan:
 
     @property
     def counts(self) -> bool:
-        """Whether the parties count whose partials vary, as masks of three or more parties require."""
+        """Whether the parties check whose partials vary: only if masks of three or more parties hide partials."""
         return self.counted and self.parties > 2 and self.masking != BARE
 
     @property
     def width(self) -> int:
-        """The numbers of a row in partials, sums and thetas."""
+        """The number of values per row in partials, sums and thetas."""
         return max(self.embedding, 1)
 
     @property
     def headed(self) -> bool:
-        """Whether the dominator's head turns a row's sums into a prediction. If not, the sum is the prediction."""
+        """Whether the dominator has a head, a last layer that turns a row's sums into a prediction.
+
+        Without a head, the sum is the prediction.
+        """
         return self.embedding > 1 and self.problem != SOFTMAX
 
     def moves(self, party: int) -> bool:
@@ -136,10 +146,10 @@ class SegmentPlan:
         """Raise ValueError with the reason if the plan is impossible."""
         if not 0 <= self.serial < 2**32:
             raise ValueError(f"serial must be 0 to 2^32 - 1, got {self.serial}")
-        least = dict.fromkeys(
+        lower_bounds = dict.fromkeys(
             ("segment", "batch_size", "seed", "first_epoch", "epochs", "skew", "test_rows", "embedding"), 0
         )
-        for name, bound in {**least, "window": 1, "rows": 1}.items():
+        for name, bound in {**lower_bounds, "window": 1, "rows": 1}.items():
             if getattr(self, name) < bound:
                 raise ValueError(f"{name} must be {bound} or more, got {getattr(self, name)}")
         self._check_parties()
@@ -161,7 +171,10 @@ class SegmentPlan:
         if self.embedding and self.penalty != NO_PENALTY:
             raise ValueError("a penalty needs linear blocks, not networks")
         if self.embedding and (self.algorithm != SGD or self.curvature or not self.update_passive):
-            raise ValueError("networks are trained by sgd, at all parties, and without a bound of the curvature")
+            raise ValueError(
+                "a plan with embedding must have algorithm 'sgd', curvature False and update_passive True, got "
+                f"{self.algorithm!r}, {self.curvature} and {self.update_passive}"
+            )
         if self.problem == SOFTMAX and self.embedding < 2:
             raise ValueError(f"softmax needs an embedding of 2 or more, the number of classes, got {self.embedding}")
         if self.headed and len(self.active) > 1:
@@ -170,8 +183,8 @@ class SegmentPlan:
             )
 
     def _check_parties(self) -> None:
-        if not 1 <= self.parties <= MOST_PARTIES:
-            raise ValueError(f"parties must be 1 to {MOST_PARTIES:,}, got {self.parties}")
+        if not 1 <= self.parties <= MAX_PARTIES:
+            raise ValueError(f"parties must be 1 to {MAX_PARTIES:,}, got {self.parties}")
         active = self.active
         if not active or len(set(active)) < len(active) or not all(0 <= party < self.parties for party in active):
             raise ValueError(f"active must be different parties of 0 to {self.parties - 1}, at least one, got {active}")
@@ -179,8 +192,8 @@ class SegmentPlan:
             raise ValueError(f"{len(active)} active parties need at least as many rows, got {self.rows}")
         if self.parties == 2 and not self.allow_bare:
             raise ValueError(
-                "2 parties: the dominator would learn its only collaborator's partials, whatever the masking; "
-                "use 3 or more, or set allow_bare"
+                "2 parties: the dominator would learn its only collaborator's partials with any masking; "
+                "use 3 or more parties, or set allow_bare"
             )
 
 
@@ -189,12 +202,12 @@ class Holding:
     """A party's data.
 
     Attributes:
-        features: The (n, d) columns of the training rows, dense or sparse.
-        test_features: The (k, d) columns of the test rows.
-        labels: The (n,) training labels of an active party.
-        test_labels: The (k,) test labels of an active party.
-        groups: The (d,) number of each column's group, for a penalty. Below 0: not penalised. None: each column is a
-            group.
+        features: The (n, d) features of the training rows, dense or sparse.
+        test_features: The (k, d) features of the test rows. None: no test rows.
+        labels: The (n,) training labels. None at a party without labels.
+        test_labels: The (k,) test labels. None at a party without labels or test rows.
+        groups: The (d,) number of each column's group, for a penalty. Below 0: the column is not penalised. None: each
+            column is a separate group.
     """
 
     features: Features
@@ -214,10 +227,10 @@ class PartyState:
 
     Attributes:
         weights: The block's (d,) or the network's (p,) weights. None: zeros, or a network's initial weights.
-        table: SAGA's (n,) alpha.
-        flips: The (n,) flips of labels, at an active party under label privacy.
-        head: The (k + 1,) head, at the active party of a plan with a head. None: its initial weights.
-        history: The digest of the segment that produced the state. "": no segment.
+        table: SAGA's (n,) alpha. None for other algorithms.
+        flips: Whether each of the (n,) labels is inverted, at an active party under label privacy. Otherwise None.
+        head: The (k + 1,) weights of the head, at the active party of a plan with a head. None: its initial weights.
+        history: The digest of the plan of the segment that produced the state. "": no segment.
     """
 
     weights: Array | None = None
@@ -228,8 +241,13 @@ class PartyState:
 
 
 class Event(NamedTuple):
-    """A party's step: "partial" (computed by a collaborator), "theta" (computed by the dominator, with its own partial)
-    or "apply". `active` is the dominating party, `update` counts its updates in this segment."""
+    """A party's step in an update, for tests.
+
+    Attributes:
+        kind: "partial" (computed by a collaborator), "theta" (computed by the dominator) or "apply".
+        active: The dominator of the update.
+        update: The number of the update among the dominator's updates of this segment.
+    """
 
     kind: str
     active: int
@@ -237,7 +255,7 @@ class Event(NamedTuple):
 
 
 class Recorder(Protocol):
-    """Callbacks of a test that observes a segment."""
+    """The callbacks of an observer of a segment, for tests."""
 
     def received(self, peer: int, frame: Frame) -> None:
         """Receive every frame of a peer."""
@@ -247,7 +265,7 @@ class Recorder(Protocol):
 
         Args:
             kind: The kind of the sum, a number of `Kind`.
-            active: The dominator that takes the sum.
+            active: The dominator that receives the sum.
             values: The (k,) values before encoding and masking.
         """
 
@@ -257,12 +275,13 @@ class SegmentOutcome:
     """A party's state and results after a segment.
 
     Attributes:
-        metrics: The metrics at the reporter: `objective` (training rows); for the test rows `loss`, with `accuracy` and
-            `auc` or with `rmse`; and `largest_eigenvalue` (a bound of the curvature) if the plan requires it.
+        weights, table, flips, head: See `PartyState`.
+        metrics: The metrics at the reporter: `objective` of the training rows; `loss`, `accuracy` and `auc` (or `rmse`)
+            of the test rows; and `largest_eigenvalue`, a bound of the curvature, if the plan requires it.
         counters: The counters, see `vertical.segment.party`.
-        log: The party's steps in their order, if requested.
-        scores: The (n,) z of every row, (n, k) for softmax, at an active party of a segment that scores rows.
-        head: The head, see `PartyState`.
+        log: The party's steps in their order. None: not requested.
+        scores: The (n,) predictions z of all rows, (n, k) for softmax, at an active party of a segment that scores
+            rows. Otherwise None.
     """
 
     weights: Array

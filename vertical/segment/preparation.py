@@ -1,7 +1,5 @@
-"""Start of a segment: a party's block from its data and state, and the hellos that parties send when they join.
-
-A hello contains a fresh public key, row counts, the party's greeting (`vertical.agreement`) and the tag of its
-rows' ids.
+"""The preparation of a segment: a party's block from its data and state, and the message (*hello*) that each party
+sends to all other parties when it joins.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ class Hello(NamedTuple):
 
     Attributes:
         key: The party's X25519 public key, for this segment only.
-        greeting: The digest of the plan, and whether the party has labels.
+        greeting: The digest of the plan, and whether the party has labels (`vertical.agreement`).
         ids: The tag of its rows' ids, see `vertical.segment.same_rows`.
         rows: The number of its training rows.
         test_rows: The number of its test rows.
@@ -75,15 +73,15 @@ def check_hellos(plan: SegmentPlan, hellos: Mapping[int, Hello]) -> None:
         PartyError: A party has other numbers of rows. Names the first such party.
     """
     for party, hello in sorted(hellos.items()):
-        for name, held, planned in (("training", hello.rows, plan.rows), ("test", hello.test_rows, plan.test_rows)):
-            if held != planned:
-                raise PartyError(party, f"it has {held:,} {name} rows, the plan has {planned:,}")
+        for name, count, planned in (("training", hello.rows, plan.rows), ("test", hello.test_rows, plan.test_rows)):
+            if count != planned:
+                raise PartyError(party, f"it has {count:,} {name} rows, but the segment has {planned:,}")
 
 
 def agree_keys(plan: SegmentPlan, me: int, private: X25519PrivateKey, hellos: Mapping[int, Hello]) -> dict[int, bytes]:
     """Return the 32-byte secret shared with each other party, for this segment.
 
-    Masks cancel only between parties with the same plan and terms.
+    Secrets depend on the plan, so masks cancel only between parties with the same plan.
 
     Raises:
         PartyError: A party's public key makes no secret.
@@ -94,21 +92,25 @@ def agree_keys(plan: SegmentPlan, me: int, private: X25519PrivateKey, hellos: Ma
             try:
                 keys[party] = agree(private, hello.key, info=pair_info(plan.serial, me, party) + digest)
             except ValueError as error:
-                raise PartyError(party, f"its public key: {error}") from error
+                raise PartyError(party, f"its public key cannot be used: {error}") from error
     return keys
 
 
 def prepared_block(
     me: int, plan: SegmentPlan, holding: Holding, objective: Objective, state: PartyState, network: Architecture | None
 ) -> Block:
-    """Return the party's block after its last segment.
+    """Return the party's block as it was after its last segment.
 
     Args:
+        me: The party's index.
+        plan: The segment's plan.
+        holding: The party's data. `check_hellos` checks the numbers of its rows.
+        objective: The objective without correction for flipped labels.
+        state: The party's state after its last segment.
         network: The party's network, in a plan with embeddings.
 
     Raises:
-        ValueError: The party lacks data that the plan needs, or a block does not accept the features, the weights or
-            the table. Numbers of rows are compared in the hellos.
+        ValueError: The party lacks data that the plan needs, or the features, the weights or the table do not fit.
     """
     columns, test = holding.features.shape[1], holding.test_features
     if test is not None:
@@ -125,13 +127,13 @@ def prepared_block(
     block.nonsmooth = make_nonsmooth(plan.penalty, plan.penalty_weight, groups)
     if state.weights is not None:
         if network is not None and len(state.weights) != len(block.weights):
-            raise ValueError("its weights belong to another network: use the model of the start of the run")
+            raise ValueError("its weights belong to another network: restore model as at the start of the run")
         block.set_weights(state.weights)
     if plan.algorithm == SAGA and not plan.start:
         if state.table is not None:
             block.remember(state.table)
         elif plan.epochs and plan.moves(me):
-            raise ValueError("saga needs the table of its last segment, but the party has none")
+            raise ValueError("saga needs the table of the last segment, but this party has no table: start a new run")
     return block
 
 
@@ -139,18 +141,18 @@ def _new_block(plan: SegmentPlan, holding: Holding, objective: Objective, networ
     if not plan.embedding:
         return make_block(holding.features, plan.algorithm, objective, plan.step)
     if network is None:
-        raise ValueError(f"a plan with embeddings of {plan.embedding} numbers needs a network, this party has none")
-    made = make_network(network, holding.features.shape[1], plan.embedding)
-    return NetworkBlock(holding.features, made, plan.embedding, objective, plan.step)
+        raise ValueError(f"a plan with embedding {plan.embedding} needs a network: pass this party's network")
+    built = make_network(network, holding.features.shape[1], plan.embedding)
+    return NetworkBlock(holding.features, built, plan.embedding, objective, plan.step)
 
 
 def prepared_head(
     me: int, plan: SegmentPlan, objective: Objective, state: PartyState, network: Architecture | None
 ) -> Head | None:
-    """Return the head after its last segment; None at a party without a head.
+    """Return the head (the last layer) as it was after the last segment; None at a party without a head.
 
     Raises:
-        ValueError: See `Head.set_weights`; or the plan scores rows and the party has no head.
+        ValueError: The head's weights do not fit, or the plan scores rows and the party lacks the head.
     """
     if not plan.headed or me not in plan.active or network is None:
         return None
@@ -158,19 +160,21 @@ def prepared_head(
     if state.head is not None:
         head.set_weights(state.head)
     elif plan.score:
-        raise ValueError("it has no head, which turns sums into scores")
+        raise ValueError(
+            "it has no head, the last layer that turns sums into scores: use the block of the active party"
+        )
     return head
 
 
 def _check_labels(name: str, labels: object, plan: SegmentPlan, rows: int, objective: Objective) -> None:
     if not isinstance(labels, np.ndarray):
-        raise ValueError(f"this party needs {name}, it has none")
+        raise ValueError(f"an active party needs {name}, but this party has none: choose active parties with labels")
     if labels.shape != (rows,):
         raise ValueError(f"{name} must have shape ({rows:,},), got {labels.shape}")
     objective.check_labels(labels)
     if objective.multiclass and labels.max() >= plan.embedding:
-        classes = f"{name} of {int(labels.max()) + 1} classes at least"
-        raise ValueError(f"{classes}, and vfb2.embedding is {plan.embedding}: set it to the number of classes")
+        classes = f"{name} have at least {int(labels.max()) + 1} classes, but vfb2.embedding is {plan.embedding}"
+        raise ValueError(f"{classes}: set vfb2.embedding to the number of classes")
 
 
 def shared_sums(
@@ -181,7 +185,7 @@ def shared_sums(
     send: Send,
     recorder: Recorder | None,
 ) -> Sums:
-    """Return the sums with the plan's masking. With two parties masks could not hide anything, so there are none.
+    """Return the segment's sums with the plan's masking. Two parties use no masks, which could not hide anything.
 
     Raises:
         PartyError: A party's public key makes no secret.

@@ -1,4 +1,8 @@
-"""The routing of a party's incoming frames to sums, phase, barriers or notices. A failure ends all waiting."""
+"""The routing of the frames that a party receives in a segment, and its waiting for other parties.
+
+A frame goes to the sums, to the present phase (such as the updates), to a barrier (a point at which every party waits
+for all other parties) or to a notice (a message that two parties exchange once). A failure ends all waiting.
+"""
 
 import asyncio
 from collections import defaultdict
@@ -15,12 +19,17 @@ _SUMS = frozenset((*SUMS, Kind.VALUE_TREE, Kind.MASK_TREE, Kind.COUNT))
 
 
 class FrameRouter:
-    """A party's frames in a segment. `mesh` must have joined before `open`. It is None for a party without peers."""
+    """The router of a party's frames in a segment.
+
+    Args:
+        plan: The segment's plan.
+        mesh: The connections to the other parties, which must have joined before `open`. None: no other parties.
+    """
 
     def __init__(self, plan: SegmentPlan, mesh: Mesh | None) -> None:
         self._mesh = mesh
-        self._others = plan.parties - 1
-        self._places = {party: place for place, party in enumerate(plan.active)}
+        self._peer_count = plan.parties - 1
+        self._indices = {party: index for index, party in enumerate(plan.active)}
         self._me = 0 if mesh is None else mesh.me
         self._sums: Sums | None = None
         self._recorder: Recorder | None = None
@@ -28,14 +37,14 @@ class FrameRouter:
         self._phase_done = False
         self._change = asyncio.Event()
         self._notices: dict[int, dict[int, bytes]] = defaultdict(dict)
-        self._everybody: dict[int, bool] = {Kind.ALIGN: bool(plan.ids), Kind.VARIES: plan.counts}
+        self._from_all: dict[int, bool] = {Kind.ALIGN: bool(plan.ids), Kind.VARIES: plan.counts}
         self._at_barrier: dict[int, set[int]] = defaultdict(set)
         # the failure of any party, from the mesh
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future() if mesh is None else mesh.failed
         self._failed.add_done_callback(lambda _: self._change.set())
 
     def open(self, sums: Sums, recorder: Recorder | None) -> None:
-        """Start to take frames.
+        """Start to receive frames.
 
         Args:
             sums: The receiver of partials, masked or not.
@@ -62,7 +71,7 @@ class FrameRouter:
         """End the segment at every party.
 
         Returns:
-            The first failure, with which the segment ends. It may be another party's.
+            The failure with which the segment ends. If another party failed earlier, it is that party's failure.
         """
         failure = PartyError.of(error, self._me)
         if self._mesh is not None:
@@ -73,11 +82,11 @@ class FrameRouter:
 
     @property
     def _failure(self) -> PartyError | None:
-        found = self._failed.exception() if self._failed.done() else None
-        return found if isinstance(found, PartyError) else None
+        error = self._failed.exception() if self._failed.done() else None
+        return error if isinstance(error, PartyError) else None
 
     def later(self, call: Callable[[], None]) -> None:
-        """Call a function in the next turn of the loop, unless the segment has failed by then.
+        """Call a function in the next iteration of the event loop, unless the segment has failed by then.
 
         Args:
             call: The function. If it raises an exception, the segment fails.
@@ -93,7 +102,7 @@ class FrameRouter:
         asyncio.get_running_loop().call_soon(unless_failed)
 
     async def through(self, phase: SegmentPhase) -> None:
-        """Run a phase until this party has done its share.
+        """Run a phase until this party has finished its part.
 
         Raises:
             PartyError: The segment has failed.
@@ -112,14 +121,14 @@ class FrameRouter:
             PartyError: The segment has failed.
         """
         self.broadcast(Frame(Kind.BARRIER, self._me, number))
-        await self._until(lambda: len(self._at_barrier[number]) == self._others)
+        await self._until(lambda: len(self._at_barrier[number]) == self._peer_count)
 
     async def notices(self, kind: int, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Exchange a notice with each of the given parties.
+        """Exchange a notice with several parties.
 
         Args:
             kind: `Kind.LABELS` between active parties; `Kind.ALIGN` or `Kind.VARIES` between all parties.
-            bodies: The bytes for each of these parties.
+            bodies: The bytes for each party.
 
         Returns:
             The bytes from each party.
@@ -132,18 +141,18 @@ class FrameRouter:
         await self._until(lambda: len(self._notices[kind]) == len(bodies))
         return self._notices[kind]
 
-    async def _until(self, holds: Callable[[], bool]) -> None:
-        while self._failure is None and not holds():
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while self._failure is None and not condition():
             self._change.clear()
             await self._change.wait()
         if self._failure is not None:
             raise self._failure
 
     def _awaits(self, kind: int, peer: int) -> bool:
-        """Return whether a peer sends a notice of some kind."""
+        """Return whether this party expects a notice of this kind from a peer."""
         if kind == Kind.LABELS:
-            return {peer, self._me} <= self._places.keys()
-        return self._everybody.get(kind, False)
+            return {peer, self._me} <= self._indices.keys()
+        return self._from_all.get(kind, False)
 
     def _receive(self, peer: int, frame: Frame) -> None:
         """Route a frame. If this raises an exception, the mesh fails the segment with it."""
@@ -151,12 +160,12 @@ class FrameRouter:
             self._recorder.received(peer, frame)
         kind, phase = frame.kind, self._phase
         if phase is not None and kind == phase.answer_kind:
-            place = self._places.get(peer, -1)
-            if place < 0 or frame.active != peer:
+            index = self._indices.get(peer, -1)
+            if index < 0 or frame.active != peer:
                 raise PartyError(
-                    peer, f"it sent theta for party {frame.active}, but each dominator sends its own theta"
+                    peer, f"it sent theta for the updates of party {frame.active}, which sends its own theta"
                 )
-            phase.answer(place, frame.update, frame.body)
+            phase.answer(index, frame.update, frame.body)
         elif kind in _SUMS and self._sums is not None:
             if self._sums.receive(peer, frame) and phase is not None:
                 phase.pull()

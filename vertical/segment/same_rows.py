@@ -1,9 +1,11 @@
 """A private test whether two parties have the same rows. It reveals only yes or no about the other party's ids.
 
-Each party hashes the digest of its ids to a point of Curve25519 and raises it to a fresh secret key. The result, its
-tag, goes into its hello. Each peer raises the tag to its own key too and returns a hash of the product. Equal digests
-give equal products. A party can therefore test one guess a segment, by sending the guess as its tag. The segment fails
-if the guess is wrong.
+Each party hashes the digest of its ids to a point of Curve25519 and raises the point to a fresh secret key. The result
+is its *tag*, which it sends to all other parties when it joins. Each of them raises the tag to its own key too, and
+returns a hash of the product. Equal digests give equal products.
+
+A cheating party can test one guess of another party's ids in a segment, by sending the guess as its tag. A wrong guess
+makes the segment fail.
 """
 
 import hashlib
@@ -16,19 +18,19 @@ from vertical.transport.frames import FinalError, PartyError
 
 _DOMAIN = b"digest of the ids of a segment's rows "
 ABSENT = bytes(TAG_BYTES)
-"""The tag of a party that does not compare ids."""
+"""The tag of a party that does not compare its ids."""
 
 
 class RowComparison:
-    """A party's side of the test, for a segment.
+    """A party's side of the test in a segment.
 
     Args:
         me: The party's index.
-        ids: The digest of its ids, as text. "": it does not compare ids.
-        rows: The number of its rows, for errors.
+        ids: The digest of the party's ids, as text. "": the party does not compare ids.
+        rows: The number of the party's rows, for errors.
 
     Attributes:
-        tag: The 32 bytes for all peers.
+        tag: The 32 bytes for all other parties.
     """
 
     def __init__(self, me: int, ids: str, rows: int) -> None:
@@ -39,13 +41,13 @@ class RowComparison:
         self._expected: dict[int, bytes] = {}
 
     def answer(self, tags: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Return the hash for each peer.
+        """Return the answer to each other party's tag: a hash of the product.
 
         Args:
-            tags: The tag of each peer.
+            tags: The tag of each other party.
 
         Raises:
-            PartyError: A tag is malformed; names the peer.
+            PartyError: A tag is malformed. The error names the party that sent the tag.
         """
         answers = {}
         for peer, tag in tags.items():
@@ -57,13 +59,14 @@ class RowComparison:
         return answers
 
     def check(self, answers: Mapping[int, bytes]) -> None:
-        """Check that all peers have the rows of this party.
+        """Check that all other parties have the same rows as this party.
 
         Args:
-            answers: The hash that each peer has sent.
+            answers: The answer of each other party.
 
         Raises:
-            FinalError: Some peers have other rows. Names them or, if they are the majority, this party.
+            FinalError: Rows differ. The error names the parties whose rows differ from this party's rows or, if these
+                parties are the majority, this party.
         """
         differing = [peer for peer, right in sorted(self._expected.items()) if answers[peer] != right]
         parties, count = len(answers) + 1, f"{self._rows:,}"
@@ -73,11 +76,11 @@ class RowComparison:
             culprit, agreed = self._me, f"{len(differing)} of {parties} parties"
         else:
             culprit, agreed = differing[0], f"{parties - len(differing)} of {parties} parties"
-        more = f", as has party {', '.join(map(str, differing[1:]))}" if culprit != self._me and differing[1:] else ""
-        words = (
-            f'{more}, allowed: the same ids at all parties; provide the same ids, or set vfb2.alignment="intersection"'
+        more = (
+            f", and so has party {', '.join(map(str, differing[1:]))}" if culprit != self._me and differing[1:] else ""
         )
-        raise FinalError(culprit, f"got other rows ({count}) than {agreed}{words}")
+        hint = 'provide the same ids at all parties, or set vfb2.alignment="intersection"'
+        raise FinalError(culprit, f"it has other rows ({count}) than {agreed}{more}: {hint}")
 
 
 def _hash(sender: int, receiver: int, product: bytes) -> bytes:

@@ -1,6 +1,6 @@
-"""Scoring of rows: every active party gets z of every row from the masked sums of all parties' partials.
+"""Scoring of new rows: every active party computes the predictions z from the masked sums of all parties' partials.
 
-Nothing is trained and no labels are used. Rows are sent in pieces, so frames stay short.
+Nothing is trained, and no labels are used. The rows are divided into pieces, so frames stay short.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ class Scoring(SegmentPhase):
     """The scoring of the rows piece by piece. `begin` starts the next piece.
 
     Raises:
-        PartyError: This party's partials are too large for the masks. The text reveals nothing about a row.
+        PartyError: This party's partials are too large for masked sums. The text reveals nothing about a row.
     """
 
     def __init__(self, station: Station) -> None:
@@ -25,14 +25,14 @@ class Scoring(SegmentPhase):
         beyond = int((~(np.abs(self._partials) < limit)).any(axis=1).sum())
         if beyond:
             reason = f"its columns add more than {limit:g} to the score of {beyond:,} of {len(self._partials):,} rows"
-            words = "the limit of masked sums: compare the columns with the training columns"
+            words = "the limit of masked sums: check that its columns have the scale of the training columns"
             raise PartyError(
                 station.me, f"{reason}, {words}", f"its columns add more than {limit:g} to a score, {words}"
             )
-        if station.place >= 0:
+        if station.active_index >= 0:
             station.scores = station.predict(np.zeros(self._partials.size))
         self._number = -1
-        # a recipient's own partials of the piece, until the sum of the other parties' partials has arrived
+        # an active party's own partials of the piece, until the sum of the other parties' partials has arrived
         self._own: Array | None = None
 
     def begin(self) -> None:

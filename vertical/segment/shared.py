@@ -1,4 +1,7 @@
-"""The objects that a segment's phases share at a party."""
+"""A party's state during a segment, and the base class of the segment's phases, which all use the state.
+
+The phases are the updates, the full passes, the evaluation and the scoring of rows.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -21,44 +24,52 @@ class SegmentTally:
     """A party's counts over the updates of a segment.
 
     Attributes:
-        applied: The number of applied updates of all dominators.
-        delays, most_delay: Sum and maximum of the delay: the number of the same dominator's updates applied between an
-            update's partial and its theta.
-        staleness, most_staleness: The same for updates of all dominators.
+        applied: The number of applied updates.
+        delays, max_delay: The sum and the maximum of the delay of an update: the number of updates of the same
+            dominator that were applied between the update's partial and its theta.
+        staleness, max_staleness: The sum and the maximum of the staleness: the same number for updates of all
+            dominators.
     """
 
     applied: int = 0
     delays: int = 0
-    most_delay: int = 0
+    max_delay: int = 0
     staleness: int = 0
-    most_staleness: int = 0
+    max_staleness: int = 0
 
     def count(self, delay: int, staleness: int) -> None:
         """Count an applied update."""
         self.applied += 1
         self.delays += delay
         self.staleness += staleness
-        self.most_delay = max(self.most_delay, delay)
-        self.most_staleness = max(self.most_staleness, staleness)
+        self.max_delay = max(self.max_delay, delay)
+        self.max_staleness = max(self.max_staleness, staleness)
 
 
 @dataclass
 class Station:
-    """A party in a segment.
+    """A party's state during a segment.
 
     Attributes:
+        me: The party's index.
+        plan: The segment's plan.
+        agenda: The segment's sums, in order.
+        holding: The party's data.
         objective: The objective without correction for flipped labels, for the evaluation.
-        dominator: The party's dominator. None at a passive party.
-        head: The head that turns sums into predictions, at the active party. None: the sums are the predictions.
-        later: A function that schedules a call in the next turn of the loop.
-        done: A function to call when the current phase has ended at this party.
-        log: The party's steps, if requested.
-        place: The party's place in `plan.active`; -1 at a passive party.
+        block: The party's block: its columns, weights and partials.
+        sums: The masked sums of all parties' partials.
+        dominator: The object with which the party leads updates. None at a passive party.
+        head: The last layer, which turns sums into predictions, at the active party. None: the sums are the
+            predictions.
+        later: A function that schedules a call in the next iteration of the event loop.
+        done: A function that a phase calls when it has ended at this party.
+        log: The party's steps. None: not requested.
+        active_index: The party's index in `plan.active`; -1 at a passive party.
         learns: Whether the party's block is updated.
         scores: The (n,) scores of all rows, (n, k) for softmax, at an active party in a segment that scores rows.
-        constant: The party's (k,) partial of every row, if parties that count start with partials that do not vary. The
-            sum of a dominator's first update then has only such partials, and later sums wait until all blocks have had
-            an update. Otherwise None.
+        constant: The party's (k,) partial, equal for all rows, if the segment starts with partials that do not vary at
+            any party and the parties check flags (`vertical.segment.varying`). Each dominator's first sum then consists
+            of such partials, and later sums wait until all blocks have been updated. Otherwise None.
     """
 
     me: int
@@ -79,58 +90,61 @@ class Station:
     constant: Array | None = None
 
     def __post_init__(self) -> None:
-        self.place = self.plan.active.index(self.me) if self.me in self.plan.active else -1
+        self.active_index = self.plan.active.index(self.me) if self.me in self.plan.active else -1
         self.learns = self.plan.moves(self.me)
 
     def predict(self, sums: Array) -> Array:
-        """Return z of rows, (n,) or (n, k) for softmax, given the sums (n * k,) over all parties."""
+        """Return the predictions z, (n,) or (n, k) for softmax, from the sums (n * k,) over all parties."""
         rows = sums.reshape(-1, self.plan.width) if self.plan.width > 1 else sums
         return rows if self.head is None else self.head.predict(rows)
 
-    def note(self, kind: str, place: int, number: int) -> None:
-        """Log a step on an update, if the steps are logged.
+    def note(self, kind: str, index: int, number: int) -> None:
+        """Log a step of an update, if a log is requested.
 
         Args:
             kind: The kind of the step, see `Event`.
-            place: The place of the update's dominator.
+            index: The index of the update's dominator in `plan.active`.
+            number: The number of the update.
         """
         if self.log is not None:
-            self.log.append(Event(kind, self.plan.active[place], number))
+            self.log.append(Event(kind, self.plan.active[index], number))
 
     def share(self, kind: int, vectors: Mapping[int, Array]) -> Array | None:
-        """Contribute vectors to the dominators' sums.
+        """Contribute vectors to the active parties' sums.
 
         Args:
-            vectors: The vector for each dominator that takes a sum of this kind now, by place.
+            kind: The kind of the sums, a number of `Kind`.
+            vectors: The vector for each active party that takes a sum of this kind now, by its index in `plan.active`.
 
         Returns:
-            The vector for this party's own place, which is not sent; None if there is no such vector.
+            The vector for this party's own sum, which is not sent. None: this party takes no sum now.
         """
-        given = {place: vector for place, vector in vectors.items() if place != self.place}
-        if given:
-            lengths = [(place, len(vector)) for place, vector in given.items()]
-            self.sums.contribute(kind, np.concatenate(list(given.values())), lengths)
-        return vectors.get(self.place)
+        sent = {index: vector for index, vector in vectors.items() if index != self.active_index}
+        if sent:
+            lengths = [(index, len(vector)) for index, vector in sent.items()]
+            self.sums.contribute(kind, np.concatenate(list(sent.values())), lengths)
+        return vectors.get(self.active_index)
 
     def total(self, kind: int, own: Array | None) -> Array | None:
-        """Return this dominator's next sum of a kind with its own vector added; None while the sum is incomplete.
+        """Return this party's next sum over all parties; None while the sum is incomplete.
 
         Args:
-            own: The own vector, from `share`. None: this party takes no such sum, and None is returned.
+            kind: The kind of the sum, a number of `Kind`.
+            own: This party's own vector, from `share`. None: this party takes no such sum, and the result is None.
         """
-        others = None if own is None else self.sums.take(kind)
-        return None if own is None or others is None else others + own
+        total = None if own is None else self.sums.take(kind)
+        return None if own is None or total is None else total + own
 
 
 class SegmentPhase(ABC):
-    """A part of a segment that all parties begin at the same point and that ends when this party has done its share.
+    """A part of a segment, which all parties begin at the same point of the segment.
 
-    It then calls `Station.done`, once. Before this party has begun a phase, the only frames of the phase are partials
-    for its own sums, which wait in `Sums`.
+    A phase ends when this party has finished its part, and then calls `Station.done` once. Before a party has begun a
+    phase, it can receive only partials for its own sums. These wait in `Sums`.
     """
 
     answer_kind: ClassVar[int] = -1
-    """The kind of the dominators' answer frames. -1: no answers."""
+    """The kind of the frames in which dominators send theta. -1: no such frames in this phase."""
 
     @abstractmethod
     def begin(self) -> None:
@@ -138,12 +152,17 @@ class SegmentPhase(ABC):
 
     @abstractmethod
     def pull(self) -> None:
-        """Use this party's complete own sums."""
+        """Process this party's own sums that are complete."""
 
-    def answer(self, place: int, number: int, body: bytes | memoryview) -> None:
-        """Use the answer that the dominator at `place` sends to all parties.
+    def answer(self, index: int, number: int, body: bytes | memoryview) -> None:
+        """Process the theta that a dominator sends to all parties.
+
+        Args:
+            index: The index of the dominator in `plan.active`.
+            number: The number of the update or full pass.
+            body: The theta.
 
         Raises:
-            PartyError: The answer is not due, or malformed.
+            PartyError: The theta is malformed, or is not expected now.
         """
-        raise RuntimeError("no dominator answers in this phase")
+        raise RuntimeError("dominators send no theta in this phase")

@@ -1,4 +1,9 @@
-"""The updates of a party, dominator or collaborator (Algorithms 2 to 7): asynchronous, or in rounds."""
+"""A party's work in the updates of a segment (Algorithms 2 to 7): asynchronous, or in synchronous rounds.
+
+In each update, the parties send masked partial sums of a batch to an active party, the update's *dominator*. The
+dominator computes *theta*, the derivatives of the losses, and sends it back. Every party then updates its block. An
+index is the index of a dominator in `plan.active`.
+"""
 
 from collections import deque
 from functools import partial
@@ -16,10 +21,12 @@ Rows = NDArray[np.int64]
 
 
 class UpdatePhase(SegmentPhase):
-    """The updates between two barriers, or of the whole segment. `begin` starts the next stretch.
+    """The updates of a segment, in stretches: the epochs, or the whole segment. `begin` starts the next stretch.
 
     Args:
-        ends: The number of the segment's updates done at the end of each stretch, by place.
+        station: The party's state during the segment.
+        ends: For each stretch, the number of each dominator's updates from the segment's start to the stretch's end.
+        workers: The workers that compute partials and updates.
     """
 
     answer_kind = Kind.THETA
@@ -27,25 +34,36 @@ class UpdatePhase(SegmentPhase):
     def __init__(self, station: Station, ends: list[list[int]], workers: Workers) -> None:
         self._station, self._workers = station, workers
         self._block, self._sums, self._dominator = station.block, station.sums, station.dominator
-        self._active, self._mine, self._width = station.plan.active, station.place, station.plan.width
-        places = range(len(self._active))
-        self._batches = [station.agenda.batches(place) for place in places]
+        self._active, self._own_index, self._width = station.plan.active, station.active_index, station.plan.width
+        indices = range(len(self._active))
+        self._batches = [station.agenda.batches(index) for index in indices]
         self._stretches = iter(ends)
-        self._ends = [0] * len(places)
-        # the number of applied updates in the segment, by place
-        self._applied = [0] * len(places)
+        self._ends = [0] * len(indices)
+        # the number of applied updates of each dominator in the segment
+        self._applied = [0] * len(indices)
 
-    def _read(self, place: int, number: int, expected: int, rows: Rows | None, body: bytes | memoryview) -> Array:
-        """Return a body's theta; raise PartyError if it is not due (also if ``rows`` is None) or of wrong length."""
-        peer = self._active[place]
+    def _read(self, index: int, number: int, expected: int, rows: Rows | None, body: bytes | memoryview) -> Array:
+        """Return the theta of a frame's body.
+
+        Args:
+            index: The dominator that sent the frame.
+            number: The number of the frame's update.
+            expected: The number of the dominator's next update.
+            rows: The rows of the next update. None: no theta is expected now.
+            body: The body.
+
+        Raises:
+            PartyError: The theta is not expected now, or has a wrong length.
+        """
+        peer = self._active[index]
         if rows is None or number != expected:
             raise PartyError(peer, f"it sent theta {number}, but {expected} is the next and is not due")
         length = 8 * self._width * len(rows) if self._station.learns else 0
         if len(body) != length:
-            raise PartyError(peer, f"its theta {number} has {len(body)} bytes, not the {length} of the batch")
+            raise PartyError(peer, f"its theta {number} has {len(body)} bytes, not the {length} bytes of its batch")
         return np.frombuffer(body)
 
-    def _apply_theta(self, place: int, rows: Rows, theta: Array) -> None:
+    def _apply_theta(self, index: int, rows: Rows, theta: Array) -> None:
         """Update this party's block with a dominator's theta."""
         if not self._station.learns:
             return
@@ -53,68 +71,78 @@ class UpdatePhase(SegmentPhase):
             self._block.apply(rows, theta)
         except ValueError as error:
             raise PartyError(
-                self._active[place], f"its theta cannot be applied: {error}", "its theta cannot be applied"
+                self._active[index], f"its theta cannot be applied: {error}", "its theta cannot be applied"
             ) from error
 
 
-class Updates(UpdatePhase):
-    """Asynchronous updates: partials within window and skew, thetas applied when they arrive.
+class AsynchronousUpdates(UpdatePhase):
+    """Asynchronous updates: a party applies each theta when it arrives, and sends partials ahead within limits.
 
-    A party sends its partial of dominator a's update t without a request as soon as it has applied theta (a, t - W). It
-    needs no information about other parties. A dominator adds its own partial when the sum is complete. The partials
-    that become due in one turn of the loop are computed together, at its end.
+    A party sends its partials for update t of a dominator without a request, as soon as it has applied the dominator's
+    update t - W (W: the plan's window). With the plan's skew, it also waits until the slowest dominator is close enough
+    behind. A dominator adds its own partials when the sum is complete. The partials that become due in one iteration of
+    the event loop are computed together, at the end of the iteration.
     """
 
     def __init__(self, station: Station, ends: list[list[int]], workers: Workers) -> None:
         super().__init__(station, ends, workers)
         self._tally, self._window, self._skew = station.tally, station.plan.window, station.plan.skew
-        places = range(len(self._active))
-        # by the dominator's place, counted over the segment
-        self._sent = [0] * len(places)  # partials; at this party's own place, sums taken
-        self._answered = [0] * len(places)
-        # partials under way: rows, and updates applied when they were computed (this dominator's, all)
-        self._pending: list[deque[tuple[Rows, int, int]]] = [deque() for _ in places]
-        # the stretch's first update, and the number of its remaining updates
-        self._starts = [0] * len(places)
+        indices = range(len(self._active))
+        # for each dominator, over the segment: the numbers of updates whose partials were sent (at this party's own
+        # index: whose sums were taken), and of updates whose theta has arrived
+        self._sent = [0] * len(indices)
+        self._answered = [0] * len(indices)
+        # for each dominator, the updates between partials and theta: their rows, and the numbers of updates that had
+        # been applied when the partials were computed, of this dominator and of all dominators
+        self._pending: list[deque[tuple[Rows, int, int]]] = [deque() for _ in indices]
+        # the first update of each dominator in this stretch, and the number of remaining updates of the stretch
+        self._starts = [0] * len(indices)
         self._left = 0
-        # the minimum number of applied updates in this stretch, over the unfinished places
-        self._least = 0
-        # the due partials: place, number and rows
+        # the number of applied updates in this stretch of the slowest unfinished dominator
+        self._min_progress = 0
+        # the due partials: the dominator, the number of its update, and the rows
         self._due: list[tuple[int, int, Rows]] = []
         self._scheduled = False
-        # one partial at a time: waiting would gain nothing
-        self._at_once = self._window == len(places) == 1
+        # with a single partial at a time, nothing is gained by waiting for further partials
+        self._at_once = self._window == len(indices) == 1
 
     def begin(self) -> None:
         self._starts, self._ends = self._ends, next(self._stretches)
-        self._left, self._least = sum(self._ends) - sum(self._starts), 0
-        for place in range(len(self._active)):
-            self._advance(place)
+        self._left, self._min_progress = sum(self._ends) - sum(self._starts), 0
+        for index in range(len(self._active)):
+            self._advance(index)
         self._compute()
         self.pull()
 
     def pull(self) -> None:
-        mine, dominator = self._mine, self._dominator
+        own_index, dominator = self._own_index, self._dominator
         if dominator is None:
             return
-        while self._sent[mine] < self._ends[mine] and (others := self._sums.take(Kind.PARTIAL)) is not None:
-            number = self._sent[mine]
-            self._sent[mine] = number + 1
-            dominate = partial(self._dominate, dominator, next(self._batches[mine]), others, number)
-            self._workers.submit(mine, dominate, partial(self._finish_own, dominator, number))
+        while self._sent[own_index] < self._ends[own_index] and (sums := self._sums.take(Kind.PARTIAL)) is not None:
+            number = self._sent[own_index]
+            self._sent[own_index] = number + 1
+            dominate = partial(self._dominate, dominator, next(self._batches[own_index]), sums, number)
+            self._workers.submit(own_index, dominate, partial(self._finish_own, dominator, number))
 
-    def answer(self, place: int, number: int, body: bytes | memoryview) -> None:
-        pending = self._pending[place]
-        theta = self._read(place, number, self._answered[place], pending[0][0] if pending else None, body)
-        self._answered[place] = number + 1
+    def answer(self, index: int, number: int, body: bytes | memoryview) -> None:
+        pending = self._pending[index]
+        theta = self._read(index, number, self._answered[index], pending[0][0] if pending else None, body)
+        self._answered[index] = number + 1
         rows, applied, applied_of_all = pending.popleft()
-        apply = partial(self._apply_theta, place, rows, theta)
-        self._workers.submit(place, apply, lambda _: self._finish(place, applied, applied_of_all))
+        apply = partial(self._apply_theta, index, rows, theta)
+        self._workers.submit(index, apply, lambda _: self._finish(index, applied, applied_of_all))
 
-    def _dominate(self, dominator: Dominator, rows: Rows, others: Array, number: int) -> Array:
-        """Compute theta (b * k,) and apply it to the own block."""
-        others += self._partials(number, rows)
-        theta = dominator.theta(others, rows)
+    def _dominate(self, dominator: Dominator, rows: Rows, sums: Array, number: int) -> Array:
+        """Compute theta (b * k,), and apply it to this party's block.
+
+        Args:
+            dominator: This party as a dominator.
+            rows: The rows of the batch.
+            sums: The sums of the other parties' partials.
+            number: The number of the update.
+        """
+        sums += self._partials(number, rows)
+        theta = dominator.theta(sums, rows)
         try:
             self._block.apply(rows, theta)
         except ValueError as error:
@@ -124,28 +152,28 @@ class Updates(UpdatePhase):
     def _partials(self, number: int, rows: Rows) -> Array:
         """Compute this party's partials of an update's rows.
 
-        The first sum of a dominator is of constants if `Station.constant` is set, even if the theta of another
-        dominator has already been applied: at other parties it may not have been.
+        If `Station.constant` is set, the first sum of each dominator consists of constants. This holds even if this
+        party has already applied another dominator's theta, since other parties may not have applied it.
         """
         constant = self._station.constant
         return self._block.partials(rows) if number or constant is None else np.tile(constant, len(rows))
 
     def _finish_own(self, dominator: Dominator, number: int, theta: Array) -> None:
         dominator.announce(Kind.THETA, number, theta)
-        self._station.note("theta", self._mine, number)
-        self._finish(self._mine, self._applied[self._mine], self._tally.applied)
+        self._station.note("theta", self._own_index, number)
+        self._finish(self._own_index, self._applied[self._own_index], self._tally.applied)
 
-    def _finish(self, place: int, applied: int, applied_of_all: int) -> None:
-        """Note that a place's next update is applied, and schedule the partials that become possible."""
-        number = self._applied[place]
+    def _finish(self, index: int, applied: int, applied_of_all: int) -> None:
+        """Note that a dominator's next update is applied, and schedule the partials that become possible."""
+        number = self._applied[index]
         self._tally.count(number - applied, self._tally.applied - applied_of_all)
-        self._applied[place] = number + 1
-        self._station.note("apply", place, number)
-        if self._skew and number - self._starts[place] == self._least and self._raise_least():
-            for other in range(len(self._active)):
-                self._advance(other)
+        self._applied[index] = number + 1
+        self._station.note("apply", index, number)
+        if self._skew and number - self._starts[index] == self._min_progress and self._raise_min_progress():
+            for active_index in range(len(self._active)):
+                self._advance(active_index)
         else:
-            self._advance(place)
+            self._advance(index)
         if self._due and not self._scheduled:
             if self._at_once:
                 self._compute()
@@ -156,27 +184,27 @@ class Updates(UpdatePhase):
         if self._left == 0:
             self._station.done()
 
-    def _advance(self, place: int) -> None:
-        """Schedule the partials for a place that window and skew allow. Threads start at once."""
-        if place == self._mine:
+    def _advance(self, index: int) -> None:
+        """Schedule the partials for a dominator that window and skew allow. Threads start to compute them at once."""
+        if index == self._own_index:
             return
-        end = self._applied[place] + self._window
+        end = self._applied[index] + self._window
         if self._skew:
-            end = min(end, self._starts[place] + self._least + self._skew + 1)
-        end = min(end, self._ends[place])
-        if self._station.constant is not None and not self._applied[place]:
+            end = min(end, self._starts[index] + self._min_progress + self._skew + 1)
+        end = min(end, self._ends[index])
+        if self._station.constant is not None and not self._applied[index]:
             end = min(end, 1)
-        first = self._sent[place]
+        first = self._sent[index]
         if first >= end:
             return
-        self._sent[place] = end
+        self._sent[index] = end
         for number in range(first, end):
-            rows = next(self._batches[place])
+            rows = next(self._batches[index])
             if self._workers.only_updates:
-                self._due.append((place, number, rows))
+                self._due.append((index, number, rows))
             else:
-                give = partial(self._give, [(place, number, rows)])
-                self._workers.submit(place, partial(self._partials, number, rows), give)
+                send = partial(self._send_partials, [(index, number, rows)])
+                self._workers.submit(index, partial(self._partials, number, rows), send)
 
     def _compute(self) -> None:
         """Compute and send the due partials."""
@@ -186,33 +214,34 @@ class Updates(UpdatePhase):
             return
         self._due = []
         rows = due[0][2] if len(due) == 1 else np.concatenate([rows for _, _, rows in due])
-        self._give(due, self._block.partials(rows))
+        self._send_partials(due, self._block.partials(rows))
 
-    def _give(self, due: list[tuple[int, int, Rows]], values: Array) -> None:
-        for place, number, rows in due:
-            self._pending[place].append((rows, self._applied[place], self._tally.applied))
-            self._station.note("partial", place, number)
-        self._sums.contribute(Kind.PARTIAL, values, [(place, self._width * len(rows)) for place, _, rows in due])
+    def _send_partials(self, due: list[tuple[int, int, Rows]], values: Array) -> None:
+        for index, number, rows in due:
+            self._pending[index].append((rows, self._applied[index], self._tally.applied))
+            self._station.note("partial", index, number)
+        self._sums.contribute(Kind.PARTIAL, values, [(index, self._width * len(rows)) for index, _, rows in due])
 
-    def _raise_least(self) -> bool:
-        """Recompute `_least`, and return whether it has grown."""
-        before = self._least
+    def _raise_min_progress(self) -> bool:
+        """Compute `_min_progress` again, and return whether it has grown."""
+        before = self._min_progress
         progress = zip(self._applied, self._starts, self._ends, strict=True)
-        self._least = min((applied - start for applied, start, end in progress if applied < end), default=before)
-        return self._least > before
+        self._min_progress = min((applied - start for applied, start, end in progress if applied < end), default=before)
+        return self._min_progress > before
 
 
-class Rounds(UpdatePhase):
-    """Synchronous updates (VFB), in rounds within an epoch, for comparison. `begin` starts the next epoch.
+class SynchronousRounds(UpdatePhase):
+    """Synchronous updates (the paper's VFB), for comparison. `begin` starts the next epoch, which consists of rounds.
 
-    Round t evaluates the t-th batch of every active party at one point. Then every party applies the updates in the
-    order of the active parties. A party whose slice has fewer batches skips the epoch's last round.
+    Round t evaluates the t-th batch of every active party at the same weights. Then every party applies the updates in
+    the order of the active parties. An active party with fewer batches skips the epoch's last round.
     """
 
     def __init__(self, station: Station, ends: list[list[int]], workers: Workers) -> None:
         super().__init__(station, ends, workers)
-        # this round: its places, in order; their rows; the arrived and the due thetas; the number of applied thetas
-        self._in: list[int] = []
+        # of this round: the dominators in order, their rows, the arrived thetas, the dominators whose theta is still
+        # expected, and the number of applied thetas
+        self._participants: list[int] = []
         self._rows: dict[int, Rows] = {}
         self._thetas: dict[int, Array] = {}
         self._due: set[int] = set()
@@ -225,33 +254,33 @@ class Rounds(UpdatePhase):
         self._open()
         self.pull()
 
-    def answer(self, place: int, number: int, body: bytes | memoryview) -> None:
-        rows = self._rows[place] if place in self._due else None
-        theta = self._read(place, number, self._applied[place], rows, body)
-        self._due.remove(place)
-        self._after_work(place, theta)
+    def answer(self, index: int, number: int, body: bytes | memoryview) -> None:
+        rows = self._rows[index] if index in self._due else None
+        theta = self._read(index, number, self._applied[index], rows, body)
+        self._due.remove(index)
+        self._after_work(index, theta)
 
-    def _after_work(self, place: int, theta: Array) -> None:
-        self._workers.submit(place, lambda: theta, partial(self._arrived, place))
+    def _after_work(self, index: int, theta: Array) -> None:
+        self._workers.submit(index, lambda: theta, partial(self._arrived, index))
 
-    def _arrived(self, place: int, theta: Array) -> None:
-        if place == self._mine and self._dominator is not None:
-            self._dominator.announce(Kind.THETA, self._applied[place], theta)
-        self._thetas[place] = theta
+    def _arrived(self, index: int, theta: Array) -> None:
+        if index == self._own_index and self._dominator is not None:
+            self._dominator.announce(Kind.THETA, self._applied[index], theta)
+        self._thetas[index] = theta
         self.pull()
 
     def pull(self) -> None:
-        """Do all work that is possible. It is a loop, since a party without peers completes every round at once."""
-        if self._proceeding or not self._in:
+        """Do all work that is possible: several rounds, if this is the only party."""
+        if self._proceeding or not self._participants:
             return
         self._proceeding = True
         try:
-            while self._in:
+            while self._participants:
                 self._take()
-                while self._next < len(self._in) and self._in[self._next] in self._thetas:
-                    self._apply(self._in[self._next])
+                while self._next < len(self._participants) and self._participants[self._next] in self._thetas:
+                    self._apply(self._participants[self._next])
                     self._next += 1
-                if self._next < len(self._in):
+                if self._next < len(self._participants):
                     return
                 self._open()
         finally:
@@ -259,28 +288,28 @@ class Rounds(UpdatePhase):
         self._station.done()
 
     def _open(self) -> None:
-        """Begin a round by computing all its partials. At the end of the epoch `_in` becomes empty."""
-        self._in = [place for place, end in enumerate(self._ends) if self._applied[place] < end]
-        self._due = set(self._in) - {self._mine}
+        """Begin a round by computing all its partials. At the end of the epoch, `_participants` becomes empty."""
+        self._participants = [index for index, end in enumerate(self._ends) if self._applied[index] < end]
+        self._due = set(self._participants) - {self._own_index}
         self._next = 0
         self._thetas.clear()
-        self._rows = {place: next(self._batches[place]) for place in self._in}
-        for place in self._in:
-            self._station.note("theta" if place == self._mine else "partial", place, self._applied[place])
-        if self._in:
+        self._rows = {index: next(self._batches[index]) for index in self._participants}
+        for index in self._participants:
+            self._station.note("theta" if index == self._own_index else "partial", index, self._applied[index])
+        if self._participants:
             values = self._block.partials(np.concatenate(list(self._rows.values())))
             parts = np.split(values, np.cumsum([self._width * len(rows) for rows in self._rows.values()])[:-1])
-            self._own = self._station.share(Kind.PARTIAL, dict(zip(self._in, parts, strict=True)))
+            self._own = self._station.share(Kind.PARTIAL, dict(zip(self._participants, parts, strict=True)))
 
     def _take(self) -> None:
         z = self._station.total(Kind.PARTIAL, self._own)
         if z is not None and self._dominator is not None:
             self._own = None
-            self._after_work(self._mine, self._dominator.theta(z, self._rows[self._mine]))
+            self._after_work(self._own_index, self._dominator.theta(z, self._rows[self._own_index]))
 
-    def _apply(self, place: int) -> None:
-        self._apply_theta(place, self._rows[place], self._thetas[place])
-        self._station.note("apply", place, self._applied[place])
-        self._applied[place] += 1
-        # its staleness is the number of this round's updates applied since its partials were computed
+    def _apply(self, index: int) -> None:
+        self._apply_theta(index, self._rows[index], self._thetas[index])
+        self._station.note("apply", index, self._applied[index])
+        self._applied[index] += 1
+        # the staleness of an update is the number of earlier updates in its round
         self._station.tally.count(0, self._next)

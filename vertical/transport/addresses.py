@@ -1,4 +1,4 @@
-"""A party's address: a Unix socket on the same machine, TCP, or none."""
+"""A party's address (a Unix socket on the same machine, TCP, or none), and the sockets for it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from pathlib import Path
 
 from problems.files import LONGEST_SOCKET_PATH
 
-# Linux allows 107 bytes for a Unix socket's path; some systems allow 103
-# the kind of address of an unreachable party
+# the kind of address of a party to which no other party can connect
 UNREACHABLE = "none"
 _ALLOWED = "unix:/path, tcp:host:port or none:party"
 
@@ -34,16 +33,16 @@ class Address:
     def __post_init__(self) -> None:
         if self.kind == "unix":
             if not self.text.startswith("/"):
-                raise ValueError(f"a Unix socket needs an absolute path, not {self.text!r}")
+                raise ValueError(f"the path of a Unix socket must be an absolute path, got {self.text!r}")
             if len(self.text.encode()) >= LONGEST_SOCKET_PATH:
                 raise ValueError(
-                    f"a Unix socket's path is shorter than {LONGEST_SOCKET_PATH} bytes, not {len(self.text.encode())}: "
-                    f"{self.text!r}; use a folder with a shorter path"
+                    f"the path of a Unix socket must be shorter than {LONGEST_SOCKET_PATH} bytes, got "
+                    f"{len(self.text.encode())}: {self.text!r}; use a folder with a shorter path"
                 )
         elif self.kind == "tcp":
             self._split()
         elif self.kind != UNREACHABLE:
-            raise ValueError(f"an address is {_ALLOWED}, not {self.kind}:{self.text}")
+            raise ValueError(f"an address must be {_ALLOWED}, got {self.kind}:{self.text}")
 
     @classmethod
     def parse(cls, text: str) -> Address:
@@ -52,10 +51,10 @@ class Address:
         Raises:
             ValueError: The text is not an address.
         """
-        kind, colon, rest = text.partition(":")
+        kind, colon, content = text.partition(":")
         if not colon:
-            raise ValueError(f"an address is {_ALLOWED}, not {text!r}")
-        return cls(kind, rest)
+            raise ValueError(f"an address must be {_ALLOWED}, got {text!r}")
+        return cls(kind, content)
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.text}"
@@ -75,21 +74,21 @@ class Address:
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
         elif ":" in host:
-            raise ValueError(f"an IPv6 host needs brackets: tcp:[{host}]:{port}, not tcp:{self.text}")
+            raise ValueError(f"an IPv6 host needs brackets: write tcp:[{host}]:{port} instead of tcp:{self.text}")
         try:
             host.encode("idna")
         except UnicodeError as error:
-            raise ValueError(f"{host!r} is not a host name: {error}") from error
+            raise ValueError(f"the host of an address must be a host name, got {host!r}: {error}") from error
         if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-            raise ValueError(f"a TCP address is tcp:host:port with a port of 1 to 65535, not tcp:{self.text}")
+            raise ValueError(f"a TCP address must be tcp:host:port with a port of 1 to 65535, got tcp:{self.text}")
         return host, int(port)
 
 
 def free_port() -> int:
-    """Return a free TCP port of 127.0.0.1.
+    """Return a free TCP port of 127.0.0.1, which the system reserves for about a minute.
 
-    For a minute the system does not assign it to programs that ask for any free port: a connection that the server
-    closes first keeps it in the state TIME_WAIT. `listen` can use it.
+    The function makes and closes a connection, which keeps the port in the state TIME_WAIT. In this state the system
+    does not assign the port to programs that ask for any free port, but `listen` can use it.
     """
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
         server.accept()[0].close()
@@ -97,9 +96,10 @@ def free_port() -> int:
 
 
 async def listen(address: Address, patience: float = 0.0) -> socket.socket:
-    """Return a listening, non-blocking socket. A socket file without a listener is replaced.
+    """Return a listening, non-blocking socket. A socket file of a process that has ended is replaced.
 
     Args:
+        address: The address.
         patience: The seconds to wait for an address that is in use.
 
     Raises:
@@ -151,7 +151,7 @@ async def connect(address: Address) -> socket.socket:
         connection.setblocking(False)
         await asyncio.get_running_loop().sock_connect(connection, target)
         if address.kind == "tcp" and connection.getsockname() == connection.getpeername():
-            # the kernel may choose the dialled port as the source port
+            # without a listener, the kernel may choose the destination port as the source port
             raise ConnectionRefusedError(errno.ECONNREFUSED, "the connection reached itself")
         return prepare(connection)
     except BaseException:
@@ -160,7 +160,7 @@ async def connect(address: Address) -> socket.socket:
 
 
 def prepare(connection: socket.socket) -> socket.socket:
-    """Make a connection non-blocking, and send small writes at once."""
+    """Make a connection non-blocking, and make it send small writes at once."""
     connection.setblocking(False)
     if connection.family != socket.AF_UNIX:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -176,14 +176,14 @@ def stop_listening(listener: socket.socket) -> None:
 
 
 def reason_of(error: OSError) -> str:
-    """Return a failure's plain reason: asyncio adds addresses to an error's text, and a timeout has no text."""
+    """Return the reason of an error, without the addresses that asyncio adds; "nothing" for a timeout."""
     if isinstance(error.errno, int) and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or "nothing"
 
 
 def _left_behind(path: str) -> bool:
-    """Return whether no process listens at a socket file any more."""
+    """Return whether no process listens at a socket file."""
     try:
         if not stat.S_ISSOCK(Path(path).lstat().st_mode):
             return False
@@ -195,15 +195,15 @@ def _left_behind(path: str) -> bool:
 
 
 async def _resolve(address: Address, flags: int = 0) -> tuple[socket.AddressFamily, str | tuple[str, int]]:
-    """Return a socket's family, and its path or numeric address. The resolver gets only host names."""
+    """Return a socket's family, and its path or numeric address. Only host names are looked up."""
     if address.kind == "unix":
         return socket.AF_UNIX, address.text
     host, port = address.host, address.port
     try:
         version = ipaddress.ip_address(host).version
     except ValueError:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+        entries = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
         # IPv4 first: the two sides must choose the same family
-        family, _, _, _, target = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+        family, _, _, _, target = min(entries, key=lambda entry: entry[0] != socket.AF_INET)
         return family, (str(target[0]), int(target[1]))
     return (socket.AF_INET if version == 4 else socket.AF_INET6), (host, port)

@@ -1,6 +1,6 @@
 """TLS over a non-blocking socket, driven by the event loop's readiness callbacks.
 
-Unlike asyncio's TLS, it does not raise an exception for each read. It also keeps reading after a write has failed, so a
+asyncio's TLS raises an exception for each read and stops reading after a failed write. This module does neither, so a
 peer's last bytes are not lost.
 """
 
@@ -19,7 +19,7 @@ _RECORD = 16384
 
 
 class Cause(Enum):
-    """The cause of a channel's end."""
+    """The cause of the end of a connection."""
 
     CLOSED = auto()  # end of file, reset
     UNTRUSTED = auto()  # this party does not accept the peer's certificate
@@ -29,7 +29,7 @@ class Cause(Enum):
 
 
 class ConnectionLoss(NamedTuple):
-    """The cause of a channel's end, with a text for error messages."""
+    """The cause of the end of a connection, with a text for error messages."""
 
     cause: Cause
     reason: str
@@ -43,6 +43,7 @@ class Channel:
 
     Args:
         connection: A connected, non-blocking socket. The channel closes it.
+        context: The TLS settings, with the accepted certificates.
         name: The server name that a client sends, unencrypted. None on the side that accepted the connection.
     """
 
@@ -51,21 +52,21 @@ class Channel:
         self._socket = connection
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        # also the key by which `Door` finds the reports of the context's callback
+        # `Notes` also uses this object as a key
         self.tls = context.wrap_bio(self._incoming, self._outgoing, name is None, name)
         # whether the handshake is done on this side and the peer's certificate is known
         self.is_open = False
         # encrypted bytes that the socket has not accepted yet, and their number
         self._backlog: deque[bytes | memoryview] = deque()
         self.waiting = 0
-        # whether the socket has accepted bytes of the backlog since the last tick of the mesh
+        # whether the socket has accepted bytes of the backlog since the mesh's last check (`Mesh._beat`)
         self.took = False
         self.paused = False
         self._forged = False
         # whether a write has failed; received bytes may still be read
         self._mute = False
         self.closed = False
-        # ticks of the mesh since the last byte arrived, and whether bytes were written since the last tick
+        # the number of checks since the last byte arrived, and whether bytes were written since the last check
         self.quiet = 0
         self.spoke = False
         self._loop.add_reader(connection.fileno(), self._readable)
@@ -74,17 +75,17 @@ class Channel:
         """Handle the end of the handshake."""
 
     def received(self, chunk: bytes) -> None:
-        """Take decrypted bytes.
+        """Process decrypted bytes.
 
         Raises:
-            FrameError: No honest party sends these bytes. The channel ends as forged.
+            FrameError: No honest party sends these bytes. The channel ends with the cause FORGED.
         """
 
     def lost(self, loss: ConnectionLoss) -> None:
-        """Handle the channel's end, unless `close` caused it.
+        """Handle the end of the connection, unless `close` caused it.
 
         Args:
-            loss: The cause. After forged bytes the channel can still be written to.
+            loss: The cause. After forged bytes, the channel can still be written to.
         """
 
     def write(self, data: bytes) -> None:
@@ -102,10 +103,10 @@ class Channel:
         self._push()
 
     def note_room(self) -> None:
-        """React to the socket's acceptance of waiting bytes."""
+        """Handle that the socket has accepted waiting bytes."""
 
     def pause(self, paused: bool) -> None:
-        """Pause or resume reading. While paused, the peer can only fill the sockets' buffers."""
+        """Pause or resume reading. During a pause, the peer can only fill the buffers of the sockets."""
         if self.closed or self._forged or paused == self.paused:
             return
         self.paused = paused
@@ -179,7 +180,7 @@ class Channel:
         if not self.is_open and not self.shake():
             return
         try:
-            # with nothing pending there is no complete record, and a read would raise an exception
+            # without pending bytes no record is complete, and a read would raise an exception
             while self._incoming.pending and not self.closed:
                 if not (chunk := self.tls.read(_RECORD)):
                     self._end(_AT_END)
@@ -213,7 +214,7 @@ class Channel:
         if self.closed:
             return
         if loss.cause is Cause.FORGED:
-            # nothing more is read from the forging peer, but an abort may still be sent to it
+            # nothing more is read from this peer, but an abort may still be sent to it
             self._forged = True
             self._loop.remove_reader(self._socket.fileno())
         else:

@@ -1,7 +1,7 @@
-"""Connections between the parties of a segment: in each pair one party listens and the other connects.
+"""Making connections between the parties of a segment: in each pair, one party listens and the other party connects.
 
-A peer is identified only by its certificate. A connection of a stranger, or of an earlier attempt at the segment, is
-closed and noted for the error message. It does not fail the segment.
+A party is identified only by its certificate. A connection of an unknown client, or of an earlier attempt at the
+segment, is closed and noted for the error message. It does not end the segment.
 """
 
 import asyncio
@@ -19,18 +19,21 @@ from vertical.transport.notes import Notes
 
 # the first and the longest pause between two attempts to connect, in seconds
 _FIRST_PAUSE, _LAST_PAUSE = 0.005, 0.2
-# seconds to retry an address that an ending attempt still uses, to wait for an answer to a connection, and for a
-# connecting party to prove its identity
+# the seconds to try an address again that an earlier attempt still uses, to wait for a connection, and to wait until a
+# connecting party has proved its identity
 _BIND_PATIENCE, _CONNECT_PATIENCE, _PROOF_PATIENCE = 0.5, 2.0, 1.0
 
 
 class Door(Owner):
-    """The object that listens and connects for a party.
+    """The object that listens and connects for a party, until each peer is identified and has sent its hello.
 
     Args:
-        greeting: The body of this party's hello.
-        linked: A function of each link to a peer of this segment and the peer's hello. It must set the link's owner.
-        refused: A function that is called when joining has failed.
+        me: The index of this party.
+        endpoint: This party's access to the other parties.
+        serial: The serial of the segment's attempt.
+        greeting: The body of this party's hello, the first message to each peer.
+        linked: A function of the link to a peer and the peer's hello. It must set the link's owner.
+        refused: A function of the error, called when joining has failed.
 
     Attributes:
         notes: The faults of connections, for the error message.
@@ -47,10 +50,10 @@ class Door(Owner):
     ) -> None:
         self._me = me
         self._addresses = endpoint.addresses
-        self._where = [str(one) if one.kind != UNREACHABLE else "the relay" for one in endpoint.addresses]
+        self._where = [str(address) if address.kind != UNREACHABLE else "the relay" for address in endpoint.addresses]
         self._own = endpoint.listen or endpoint.addresses[me]
         self._limits = endpoint.limits
-        # if not verbose, a stranger's certificate ends the joining no sooner than a closed port
+        # if not verbose, an unknown certificate is treated like a closed port: the party waits until the time limit
         self._verbose = endpoint.verbose
         self._serial, self._greeting = serial, greeting
         self._linked, self._refused = linked, refused
@@ -63,16 +66,16 @@ class Door(Owner):
         self._server.sni_callback = self.notes.note_claim
         self._listener: socket.socket | None = None
         self._tasks: dict[int, asyncio.Task[None] | asyncio.Task[bool]] = {}
-        # connections, accepted or made, on which the peer's hello has not arrived
+        # the timer of each connection, accepted or made, on which the peer's hello has not arrived
         self._pending: dict[Link, asyncio.TimerHandle] = {}
-        # the accepted connections among them without proof of identity, oldest first, and their hosts
+        # the host of each accepted connection whose client has not proved its identity, the oldest first
         self._unproven: dict[Link, str] = {}
-        # the outcome of each connection made by this party, set when the link is greeted or lost
+        # the outcome of each connection made by this party: None after the peer's hello, or the cause of its end
         self._outcomes: dict[Link, asyncio.Future[ConnectionLoss | None]] = {}
         self._verdict: bytes | None = None
 
     async def listen(self) -> None:
-        """Listen at this party's address if it has one; raise PartyError that names this party on failure."""
+        """Listen at this party's address, unless it has none; raise a PartyError that names this party on failure."""
         if self._own.kind == UNREACHABLE:
             return
         try:
@@ -83,15 +86,16 @@ class Door(Owner):
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
     def dial(self, peer: int) -> None:
-        """Connect to a peer, repeatedly until it answers."""
+        """Try to connect to a peer until the peer answers."""
         if peer not in self._tasks:
             self._tasks[peer] = self._loop.create_task(self._dial(peer))
 
     def meet(self, peer: int, connection: socket.socket) -> None:
-        """Join a peer on a connection through the relay, the only possible connection to it.
+        """Join a peer on a connection through the relay. The party with the higher index begins the handshake.
 
         Args:
-            connection: A non-blocking socket. The door closes it. The party with the higher index begins the handshake.
+            peer: The index of the peer.
+            connection: A non-blocking socket. The door closes it.
         """
         if peer < self._me:
             self._tasks[peer] = self._loop.create_task(self._meet(peer, connection))
@@ -99,7 +103,7 @@ class Door(Owner):
             self._link(connection, self._server, peer, self._limits.join)
 
     def condemn(self, verdict: bytes) -> None:
-        """Send the segment's failure to all parties that are joining, now or later.
+        """Send the segment's failure to all parties that are joining now or will join later.
 
         Args:
             verdict: The failure, from `PartyError.to_bytes`.
@@ -107,7 +111,7 @@ class Door(Owner):
         self._verdict = verdict
         for link in self._pending:
             if link.is_open:
-                link.say(Kind.ABORT, verdict)
+                link.send_control(Kind.ABORT, verdict)
 
     async def close(self) -> None:
         """Stop listening and connecting. Links that were handed over stay open."""
@@ -141,9 +145,13 @@ class Door(Owner):
             pause = min(1.5 * pause, _LAST_PAUSE)
 
     async def _meet(self, peer: int, connection: socket.socket) -> bool:
-        """Do handshake and hellos on a connection made by this party. Return whether it needs no other connection."""
+        """Exchange handshake and hellos on a connection made by this party.
+
+        Returns:
+            Whether no further attempt to connect to the peer is needed.
+        """
         self.notes.note(peer, f"{self._where[peer]} is connected but silent")
-        # a peer that is met at the relay may arrive there later
+        # a peer behind the relay may connect to the relay later than this party
         patience = self._limits.silence if self._addresses[peer].kind != UNREACHABLE else self._limits.join
         link = self._link(connection, self._client, peer, patience)
         outcome: asyncio.Future[ConnectionLoss | None] = self._loop.create_future()
@@ -193,18 +201,20 @@ class Door(Owner):
                 connection.close()
 
     def _make_room(self, host: str) -> bool:
-        """Return whether another connection may wait. If too many wait, drop the oldest without proof of identity.
+        """Return whether this party may accept another connection.
 
-        If ``host`` has half of all places, drop its own oldest connection, so a stranger cannot block other hosts.
+        If too many connections wait, drop the oldest connection whose client has not proved its identity. If half of
+        them are from ``host``, drop the oldest connection from ``host``, so one host cannot block other hosts.
         """
-        most = 4 * len(self._addresses) + 16
-        same = [link for link, other in self._unproven.items() if other == host]
-        oldest = same if host and len(same) >= most // 2 else self._unproven if len(self._pending) >= most else ()
-        for link in oldest:
-            self._drop(link)
+        max_pending = 4 * len(self._addresses) + 16
+        same = [link for link, other_host in self._unproven.items() if other_host == host]
+        oldest = next(iter(self._unproven), None) if len(self._pending) >= max_pending else None
+        if host and len(same) >= max_pending // 2:
+            oldest = same[0]
+        if oldest is not None:
+            self._drop(oldest)
             self.notes.note_stranger()
-            break
-        return len(self._pending) < most
+        return len(self._pending) < max_pending
 
     def _link(self, connection: socket.socket, context: ssl.SSLContext, peer: int, patience: float) -> Link:
         """Return a link to ``peer``, or to an unknown client (-1), that must send bytes within ``patience`` seconds."""
@@ -251,7 +261,9 @@ class Door(Owner):
         """Hand a peer of this attempt over, or close its connection.
 
         Args:
+            link: The connection.
             serial: The peer's attempt. If it is later than this party's attempt, this attempt ends.
+            hello: The peer's hello.
         """
         if serial == self._serial:
             self._release(link)
@@ -261,14 +273,15 @@ class Door(Owner):
         link.close()
         self.lost(link, ConnectionLoss(Cause.CLOSED, f"it is in the segment of serial {serial}, not {self._serial}"))
         if serial > self._serial:
-            later = f"it has begun a later attempt: it is at serial {serial}, this is {self._serial}"
+            later = f"it has begun a later attempt, serial {serial}, while party {self._me} is at serial {self._serial}"
             self._refused(PartyError(link.peer, later))
 
     def lost(self, link: Link, loss: ConnectionLoss) -> None:
         """Note the fault of a failed connection, for the error message if the peer never joins.
 
         Args:
-            loss: The cause of its end. Forged bytes from a peer that has proved its identity end the segment.
+            link: The connection.
+            loss: The cause of the end. Forged bytes from a peer that has proved its identity end the segment.
         """
         if loss.cause is Cause.FORGED and link.peer >= 0:
             self._refused(PartyError(link.peer, loss.reason))

@@ -13,10 +13,10 @@ class Limits:
     """The limits after which a party gives up.
 
     Attributes:
-        join: The seconds from `Mesh.join` until every peer must have joined.
+        join: The seconds from the call of `Mesh.join` until every peer must have joined.
         beat: The seconds between two heartbeats to a peer, if nothing else is sent.
-        silence: The seconds without a byte after which a peer counts as failed. If a party's own loop is blocked for
-            longer, its peers name it as failed.
+        silence: The seconds without a byte after which a peer counts as failed. A party whose own event loop is blocked
+            for longer also counts as failed.
         body: The maximum body of a frame, in bytes.
         close: The seconds that `Mesh.close` waits for the peers.
         grace: The seconds to wait after a broken connection for an abort that names the party that failed first.
@@ -32,18 +32,18 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"limit {name} is a positive number, not {value}")
+                raise ValueError(f"the limit {name} must be a number > 0 and finite, got {value}")
         if self.silence <= self.beat:
-            raise ValueError(f"silence ({self.silence} s) must be longer than the beat ({self.beat} s)")
+            raise ValueError(f"the limit silence must be longer than beat, {self.beat} s, got {self.silence} s")
         if self.body >= 2**32:
-            raise ValueError(f"a body has fewer than 2^32 bytes, not {self.body}")
+            raise ValueError(f"the limit body must be below 2^32 bytes, got {self.body}")
 
 
 @dataclass(frozen=True)
 class Delays:
-    """The delay of a party's outgoing frames: one_way + jitter * U seconds, U uniform on [0, 1).
+    """The artificial delay of a party's outgoing frames: one_way + jitter * U seconds, with U uniform on [0, 1).
 
-    The frames of a link keep their order. Heartbeats and aborts are not delayed.
+    The frames of a connection keep their order. Heartbeats and aborts are not delayed.
     """
 
     one_way: float = 0.0
@@ -52,9 +52,9 @@ class Delays:
 
     def __post_init__(self) -> None:
         if not (0 <= self.one_way < math.inf and 0 <= self.jitter < math.inf):
-            raise ValueError(f"delays are seconds of at least 0, not {self.one_way} and {self.jitter}")
+            raise ValueError(f"one_way and jitter must be finite numbers >= 0, got {self.one_way} and {self.jitter}")
         if self.seed < 0:
-            raise ValueError(f"the seed of delays is at least 0, not {self.seed}")
+            raise ValueError(f"seed must be 0 or more, got {self.seed}")
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class Endpoint:
         certificates: The certificate (DER) of each party, by index.
         authority: The file of the authority (PEM) that must have signed the certificates. None: each certificate is
             pinned.
-        limits: The party's time limits.
+        limits: The party's limits.
         listen: The address where this party listens. None: its entry in ``addresses``.
-        verbose: Whether failures are sent to the peers in full. If not, only the public part of the reason is sent.
+        verbose: Whether failures are sent to the other parties in full. If not, only the public part is sent.
     """
 
     addresses: Sequence[Address]

@@ -1,4 +1,4 @@
-"""The private folders for Unix sockets between parties on one host."""
+"""The private folders of the Unix sockets by which parties on one host connect."""
 
 import contextlib
 import hashlib
@@ -11,7 +11,7 @@ from vertical.transport.addresses import Address
 
 
 def run_folder(salt: bytes) -> Path:
-    """Return the folder for the sockets of a run's parties on one host: a short path, the same for all parties.
+    """Return the folder of a run's sockets on one host: a short path, the same for all parties.
 
     Args:
         salt: The run's random bytes, which the server sends to all parties.
@@ -20,7 +20,7 @@ def run_folder(salt: bytes) -> Path:
 
 
 def host_mark() -> bytes:
-    """Return 32 bytes that are equal for parties that can share a folder: same machine, file system and user."""
+    """Return 32 bytes that are equal for all parties that can share a folder: same machine, file system and user."""
     base = socket_base().stat()
     boot = Path("/proc/sys/kernel/random/boot_id")
     machine = boot.read_text("ascii").strip() if boot.exists() else os.uname().nodename
@@ -29,7 +29,10 @@ def host_mark() -> bytes:
 
 @contextlib.contextmanager
 def sockets(address: Address) -> Iterator[None]:
-    """Provide a private folder for a Unix socket. The last party to leave removes it.
+    """Provide a private folder for a Unix socket. The last party that leaves the folder removes it.
+
+    Args:
+        address: The address of the socket. For other addresses, the function does nothing.
 
     Raises:
         PermissionError: The folder exists and is not private to this user.
@@ -48,7 +51,7 @@ def sockets(address: Address) -> Iterator[None]:
 
 
 def _enter(marker: Path) -> None:
-    """Create the marker, which protects the folder from removal, and the folder if it is missing."""
+    """Create the folder if it is missing, and in it the marker, a file that keeps other parties from removing it."""
     while True:
         try:
             make_private(marker.parent)

@@ -1,7 +1,7 @@
-"""Frames between two parties (a header of 15 bytes and a body), and the error that ends a segment.
+"""The messages between two parties, called frames, and the error that ends a segment at all parties.
 
-Header, little-endian: length of the body (u32), serial of the segment (u32), kind (u8), active party (u16), update
-(u32).
+A frame is a header of 15 bytes and a body. The header, little-endian: the length of the body (u32), the serial of the
+segment's attempt (u32), the kind (u8), the active party (u16) and the update (u32).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from enum import IntEnum
 HEADER = struct.Struct("<IIBHI")
 HEADER_BYTES = HEADER.size
 _CULPRIT = struct.Struct("<i")
-# maximum bytes of a reason that is sent
-_LONGEST = 2000
+# maximum bytes of an error's reason that is sent
+_MAX_REASON_BYTES = 2000
 # the public reason of a failure whose full text may quote a party's data
 WITHHELD = "it failed: see its log"
 
 
 class Kind(IntEnum):
-    """The kind of a frame. The numbers are sent: never change a number, and never reuse a free number."""
+    """The kind of a frame. The numbers are sent: never change a number, and never reuse a number that is free now."""
 
     # work of a segment
     PARTIAL = 1
@@ -61,9 +61,9 @@ class Frame:
 
     Attributes:
         kind: A number of `Kind`.
-        active: The frame's active party, 0..65535.
+        active: The active party of the frame's sum or update, 0..65535.
         update: The number of the update, 0..2^32 - 1.
-        body: The content, bytes on arrival. A body to send is copied at once, so its memory may be reused.
+        body: The content. A received body is bytes. A body to send is copied at once, so its memory may be reused.
     """
 
     kind: int
@@ -83,7 +83,7 @@ def pack(serial: int, kind: int, active: int, update: int, body: bytes | memoryv
     else:
         view = memoryview(body)
         if not view.c_contiguous:
-            raise ValueError("a body is contiguous memory, not an array with gaps")
+            raise ValueError("the body of a frame must be a contiguous array: pass np.ascontiguousarray(body)")
         length = view.nbytes
     try:
         return HEADER.pack(length, serial, kind, active, update) + body
@@ -95,12 +95,12 @@ def pack(serial: int, kind: int, active: int, update: int, body: bytes | memoryv
 
 
 class PartyError(RuntimeError):
-    """A party's failure, known to every party of the segment.
+    """A failure of a party, which ends the segment at all parties.
 
     Attributes:
-        party: The index of the culprit. None if no single party can be named.
-        reason: The reason.
-        public: The part of the reason that may be sent by a party that reads its own file.
+        party: The index of the party that failed, the *culprit*. None if no single party can be named.
+        reason: The reason. "It" in the text is the culprit.
+        public: The part of the reason that a party may send if it reads its own file. By default the entire reason.
     """
 
     def __init__(self, party: int | None, reason: str, public: str | None = None) -> None:
@@ -114,10 +114,11 @@ class PartyError(RuntimeError):
 
     @classmethod
     def of(cls, error: BaseException, party: int) -> PartyError:
-        """Return the error itself if it names a culprit, else an error that wraps it.
+        """Return the error itself if it is a `PartyError`, else a `PartyError` that wraps it.
 
         Args:
-            party: The party at which the error occurred, the culprit by default.
+            error: The error.
+            party: The party at which the error occurred, which becomes the culprit.
         """
         if isinstance(error, PartyError):
             return error
@@ -132,27 +133,27 @@ class PartyError(RuntimeError):
 
     def to_bytes(self) -> bytes:
         """Return the body of an ABORT frame. A reason of more than 2,000 bytes is cut."""
-        reason = self.reason.encode(errors="replace")[:_LONGEST]
+        reason = self.reason.encode(errors="replace")[:_MAX_REASON_BYTES]
         return _CULPRIT.pack(-1 if self.party is None else self.party) + reason
 
     @classmethod
     def from_bytes(cls, body: bytes, parties: int) -> PartyError:
-        """Read an ABORT's body.
+        """Read the body of an ABORT frame.
 
         Line breaks, escape sequences and other unprintable characters are escaped, since the reason appears in logs.
 
         Raises:
-            ValueError: The body is too short, or names no party of 0..parties-1.
+            ValueError: The body is too short, or the culprit is not in 0..parties-1.
         """
         if len(body) < _CULPRIT.size:
-            raise ValueError(f"an abort has at least {_CULPRIT.size} bytes, not {len(body)}")
+            raise ValueError(f"the body of an abort must have at least {_CULPRIT.size} bytes, got {len(body)}")
         (culprit,) = _CULPRIT.unpack_from(body)
         if not -1 <= culprit < parties:
-            raise ValueError(f"an abort names one of {parties} parties, not {culprit}")
-        reason = body[_CULPRIT.size : _CULPRIT.size + _LONGEST].decode(errors="replace")
+            raise ValueError(f"the body of an abort must name one of {parties} parties, got {culprit}")
+        reason = body[_CULPRIT.size : _CULPRIT.size + _MAX_REASON_BYTES].decode(errors="replace")
         spelt = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in reason)
         return cls(None if culprit < 0 else culprit, spelt)
 
 
 class FinalError(PartyError):
-    """A failure that would recur in each further attempt."""
+    """A failure that would recur in each further attempt, so the server does not repeat the segment."""

@@ -39,14 +39,16 @@ class Identity:
 
     @classmethod
     def create(cls, name: str, *, days: int = 365) -> Self:
-        """Return a new P-256 key with a self-signed certificate, valid from a day ago since clocks differ.
+        """Return a new P-256 key with a self-signed certificate.
+
+        The certificate is valid from a day ago, since the clocks of the parties may differ.
 
         Args:
-            name: The name in the certificate, cut to 40 characters. Peers do not rely on it.
+            name: The name in the certificate, cut to 40 characters. Peers do not rely on the name.
             days: The days from now until the certificate expires.
         """
         key = ec.generate_private_key(ec.SECP256R1())
-        # with equal names, each certificate would be tried as the other's issuer
+        # a random part, since certificates with equal names would be tried as each other's issuers
         label = f"{name[:40]} {secrets.token_hex(8)}"
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, label)])
         now = datetime.now(UTC)
@@ -69,7 +71,12 @@ class Identity:
 
     @classmethod
     def from_files(cls, certificate: str | Path, key: str | Path, password: bytes | None = None) -> Self:
-        """Read PEM files: the certificate, with the certificates between it and an authority, and its private key.
+        """Read a certificate and its private key from PEM files.
+
+        Args:
+            certificate: The file of the certificate, followed by the certificates between it and an authority.
+            key: The file of the private key.
+            password: The password of the key file. None: the file is not encrypted.
 
         Raises:
             ValueError: A file is not PEM, the key belongs to another certificate, or the certificate is not valid now.
@@ -86,7 +93,7 @@ class Identity:
             raise ValueError(f"the key in {key} does not belong to the first certificate in {certificate}")
         first, last, now = chain[0].not_valid_before_utc, chain[0].not_valid_after_utc, datetime.now(UTC)
         if not first <= now <= last:
-            raise ValueError(f"{certificate} is valid from {first} to {last}, which is not now ({now})")
+            raise ValueError(f"{certificate} is valid from {first} to {last}, which is not now ({now}): renew it")
         return cls._of(chain, private)
 
     @classmethod
@@ -98,7 +105,7 @@ class Identity:
         )
 
     def to_bytes(self) -> bytes:
-        """Return key and certificates in PEM. A party must keep them secret."""
+        """Return the key and the certificates in PEM. The party must keep the key secret."""
         return self.key + self.chain
 
     @classmethod
@@ -121,27 +128,31 @@ def fingerprint(certificate: bytes) -> str:
 
 
 def server_context(identity: Identity, peers: Sequence[bytes], authority: str | None = None) -> ssl.SSLContext:
-    """Return the TLS 1.3 context of the listening side. The other side must present a trusted certificate.
+    """Return the TLS 1.3 context of the listening side. The connecting side must present a trusted certificate.
 
     Args:
+        identity: This party's certificate and key.
         peers: The trusted certificates (DER), if there is no authority.
         authority: The file of the trusted authority (PEM). None: no authority.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    # with tickets a later connection could skip the certificates
+    # no tickets, with which a later connection could skip the certificates
     context.num_tickets = 0
     return _mutual(context, identity, peers, authority)
 
 
 def client_context(identity: Identity, peers: Sequence[bytes], authority: str | None = None) -> ssl.SSLContext:
-    """Return the TLS 1.3 context of the connecting side, with the same requirements. Host names are not compared.
+    """Return the TLS 1.3 context of the connecting side. The listening side must present a trusted certificate.
+
+    Host names are not compared.
 
     Args:
+        identity: This party's certificate and key.
         peers: The trusted certificates, see `server_context`.
         authority: The file of the trusted authority, see `server_context`.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # the entire certificate is pinned, so its host name does not matter
+    # the entire certificate is pinned or signed by the authority, so its host name does not matter
     context.check_hostname = False
     return _mutual(context, identity, peers, authority)
 

@@ -1,4 +1,7 @@
-"""A connection to a peer, cut into frames that are accepted once, and the delays of experiments."""
+"""A connection to a peer that carries frames. A link checks each received frame, and accepts it only once.
+
+An experiment can delay the frames that are sent (`Delayed`).
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,17 @@ from vertical.transport.frames import CONTROL, HEADER, HEADER_BYTES, WORK_KINDS,
 
 
 class Owner:
-    """The receiver of a link's events. Subclasses override the events that they can get."""
+    """The receiver of a link's events. Subclasses override the events that they handle."""
 
     def opened(self, link: Link) -> None:
         """Handle the end of the handshake, after which the peer's certificate is known."""
 
     def greeted(self, link: Link, serial: int, hello: bytes) -> None:
-        """Handle the peer's hello.
+        """Handle the peer's hello, its first frame.
 
         Args:
-            serial: The serial of the peer's segment, which may differ from this party's.
+            link: The link to the peer.
+            serial: The serial of the peer's segment, which may differ from this party's serial.
             hello: The hello's body.
         """
 
@@ -34,40 +38,46 @@ class Owner:
         """Handle the peer's last frame."""
 
     def relayed(self, link: Link, party: int, body: bytes) -> None:
-        """Handle bytes of a relayed connection, between two other parties or between another party and this party.
+        """Handle bytes of a connection between two parties that a third party relays.
 
         Args:
-            party: The destination or the source, see `vertical.transport.relay`.
+            link: The link on which the bytes arrived.
+            party: The destination of the bytes if this party is the relay, else their source.
             body: The bytes. Empty at the connection's end.
 
         Raises:
-            FrameError: There is no such connection.
+            FrameError: The connection does not exist.
         """
 
     def aborted(self, link: Link, body: bytes) -> None:
-        """Handle the peer's abort.
+        """Handle the peer's abort, which ends the segment.
 
         Args:
+            link: The link to the peer.
             body: The unchecked body, for `PartyError.from_bytes`.
         """
 
     def note_room(self, link: Link) -> None:
-        """React to the peer's acceptance of waiting bytes."""
+        """Handle that the peer has accepted waiting bytes."""
 
     def lost(self, link: Link, loss: ConnectionLoss) -> None:
         """Handle the link's end, unless `close` caused it."""
 
 
 class ReplayGuard:
-    """A filter that accepts each (kind, active, update) of a sender once, in bounded memory.
+    """A filter that accepts each frame (kind, active, update) of a sender once, in bounded memory.
 
-    For each (kind, active), at most `streams` of them, it keeps the highest update and a bit for each of the last
-    `width` updates. These may arrive in any order. Older updates are refused, since they might be repetitions.
+    For each pair (kind, active), it stores the highest update and a bit for each of the last updates, which may arrive
+    in any order. Older updates are refused, since they might be repetitions.
+
+    Args:
+        width: The number of last updates.
+        streams: The maximum number of pairs.
     """
 
     def __init__(self, width: int = 1024, streams: int = 4096) -> None:
         if width < 1 or streams < 1:
-            raise ValueError(f"width and streams are at least 1, not {width} and {streams}")
+            raise ValueError(f"width and streams must be 1 or more, got {width} and {streams}")
         self._width = width
         self._full = (1 << width) - 1
         self._streams = streams
@@ -75,10 +85,10 @@ class ReplayGuard:
         self._windows: dict[int, list[int]] = {}
 
     def accept(self, kind: int, active: int, update: int) -> None:
-        """Note a frame.
+        """Accept a frame.
 
         Raises:
-            FrameError: The frame is a repetition, is too old to check, or has one (kind, active) too many.
+            FrameError: The frame is a repetition, is too old to check, or has one pair (kind, active) too many.
         """
         window = self._windows.get(kind << 16 | active)
         if window is None:
@@ -99,12 +109,13 @@ class ReplayGuard:
 
 
 class Link(Channel):
-    """The frames to and from a peer.
+    """A connection to a peer that carries frames.
 
     Args:
+        connection, context, name: See `Channel`.
         owner: The receiver of events. It may be replaced while the link is open.
-        serial: The serial of the segment, which every frame carries.
-        longest: The maximum body, in bytes.
+        serial: The serial of the segment, which every frame contains.
+        max_body: The maximum body, in bytes.
         peer: The index of the peer; -1 until its certificate is known.
     """
 
@@ -115,7 +126,7 @@ class Link(Channel):
         name: str | None,
         owner: Owner,
         serial: int,
-        longest: int,
+        max_body: int,
         peer: int,
     ) -> None:
         super().__init__(connection, context, name)
@@ -126,22 +137,22 @@ class Link(Channel):
         self.is_greeted = False
         self.is_done = False
         self.has_aborted = False
-        # whether work is accepted: not on a link that only carries an abort
+        # whether frames of work are accepted; not on a link that only carries an abort
         self.works = False
-        # ticks of the mesh since the peer accepted a byte, while senders wait for it at the relay
+        # the number of the mesh's checks since the peer accepted a byte, while relayed parties wait for the peer
         self.stuck = 0
         # the injected delay, if any
         self.delayed: Delayed | None = None
-        self._longest = longest
+        self._max_body = max_body
         self._guard = ReplayGuard()
         # frames that wait for `flush`
         self._queue: list[bytes] = []
-        # pieces of an incomplete frame, the number of bytes that have arrived, and the number that is needed
+        # pieces of an incomplete frame, the number of bytes that have arrived, and the number of bytes of the frame
         self._partial: list[bytes] = []
         self._have = self._need = 0
 
     def queue(self, data: bytes) -> bool:
-        """Keep a frame for the next `flush`. Return whether it is the first such frame.
+        """Add a frame to the queue for the next `flush`. Return whether the queue was empty.
 
         Args:
             data: The result of `pack`.
@@ -156,15 +167,16 @@ class Link(Channel):
             self._queue.clear()
             self.write(data)
 
-    def say(self, kind: Kind, body: bytes = b"") -> None:
+    def send_control(self, kind: Kind, body: bytes = b"") -> None:
         """Send a control frame at once, after the queued frames."""
         self._queue.append(pack(self.serial, kind, 0, 0, body))
         self.flush()
 
     def greet(self, hello: bytes, verdict: bytes | None) -> None:
-        """Send the hello, and with it the failure if there is one, so the peer does not count this party as joined.
+        """Send the hello. If the segment has failed, send the failure with it, so the peer does not start to work.
 
         Args:
+            hello: The hello's body.
             verdict: The failure, from `PartyError.to_bytes`. None: no failure.
         """
         self._queue.append(pack(self.serial, Kind.HELLO, 0, 0, hello))
@@ -193,8 +205,8 @@ class Link(Channel):
         need = HEADER_BYTES
         while end - start >= HEADER_BYTES:
             length, serial, kind, active, update = HEADER.unpack_from(chunk, start)
-            if length > self._longest:
-                raise FrameError(f"it sends a body of {length} bytes; the longest is {self._longest}")
+            if length > self._max_body:
+                raise FrameError(f"it sends a body of {length} bytes; the maximum is {self._max_body}")
             need = HEADER_BYTES + length
             if end - start < need:
                 break
@@ -214,7 +226,7 @@ class Link(Channel):
             self._need = need
 
     def _control(self, serial: int, kind: int, active: int, body: bytes) -> None:
-        """Handle a frame that is not plain work: a control frame or a forged frame."""
+        """Handle a frame that is not acceptable work: a control frame or a forged frame."""
         if kind == Kind.HELLO and not self.is_greeted:
             self.is_greeted = True
             self.owner.greeted(self, serial, body)
@@ -229,7 +241,7 @@ class Link(Channel):
         elif kind == Kind.RELAY and self.works:
             self.owner.relayed(self, active, body)
         elif self.is_done and kind != Kind.BEAT:
-            raise FrameError(f"it sends a frame of kind {kind} after its last")
+            raise FrameError(f"it sends a frame of kind {kind} after its last frame")
         elif kind == Kind.DONE and self.works:
             self.is_done = True
             self.owner.done(self)
@@ -242,7 +254,7 @@ class Link(Channel):
 
 
 class Delayed:
-    """The delay line of a link's outgoing frames, which keep their order (`Delays`)."""
+    """A queue that delays a link's outgoing frames, which keep their order, for experiments (`Delays`)."""
 
     def __init__(self, link: Link, delays: Delays, me: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -253,7 +265,7 @@ class Delayed:
         self._timer: asyncio.TimerHandle | None = None
 
     def queue(self, data: bytes) -> None:
-        """Schedule `data` for writing when its delay has passed and all earlier frames are written."""
+        """Schedule a frame. It is written when its delay has passed and all earlier frames are written."""
         due = self._loop.time() + self._delays.one_way + self._delays.jitter * float(self._random.random())
         self._waiting.append((due, data))
         if self._timer is None:

@@ -1,8 +1,8 @@
-"""The parties' direct connections during one segment: one TLS 1.3 connection for each pair.
+"""A party's direct connections to all other parties during one segment: one TLS 1.3 connection for each pair.
 
-Every failure ends the segment at every party, with the culprit named. The party that sees it first sends an abort to
-all other parties, and each of them forwards it once. When a connection breaks, a party waits a moment for such an
-abort: a peer that left because of another party must not be named itself.
+Every failure ends the segment at all parties, with the same culprit. The party that detects a failure first sends an
+abort to all other parties, and each of them forwards the abort once. When a connection breaks, a party waits a moment
+for such an abort, since a peer that left because of another party's failure is not the culprit.
 """
 
 import asyncio
@@ -21,13 +21,15 @@ from vertical.transport.traffic import Hub
 class Mesh(Hub):
     """This party's connections to all other parties in a segment.
 
-    Create it inside the running event loop, `join`, then `send` and receive. At the end always `close`, also after an
-    error. Call all methods in the loop's thread.
+    Create a mesh inside the running event loop, call `join`, then `send` and receive. Always call `close` at the end,
+    also after an error. Call all methods in the loop's thread.
 
     Args:
+        me: The index of this party.
+        endpoint: This party's access to the other parties.
         serial: The serial of the segment's attempt, 0..2^32 - 1. Frames of other attempts are refused.
-        hello: The bytes that every peer gets from `join`.
-        delays: The injected delays of this party's outgoing frames.
+        hello: The bytes that every peer gets from its `join`.
+        delays: The artificial delays of this party's outgoing frames.
 
     Raises:
         ValueError: The endpoint's lists do not fit each other or this party, or no party can be reached.
@@ -38,25 +40,27 @@ class Mesh(Hub):
     ) -> None:
         addresses, limits, parties = endpoint.addresses, endpoint.limits, len(endpoint.addresses)
         if not 0 <= me < parties or parties < 2:
-            raise ValueError(f"a mesh has at least 2 parties and is one of them, not party {me} of {parties}")
+            raise ValueError(
+                f"a mesh needs at least 2 parties and an index of one of them, got party {me} of {parties}"
+            )
         different = len(set(endpoint.certificates))
         if len(endpoint.certificates) != parties or different != parties:
-            raise ValueError(f"{parties} parties need {parties} different certificates, not {different}")
+            raise ValueError(f"{parties} parties need {parties} different certificates, got {different}")
         if endpoint.certificates[me] != endpoint.identity.certificate:
-            raise ValueError(f"party {me}'s own certificate is not the one announced for it")
+            raise ValueError(f"party {me}'s own certificate differs from certificates[{me}], which its peers expect")
         if len({str(address) for address in addresses}) != parties:
             raise ValueError(f"{parties} parties need {parties} different addresses: {', '.join(map(str, addresses))}")
         if not 0 <= serial < 2**32:
-            raise ValueError(f"a serial is in 0..2^32 - 1, not {serial}")
+            raise ValueError(f"serial must be 0 to 2^32 - 1, got {serial}")
         if len(hello) > limits.body:
-            raise ValueError(f"a hello has at most {limits.body} bytes, not {len(hello)}")
+            raise ValueError(f"hello must have at most {limits.body} bytes, got {len(hello)}")
         super().__init__(me, parties, serial, limits)
         self._verbose = endpoint.verbose
         self._delays = delays if delays is not None and (delays.one_way or delays.jitter) else None
         self._door = Door(me, endpoint, serial, hello, self._linked, self.abort)
         self._relay = Relay(me, addresses, serial, limits.body, self._links, self._door.meet)
         # links that only carry an abort
-        self._others: set[Link] = set()
+        self._abort_links: set[Link] = set()
         self._hellos: dict[int, bytes] = {}
         self._joined = self._loop.create_future()
         self._ended = False
@@ -71,10 +75,10 @@ class Mesh(Hub):
 
         Raises:
             PartyError: A party never joined, has an unknown certificate or cannot listen, or any peer has failed.
-            RuntimeError: The mesh has joined already.
+            RuntimeError: `join` was called before.
         """
         if self._ticker is not None or self._ended:
-            raise RuntimeError("a mesh joins once; the next segment needs another")
+            raise RuntimeError("a mesh can join only once: create another mesh for the next segment")
         self._ticked = self._loop.time()
         self._ticker = self._loop.call_later(self._tick, self._beat)
         deadline = self._loop.time() + self._limits.join
@@ -96,9 +100,9 @@ class Mesh(Hub):
     async def close(self) -> None:
         """End the segment: announce the end of this party's frames, and wait for every peer's announcement.
 
-        After a failure, wait until every reachable peer knows of it. Either wait lasts at most `Limits.close` and
-        raises nothing, but the relay stays as long as other parties talk through it. If not all parties have joined or
-        the work is not done, call `abort` first.
+        After a failure, wait until every reachable peer knows of the failure. Either wait lasts at most `Limits.close`
+        and raises no error. Only the relay waits longer, as long as other parties send bytes through it. If not all
+        parties have joined or the work is not finished, call `abort` first.
         """
         if self._ended:
             return
@@ -123,8 +127,8 @@ class Mesh(Hub):
             link.works = True
             if self._delays is not None:
                 link.delayed = Delayed(link, self._delays, self.me)
-        elif len(self._others) < self.parties:
-            self._others.add(link)
+        elif len(self._abort_links) < self.parties:
+            self._abort_links.add(link)
         else:
             link.close()
             return
@@ -137,8 +141,8 @@ class Mesh(Hub):
 
     def _expire(self) -> None:
         missing = [peer for peer in self._peers() if peer not in self._hellos]
-        if self._relay.place in missing:
-            # peers that are met at the relay are missing because the relay is missing
+        if self._relay.index in missing:
+            # peers behind the relay are missing because the relay is missing
             missing = [peer for peer in missing if not self._relay.meets(peer)]
         within, note = f"within {self._limits.join:g} s", self._door.notes.of(missing[0])
         alone = not self._hellos
@@ -149,8 +153,8 @@ class Mesh(Hub):
             words = f"no party joined party {self.me} {within}"
             self.abort(PartyError(None, f"{words}{note}", words))
         else:
-            others = f", nor did {', '.join(map(str, missing[1:]))}" if len(missing) > 1 else ""
-            words = f"it never joined {within}{others}"
+            suffix = f", nor did {', '.join(map(str, missing[1:]))}" if len(missing) > 1 else ""
+            words = f"it never joined {within}{suffix}"
             self.abort(PartyError(missing[0], f"{words}{note}", words))
 
     def _peers(self) -> list[int]:
@@ -177,8 +181,8 @@ class Mesh(Hub):
 
     def lost(self, link: Link, loss: ConnectionLoss) -> None:
         self._change.set()
-        if link in self._others:
-            self._others.discard(link)
+        if link in self._abort_links:
+            self._abort_links.discard(link)
             return
         more = link.closed and self._relay.lose(link.peer)
         error = PartyError(link.peer, loss.reason)
@@ -196,7 +200,7 @@ class Mesh(Hub):
         verdict = (error if self._verbose else error.redact()).to_bytes()
         self._door.condemn(verdict)
         for link in self._greeted_links():
-            link.say(Kind.ABORT, verdict)
+            link.send_control(Kind.ABORT, verdict)
         self._drop_delayed()
         self._relay.fail()
         if self._ticker is not None:
@@ -209,14 +213,14 @@ class Mesh(Hub):
         self._change.set()
 
     def _greeted_links(self) -> list[Link]:
-        return [link for link in self._links if link is not None and not link.closed] + list(self._others)
+        return [link for link in self._links if link is not None and not link.closed] + list(self._abort_links)
 
     def _beat(self) -> None:
-        """Send a heartbeat on links without traffic, and check that every peer is alive.
+        """Send a heartbeat on links without traffic, and check that every peer is alive. Runs at regular intervals.
 
-        Silence is counted in ticks, not seconds: a blocked loop must first read the bytes that have arrived. Its
-        earlier writes are too old to count as heartbeats. The relay monitors the parties that meet at it, and continues
-        after its own last frame.
+        Silence is counted in calls of this method, not in seconds. After the event loop was blocked, it must first read
+        the bytes that have arrived, and its earlier writes are too old to count as heartbeats. The relay checks the
+        parties that it connects, also after its own last frame.
         """
         now = self._loop.time()
         held_up, self._ticked = now - self._ticked > 1.5 * self._tick, now
@@ -228,9 +232,9 @@ class Mesh(Hub):
             if link is None or link.closed or self._relay.meets(link.peer):
                 continue
             if (held_up or not link.spoke) and not silent:
-                link.say(Kind.BEAT)
+                link.send_control(Kind.BEAT)
             link.spoke = False
-            # nothing is read from a party that waits for another party to accept its bytes
+            # nothing is read from a party whose bytes wait at the relay for another party
             link.quiet = 0 if link.paused else link.quiet + 1
             link.stuck = link.stuck + 1 if self._relay.holds_up(link.peer) and not link.took else 0
             link.took = False
@@ -252,11 +256,11 @@ class Mesh(Hub):
                 if link is not None and link.delayed is not None:
                     link.delayed.queue(pack(self._serial, Kind.DONE, 0, 0))
                 elif link is not None and not link.closed:
-                    link.say(Kind.DONE)
+                    link.send_control(Kind.DONE)
             await self._until(self._all_done, self._loop.time() + self._limits.close)
             await self._until(lambda: self._error is not None or not self._relay.is_needed(), None)
         if self._error is not None:
-            await self._until(self._all_told, self._loop.time() + self._limits.close)
+            await self._until(self._all_aware, self._loop.time() + self._limits.close)
 
     async def _until(self, condition: Callable[[], bool], deadline: float | None) -> None:
         with contextlib.suppress(TimeoutError):
@@ -266,15 +270,15 @@ class Mesh(Hub):
                     await self._change.wait()
 
     def _all_done(self) -> bool:
-        """Return whether every peer has announced its end, and therefore needs nothing more, or is gone."""
+        """Return whether every peer has announced its end, and therefore needs no more frames, or is gone."""
         return self._error is not None or all(link is None or link.closed or link.is_done for link in self._links)
 
-    def _all_told(self) -> bool:
-        """Return whether every peer except the culprit knows of the failure (perhaps from the relay) or is gone."""
-        links = [link for link in (*self._links, *self._others) if link is not None]
+    def _all_aware(self) -> bool:
+        """Return whether every peer except the culprit knows of the failure, possibly from the relay, or is gone."""
+        links = [link for link in (*self._links, *self._abort_links) if link is not None]
         culprit = None if self._error is None else self._error.party
         aware = {self.me, culprit} | {link.peer for link in links if link.has_aborted or link.closed}
-        if self._relay.place in aware:
+        if self._relay.index in aware:
             aware.update(peer for peer in self._peers() if self._relay.meets(peer))
         return aware >= set(range(self.parties))
 
@@ -292,5 +296,5 @@ class Mesh(Hub):
         for link in self._greeted_links():
             link.close()
         self._relay.close()
-        self._others.clear()
+        self._abort_links.clear()
         self._held.clear()

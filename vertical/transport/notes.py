@@ -10,7 +10,11 @@ _PREFIX = "party-"
 
 
 class Notes:
-    """A party's unproved knowledge of the other parties before they have joined.
+    """A party's unproved knowledge of the parties that have not joined.
+
+    Args:
+        me: The index of the party.
+        parties: The number of parties.
 
     Attributes:
         own_name: The name that this party sends, unencrypted, when it connects.
@@ -21,7 +25,7 @@ class Notes:
         self._me, self._parties = me, parties
         self.own_name = f"{_PREFIX}{me}"
         self.distrusted = False
-        # the party that each client claims to be, and the fault of each peer's connection
+        # the party that each connecting client claims to be, and the note about each peer
         self._claims: dict[ssl.SSLObject | ssl.SSLSocket, int] = {}
         self._notes: dict[int, str] = {}
         self._strangers = 0
@@ -51,11 +55,11 @@ class Notes:
             self.note_stranger()
 
     def note_claim(self, tls: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
-        """Note the party that a client claims to be. This is the callback of a context."""
+        """Note the party that a connecting client claims to be. The TLS context calls this method."""
         if name is not None and name.startswith(_PREFIX):
             with contextlib.suppress(ValueError):
                 self._claims[tls] = int(name.removeprefix(_PREFIX))
 
     def forget(self, link: Link) -> int:
-        """Forget a connection's claim, and return the claimed or the proved party."""
+        """Forget the claim of a connection's client. Return the party that it claims to be, else the link's peer."""
         return self._claims.pop(link.tls, link.peer)

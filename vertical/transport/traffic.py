@@ -1,4 +1,4 @@
-"""Frames of work on a mesh's links, out and in. Outgoing frames of one turn of the loop are written in one piece."""
+"""The sending and receiving of frames on a party's links. Frames of one loop iteration are written together."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ Handler = Callable[[int, Frame], None]
 
 @dataclass(slots=True)
 class Counters:
-    """A party's sent and received frames of work, and their bytes, including headers but not TLS overhead."""
+    """The numbers of a party's sent and received frames of work and of their bytes, with headers but without TLS."""
 
     frames_sent: int = 0
     frames_received: int = 0
@@ -23,11 +23,13 @@ class Counters:
 
 
 class Hub(Owner, ABC):
-    """The part of a mesh that sends and receives frames of work.
+    """The part of a mesh that sends and receives frames of work, such as partials and thetas.
 
     Attributes:
+        me: The index of this party.
+        parties: The number of parties.
         failed: A future that gets the PartyError as soon as this party knows of any failure.
-        counters: The frames and bytes so far.
+        counters: The numbers of frames and bytes so far.
     """
 
     def __init__(self, me: int, parties: int, serial: int, limits: Limits) -> None:
@@ -44,7 +46,7 @@ class Hub(Owner, ABC):
         # whether all parties have joined, and whether this party has announced its last frame
         self._complete = False
         self._closing = False
-        # links with frames queued in this turn of the loop
+        # links with frames that were queued in this iteration of the event loop
         self._dirty: list[Link] = []
         # frames that arrived before a handler was set
         self._held: list[tuple[int, Frame]] = []
@@ -53,9 +55,9 @@ class Hub(Owner, ABC):
 
     @property
     def on_frame(self) -> Handler | None:
-        """The handler, called in the loop's thread with (peer, frame) for each accepted frame once all have joined.
+        """The handler of accepted frames, called in the loop's thread with (peer, frame).
 
-        Earlier frames wait. If the handler raises an exception, the segment fails.
+        Frames that arrive before all parties have joined wait. If the handler raises an exception, the segment fails.
         """
         return self._on_frame
 
@@ -70,8 +72,8 @@ class Hub(Owner, ABC):
         """Send a frame to a peer, unless the segment has failed or the peer has closed. Never blocks.
 
         Raises:
-            ValueError: The peer does not exist, the kind is a control frame's, a number is too large for the header, or
-                the body is longer than the limit.
+            ValueError: The peer does not exist, the kind is not a kind of work, a number is too large for the header,
+                or the body is longer than the limit.
             RuntimeError: `join` has not returned yet, or `close` was called.
         """
         if not 0 <= to < self.parties or to == self.me:
@@ -91,7 +93,7 @@ class Hub(Owner, ABC):
 
     @abstractmethod
     def abort(self, error: PartyError) -> None:
-        """End the segment: send every peer the failure, and fail here.
+        """End the segment: send the failure to every peer, and set `failed`.
 
         Args:
             error: The failure. It is ignored if the segment has failed already.
@@ -102,7 +104,7 @@ class Hub(Owner, ABC):
             raise ValueError(f"kind {frame.kind} is not a kind of work: {', '.join(map(str, sorted(WORK_KINDS)))}")
         data = pack(self._serial, frame.kind, frame.active, frame.update, frame.body)
         if len(data) - HEADER_BYTES > self._limits.body:
-            raise ValueError(f"a body has at most {self._limits.body} bytes, not {len(data) - HEADER_BYTES}")
+            raise ValueError(f"a body must have at most {self._limits.body} bytes, got {len(data) - HEADER_BYTES}")
         return data
 
     def _put(self, to: int, data: bytes) -> None:
@@ -110,7 +112,7 @@ class Hub(Owner, ABC):
             return
         link = self._links[to]
         if link is None or not self._complete or self._closing:
-            raise RuntimeError(f"party {self.me} sends only after join() and before close()")
+            raise RuntimeError(f"party {self.me} can send only after join() and before close()")
         if link.closed:
             return
         counters = self.counters
@@ -129,7 +131,7 @@ class Hub(Owner, ABC):
         self._dirty.clear()
 
     def work(self, peer: int, frame: Frame) -> None:
-        """Take an accepted frame. It is ignored once this party has failed or is closing."""
+        """Process an accepted frame. It is ignored if this party has failed or is closing."""
         if self._error is not None or self._closing:
             return
         counters = self.counters

@@ -1,4 +1,4 @@
-"""A party's columns, dense or sparse, their weights, and the updates of VFB2."""
+"""A party's block: its columns, dense or sparse, their weights, and the updates of VFB2."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from problems.penalties import Penalty
 
 PENALTIES = NO_PENALTY, L1_NORM, GROUP_LASSO = "none", "l1", "group-lasso"
-"""Nonsmooth penalties of a block."""
+"""The names of the nonsmooth penalties of a block's weights."""
 
 
 def make_block(features: Features, algorithm: str, objective: Objective, step: float) -> Block:
@@ -23,13 +23,13 @@ def make_block(features: Features, algorithm: str, objective: Objective, step: f
             sorted and unique columns, are not copied: do not change them afterwards.
         algorithm: An element of `ALGORITHMS`.
         objective: The objective whose regulariser the updates apply.
-        step: gamma, > 0.
+        step: The learning rate, > 0.
 
     Raises:
-        ValueError: Features that are empty, not two-dimensional or not finite, an unknown algorithm, or a step that is
+        ValueError: The features are empty, not two-dimensional or not finite, the algorithm is unknown, or the step is
             not above 0 and finite.
     """
-    # imported here, so a process without a block does not wait for numba
+    # imported inside the function, so a process without a block does not wait for numba
     if isinstance(features, np.ndarray):
         from vertical.problem.blocks.dense import DenseBlock
 
@@ -40,7 +40,7 @@ def make_block(features: Features, algorithm: str, objective: Objective, step: f
 
 
 def make_nonsmooth(name: str, weight: float, groups: Int64[np.ndarray, "d"]) -> "Penalty | None":
-    """Return a penalty of d columns; None if it has no effect.
+    """Return a nonsmooth penalty of the weights of d columns; None if it has no effect.
 
     Args:
         name: An element of `PENALTIES`.
@@ -48,11 +48,11 @@ def make_nonsmooth(name: str, weight: float, groups: Int64[np.ndarray, "d"]) -> 
         groups: The number of each column's group. Columns with a number below 0 are not penalised.
 
     Raises:
-        ValueError: A weight below 0 or not finite.
+        ValueError: The weight is below 0 or not finite.
     """
     if name == NO_PENALTY or not (groups >= 0).any():
         return None
-    import torch  # imported here, since most parties do not need it
+    import torch  # imported inside the function, since most parties do not need it
 
     from problems.penalties import L1, GroupLasso
     from problems.penalties.parameters import on_parameters, runs

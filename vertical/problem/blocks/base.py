@@ -1,10 +1,10 @@
-"""A party's columns, their weights and the state of its algorithm.
+"""A party's block: its columns X (n, d) of the training rows, their weights w (d,), and the updates of the weights.
 
-It does VFB2's updates at one party (Zhang, Gu, Deng, Huang, "Secure Bilevel Asynchronous Vertical Federated
-Learning with Backward Updating", AAAI 2021, Algorithms 2 to 7), with batches of rows B instead of single rows. A party
-has columns X (n, d) and weights w (d,). The dominator of an update, an active party, turns the sum z (b,) of all
-parties' partial sums X_B w into theta (b,), the slopes of the losses, and sends theta to all other parties, the
-collaborators. Dominator and collaborators then update their own blocks in the same way, w <- w - step direction:
+The updates are VFB2's (Zhang, Gu, Deng, Huang, "Secure Bilevel Asynchronous Vertical Federated Learning with Backward
+Updating", AAAI 2021, Algorithms 2 to 7), with batches of rows B instead of single rows. In each update, a party with
+labels (the *dominator*) gets the sum z (b,) of all parties' partial sums X_B w. It computes theta (b,), the derivatives
+(*slopes*) of the losses in z, and sends theta to all other parties. Every party then updates its own block by
+w <- w - step direction:
 
 | algorithm | boxes | direction, plus weight g'(w) | remembered before the first update |
 |---|---|---|---|
@@ -12,10 +12,10 @@ collaborators. Dominator and collaborators then update their own blocks in the s
 | VFB2-SVRG | 4 and 5 | X_B' (theta - theta0_B) / b + X' theta0 / n | theta0 (n,), the slopes at the epoch's start |
 | VFB2-SAGA | 6 and 7 | X_B' (theta - alpha_B) / b + X' alpha / n | alpha (n,), the newest slope of every row |
 
-The paper keeps gradients that include the regulariser. This module keeps one slope per row, and takes the regulariser
-at the current weights (docs/vertical-theory.md compares the two). The paper has no nonsmooth penalty R of a block. With
-a penalty the update is w <- prox_{step R}(w - step direction): proximal SGD (Duchi, Singer 2009), SVRG (Xiao, Zhang
-2014) and SAGA (Defazio, Bach, Lacoste-Julien 2014).
+The paper stores gradients that include the regulariser. This module stores one slope per row, and takes the regulariser
+at the current weights (docs/vertical-theory.md compares the two). Unlike in the paper, a block can have a nonsmooth
+penalty R. The update is then w <- prox_{step R}(w - step direction): proximal SGD (Duchi, Singer 2009), SVRG (Xiao,
+Zhang 2014) and SAGA (Defazio, Bach, Lacoste-Julien 2014).
 """
 
 import math
@@ -41,17 +41,18 @@ Features: TypeAlias = "Array | SparseRows"
 
 
 class Block(ABC):
-    """A party's columns of the training rows, and its weights. They are zero at first; a network's weights are random.
+    """A party's columns of the training rows, and its weights.
 
-    Not safe for threads: one update or sum at a time.
+    The initial weights are zero; a network's initial weights are random. Not safe for threads: only one update or sum
+    may run at a time.
 
     Attributes:
-        rows: n.
-        columns: d.
-        width: The numbers k of a row in partials and thetas; 1 except in `vertical.problem.blocks.network`.
+        rows: The number n of rows.
+        columns: The number d of columns.
+        width: The number k of values per row in partials and thetas; 1 except in `vertical.problem.blocks.network`.
         algorithm: An element of `ALGORITHMS`.
         objective: The objective whose regulariser the updates apply.
-        step: gamma.
+        step: The learning rate gamma.
         nonsmooth: A penalty of the weights, whose proximal step follows each update. None: no penalty.
     """
 
@@ -71,12 +72,12 @@ class Block(ABC):
             raise ValueError(f"features must be finite, {int((~np.isfinite(values)).sum()):,} are not")
         self._features = features
         self._w = np.zeros(self.columns)
-        self._theta: Array | None = None  # (n,) theta0 of SVRG, alpha of SAGA
-        self._mean: Array | None = None  # (d,) mu of SVRG, avg of SAGA
+        self._theta: Array | None = None  # (n,) the stored slopes: theta0 of SVRG, alpha of SAGA
+        self._mean: Array | None = None  # (d,) X' times the stored slopes / n
 
     @property
     def weights(self) -> Float64[np.ndarray, "d"]:
-        """A copy of the weights, every update applied in full."""
+        """A copy of the weights, after all postponed updates."""
         self._settle()
         return self._w.copy()
 
@@ -86,19 +87,19 @@ class Block(ABC):
         return self._theta.copy() if self.algorithm == SAGA and self._theta is not None else None
 
     def set_weights(self, weights: Float64[np.ndarray, "d"]) -> None:
-        """Replace the weights. Table and snapshot do not change.
+        """Replace the weights. The stored slopes do not change.
 
         Raises:
             ValueError: The shape is wrong, or a weight is not finite.
         """
         weights = np.asarray(weights, dtype=np.float64)
         if weights.shape != self._w.shape or not np.isfinite(weights).all():
-            raise ValueError(f"weights must be {len(self._w):,} finite numbers, got {_nature(weights)}")
+            raise ValueError(f"weights must be {len(self._w):,} finite numbers, got {_describe(weights)}")
         self._settle()
         self._w[:] = weights
 
     def set_step(self, step: float) -> None:
-        """Change the step, from the next update on.
+        """Change the learning rate, from the next update on.
 
         Raises:
             ValueError: The step is not above 0 and finite.
@@ -108,24 +109,24 @@ class Block(ABC):
         self.step = step
 
     def remember(self, theta: Float64[np.ndarray, "n"]) -> None:
-        """Keep the slopes of all rows at this point as SVRG's snapshot or SAGA's table.
+        """Store the slopes of all rows at the current weights, as SVRG's snapshot or SAGA's table.
 
         Raises:
             ValueError: The algorithm is SGD, or theta has another length or is not finite.
         """
         if self.algorithm == SGD:
-            raise ValueError("sgd remembers no slopes: only svrg and saga do")
+            raise ValueError("sgd stores no slopes: call remember only with svrg or saga")
         theta = self._slopes(theta, self.rows).copy()
         self._settle()
         self._theta, self._mean = theta, transposed_product(self._features, theta) / self.rows
 
     def penalty(self) -> float:
-        """Return weight * sum_j g(w_j) plus the nonsmooth penalty."""
+        """Return the regulariser weight * sum_j g(w_j) plus the nonsmooth penalty."""
         self._settle()
         own = self.objective.penalty(self._w)
         if self.nonsmooth is None:
             return own
-        import torch  # imported here, since most parties do not need it
+        import torch  # imported inside the method, since most parties do not need it
 
         return own + self.nonsmooth.value(torch.from_numpy(self._w))
 
@@ -140,33 +141,33 @@ class Block(ABC):
 
     @abstractmethod
     def partials(self, rows: Int64[np.ndarray, "b"] | None = None) -> Float64[np.ndarray, "b"]:
-        """Return X[rows] w.
+        """Return the partial sums of rows, X[rows] w.
 
         Args:
-            rows: The rows of the partial sums. None: all rows.
+            rows: The (b,) rows. None: all rows.
 
         Raises:
-            ValueError: A row outside 0 .. n - 1.
+            ValueError: A row is outside 0 .. n - 1.
         """
 
     @abstractmethod
     def apply(self, rows: Int64[np.ndarray, "b"], theta: Float64[np.ndarray, "b"]) -> None:
-        """Do the algorithm's update.
+        """Update the weights by the slopes of a batch.
 
         Args:
-            rows: The rows of the batch, all different.
-            theta: The slopes of these rows.
+            rows: The (b,) rows of the batch, all different.
+            theta: The (b,) slopes of these rows.
 
         Raises:
-            ValueError: theta of another length than rows, empty or not finite, a row outside 0 .. n - 1, or SVRG or
-                SAGA before `remember`.
+            ValueError: theta is empty, not finite or longer or shorter than rows, a row is outside 0 .. n - 1, or the
+                algorithm is SVRG or SAGA and `remember` was not called.
         """
 
     def predict(self, features: Features) -> Float64[np.ndarray, "n"]:
-        """Return features @ weights.
+        """Return the partial sums of other rows, features @ weights.
 
         Args:
-            features: The (n, d) features of other rows, with the same columns.
+            features: The (n, d) features of the rows, with the same columns.
 
         Raises:
             ValueError: The number of columns is wrong.
@@ -186,12 +187,12 @@ class Block(ABC):
     def _slopes(self, theta: Float64[np.ndarray, "{length}"], length: int) -> Float64[np.ndarray, "{length}"]:
         theta = np.asarray(theta, dtype=np.float64)
         if theta.shape != (length,) or not length or not np.isfinite(theta).all():
-            raise ValueError(f"theta must be {length or '1 or more'} finite numbers, got {_nature(theta)}")
+            raise ValueError(f"theta must be {length or '1 or more'} finite numbers, got {_describe(theta)}")
         return theta
 
     def _needs_theta(self) -> ValueError:
-        what = "a snapshot" if self.algorithm == SVRG else "a table"
-        return ValueError(f"{self.algorithm} needs {what} before its first update: call remember")
+        slopes = "a snapshot" if self.algorithm == SVRG else "a table"
+        return ValueError(f"{self.algorithm} needs {slopes} before its first update: call remember")
 
     def _outside(self, rows: Int64[np.ndarray, "b"]) -> ValueError:
         return ValueError(f"rows must be 0 to {self.rows - 1:,}, got {rows.min()} to {rows.max()}")
@@ -208,7 +209,7 @@ def product(features: Features, weights: Float64[np.ndarray, "d"]) -> Float64[np
 
 
 def transposed_product(features: Features, values: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "d"]:
-    """Return features' values.
+    """Return features.T @ values.
 
     Args:
         features: (n, d), dense or sparse.
@@ -233,8 +234,8 @@ def _checked_step(step: float) -> float:
     return float(step)
 
 
-def _nature(values: Array) -> str:
-    """Return a description of an invalid array."""
+def _describe(values: Array) -> str:
+    """Return a description of an invalid array, for an error."""
     if values.ndim != 1:
         return f"shape {values.shape}"
     bad = int((~np.isfinite(values)).sum())

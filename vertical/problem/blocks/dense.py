@@ -1,8 +1,8 @@
-"""Blocks whose columns are an array in memory. Partial sums and updates are compiled loops.
+"""A block of dense columns, whose partial sums and updates are loops that numba compiles.
 
-The loops are compiled for one signature when this module is imported, so no update waits for a compiler. Rows and
-slopes may be read-only, strided or unaligned, and are not copied. A call with invalid arguments returns False and
-changes nothing.
+The loops are compiled for one signature when this module is imported, so no update waits for the compiler. Rows and
+slopes may be read-only, strided or unaligned arrays, and are not copied. A loop with invalid arguments returns False
+and changes nothing.
 """
 
 import math
@@ -25,7 +25,7 @@ _NOTHING, _NO_ROWS = np.zeros(0), np.zeros(0, dtype=np.int64)
 
 
 class DenseBlock(Block):
-    """A block of features in memory."""
+    """A block of (n, d) features in a NumPy array."""
 
     def __init__(self, features: Float64[np.ndarray, "n d"], algorithm: str, objective: Objective, step: float) -> None:
         features = np.ascontiguousarray(features, dtype=np.float64)
@@ -34,7 +34,7 @@ class DenseBlock(Block):
         super().__init__(features, algorithm, objective, step)
         self._x = features
         self._weight, self._linear = float(objective.weight), objective.linear_decay
-        # a call without effect, so no update pays for the setup of the first call
+        # calls without effect, since a loop's first call is slow
         self.partials(_NO_ROWS)
         self._update(_NO_ROWS, _NOTHING, _NOTHING, _NOTHING)
 
@@ -65,19 +65,19 @@ class DenseBlock(Block):
         """Do nothing, since no update is postponed."""
 
 
-# `fastmath` allows any order of the sum, which vectorises it
+# `fastmath` allows any order of the sum, so the compiler can vectorise it
 @jit(_TRUTH(_MATRIX, _ROWS, _OWN, _OWN), fastmath={"reassoc", "contract"})
 def _partials(x: Array, rows: Rows, w: Array, out: Array) -> bool:
     """Write X[rows] w to `out` (b,), for (n, d) x. Return False if a row is out of range."""
-    for place in range(len(rows)):
-        if rows[place] < 0 or rows[place] >= len(x):
+    for index in range(len(rows)):
+        if rows[index] < 0 or rows[index] >= len(x):
             return False
-    for place in range(len(rows)):
-        row = x[rows[place]]
+    for index in range(len(rows)):
+        row = x[rows[index]]
         total = 0.0
         for column in range(len(w)):
             total += row[column] * w[column]
-        out[place] = total
+        out[index] = total
     return True
 
 
@@ -97,10 +97,16 @@ def _apply(
     """Apply the update of `vertical.problem.blocks.base` to the weights w (d,), with features x (n, d).
 
     Args:
-        rows: The (b,) different rows, with slopes theta (b,).
-        table: The (n,) theta0 or alpha, with its mean X' table / n (d,). Both are (0,) for SGD.
-        linear: Whether g'(w) = w. If not, it is w / (1 + w^2)^2.
-        keep: Whether to write theta to the table, and its change to the mean, as in SAGA.
+        x: The features.
+        rows: The (b,) rows of the batch, all different.
+        theta: The (b,) slopes of the rows.
+        w: The weights, which are changed.
+        table: The (n,) stored slopes of SVRG or SAGA; (0,) for SGD.
+        mean: The (d,) product X' table / n; (0,) for SGD.
+        step: The learning rate.
+        weight: The regulariser's weight.
+        linear: Whether g'(w) = w. If not, g'(w) = w / (1 + w^2)^2.
+        keep: Whether to write theta to the table and to change the mean accordingly, as in SAGA.
 
     Returns:
         False if there are no rows, a row is out of range, or theta has another length or is not finite.
@@ -108,14 +114,14 @@ def _apply(
     count, relative = len(rows), len(table) > 0
     if count == 0 or len(theta) != count:
         return False
-    for place in range(count):
-        if rows[place] < 0 or rows[place] >= len(x) or not math.isfinite(theta[place]):
+    for index in range(count):
+        if rows[index] < 0 or rows[index] >= len(x) or not math.isfinite(theta[index]):
             return False
     total = np.zeros(len(w))  # (d,) X_B' change
-    for place in range(count):
-        row, change = x[rows[place]], theta[place]
+    for index in range(count):
+        row, change = x[rows[index]], theta[index]
         if relative:
-            change -= table[rows[place]]
+            change -= table[rows[index]]
         for column in range(len(w)):
             total[column] += change * row[column]
     for column in range(len(w)):
@@ -132,6 +138,6 @@ def _apply(
     if keep:
         for column in range(len(w)):
             mean[column] += total[column] / len(x)
-        for place in range(count):
-            table[rows[place]] = theta[place]
+        for index in range(count):
+            table[rows[index]] = theta[index]
     return True

@@ -1,12 +1,13 @@
-"""Blocks of split networks: party p embeds row x as k numbers f_p(x; w_p), instead of the single number x w_p.
+"""A block whose party has a network: party p maps row x to k numbers f_p(x; w_p), instead of the single number x w_p.
 
-The dominator of an update gets the sums o = sum_p f_p(x_p; w_p) (b, k) over all parties and returns theta (b, k), the
-slopes of the losses in o. Each party then applies VFB2-SGD's update with its own Jacobian J_p of f_p in w_p:
+The leader (*dominator*) of an update gets the sums o = sum_p f_p(x_p; w_p) (b, k) over all parties. It returns theta
+(b, k), the derivatives (*slopes*) of the losses in o. Each party then updates its weights by SGD, with the Jacobian J_p
+of f_p in w_p:
 
     w_p <- w_p - step (J_p' theta / b + weight g'(w_p))
 
-For f_p(x) = x w_p and k = 1 this is the update of `vertical.problem.blocks.base`. J_p is taken at the weights that the
-update changes, so the network is computed again when theta arrives, and nothing is kept between partials and update.
+For f_p(x) = x w_p and k = 1, this is the update of `vertical.problem.blocks.base`. J_p is evaluated at the weights that
+the update changes. The network is therefore evaluated again when theta arrives, and no activations are stored.
 """
 
 import math
@@ -25,7 +26,7 @@ from vertical.problem.objectives import Array, Objective
 LINEAR, MLP = "linear", "mlp"
 NETWORKS = (LINEAR, MLP)
 HIDDEN = 64
-"""The units of the hidden layer of `MLP`."""
+"""The number of units in the hidden layer of `MLP`."""
 DOTTED_FORM = "package.module:factory"
 
 
@@ -42,7 +43,10 @@ class Network(Protocol):
         """Return f(x; w) of (b, d) rows, dense or sparse."""
 
     def pull(self, rows: Features, slopes: Float64[np.ndarray, "b k"]) -> Float64[np.ndarray, "p"]:
-        """Return J' slopes at w: sum_i sum_j slopes_ij df_j(x_i; w)/dw. The next call may overwrite the array."""
+        """Return the gradient J' slopes at w: sum_i sum_j slopes_ij df_j(x_i; w)/dw.
+
+        The next call may overwrite the returned array.
+        """
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class Architecture:
 
     Attributes:
         model: An element of `NETWORKS`, or ``package.module:factory`` of a torch module.
-        seed: The seed of the initial weights, >= 0. It must be secret if the initial weights must be.
+        seed: The seed of the initial weights, >= 0. It must be secret if the initial weights must be secret.
     """
 
     model: str
@@ -59,10 +63,10 @@ class Architecture:
 
 
 class NetworkBlock(Block):
-    """A block whose partials are a network's k numbers per row, flat: (b * k,), row by row. Thetas have the same form.
+    """A block with a network. Partials and thetas have k numbers per row and are flat: (b * k,), row by row.
 
     Attributes:
-        width: k.
+        width: The number k of the network's outputs.
     """
 
     def __init__(self, features: Features, network: Network, width: int, objective: Objective, step: float) -> None:
@@ -94,10 +98,10 @@ class NetworkBlock(Block):
 
 
 class Layers:
-    """Fully connected layers with ReLUs between them, in closed form. Initialised like `torch.nn.Linear`.
+    """Fully connected layers with ReLUs between them, with NumPy gradients. Initialised like `torch.nn.Linear`.
 
     Args:
-        sizes: d, the units of each hidden layer, k.
+        sizes: The number d of inputs, the number of units of each hidden layer, and the number k of outputs.
         seed: The seed of the initial weights.
     """
 
@@ -120,17 +124,17 @@ class Layers:
 
     def pull(self, rows: Features, slopes: Float64[np.ndarray, "b k"]) -> Float64[np.ndarray, "p"]:
         inputs = self._inputs(rows)
-        for place in reversed(range(len(inputs))):
-            to_matrix, to_bias = self._slopes[place]
-            to_matrix[:] = inputs[place].T.dot(slopes)
+        for layer in reversed(range(len(inputs))):
+            to_matrix, to_bias = self._slopes[layer]
+            to_matrix[:] = inputs[layer].T.dot(slopes)
             np.add.reduce(slopes, out=to_bias)
-            if place:
-                slopes = slopes.dot(self._layers[place][0].T)
-                slopes *= cast(Array, inputs[place]) > 0.0
+            if layer:
+                slopes = slopes.dot(self._layers[layer][0].T)
+                slopes *= cast(Array, inputs[layer]) > 0.0
         return self._gradient
 
     def _inputs(self, rows: Features) -> list[Features]:
-        """Return the input of each layer: the rows, and the active units of each hidden layer."""
+        """Return the input of each layer: the rows, and the activations of each hidden layer."""
         inputs = [rows]
         for matrix, bias in self._layers[:-1]:
             hidden = cast(Array, inputs[-1].dot(matrix))
@@ -145,7 +149,7 @@ def make_network(architecture: Architecture, columns: int, width: int) -> Networ
     Args:
         architecture: The party's architecture.
         columns: The number d of the party's columns.
-        width: The common length k of the embeddings.
+        width: The number k of outputs, the same at all parties.
 
     Raises:
         NetworkError: The name is unknown, or the factory does not return a module from (b, d) to (b, k).
@@ -154,23 +158,25 @@ def make_network(architecture: Architecture, columns: int, width: int) -> Networ
     if name in NETWORKS:
         return Layers((columns, width) if name == LINEAR else (columns, HIDDEN, width), seed)
     check_name("vfb2.model", name)
-    # imported here, so a process without its own module does not wait for torch
+    # imported inside the function, so a process without its own module does not wait for torch
     from vertical.problem.blocks.modules import make_module
 
     return make_module(name, columns, width, seed)
 
 
 def check_name(key: str, name: str) -> None:
-    """Check the name of a network, without importing it.
+    """Check the form of a network's name, without importing it.
 
     Args:
-        key: The key that contains the name.
+        key: The key that contains the name, for the error.
+        name: The name.
 
     Raises:
         NetworkError: The name is neither in `NETWORKS` nor of the form ``package.module:factory``.
     """
     if name not in NETWORKS and not is_dotted(name):
-        allowed, hint = f"{', '.join(NETWORKS)}, or '{DOTTED_FORM}'", "see docs/vertical.md"
+        allowed = f"{', '.join(NETWORKS)}, or '{DOTTED_FORM}'"
+        hint = f"set {key} to an allowed model, see docs/vertical.md"
         raise NetworkError(key, got=f"'{name}', an unknown model", allowed=allowed, hint=hint)
 
 

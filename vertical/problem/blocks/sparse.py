@@ -1,19 +1,20 @@
-"""A block of sparse columns. An update's cost grows with its rows' entries, not with the number of columns.
+"""A block of sparse columns. The cost of an update grows with the entries of the batch, not with the number of columns.
 
 An update changes every column: the regulariser, and the mean of SVRG and SAGA, also act on columns without entries in
 the batch. Such a column moves by w <- w - step (mean + weight g'(w)), the *drift*. The drift depends only on the column
 itself, so it is postponed until the column is needed (Schmidt, Le Roux, Bach, "Minimizing Finite Sums with the
-Stochastic Average Gradient", 2017, section 4). With g'(w) = w and rho = 1 - step weight, k of them give
+Stochastic Average Gradient", 2017, section 4). With g'(w) = w and rho = 1 - step weight, k drifts together give
 w rho^k - step mean (1 - rho^k) / (1 - rho).
 
-Problem (14) has no such formula: few or long drifts are applied one by one, many short ones as the flow of a field, by
-Runge-Kutta steps. docs/vertical-theory.md ("Sparse columns") derives it.
+Problem (14) of the paper, `nonconvex-logistic`, has no such formula. A few drifts, or long drifts, are applied one by
+one. Many short drifts are computed together as the flow of a differential equation, by Runge-Kutta steps.
+docs/vertical-theory.md ("Sparse columns") derives the equation.
 
-A nonsmooth penalty's proximal step needs every column, so with a penalty nothing is postponed.
+With a nonsmooth penalty nothing is postponed, since the proximal step needs every column.
 
-Kernels take the fields of `Lazy` one by one, because numba handles arrays faster than tuples of arrays. They take a CSR
-matrix (n, d) with unique columns in each row as its `indptr`, `indices` and `data`. If a row is out of range, they
-return False before they change anything.
+The compiled functions have the fields of `Lazy` as separate arguments, because numba handles arrays faster than tuples
+of arrays. Their arguments `indptr`, `indices` and `data` are a CSR matrix (n, d) with unique columns in each row. If a
+row is out of range, they return False before they change anything.
 """
 
 import math
@@ -30,8 +31,9 @@ from vertical.problem.objectives import Array, Objective
 Indices = NDArray[np.int32] | NDArray[np.int64]
 Matrix: TypeAlias = "tuple[Indices, Indices, Array]"
 
-# Limits for following drifts of problem (14) as a flow: the largest step weight and |phi|, the reach of a Runge-Kutta
-# step, the fewest drifts that one must replace, and the largest w / (1 + w^2)^2, 9 / (16 sqrt(3)).
+# Limits for computing drifts of problem (14) as a flow: the largest step * weight, the largest drift, the length of a
+# Runge-Kutta step, and the minimum number of drifts that a step must replace. The last number is the maximum of
+# w / (1 + w^2)^2, 9 / (16 sqrt(3)).
 MAX_RATE, MAX_REACH, PIECE, WORTH, MAX_SLOPE = 1e-4, 1e-3, 1e-3, 8, 0.3248
 
 _NO_MEAN = np.zeros(0)
@@ -41,11 +43,11 @@ class Lazy(NamedTuple):
     """The weights of a sparse block, with some updates postponed, and the terms of the drift.
 
     Attributes:
-        w: The weights, column j as it was after `settled[j]` updates.
-        settled: The number of updates that each column has seen.
+        w: The weights. Column j has its value after `settled[j]` updates.
+        settled: The number of updates that each column includes.
         mean: The constant of each column's drift. (0,): no constant.
-        until: The number of updates to bring a column to.
-        step: gamma.
+        until: The number of updates that a column must include before it is used.
+        step: The learning rate.
         weight: The regulariser's weight.
         linear: Whether g'(w) = w.
     """
@@ -60,10 +62,10 @@ class Lazy(NamedTuple):
 
 
 class SparseBlock(Block):
-    """A block of (n, d) CSR features, whose drift is postponed per column as this module describes.
+    """A block of (n, d) CSR features with postponed updates.
 
-    `partials` of all rows, `predict`, `penalty`, `weights`, `remember` and every setter bring all d columns up to
-    date first.
+    `partials` of all rows, `predict`, `penalty`, `weights`, `remember` and every setter first apply all postponed
+    updates.
     """
 
     def __init__(self, features: SparseRows, algorithm: str, objective: Objective, step: float) -> None:
@@ -106,7 +108,7 @@ class SparseBlock(Block):
         self._shrink()
 
     def _compile(self) -> None:
-        """Call all kernels once, without effect, to compile them before the first update."""
+        """Call all compiled functions once, without effect, so numba compiles them before the first update."""
         rows, nothing = np.zeros(1, dtype=np.int64), np.zeros(1)
         self.partials(rows)
         indptr, indices, data = self._matrix
@@ -127,7 +129,7 @@ class SparseBlock(Block):
 
 
 def _copy(rows: Int64[np.ndarray, "b"]) -> Int64[np.ndarray, "b"]:
-    """Return a copy of the type for which kernels are compiled. Read-only and strided arrays have other types."""
+    """Return a copy of the array type for which functions are compiled. Read-only and strided arrays differ from it."""
     return np.array(rows, dtype=np.int64)
 
 
@@ -138,7 +140,7 @@ def _log_keep(step: float, weight: float) -> float:
 
 @jit()
 def _field(w: float, push: float, rate: float) -> float:
-    """Return the field whose flow over time 1 is a drift."""
+    """Return the right-hand side of the differential equation whose solution after time 1 is a drift."""
     square = w * w
     inverse = 1.0 / (1.0 + square)
     inverses = inverse * inverse
@@ -150,7 +152,7 @@ def _field(w: float, push: float, rate: float) -> float:
 
 @jit()
 def _flow(w: float, push: float, count: int, pieces: int, rate: float) -> float:
-    """Follow the field for a time of `count`, by the classical Runge-Kutta method in `pieces` steps."""
+    """Solve the differential equation of the drift for a time of `count`, by `pieces` classical Runge-Kutta steps."""
     time = count / pieces
     for _ in range(pieces):
         first = _field(w, push, rate)
@@ -163,7 +165,7 @@ def _flow(w: float, push: float, count: int, pieces: int, rate: float) -> float:
 
 @jit()
 def _drift(w: float, mean: float, count: int, step: float, weight: float, linear: bool, log_keep: float) -> float:
-    """Drift one column `count` times; `log_keep` is the logarithm of rho where rho > 1/2."""
+    """Apply `count` drifts to one column. `log_keep` is the logarithm of rho if rho > 1/2."""
     rate = step * weight
     if linear:
         if count == 1 or rate == 0.0:
@@ -216,7 +218,7 @@ def _catch_up(
 
 @jit()
 def settle(w: Array, settled: Rows, mean: Array, until: int, step: float, weight: float, linear: bool) -> None:
-    """Bring all columns to update `until`."""
+    """Apply the postponed updates of all columns, up to update `until`."""
     log_keep = _log_keep(step, weight)
     for column in range(len(w)):
         _catch_up(column, w, settled, mean, until, step, weight, linear, log_keep)
@@ -237,18 +239,18 @@ def _partials(
     weight: float,
     linear: bool,
 ) -> bool:
-    """Bring the columns of the rows (b,) to `until` and write X[rows] w to `out` (b,)."""
+    """Apply the postponed updates of the columns of rows (b,), and write X[rows] w to `out` (b,)."""
     if _outside(indptr, rows):
         return False
     log_keep = _log_keep(step, weight)
-    for place in range(len(rows)):
-        row = rows[place]
+    for index in range(len(rows)):
+        row = rows[index]
         total = 0.0
         for entry in range(indptr[row], indptr[row + 1]):
             column = indices[entry]
             _catch_up(column, w, settled, mean, until, step, weight, linear, log_keep)
             total += data[entry] * w[column]
-        out[place] = total
+        out[index] = total
     return True
 
 
@@ -268,21 +270,21 @@ def _apply(
     weight: float,
     linear: bool,
 ) -> bool:
-    """Bring the columns of the rows (b,) to `until` and do an update there, with (b,) `change`.
+    """Apply the postponed updates of the columns of rows (b,), then an update of these columns.
 
-    The weights lose step / b X[rows]' change; the mean gains share X[rows]' change.
+    The update subtracts step / b X[rows]' change from the weights, and adds share X[rows]' change to the mean.
     """
     if _outside(indptr, rows):
         return False
     log_keep = _log_keep(step, weight)
     scale = step / len(rows)
-    for place in range(len(rows)):
-        row = rows[place]
+    for index in range(len(rows)):
+        row = rows[index]
         for entry in range(indptr[row], indptr[row + 1]):
             column = indices[entry]
-            # A column is brought to `until` at its first entry, so its drift sees neither weight nor mean half-changed.
+            # The first entry of a column applies its postponed updates, before the weight or the mean change.
             _catch_up(column, w, settled, mean, until, step, weight, linear, log_keep)
-            slope = data[entry] * change[place]
+            slope = data[entry] * change[index]
             w[column] -= scale * slope
             if share != 0.0:
                 mean[column] += share * slope
