@@ -1,1 +1,1 @@
-"""The ServerApp and the ClientApp that Flower starts, with run config, registry and run directory."""
+"""The ServerApp and the ClientApp that Flower starts, the run config, the strategies' registry, and run directories."""

@@ -1,4 +1,7 @@
-"""Checks that a strategy supports the run config, and the choice of its loss."""
+"""Checks that the chosen strategy supports the run config's other keys, and the choice of the loss.
+
+A strategy's `Algorithm`, its row in the registry, has traits (`methods.method.Traits`) that state what it supports.
+"""
 
 from apps.registry import ALGORITHMS
 from apps.run_config.algorithm import Algorithm
@@ -14,80 +17,94 @@ from problems.objectives.pairwise import PAIRWISE_LOSSES, make_objective
 
 
 def list_hint(section: str) -> str:
-    """Return a hint for an error: the command that explains a list of names."""
+    """Return the hint of an error: the command that lists the allowed names.
+
+    Args:
+        section: The list, such as "models" or "keys".
+    """
     return f"see `florilegium list {section}`"
 
 
 def check_needs(strategy: str, algorithm: Algorithm, training: TrainingSettings) -> None:
-    """Check the keys of training against the traits of the strategy.
+    """Check that the strategy supports the values of the training keys.
 
     Raises:
-        ConfigError: A key asks for something that the strategy does not support. Names the key.
+        ConfigError: The strategy does not support the value of a key.
     """
     needs, since = algorithm.traits, f"since strategy {strategy!r}"
     if needs.needs_all_clients and training.fraction_train < 1:
-        key, got, allowed = "fraction-train", str(training.fraction_train), f"1.0, {since} {needs.needs_all_clients}"
+        key, got = "fraction-train", str(training.fraction_train)
+        value, reason = "1.0", f"{since} {needs.needs_all_clients}"
     elif needs.needs_examples and not training.by_examples:
         key, got = "client-weights", repr(training.client_weights)
-        allowed = f"'examples', {since} {needs.needs_examples}"
+        value, reason = "'examples'", f"{since} {needs.needs_examples}"
     elif not _trait(algorithm, "adjusts") and (training.clip_gradient or training.weight_decay):
         key = "clip-gradient" if training.clip_gradient else "weight-decay"
         got = str(training.clip_gradient or training.weight_decay)
-        allowed = f"0, {since} has no place for it in its theory; or with {_those_with('adjusts')}"
+        value, reason = "0", f"{since} does not support {key}; strategies that do: {_strategies_with('adjusts')}"
     elif not _trait(algorithm, "has_adam") and training.local_optimizer == "adam":
         key, got = "local-optimizer", "'adam'"
-        allowed = f"'sgd', {since} has steps of its own; or with {_those_with('has_adam')}"
+        value, reason = "'sgd'", f"{since} has its own steps; strategies with Adam: {_strategies_with('has_adam')}"
     elif training.dtype not in needs.number_types:
-        key, got, allowed = "dtype", repr(training.dtype), f"{' or '.join(needs.number_types)}, {since} computes in it"
+        key, got = "dtype", repr(training.dtype)
+        value, reason = " or ".join(map(repr, needs.number_types)), f"{since} computes only in this number type"
     else:
         return
-    raise ConfigError(key, got=got, allowed=allowed, hint="leave it out")
+    raise ConfigError(key, got=got, allowed=f"{value}, {reason}", hint=f"set {key} to {value}, or remove {key}")
 
 
 def check_sums(strategy: str, algorithm: Algorithm, training: TrainingSettings, family: Settings) -> None:
-    """Check that the server needs no values of single clients, not for a robust mean either.
+    """Check that the server needs only sums over clients, as ``privacy.secure-sum`` requires.
 
     Raises:
-        ConfigError: The strategy or the aggregation needs them.
+        ConfigError: The strategy, or a robust ``aggregation``, needs single clients' values.
     """
     if needed := algorithm.strategy.own_values(family):
         got = f"true, with strategy {strategy!r}"
-        allowed = f"false, since its server needs each client's own {needed}"
+        allowed = f"false, since the strategy's server needs each client's own {needed}"
         raise ConfigError("privacy.secure-sum", got=got, allowed=allowed, hint=algorithm.traits.sums_instead)
     if training.aggregation == MEAN or (training.norm_bound and training.aggregation == NORM_BOUND):
         return
     got = f"{training.aggregation!r} with privacy.secure-sum=true"
-    allowed = "'mean', or 'norm-bound' with a norm-bound above 0, since the server sees sums alone"
-    raise ConfigError("aggregation", got=got, allowed=allowed, hint="set aggregation, or privacy.secure-sum to false")
+    allowed = "'mean', or 'norm-bound' with a norm-bound above 0, since the server sees only sums"
+    raise ConfigError(
+        "aggregation", got=got, allowed=allowed, hint="set aggregation to 'mean', or privacy.secure-sum to false"
+    )
 
 
 def check_budget(strategy: str, algorithm: Algorithm, loss: str, privacy: PrivacySettings, family: Settings) -> None:
     """Check that sites send only noisy sums of single samples' gradients if ``privacy.epsilon`` is set.
 
     Raises:
-        ConfigError: The strategy or its loss sends more.
+        ConfigError: With this strategy or this loss, sites send more.
     """
     if not privacy.epsilon:
         return
     taken = taken_of(algorithm)
     if taken is None:
-        allowed = f"0, since its clients send more of samples than sums over them; or with {', '.join(_private())}"
-        given, hint = f"strategy {strategy!r}", "set strategy to an allowed strategy, or privacy.epsilon to 0"
+        private = ", ".join(name for name, row in ALGORITHMS.items() if taken_of(row))
+        allowed = f"0, since its clients send more than sums over samples; strategies with a budget: {private}"
+        cause, hint = f"strategy {strategy!r}", "set privacy.epsilon to 0, or strategy to a strategy with a budget"
         if algorithm.table == "fedx":
             hint += "; fedx.pool-epsilon is a budget for the scores"
     elif loss not in (*SAMPLE_LOSSES, RATIO_LOSS, AUC_MINIMAX):
-        given, allowed = f"loss {loss!r}", "0, since its gradients are no sums over samples that can be clipped"
-        hint = "leave out loss, or set privacy.epsilon to 0"
+        cause = f"loss {loss!r}"
+        allowed = "0, since this loss is not a sum over samples, so single samples' gradients cannot be clipped"
+        hint = "remove loss, or set privacy.epsilon to 0"
     elif uncovered := algorithm.strategy.ups_of(family).keys() - {"", *taken.phases}:
-        given, allowed = f"the phase {', '.join(uncovered)}", "0, since sites send more of samples in it than gradients"
+        cause = f"the exchange {', '.join(uncovered)}"
+        allowed = "0, since in this exchange sites send more than noisy gradients"
         hint = algorithm.traits.sums_instead
     else:
         return
-    raise ConfigError("privacy.epsilon", got=f"{privacy.epsilon:g} with {given}", allowed=allowed, hint=hint)
+    raise ConfigError("privacy.epsilon", got=f"{privacy.epsilon:g} with {cause}", allowed=allowed, hint=hint)
 
 
 def taken_of(algorithm: Algorithm) -> SampleGradients | None:
-    """Return the kinds of gradients that an algorithm takes of single samples; None: ``privacy.epsilon`` is refused."""
+    """Return the kinds of single samples' gradients that an algorithm computes.
+
+    None if the algorithm computes no such gradients, and so does not support ``privacy.epsilon``.
+    """
     return algorithm.client.method.taken if issubclass(algorithm.client, MethodClient) else None
 
 
@@ -96,12 +113,8 @@ def _trait(algorithm: Algorithm, name: str) -> bool:
     return issubclass(algorithm.client, MethodClient) and getattr(algorithm.client.method, name)
 
 
-def _those_with(trait: str) -> str:
+def _strategies_with(trait: str) -> str:
     return ", ".join(name for name, row in ALGORITHMS.items() if _trait(row, trait))
-
-
-def _private() -> list[str]:
-    return [name for name, row in ALGORITHMS.items() if taken_of(row)]
 
 
 def _strategies_for(loss: str) -> list[str]:
@@ -109,26 +122,27 @@ def _strategies_for(loss: str) -> list[str]:
 
 
 def use_own_problem(training: TrainingSettings, strategy: str, algorithm: Algorithm, dataset: str) -> TrainingSettings:
-    """Set the loss to the name of a data set that is itself a problem.
+    """Set the loss to the name of the data set, which is a complete minimax problem with its allowed loss.
 
     Raises:
-        ConfigError: The strategy cannot solve it, or the run config names another loss.
+        ConfigError: The strategy cannot solve the problem, or the run config names another loss.
     """
     if AUC_MINIMAX not in algorithm.losses:
+        solvers = " or ".join(_strategies_for(AUC_MINIMAX))
         raise ConfigError(
             "dataset",
             got=f"{dataset!r}, a minimax problem, which strategy {strategy!r} cannot solve",
-            allowed=f"that with strategy {' or '.join(_strategies_for(AUC_MINIMAX))}",
-            hint="set strategy to an allowed strategy, or dataset to another",
+            allowed=f"this dataset with strategy {solvers}, or another dataset",
+            hint=f"set strategy to {solvers}, or choose another dataset",
         )
     if training.loss not in ("auto", dataset):
-        allowed = f"auto, since dataset {dataset!r} is a problem of its own"
-        raise ConfigError("loss", got=repr(training.loss), allowed=allowed, hint="leave it out")
+        allowed = f"'auto', since dataset {dataset!r} is a complete problem with its allowed loss"
+        raise ConfigError("loss", got=repr(training.loss), allowed=allowed, hint="set loss to 'auto', or remove loss")
     return training.model_copy(update={"loss": dataset})
 
 
 def choose_loss(training: TrainingSettings, strategy: str, algorithm: Algorithm, family: Settings) -> TrainingSettings:
-    """Set the loss to the strategy's default if it is "auto"; a user's own minimax problem stays as it is.
+    """Set the loss to the strategy's default if it is "auto"; a user's own minimax problem stays.
 
     Raises:
         ConfigError: The loss is unknown, does not fit the strategy, or rejects the strategy's options.
@@ -140,30 +154,28 @@ def choose_loss(training: TrainingSettings, strategy: str, algorithm: Algorithm,
         except ProblemError as error:
             raise ConfigError.of(error) from None
         return training
-    own = ", ".join(("auto", *algorithm.losses))
+    allowed = ", ".join(("auto", *algorithm.losses))
     if ":" in loss:
-        got = f"{loss!r}, a minimax problem of your own, which strategy {strategy!r} cannot solve"
-        way_out = f"set strategy to one that can: {', '.join(_strategies_for(AUC_MINIMAX))}"
-        raise ConfigError("loss", got=got, allowed=own, hint=way_out)
+        got = f"{loss!r}, a user's minimax problem, which strategy {strategy!r} cannot solve"
+        hint = f"set strategy to {' or '.join(_strategies_for(AUC_MINIMAX))}"
+        raise ConfigError("loss", got=got, allowed=allowed, hint=hint)
     known = [*PAIRWISE_LOSSES, *SAMPLE_LOSSES, RATIO_LOSS, AUC_MINIMAX, COMPOSITIONAL_AUC]
-    everything = list(
-        dict.fromkeys([*known, *(name for row in (*ALGORITHMS.values(), algorithm) for name in row.losses)])
-    )
-    if loss not in everything:
-        raise refuse_choice("loss", loss, ["auto", *everything], "see docs/configuration.md")
+    known += [name for row in (*ALGORITHMS.values(), algorithm) for name in row.losses]
+    if loss not in known:
+        raise refuse_choice("loss", loss, list(dict.fromkeys(["auto", *known])), "see docs/configuration.md")
     if loss not in algorithm.losses:
-        way_out = f"leave it out: {loss!r} goes with strategy {' or '.join(_strategies_for(loss))}"
-        raise ConfigError("loss", got=f"{loss!r} with strategy {strategy!r}", allowed=own, hint=way_out)
+        hint = f"remove loss, or set strategy to {' or '.join(_strategies_for(loss))}, which can minimise {loss!r}"
+        raise ConfigError("loss", got=f"{loss!r} with strategy {strategy!r}", allowed=allowed, hint=hint)
     if loss in PAIRWISE_LOSSES:
         try:
             make_objective(loss, **getattr(family, "objective_options", {}))
         except ValueError as error:
             raise ConfigError(
-                "loss", got=f"{loss!r}, but {error}", allowed="options that fit it", hint=list_hint("keys")
+                "loss", got=f"{loss!r}, but {error}", allowed="options that fit this loss", hint=list_hint("keys")
             ) from None
     return training.model_copy(update={"loss": loss})
 
 
 def refuse_choice(key: str, got: str, allowed: list[str], hint: str) -> ConfigError:
-    """Return the error for a value that is not among the allowed names."""
+    """Return the error for a value that is not among the allowed names. It suggests the nearest name, else ``hint``."""
     return ConfigError(key, got=repr(got), allowed=", ".join(allowed), hint=did_you_mean(got, allowed, hint))

@@ -1,4 +1,7 @@
-"""The ClientApp: a site's work for each of Flower's messages, inside of the site's guards."""
+"""The ClientApp: a site's work for each of Flower's messages.
+
+The work runs inside the site's guards (`apps.guards`), which refuse messages and change answers to protect its data.
+"""
 
 import platform
 from typing import Any
@@ -29,8 +32,8 @@ def query(message: Message, context: Context) -> Message:
     """Answer the handshake.
 
     Returns:
-        The site's report with its device and the versions of its libraries; or only, under `REFUSAL`, the reason why
-        the site cannot take part.
+        The site's report, its device and the versions of its libraries. If the site cannot take part, only the reason,
+        under the key `REFUSAL`.
     """
     try:
         return _reply(run(Work.of(message, context), introduce), message)
@@ -43,8 +46,8 @@ def train(message: Message, context: Context) -> Message:
     """Call the client's ``fit`` once, and keep its memory.
 
     Returns:
-        The client's model, payload and metrics; or only, under `REFUSAL`, the reason of a party that refuses. Flower
-        reports other errors.
+        The client's model, payload and metrics. If a party of a vertical run refuses, only the reason, under the key
+        `REFUSAL`. Flower itself reports other errors.
     """
     work = Work.of(message, context)
     try:
@@ -58,8 +61,8 @@ def evaluate(message: Message, context: Context) -> Message:
     """Measure a model on this site's rows.
 
     Returns:
-        The result of the client's ``evaluate``; or, if the message names a phase, the counts of held-out rows by bins
-        of scores.
+        The result of the client's ``evaluate``. If the message names a phase (an additional exchange), the histogram of
+        the held-out rows' scores instead.
     """
     return _reply(run(Work.of(message, context), measure), message)
 
@@ -72,7 +75,7 @@ def _refuse(error: Exception, message: Message) -> Message:
     return Message(content(config=ConfigRecord({REFUSAL: str(error)})), reply_to=message)
 
 
-# The work itself; see `apps.guards.guard`.
+# The work itself, as generators that the guards surround; see `apps.guards.guard`.
 
 
 def introduce(work: Work) -> Steps:
@@ -86,7 +89,7 @@ def introduce(work: Work) -> Steps:
 
 
 def take_part(work: Work) -> Steps:
-    """Let the client answer a round, or a phase of it."""
+    """Let the client answer a round's main exchange, or an additional exchange of the round (a phase)."""
     client, sites, config = work.client, work.run.algorithm.sites, work.request.config
     client.summed = work.summed
     sites.begin(client, work.facts)
@@ -97,7 +100,7 @@ def take_part(work: Work) -> Steps:
 
 
 def measure(work: Work) -> Steps:
-    """Count the scores of held-out rows, if the message names a phase; otherwise let the client evaluate."""
+    """Let the client evaluate. If the message names a phase, count the held-out rows by score instead."""
     yield from ()
     request = work.request
     if PHASE not in request.config:

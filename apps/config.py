@@ -1,8 +1,7 @@
-"""The run config, parsed once on each side into typed models.
+"""The run config, which the server and each client parse into typed models before a run.
 
-Flower hands over a flat dictionary whose values it has not checked, and in which a table's key is spelled
-``fedx.gamma``. Here every unknown key, wrong type, value out of range and impossible combination becomes one error that
-names the key, what it got and what is allowed.
+Flower passes a flat dictionary of unchecked values, with ``fedx.gamma`` for the key ``gamma`` of the table ``fedx``.
+`parse_run_config` reports unknown keys, wrong types, values out of range and impossible combinations as one error.
 """
 
 import re
@@ -64,9 +63,9 @@ _TABLES: dict[str, type[Settings]] = {
     SYNTHETIC: SyntheticSettings,
     PRIVACY: PrivacySettings,
 }
-# keys of earlier releases, and what they are called now
-_BEFORE = {"standardise": "scale"}
-# What "auto" means by default, and for particular data sets.
+# the names of keys in earlier releases -> their present names
+_RENAMED = {"standardise": "scale"}
+# the meaning of "auto" by default, and for particular data sets
 _AUTO: dict[str, Scalar] = {
     "model": RunSettings.model_fields["model"].default,
     "dtype": TrainingSettings.model_fields["dtype"].default,
@@ -106,10 +105,10 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     """Parse Flower's flat run config.
 
     Args:
-        flat: run-config key -> value; keys that are absent take their defaults.
+        flat: The values by run-config key. Missing keys have their defaults.
 
     Raises:
-        ConfigError: naming every key at fault, what it got and what is allowed.
+        ConfigError: A key or value is wrong. The text names each key with its value and the allowed values.
 
     Example:
         >>> config = parse_run_config({"strategy": "fedx2", "local-steps": 8})
@@ -124,8 +123,8 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
         flat = add_settings(flat, strategy, algorithm)
     keys = allowed_values(known_fields(known))
     # an unknown strategy may have any table
-    own = {key for key in flat if algorithm is None and key.partition(".")[0] not in known and "." in key}
-    problems = [*faults, *(_unknown_key(key, keys) for key in flat if key not in keys and key not in own)]
+    unchecked = {key for key in flat if algorithm is None and key.partition(".")[0] not in known and "." in key}
+    problems = [*faults, *(_unknown_key(key, keys) for key in flat if key not in keys and key not in unchecked)]
     flat = {**flat, **_without_auto(flat, algorithm)}
     parts = {model: _parse(model, "", flat, keys, problems) for model in _COMMON}
     tables = {name: _parse(model, f"{name}.", flat, keys, problems) for name, model in known.items()}
@@ -144,8 +143,8 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     if run.model not in MODELS and ":" not in run.model:
         raise refuse_choice("model", run.model, ["auto", *MODELS, "package.module:factory"], list_hint("models"))
     if run.init_from and not algorithm.strategy.shares_model:
-        allowed = f"'', since with strategy {run.strategy!r} no model travels, and each party begins its own block"
-        raise ConfigError("init-from", got=repr(run.init_from), allowed=allowed, hint="leave it out")
+        allowed = f"'', since with strategy {run.strategy!r} the server sends no model: each party starts its own part"
+        raise ConfigError("init-from", got=repr(run.init_from), allowed=allowed, hint="remove init-from")
     try:
         validate(spec, from_site=algorithm.sites.hold_columns and not spec.data_dir)
     except DataError as error:
@@ -171,7 +170,10 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
 def _without_effect(
     flat: Mapping[str, Scalar], algorithm: Algorithm, family: Settings, dataset: str
 ) -> tuple[str, ...]:
-    """Keys that differ from their defaults but have no effect here; Flower hands over every key, given or not."""
+    """Return the keys, as ``key=value``, that differ from their defaults but have no effect in this run.
+
+    Flower passes every key of pyproject.toml, so a key at its default may be one that the user has not set.
+    """
     unread: dict[str, Any] = {
         kebab(name): TrainingSettings.model_fields[name].default for name in algorithm.traits.unread
     }
@@ -189,7 +191,7 @@ def _without_effect(
 
 
 def _row_of(strategy: Scalar) -> tuple[Algorithm | None, list[ConfigError]]:
-    """The strategy's row, or None and the error; no error where the name is no text, which other checks find."""
+    """Return the strategy's row; or None and the error. A name that is not a text is left to `_parse`."""
     if not isinstance(strategy, str):
         return None, []
     try:
@@ -199,18 +201,18 @@ def _row_of(strategy: Scalar) -> tuple[Algorithm | None, list[ConfigError]]:
 
 
 def _without_auto(flat: Mapping[str, Scalar], row: Algorithm | None) -> dict[str, Scalar]:
-    """The model, number type, step and scale for the data set and strategy, where the config has none or "auto"."""
-    own = {**_AUTO, **_AUTO_OF.get(flat.get("dataset", ""), {})}
+    """Return the meaning of "auto" for each of model, dtype, scale and learning-rate that is "auto" or missing."""
+    values = {**_AUTO, **_AUTO_OF.get(flat.get("dataset", ""), {})}
     if row is None:
-        own["learning-rate"] = ADAM_STEP  # "auto" is not a fault if the strategy is unknown
+        values["learning-rate"] = ADAM_STEP  # any number, so "auto" is not a fault if the strategy is unknown
     else:
         dataset = str(flat.get("dataset", ""))
         if row.sites.hold_columns and (dataset in TABLES or is_hub(dataset)):
-            own["scale"] = "range"
-        own["learning-rate"] = ADAM_STEP if flat.get("local-optimizer") == "adam" else row.traits.default_step
-        if own["dtype"] not in row.traits.number_types:
-            own["dtype"] = row.traits.number_types[0]
-    return {key: value for key, value in own.items() if flat.get(key, "auto") == "auto"}
+            values["scale"] = "range"
+        values["learning-rate"] = ADAM_STEP if flat.get("local-optimizer") == "adam" else row.traits.default_step
+        if values["dtype"] not in row.traits.number_types:
+            values["dtype"] = row.traits.number_types[0]
+    return {key: value for key, value in values.items() if flat.get(key, "auto") == "auto"}
 
 
 def _parse(
@@ -221,11 +223,12 @@ def _parse(
     try:
         return model.model_validate({names[key]: value for key, value in flat.items() if key in names})
     except ValidationError as error:
-        # A key that takes a number or a word has one error for each; a key left at its default has its Python name.
-        found = {prefix + kebab(str(detail["loc"][0])): detail["input"] for detail in error.errors()}
+        # By key, since a key that allows a number or a word has two errors. ``loc`` is the key, or its Python name if
+        # the key was not set.
+        wrong = {prefix + kebab(str(detail["loc"][0])): detail["input"] for detail in error.errors()}
         problems += [
             ConfigError(key, got=repr(got), allowed=keys[key], hint=list_hint("keys") if listed else f"change {key}")
-            for key, got in found.items()
+            for key, got in wrong.items()
         ]
         return None
 
@@ -234,6 +237,6 @@ def _unknown_key(key: str, keys: Mapping[str, str]) -> ConfigError:
     return ConfigError(
         key if key.isprintable() else repr(key),
         got="an unknown run-config key",
-        allowed=f"the {len(keys)} of docs/configuration.md",
-        hint=did_you_mean(_BEFORE.get(key, key), keys, list_hint("keys")),
+        allowed=f"the {len(keys)} keys in docs/configuration.md",
+        hint=did_you_mean(_RENAMED.get(key, key), keys, list_hint("keys")),
     )

@@ -1,4 +1,6 @@
-"""Flower's mods around our ClientApp. Mods that change the model do not change the payload.
+"""Flower's mods around our ClientApp: functions that see, and may change, each message and its reply.
+
+Mods that clip or noise the model leave all other values that a client sends (its payload) unchanged.
 
     from flwr.clientapp.mod import LocalDpMod, message_size_mod
 
@@ -32,8 +34,8 @@ Mod = Callable[[Message, Context, ClientAppCallable], Message]
 def make_client_app(*mods: Mod) -> ClientApp:
     """Return our ClientApp with mods around its training, the first outermost.
 
-    LocalDpMod, fixedclipping_mod and adaptiveclipping_mod are wrapped by `on_model`. If any of them is present, the
-    site refuses in the handshake any algorithm that these mods break. Other mods see whole messages.
+    `on_model` wraps LocalDpMod, fixedclipping_mod and adaptiveclipping_mod. If one of these three is present, the site
+    refuses, in the handshake, all algorithms that these mods break. Other mods see whole messages.
     """
     app = ClientApp()
     changed = [mod for mod in mods if changes_model(mod)]
@@ -49,29 +51,29 @@ def changes_model(mod: Mod) -> bool:
 
 
 def on_model(mod: Mod) -> Mod:
-    """Wrap a mod to hide the payload and the local paths, which it does not expect.
+    """Wrap a mod to hide the payload and the local paths from it, since Flower's mods expect only a model.
 
-    Exchanges whose replies carry no model, such as FedX's first exchange, skip the mod: Flower's mods would answer with
-    an error that never reaches the server.
+    Exchanges whose replies contain no model, such as FedX's first exchange, skip the mod: it would answer with an error
+    that never reaches the server.
     """
 
     def around(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         records = message.content
         if PHASE in (find(records, CONFIG, ConfigRecord) or {}):
             return call_next(message, context)
-        beside = {name: records.pop(name) for name in (PAYLOAD, LOCAL) if name in records}
+        hidden = {name: records.pop(name) for name in (PAYLOAD, LOCAL) if name in records}
 
-        def whole(message: Message, context: Context) -> Message:
-            message.content.update(beside)
+        def call_with_all(message: Message, context: Context) -> Message:
+            message.content.update(hidden)
             return call_next(message, context)
 
-        return mod(message, context, whole)
+        return mod(message, context, call_with_all)
 
     return around
 
 
 def uncovered_fields(strategy: type[PayloadStrategy], settings: Settings) -> list[str]:
-    """Return the names of the fields that clients may send in addition to the model. A mod leaves them unchanged.
+    """Return the names of the payload's fields, which clients may send with the model and mods leave unchanged.
 
     Args:
         strategy: The algorithm's strategy.
@@ -82,13 +84,13 @@ def uncovered_fields(strategy: type[PayloadStrategy], settings: Settings) -> lis
 
 
 def _refuse(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Reject unfit algorithms in the handshake, in which the server still shows a client's reason. This is a mod."""
+    """Refuse, as a mod of the handshake, algorithms that the other mods break: the server then shows the reason."""
     config = run_config(context)
     secure = "with privacy.secure-sum a reply contains a masked term, not a model" if config.privacy.secure_sum else ""
     if objection := config.algorithm.traits.objection or secure:
         refused = f"the ClientApp has a mod that changes the model: {objection}"
         return Message(content(config=ConfigRecord({REFUSAL: refused})), reply_to=message)
     if fields := uncovered_fields(config.algorithm.strategy, config.family):
-        beside = "the ClientApp's mods change only the model: clients of %s may also send, unchanged: %s"
-        log(WARNING, beside, config.run.strategy, ", ".join(fields))
+        text = "the ClientApp's mods change only the model: clients of %s may also send, unchanged: %s"
+        log(WARNING, text, config.run.strategy, ", ".join(fields))
     return call_next(message, context)

@@ -1,4 +1,4 @@
-"""Strategies of other packages: rows for the registry, named by a path or by an entry point."""
+"""Strategies of other packages. ``strategy`` selects them by the path of their registry row, or by an entry point."""
 
 import tomllib
 from collections.abc import Collection, Mapping
@@ -12,18 +12,18 @@ from problems.importing import ROWS, Plugin, find_plugin, import_named, is_dotte
 ROW_FORM = "package.module:ROW"
 SETTINGS = "strategy-settings"
 PAGE = "docs/tutorials/your-own-algorithm.md"
-# other common names of a strategy
-_ALSO = dict.fromkeys(("fedavg", "fed-avg", "federated-averaging"), "local-sgd")
+# other common names of a strategy -> its name in the registry
+_SYNONYMS = dict.fromkeys(("fedavg", "fed-avg", "federated-averaging"), "local-sgd")
 
 
 def find_row(strategy: str) -> Algorithm:
-    """Return the row of a strategy.
+    """Return a strategy's row: its `Algorithm`, which names the classes that Flower runs.
 
     Args:
-        strategy: A name of the registry, ``package.module:ROW``, or the name of an entry point.
+        strategy: A name in the registry, ``package.module:ROW``, or the name of an entry point.
 
     Raises:
-        ConfigError: The strategy does not exist, or is not a row.
+        ConfigError: The strategy does not exist, or the object of that name is not a row.
     """
     if strategy in ALGORITHMS:
         return ALGORITHMS[strategy]
@@ -36,7 +36,7 @@ def find_row(strategy: str) -> Algorithm:
     return _import_row(path)
 
 
-# A key after the whole text. It is lost if the text closes its table or begins a comment.
+# A key that `add_settings` appends to the user's text. It is lost if the text closes its table or begins a comment.
 _END = "end-of-settings"
 
 
@@ -47,13 +47,13 @@ def describe_plugins(group: str, hidden: Collection[str]) -> dict[str, str]:
         group: The group. The rows of `ROWS` are imported for their descriptions.
         hidden: Names that the project uses itself. Entry points with these names have no effect.
     """
-    return {one.name: _describe(group, one) for one in plugins(group) if one.name not in hidden}
+    return {plugin.name: _describe(group, plugin) for plugin in plugins(group) if plugin.name not in hidden}
 
 
 def add_settings(flat: Mapping[str, Scalar], strategy: str, row: Algorithm) -> dict[str, Scalar]:
     """Return a flat run config with the values of ``strategy-settings`` as keys of the strategy's table.
 
-    `flwr run` refuses keys that are not in the project's pyproject.toml, such as those of another package's strategy.
+    `flwr run` refuses keys that the project's pyproject.toml lacks, such as the keys of another package's strategy.
 
     Args:
         flat: The run config.
@@ -61,7 +61,8 @@ def add_settings(flat: Mapping[str, Scalar], strategy: str, row: Algorithm) -> d
         row: The strategy's row.
 
     Raises:
-        ConfigError: The strategy is the project's own, the text is not TOML, or a key is in both places.
+        ConfigError: The strategy is the project's own, the text is not TOML, or the run config also has a key of the
+            text.
     """
     text = flat.get(SETTINGS, "")
     if not text or not isinstance(text, str):
@@ -71,26 +72,26 @@ def add_settings(flat: Mapping[str, Scalar], strategy: str, row: Algorithm) -> d
         return ConfigError(SETTINGS, got=got, allowed=allowed, hint=hint)
 
     if strategy in ALGORITHMS or not row.table:
-        where = f"table {row.table!r}" if row.table else "none"
-        raise refuse(repr(text), f"'' with strategy {strategy!r}, whose own keys are: {where}", f"remove {SETTINGS}")
+        keys = f"has its keys in table {row.table!r}" if row.table else "has no keys"
+        raise refuse(repr(text), f"'', since strategy {strategy!r} {keys}", f"remove {SETTINGS}")
     try:
-        given = flatten(tomllib.loads(f"{row.table} = {{{text}, {_END}=0}}"))
-        if given.pop(f"{row.table}.{_END}", None) is None:  # the text closes the table itself
-            raise ValueError("a brace too many")
+        settings = flatten(tomllib.loads(f"{row.table} = {{{text}, {_END}=0}}"))
+        if settings.pop(f"{row.table}.{_END}", None) is None:  # the text closes the table itself
+            raise ValueError("it has a closing brace too many")
     except ValueError as error:
         example = "key=value pairs with commas, such as \"momentum=0.5, kind='plain'\""
         raise refuse(f"{text!r} ({error})", example, f"see {PAGE}") from None
-    if twice := [key for key in given if key in flat]:
-        raise refuse(f"{text!r}, and also {twice[0]}", "each key once", f"remove {twice[0]} from one of the two places")
-    return {**flat, **given, SETTINGS: ""}
+    if twice := [key for key in settings if key in flat]:
+        raise refuse(f"{text!r}, and also {twice[0]}", "each key once", f"remove {twice[0]} from {SETTINGS}")
+    return {**flat, **settings, SETTINGS: ""}
 
 
 def _import_row(path: str) -> Algorithm:
     row = import_named(path, _refuse)
     if not isinstance(row, Algorithm):
         raise _refuse(f"'{path}', a {type(row).__name__}")
-    taken = {one.table: one.settings for one in ALGORITHMS.values() if one.table}
-    if row.table in (PRIVACY, SYNTHETIC) or taken.get(row.table, row.settings) is not row.settings:
+    used = {algorithm.table: algorithm.settings for algorithm in ALGORITHMS.values() if algorithm.table}
+    if row.table in (PRIVACY, SYNTHETIC) or used.get(row.table, row.settings) is not row.settings:
         got = f"'{path}', whose table {row.table!r} belongs to another strategy"
         raise ConfigError("strategy", got=got, allowed="an unused table name", hint=f"rename the table, see {PAGE}")
     return row
@@ -102,11 +103,11 @@ def _refuse(got: str) -> InputError:
 
 
 def _unknown(strategy: str) -> ConfigError:
-    known_as = _ALSO.get(strategy.lower())
-    names = list(dict.fromkeys([*ALGORITHMS, *(one.name for one in plugins(ROWS)), ROW_FORM]))
+    registered = _SYNONYMS.get(strategy.lower())
+    names = list(dict.fromkeys([*ALGORITHMS, *(plugin.name for plugin in plugins(ROWS)), ROW_FORM]))
     hint = did_you_mean(strategy, names, "see `florilegium list strategies`")
-    if known_as:
-        hint = f"set strategy to {known_as!r}, its name here"
+    if registered:
+        hint = f"set strategy to {registered!r}, the name of this algorithm in Florilegium"
     return ConfigError("strategy", got=repr(strategy), allowed=", ".join(names), hint=hint)
 
 

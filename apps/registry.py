@@ -1,6 +1,6 @@
-"""The registry of algorithms: each value of the run-config key ``strategy`` has a row.
+"""The registry of algorithms: a row (`Algorithm`) for each value of the run-config key ``strategy``.
 
-A row combines a strategy and a client class (`pair`), or makes both from a `Method` (`adapt`).
+`pair` makes a row from a strategy class and a client class; `adapt` derives both classes from a `Method`.
 """
 
 from functools import partial
@@ -21,17 +21,17 @@ from strategies.vfb2 import VFB2SAGA, VFB2SGD, VFB2SVRG
 
 __all__ = ["ALGORITHMS", "Algorithm", "adapt", "pair"]
 
-# Makes a row from the two classes. By default the clients have rows, not columns.
+# Makes a row of the registry from the two classes. By default, each client has data rows, not columns.
 pair = partial(Algorithm, sites=RowSites(), evaluation=RowEvaluation())
 
 
 def adapt(method: Method, name: str, description: str) -> Algorithm:
-    """Return the row of a method that trains a network's scores, with the classes that Flower runs.
+    """Return the registry's row of a method, with the strategy class and the client class that Flower runs.
 
     Args:
-        method: The method.
-        name: The name of the strategy class; the client class has ``Client`` appended.
-        description: One line for ``python -m simulations list``.
+        method: The method. It trains a network that gives each sample a score.
+        name: The name of the strategy class. The client class has the same name with ``Client`` appended.
+        description: One line for ``florilegium list``.
 
     Example:
         >>> from methods.fedprox import FEDPROX

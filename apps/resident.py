@@ -1,8 +1,9 @@
-"""A process that stays at a site between the messages of a run, so PyTorch, data and models are loaded once.
+"""The resident: a process that stays at a site between the messages of a run, so PyTorch and data are loaded once.
 
-Flower starts a ClientApp in a new process for each message. At the first message of a run, that process starts this
-one. It then forwards every message over a Unix socket in a private folder, and returns the answers to Flower
-(`apps.sites.staying`). The resident process ends with the SuperNode, or after the idle time that the site's owner sets.
+Flower starts a ClientApp in a new process for each message (here the asking process). At a run's first message the
+asking process starts the resident. Each asking process forwards its message to the resident over a Unix socket in a
+private folder, and returns the resident's answer to Flower (`apps.sites.staying`). The resident ends with the
+SuperNode, or after the idle time that the site's owner sets.
 
     python -m apps.resident SOCKET SECONDS SUPERNODE
 """
@@ -22,7 +23,7 @@ from typing import Any
 from payloads.flower_internals import identity
 
 # seconds between two checks that the SuperNode and the asking process still run
-_LOOK = 0.5
+_CHECK_EVERY = 0.5
 
 
 def main(path: str, seconds: float, supernode: int) -> None:
@@ -42,7 +43,7 @@ def main(path: str, seconds: float, supernode: int) -> None:
         gc.freeze()  # imported objects stay, so garbage collections need not visit them
         while True:
             with listener.accept() as connection, watch.at_work(), contextlib.suppress(EOFError, OSError):
-                connection.send(None)  # a promise: this process will not end before it has answered
+                connection.send(None)  # a promise that this process does not end before it has answered
                 message, context, who = connection.recv()
                 with watch.asked_by(connection), identity(*who):
                     try:
@@ -57,7 +58,7 @@ def _portable(error: Exception) -> Exception:
     try:
         if str(pickle.loads(pickle.dumps(error))) == str(error):
             return error
-    except Exception:  # an exception's constructor may need any arguments
+    except Exception:  # unpickling calls the exception's constructor, which may need other arguments
         pass
     return RuntimeError(f"{type(error).__name__}: {error}")
 
@@ -89,12 +90,12 @@ class _Watch:
         try:
             yield
         finally:
-            with self._lock:  # the connection is closed next, and must not be polled any more
+            with self._lock:  # the caller now closes the connection, so it must not be polled any more
                 self._asking = None
 
     def _look(self) -> None:
         while True:
-            time.sleep(_LOOK)
+            time.sleep(_CHECK_EVERY)
             with self._lock:
                 if self._is_over():
                     self._path.unlink(missing_ok=True)
@@ -114,7 +115,7 @@ def _runs(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # another user's
+    except PermissionError:  # the process exists, but belongs to another user
         pass
     return True
 

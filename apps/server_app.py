@@ -1,4 +1,4 @@
-"""The ServerApp: it reads the run config, opens the run directory, trains, and logs the outcome in its last line."""
+"""The ServerApp: it reads the run config, opens the run directory, trains, and logs the outcome as its last line."""
 
 from logging import ERROR
 

@@ -1,6 +1,7 @@
-"""The ClientApp that Flower starts, in a new process for each message.
+"""The ClientApp that Flower starts in a new process for each message.
 
-It answers in that process or, if the node config sets ``stay``, in a process that stays at the site between messages.
+That process answers the message itself or, if the node config sets ``stay``, forwards it to a process that stays at the
+site between messages (`apps.resident`).
 """
 
 from flwr.app import Context, Message
@@ -32,7 +33,7 @@ def evaluate(message: Message, context: Context) -> Message:
 def _answer(message: Message, context: Context) -> Message:
     if seconds := staying_seconds(context.node_config):
         return ask(message, context, seconds)
-    # takes seconds, mostly for PyTorch, which a process that only forwards messages does not need
+    # imported here, since a process that only forwards messages does not need PyTorch, which takes seconds to import
     from apps.client_app import app as client_app
 
     return client_app(message, context)

@@ -1,20 +1,20 @@
-"""The command ``florilegium``: `simulations.__main__`'s commands and ``doctor``, from any folder."""
+"""The command ``florilegium``: `simulations.__main__`'s commands and ``doctor``. It runs in any folder."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-OURS = Path(__file__).resolve().parents[1]  # the folder of the project's packages
+PROJECT = Path(__file__).resolve().parents[1]  # the folder of the project's packages
 
 
 def put_last(folder: Path) -> None:
-    """Put ``folder`` last in the module search path, to find a user's own modules after all other modules.
+    """Put ``folder`` last in the module search path, so its modules never hide the project's packages.
 
-    A user's folder may contain names of the project's packages, such as ``apps``.
+    A user's folder may contain a package with the same name as a package of the project, such as ``apps``.
 
     Args:
-        folder: The resolved folder. Other entries that lead to it, and empty entries, are removed.
+        folder: The resolved folder. Existing entries for the same folder, and empty entries, are removed.
     """
     sys.path[:] = [entry for entry in sys.path if entry and Path(entry).resolve() != folder]
     sys.path.append(str(folder))
@@ -22,9 +22,9 @@ def put_last(folder: Path) -> None:
 
 def main() -> None:
     """Run the command."""
-    here = Path.cwd().resolve()
-    if here != OURS:
-        put_last(here)
+    working_folder = Path.cwd().resolve()
+    if working_folder != PROJECT:
+        put_last(working_folder)
     from apps.doctor.command import cli as doctor
     from simulations.__main__ import cli
     from simulations.__main__ import main as run

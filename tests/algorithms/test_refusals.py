@@ -15,7 +15,7 @@ ONE_KEY: list[tuple[str, str, Scalar, tuple[str, ...]]] = [
     ("local-sgdm", "loss", "ratio-loss", ("'local-sgdm', allowed: auto, cross-entropy", "local-sgdm-rl")),
     ("local-sgdm", "loss", "ratio-los", ("did you mean 'ratio-loss'",)),
     ("local-sgdm-rl", "loss", "cross-entropy", ("auto, ratio-loss",)),
-    ("local-sgdam", "loss", "compositional-auc", ("goes with strategy local-scgdam",)),
+    ("local-sgdam", "loss", "compositional-auc", ("set strategy to local-scgdam",)),
     *((name, "sgdam.beta-x", 5.0, ("allowed: ", "eta * beta-x <= 1")) for name in ("local-sgdam", "fedx2")),
     ("local-sgdam", "sgdam.beta-y", 5.0, ("allowed: ", "eta * beta-y <= 1")),
     *((name, "scgdam.beta-x", 5.0, ("allowed: ", "eta * beta-x <= 1")) for name in ("local-scgdam", "fedx2")),
@@ -35,7 +35,7 @@ SEVERAL: list[tuple[dict[str, Scalar], tuple[str, ...]]] = [
     *(
         ({"strategy": "fedsgda-spider", "dataset": "synthetic-pl", key: value}, ("'synthetic-pl'", *parts))
         for key, value, *parts in [
-            ("loss", OWN + "Robust", "loss: got ", "Robust", "is a problem of its own"),
+            ("loss", OWN + "Robust", "loss: got ", "Robust", "is a complete problem"),
             ("partition", "dirichlet", "has no labels", "partition: got 'dirichlet', allowed: "),
             ("imbalance", 0.1, "has no labels", "imbalance: got 0.1, allowed: 0.0"),
             ("label-noise", 0.1, "has no labels", "label-noise: got 0.1, allowed: 0.0"),

@@ -112,7 +112,7 @@ def test_what_differs_is_named(tmp_path: Path, named: dict[str, torch.Tensor], m
             r"got /nowhere/m.safetensors \(.*, allowed: a complete safetensors",
         ),
         ({"init_from": __file__}, r"init-from: got .*test_init_from.py \(.*, allowed: a complete safetensors file"),
-        ({"init_from": "/m", "strategy": "vfb2-sgd"}, "init-from: got '/m', allowed: '', since .* no model travels"),
+        ({"init_from": "/m", "strategy": "vfb2-sgd"}, "init-from: got '/m', allowed: '', since .* sends no model"),
     ],
 )
 def test_what_is_no_such_file_is_one_error(tmp_path: Path, keys: dict[str, Any], message: str) -> None:

@@ -73,7 +73,7 @@ ROWS = [
     Row(
         "objective without margin",
         run('strategy="fedx2" loss="auprc" fedx.surrogate="squared-hinge" fedx.margin=0.0'),
-        ("loss", "needs a margin > 0, got 0", "options that fit it", KEYS),
+        ("loss", "needs a margin > 0, got 0", "options that fit this loss", KEYS),
     ),
     # files of a data set
     Row("no files", run('dataset="csv"'), ("data-dir", "nothing", "'csv' is read from files", "docs/data.md")),
