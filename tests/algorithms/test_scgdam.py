@@ -172,7 +172,8 @@ def test_the_page_s_formulas_count_the_bytes(data: dict[str, Scalar], tmp_path: 
     one = Watched(tmp_path, {**KEYS, **data, "model": USER + "normed"})
     d, b = (len(array) for array in model_of(one.exchanges(1)[0].message))
     formulas: dict[str, Any] = {}
-    (block,) = [block for block in blocks(PROJECT / "docs" / "scgdam.md") if block.language == "python"]
+    page = PROJECT / "docs" / "algorithms" / "local-scgdam.md"
+    (block,) = [block for block in blocks(page) if block.language == "python"]
     exec(block.text, formulas)
     for line in one.run.lines[1:]:
         assert line["bytes_down"] == SITES * formulas["bytes_down"](8, d, b, line["round"])
