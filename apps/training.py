@@ -71,6 +71,7 @@ class Training:
         if hasattr(self.grid, PULL_INTERVAL):
             setattr(self.grid, PULL_INTERVAL, 0.005)  # the default of 0.1 s is most of a short round
         roster = self.join()
+        self.history.watch.names = roster.site_names
         log(INFO, "%s on %s: %d sites, engine %s", config.run.strategy, config.data.dataset, len(roster), self.engine)
         if config.evaluation.tests:
             check_test_rows(roster.reports)

@@ -9,10 +9,13 @@ import numpy as np
 from jaxtyping import Float
 
 from methods.server import Plan
+from payloads.site_names import label_site
 from problems.errors import InputError
 
 
-def check_batch(key: str, batch_size: int, kind: str, held: Sequence[int]) -> None:
+def check_batch(
+    key: str, batch_size: int, kind: str, held: Sequence[int], names: Mapping[str, str] | None = None
+) -> None:
     """Warn of sites that cannot fill a batch and use all their elements instead.
 
     Args:
@@ -20,6 +23,7 @@ def check_batch(key: str, batch_size: int, kind: str, held: Sequence[int]) -> No
         batch_size: The batch size.
         kind: The elements of a batch, e.g. "positives".
         held: The number of these elements at each site.
+        names: The names of sites, by partition id as text.
 
     Raises:
         InputError: All sites together cannot fill a batch.
@@ -28,10 +32,10 @@ def check_batch(key: str, batch_size: int, kind: str, held: Sequence[int]) -> No
     if batch_size > total:
         allowed = f"at most {total}, since all {len(held)} sites together have {total} {kind}"
         raise InputError(key, got=batch_size, allowed=allowed, hint=f"lower {key}")
-    named = [f"{partition} ({count})" for partition, count in enumerate(held) if count < batch_size]
+    named = [f"{label_site(partition, names)} ({count})" for partition, count in enumerate(held) if count < batch_size]
     if named:
         which = ", ".join(named[:8]) + (", ..." if len(named) > 8 else "")
-        text = "%s = %d: %d of %d sites have fewer %s and use all of them: partition %s"
+        text = "%s = %d: %d of %d sites have fewer %s and use all of them: %s"
         getLogger("flwr").warning(text, key, batch_size, len(named), len(held), kind, which)
 
 
@@ -44,7 +48,9 @@ def check_batches(plan: Plan[Any]) -> None:
     Raises:
         InputError: All sites together have fewer samples.
     """
-    check_batch("batch-size", plan.training.batch_size, "samples", plan.class_counts.sum(axis=1).tolist())
+    check_batch(
+        "batch-size", plan.training.batch_size, "samples", plan.class_counts.sum(axis=1).tolist(), plan.site_names
+    )
 
 
 @dataclass(frozen=True)

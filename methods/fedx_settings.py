@@ -78,8 +78,9 @@ def check_pairs(plan: Plan[FedXSettings]) -> None:
     objective = objective_of(plan)
     kind = "samples" if objective.partners == "all" else "negatives"
     positives, partners = (counts.tolist() for counts in count_halves(objective, plan.class_counts))
-    check_batch("fedx.positive-batch-size", plan.settings.positive_batch_size, "positives", positives)
-    check_batch("fedx.negative-batch-size", plan.settings.negative_batch_size, kind, partners)
+    sizes, names = plan.settings, plan.site_names
+    check_batch("fedx.positive-batch-size", sizes.positive_batch_size, "positives", positives, names)
+    check_batch("fedx.negative-batch-size", sizes.negative_batch_size, kind, partners, names)
 
 
 def check_pool(plan: Plan[FedXSettings]) -> None:

@@ -11,8 +11,8 @@ A round with one exchange needs no generator: `ServerHalf.tell` makes its messag
 next model. Checkpoints are made between rounds, so only the state is saved.
 """
 
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -75,6 +75,7 @@ class Plan(Generic[S]):
         loss: The name of the loss.
         class_counts: The negatives and positives of every site, in the order of the partition ids.
         layout: The names and shapes of the flat model's parts; () if unknown.
+        site_names: The names of the sites that have one, by partition id as text.
     """
 
     server_round: int
@@ -83,6 +84,7 @@ class Plan(Generic[S]):
     loss: str
     class_counts: Int64[np.ndarray, "N 2"]
     layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    site_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def num_sites(self) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from payloads.record import BoolArray, FloatArray, IntArray, Payload, PayloadError, array
+from payloads.site_names import check_name, label_site
 
 # key in the config of a site's reply: the reason why the site cannot take part
 REFUSAL = "refusal"
@@ -49,15 +50,18 @@ class SiteReport(Payload):
     fingerprint: NDArray[np.uint8] | None = array(32, kind="bytes", optional=True)
     # the site's least-cell. Held-out rows of a smaller class are not counted, and all their counts are 0.
     least_cell: IntArray | None = array(1, kind="int", optional=True)
+    # the name that the site's owner has chosen, in UTF-8
+    name: NDArray[np.uint8] | None = array("n", kind="bytes", optional=True)
 
     def check_numbers(self) -> Self:
-        """Check the site's identity and its numbers of rows.
+        """Check the site's identity, its numbers of rows and its name.
 
         Returns:
             The report.
 
         Raises:
-            PayloadError: A number is negative or impossibly large. The error names the site and the field.
+            PayloadError: A number is negative or impossibly large, or the name is not allowed. The error names the site
+                and the field.
         """
         if not (0 <= self.partition_id < self.num_partitions <= MOST_SITES):
             got = f"partition {self.partition_id} of {self.num_partitions}"
@@ -67,7 +71,26 @@ class SiteReport(Payload):
             if numbers is not None and not ((numbers >= 0) & (numbers <= MOST_ROWS)).all():
                 where = f"partition {self.partition_id}: SiteReport.{name}"
                 raise PayloadError(f"{where}: got {numbers.tolist()}, expected numbers from 0 to {MOST_ROWS:,}")
+        _ = self.site_name
         return self
+
+    @property
+    def site_name(self) -> str:
+        """The site's name; "" if the site reports none.
+
+        Raises:
+            PayloadError: The name is not allowed.
+        """
+        try:
+            return "" if self.name is None else check_name(self.name.tobytes().decode())
+        except ValueError as error:
+            where = label_site(self.partition_id)
+            raise PayloadError(f"{where}: SiteReport.name: {error}") from None
+
+    @property
+    def label(self) -> str:
+        """The text that stands for the site in results and logs."""
+        return self.site_name or label_site(self.partition_id)
 
     @property
     def label_values(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -92,6 +115,11 @@ class SiteReport(Payload):
     @property
     def num_partitions(self) -> int:
         return int(self.identity[1])
+
+
+def encode_name(name: str) -> NDArray[np.uint8] | None:
+    """Return a site's name as the bytes of its report; None for a site without a name."""
+    return np.frombuffer(name.encode(), dtype=np.uint8) if name else None
 
 
 def encode_names(names: tuple[str, ...]) -> NDArray[np.uint8]:

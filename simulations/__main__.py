@@ -142,7 +142,7 @@ def run(
             print(f"warning: {warning}; see {outcome}", file=sys.stderr)
     if result["dropped"]:
         if quiet:
-            missing = in_words(result["dropped"], result["rounds"])
+            missing = in_words(result["dropped"], result["rounds"], result.get("site_names"))
             print(f"{WITH_MISSING}: {missing}; see {outcome}", file=sys.stderr)
         raise SystemExit(SITES_MISSING)
 

@@ -79,7 +79,15 @@ class MethodStrategy(PayloadStrategy):
         Args:
             server_round: The round. 0: before round 1.
         """
-        return Plan(server_round, self.training, self.settings, self.loss, self.roster.class_counts, self.layout)
+        return Plan(
+            server_round,
+            self.training,
+            self.settings,
+            self.loss,
+            self.roster.class_counts,
+            self.layout,
+            self.roster.site_names,
+        )
 
     def replies(self, replies: list[Reply]) -> Replies[Any]:
         """Convert the good replies of a round or a phase for the method. Replies of a phase carry no model."""

@@ -6,6 +6,7 @@ from typing import Any
 from apps.evaluation.small_cells import SmallCells, describe_left_out, left_out
 from apps.run_config.algorithm import RunConfig
 from payloads.handshake import SiteReport
+from payloads.site_names import label_entry
 from problems import intervals
 from problems.intervals import AUC, BRIER, ECE, point_figures
 from problems.least_cell import is_small
@@ -66,7 +67,10 @@ def describe(
         return found
 
     sites, few = _sites(tally, config, cells)
-    everyone, listed = entry(tally.total()), [{"partition": site.places[0], **entry(site)} for site in sites]
+    everyone, listed = (
+        entry(tally.total()),
+        [{"partition": site.places[0], "name": reports[site.places[0]].label, **entry(site)} for site in sites],
+    )
     if threshold is not None and [site["confusion"] for site in listed].count(None) == 1:
         everyone["confusion"] = None  # the difference would reveal the counts that the site hides
     return (
@@ -148,7 +152,7 @@ def describe_in_words(result: Mapping[str, Any], config: RunConfig) -> Iterator[
     sites = [site for site in result["sites"] if site[AUC] is not None]
     if sites:
         worst = min(sites, key=lambda site: site[AUC][0])
-        text += f"; partition {worst['partition']} has the lowest {AUC} of a site, {_interval(worst[AUC])}"
+        text += f"; {label_entry(worst)} has the lowest {AUC} of a site, {_interval(worst[AUC])}"
     elif not result["sites"]:
         why = _sums_alone(config) or "since the server does not know whose these rows are"
         text += f"; no figures of single sites {why}"

@@ -1,7 +1,7 @@
 """A site's work for one message: the request, the client that answers it, and the answer."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, Self
 
@@ -10,10 +10,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, R
 from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
 from apps.run_config.algorithm import HANDSHAKE, Held
 from apps.sites import resources
+from apps.sites.settings import SiteConfig
 from apps.sites.shared_disk import read_paths
 from apps.sites.site_config import at_site
 from clients.base import PayloadClient
-from payloads.handshake import Scaling, SiteReport
+from payloads.handshake import Scaling, SiteReport, encode_name
 from payloads.record import FloatArray, Payload
 from payloads.secure_sum import Present
 from payloads.wire import (
@@ -81,9 +82,11 @@ def site_of(context: Context, config: RunConfig, scaling: Scaling | None = None)
 
 
 def report_of(context: Context, config: RunConfig) -> SiteReport:
-    """Return a node's report for the handshake; see `Sites.report`."""
+    """Return a node's report for the handshake, with the name that its owner has chosen; see `Sites.report`."""
     resources.hold_threads(config.training)
-    return config.algorithm.sites.report(config, context, node_place(context))
+    report = config.algorithm.sites.report(config, context, node_place(context))
+    name = SiteConfig.of(context.node_config).data.site_name
+    return replace(report, name=encode_name(name)) if name else report
 
 
 def make_client(context: Context, config: RunConfig, scaling: Scaling | None = None) -> PayloadClient[Any]:

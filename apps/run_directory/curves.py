@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from apps.evaluation.metric_names import add_suffix
 from apps.evaluation.site_figures import ROUND_FIGURES
+from payloads.site_names import label_site
 from problems.data import OWN
 from problems.intervals import AUC, BRIER
 
@@ -83,7 +84,12 @@ def has_sites(lines: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def draw_sites(
-    lines: Sequence[Mapping[str, Any]], path: Path, title: str, rows: str, selected: int | None = None
+    lines: Sequence[Mapping[str, Any]],
+    path: Path,
+    title: str,
+    rows: str,
+    selected: int | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> None:
     """Draw each site's AUC and Brier score by round as a PNG file; of many sites only the worst and the best.
 
@@ -93,6 +99,7 @@ def draw_sites(
         title: As for `draw_curves`.
         rows: As for `draw_curves`.
         selected: As for `draw_curves`.
+        names: The names of sites, by partition id as text.
     """
     from matplotlib import colormaps
 
@@ -111,7 +118,7 @@ def draw_sites(
                 color=color,
                 linewidth=1,
                 marker=".",
-                label=f"partition {place}",
+                label=escape(label_site(place, names)),
             )
         everyone = [(server_round, figures["all"][name]) for server_round, figures in rounds]
         axes.plot(*zip(*everyone, strict=True), linewidth=2.5, color="black", label="all")
@@ -120,6 +127,11 @@ def draw_sites(
         axes.legend(frameon=False, fontsize="small")
     _mark(selected, *panels)
     figure.savefig(path, dpi=120)
+
+
+def escape(label: str) -> str:
+    """Return a site's label without the signs of a formula, and visible in a legend, which hides a leading "_"."""
+    return label.replace("$", r"\$").lstrip("_")
 
 
 def _choose(curves: Mapping[int, Mapping[int, float]]) -> list[int]:

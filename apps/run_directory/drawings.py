@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from apps.run_directory.curves import draw_curves, draw_sites, has_sites, rows_in_words
+from apps.run_directory.curves import draw_curves, draw_sites, escape, has_sites, rows_in_words
+from payloads.site_names import label_entry
 from problems.files import room_for
 from problems.intervals import AUC
 from problems.tallies import Tally
@@ -46,7 +47,7 @@ def draw_run(
         draw_curves(lines, folder / "curves.png", title, rows_in_words(config), view, chosen)
     if has_sites(lines):
         with room_for(folder / "sites.png"):
-            draw_sites(lines, folder / "sites.png", title, rows_in_words(config), chosen)
+            draw_sites(lines, folder / "sites.png", title, rows_in_words(config), chosen, result.get("site_names"))
     if tally is not None and AUC in result["all"]:
         _draw(folder / "roc.png", title, result, tally, _draw_roc, "lower right")
         _draw(folder / "reliability.png", title, result, tally, _draw_reliability, "upper left")
@@ -78,7 +79,7 @@ def _draw(
 def _lines(result: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:
     """Yield the figures of each site and of all sites, with a style: thin lines for a site, a thick line for all."""
     for number, site in enumerate(result["sites"]):
-        label = f"partition {site['partition']}" if number < _NAMED else None
+        label = escape(label_entry(site)) if number < _NAMED else None
         yield site, {"linewidth": 0.8, "alpha": 0.7, "label": label}
     yield result["all"], {"linewidth": 2.5, "color": "black", "label": "all"}
 

@@ -116,7 +116,7 @@ class History:
 
     def tell(self, server_round: int, report: RoundReport, metrics: Mapping[str, float], seconds: float) -> None:
         """Log a line for a round that was evaluated, dropped a client or lost a client's memory."""
-        missing = ", ".join(map(str, sorted(report.dropped)))
+        missing = ", ".join(self.watch.names.get(str(site), str(site)) for site in sorted(report.dropped))
         sites = f"sites {len(report.answered)}/{len(report.asked)}" + (f", without {missing}" if missing else "")
         width, measured = len(self.rounds), format_metrics(metrics, self.view)
         log(INFO, "round %*d/%s  %s  %s  %.2f s", width, server_round, self.rounds, measured, sites, seconds)
@@ -149,6 +149,7 @@ class History:
             "bytes_down": self.bytes_down + report.bytes_down,
             "wall_seconds": time.perf_counter() - self.started,
             "clients": len(roster),
+            "site_names": roster.site_names,
             "training_rows": _training_rows(config, roster),
             "dropped": dropped_sites([*self.directory.lines(), after]),
             **({"warnings": warnings} if warnings else {}),
@@ -160,7 +161,7 @@ class History:
         """Log the figures of sites and, in the last line, the metrics and the missing sites."""
         for text in describe_in_words(result, config):
             log(INFO, "%s", text)
-        missing = in_words(result["dropped"], result["rounds"])
+        missing = in_words(result["dropped"], result["rounds"], result["site_names"])
         level, outcome = (WARNING, WITH_MISSING) if missing else (INFO, "finished")
         metrics = format_metrics(result.get("test_metrics", result["metrics"]), self.view)
         if "test_metrics" in result:

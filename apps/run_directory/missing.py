@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from apps.evaluation.metric_names import add_suffix
+from payloads.site_names import label_site
 from strategies.rounds.errors import way_out
 
 # the number of consecutive rounds or evaluations that lead to a warning
@@ -48,15 +49,16 @@ def dropped_sites(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any
     return {site: found[site] for site in sorted(found, key=int)}
 
 
-def in_words(dropped: Mapping[str, Mapping[str, Any]], rounds: int) -> str:
+def in_words(dropped: Mapping[str, Mapping[str, Any]], rounds: int, names: Mapping[str, str] | None = None) -> str:
     """Return the dropped sites in words, with the number of rounds and the reason.
 
     Args:
         dropped: The dropped sites, from `dropped_sites`.
         rounds: The number of rounds of the run.
+        names: The names of sites, by partition id as text.
     """
     named = [
-        f"partition {site} in {one['rounds']} of {rounds} rounds ({_cut(one['reason'])})"
+        f"{label_site(site, names)} in {one['rounds']} of {rounds} rounds ({_cut(one['reason'])})"
         for site, one in dropped.items()
     ]
     return "; ".join(named[:_NAMED]) + (f"; and {len(named) - _NAMED} more" if len(named) > _NAMED else "")
@@ -74,12 +76,14 @@ class Watch:
         steps: The keys of step sizes, in words.
 
     Attributes:
+        names: The names of sites, by partition id as text.
         lasting: The warnings of `LASTING` kinds so far, with their rounds.
     """
 
     def __init__(self, view: str, steps: str) -> None:
         self._view = view
         self._steps = steps
+        self.names: Mapping[str, str] = {}
         # site -> consecutive drops in rounds that asked it
         self._dropped: dict[str, int] = {}
         self._below = 0  # consecutive evaluations with an AUC below 1/2
@@ -107,7 +111,8 @@ class Watch:
         for site, reason in dropped.items():
             if self._dropped[site] >= RUNNING:
                 advice = way_out(reason, self._steps)
-                yield site, f"partition {site} was dropped in {RUNNING} rounds in a row ({_cut(reason)}): {advice}"
+                label = label_site(site, self.names)
+                yield site, f"{label} was dropped in {RUNNING} rounds in a row ({_cut(reason)}): {advice}"
 
     def _scores(self, line: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if (loss := line.get(add_suffix("loss", self._view))) is not None:

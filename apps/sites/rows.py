@@ -23,7 +23,7 @@ from apps.sites.cells import check_classes, common_labels, describe_left_out, he
 from apps.sites.resources import device_of, dtype_of, federated_data, get_trainee, site
 from apps.sites.settings import DIALECT, SiteConfig
 from clients.base import Site, Trained
-from payloads.handshake import LONGEST_LABEL, MOST_LABELS, Scaling, SiteReport, encode_names
+from payloads.handshake import LONGEST_LABEL, MOST_LABELS, Scaling, SiteReport, encode_name, encode_names
 from problems.data import OWN, DataError, DataSpec, Preprocessing, SampleFormat, Samples, SiteRows, read_own
 from problems.data.agreement import Agreed
 from problems.data.dialect import Dialect
@@ -271,9 +271,11 @@ class RowSites(Sites):
             for line in describe_left_out(rows, least):
                 log(INFO, "partition %d: %s", place[0], line)
             return own_report(rows, *place, least)
-        samples = federated_data(config.data, place[1]).client(place[0])  # no tensors before a site trains
+        data = federated_data(config.data, place[1])
+        samples = data.client(place[0])  # no tensors before a site trains
         counts = np.array([len(samples.negatives), len(samples.positives)])
-        return SiteReport(identity=np.array(place), class_counts=counts)
+        name = encode_name(data.site_names[place[0]]) if data.site_names else None
+        return SiteReport(identity=np.array(place), class_counts=counts, name=name)
 
     def model(self, config: RunConfig, site: Held) -> Trained:
         assert isinstance(site, Site)

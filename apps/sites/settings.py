@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from apps.run_config.settings import ConfigError, Scalar
 from payloads.settings import Settings, describe_allowed, kebab, setting
+from payloads.site_names import ALLOWED_NAMES, check_name
 from privacy.secure_sum import FEWEST_MEMBERS
 from problems.data.spec import parse_names
 from problems.errors import NOTHING, InputError
@@ -73,6 +74,11 @@ class DataTable(Settings):
     """The site's own file."""
 
     data_path: File = _file("The site's own file or folder. In vertical runs: the file of the party's columns.")
+    site_name: Annotated[str | None, _parse_by(check_name)] = setting(
+        "The site's name in results and logs of all parties. Without it the site is called by its partition id.",
+        None,
+        ALLOWED_NAMES,
+    )
     split_seed: int | None = setting(
         "The seed that draws the site's held-out rows. It also fixes all keys of the data.", ge=0
     )

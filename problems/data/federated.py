@@ -38,6 +38,7 @@ class FederatedData:
         columns: The preprocessing of raw rows, if the data set is a table.
         sample_format: The format of the samples in the files; None if they have no labels.
         notes: Lines for the log about the reading of the rows.
+        site_names: The names of the clients; () if clients are not sites with names.
         grouping: A sentence about the groups of rows that stay together; "" without groups.
         input_shape: The shape of one sample's features.
         train: The union of the clients' samples, client by client, before the clients' shift.
@@ -56,11 +57,13 @@ class FederatedData:
         sample_format: SampleFormat | None = None,
         notes: Sequence[str] = (),
         grouping: str = "",
+        site_names: Sequence[str] = (),
     ) -> None:
         self.notes = tuple(notes)
         self.columns = columns
         self.sample_format = sample_format
         self.grouping = grouping
+        self.site_names = tuple(site_names)
         self.train = train
         self.test = test
         self.validation = validation
@@ -199,6 +202,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
         sample_format=SampleFormat.of(features, source.classes, marked, source.pixel_max),
         notes=source.notes,
         grouping=grouping,
+        site_names=() if clients_of(spec, source.sites, num_clients) is None else source.site_names[:num_clients],
     )
 
 

@@ -45,6 +45,8 @@ class Source:
     """The number of each row's group, whose rows stay together; None if rows are independent."""
     pixel_max: float | None = None
     """The value in the files that became 1, for images of more than 8 bits."""
+    site_names: tuple[str, ...] = ()
+    """The names of the sites, by number; () if they have no names."""
 
     def __len__(self) -> int:
         return len(self.codes)

@@ -10,6 +10,7 @@ from pathlib import Path
 from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
 from apps.evaluation.metric_names import format_metrics
 from apps.run_directory.curves import rows_in_words
+from payloads.site_names import label_site
 from problems.data import UNLABELLED
 from simulations.baselines.comparison import FEDERATED, POOLED, Baselines, Result
 from simulations.baselines.rows import Rows, gather
@@ -67,7 +68,10 @@ def train_baselines(
         return result
 
     pooled = train(POOLED, "pooled", gathered.pooled, None)
-    alone = [train(f"site {site} alone", f"site-{site}", rows, site) for site, rows in enumerate(gathered.alone)]
+    alone = [
+        train(f"{label_site(site, run.site_names)} alone", f"site-{site}", rows, site)
+        for site, rows in enumerate(gathered.alone)
+    ]
     where = "the test rows" if tested else rows_in_words(run.config)
     baselines = Baselines(trainer.metric, where, federated, pooled, alone, trainer.notes())
     baselines.save(out, picture=config.run.pictures)

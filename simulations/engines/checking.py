@@ -64,4 +64,4 @@ def _of_sites(config: RunConfig, roster: Roster) -> Iterator[str]:
     for place, (negatives, positives) in enumerate(roster.class_counts.tolist()):
         lacking = [name for name, count in (("positive", positives), ("negative", negatives)) if not count]
         missing = f"; no {lacking[0]} rows" if lacking else ""
-        yield f"site {place}: {negatives + positives:,} rows, {positives:,} positive{missing}"
+        yield f"{roster.label(place)}: {negatives + positives:,} rows, {positives:,} positive{missing}"

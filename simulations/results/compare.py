@@ -177,7 +177,7 @@ class Comparison:
         chosen = [(run.name, run.selection) for run in self.runs if run.selection]
         found += [f"{name}: {selection}; its metrics are measured on the test rows" for name, selection in chosen]
         return found + [
-            f"{run.name} {run.status} with sites missing: {in_words(run.dropped, run.facts['rounds'])}"
+            f"{run.name} {run.status} with sites missing: {in_words(run.dropped, run.facts['rounds'], run.site_names)}"
             for run in self.runs
             if run.dropped
         ]

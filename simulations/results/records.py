@@ -84,6 +84,12 @@ class RunRecord:
         return dropped_sites(self.lines)
 
     @property
+    def site_names(self) -> dict[str, str]:
+        """The names of sites, by partition id as text. Empty before the run's end."""
+        found: dict[str, str] = self.result.get("site_names", {})
+        return found
+
+    @property
     def selected(self) -> int | None:
         """The selected round. None without ``select-by``, or before the run's end."""
         found: int | None = self.result.get("selected", {}).get("round")

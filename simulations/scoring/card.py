@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from apps.evaluation.metric_names import add_suffix
 from apps.evaluation.small_cells import describe_left_out
 from apps.run_directory.curves import rows_in_words
+from payloads.site_names import label_entry, label_site
 from problems.data.spec import DATASETS, GENERIC, PARTITIONS
 from problems.models import MODELS
 from problems.objectives.classification import CROSS_ENTROPY
@@ -20,7 +22,7 @@ _DISTURBANCES = ("imbalance", "label-noise", "client-shift")
 # keys without meaning for readers of the card: a path on the machine of the training
 _UNTOLD = ("data-dir",)
 # figures of a site that are too long for a table, and the name of the site, which has its own cell
-_LONG = ("partition", "reliability")
+_LONG = ("partition", "name", "reliability")
 
 
 def write_card(model: TrainedModel) -> str:
@@ -100,7 +102,8 @@ def _uses(model: TrainedModel) -> str:
 def _limits(model: TrainedModel) -> str:
     result, data = model.record.result, model.record.config
     found = [
-        f"Site {site} was missing in {one['rounds']} of {result['rounds']} rounds; the last reason: {one['reason']}"
+        f"{_plain(label_site(site, model.record.site_names))} was missing in {one['rounds']} of "
+        f"{result['rounds']} rounds; the last reason: {one['reason']}"
         for site, one in result.get("dropped", {}).items()
     ]
     disturbed = [f"`{key} = {data[key]}`" for key in _DISTURBANCES if data[key]]
@@ -150,7 +153,7 @@ def _training(model: TrainedModel) -> str:
     keys = [[f"`{key}`", f"`{config[key]!r}`", f"`{default!r}`"] for key, default in departures.items()]
     parts = [
         "### Training Data\n\n" + _items(data),
-        _rows(result.get("training_rows")),
+        _rows(result.get("training_rows"), model.record.site_names),
         _preprocessing(model),
         "### Training Procedure\n\n" + _items(facts),
         "#### Training Hyperparameters\n\nKeys that differ from the defaults of the strategy:\n\n"
@@ -161,11 +164,13 @@ def _training(model: TrainedModel) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _rows(counted: Sequence[Mapping[str, int]] | None) -> str:
+def _rows(counted: Sequence[Mapping[str, int]] | None, names: Mapping[str, str]) -> str:
     """Return the rows of each site, if the sites reported them."""
     if not counted:
         return ""
-    cells = [[f"site {one['partition']}", f"{one['rows']:,}", f"{one['positives']:,}"] for one in counted]
+    cells = [
+        [_plain(label_site(one["partition"], names)), f"{one['rows']:,}", f"{one['positives']:,}"] for one in counted
+    ]
     return _table(["", "training rows", "positive"], cells)
 
 
@@ -200,7 +205,7 @@ def _evaluation(model: TrainedModel) -> str:
 def _figures(result: Mapping[str, Any]) -> list[str]:
     """Return the figures of each site's rows and of all rows, if the result has any."""
     parts = []
-    sites = [(f"site {one['partition']}", one) for one in result.get("sites", [])]
+    sites = [(_plain(label_entry(one)), one) for one in result.get("sites", [])]
     rows = [*sites, *([("all", result["all"])] if "all" in result else [])]
     if rows:
         names = list(dict.fromkeys(name for _, one in rows for name in one if name not in _LONG))
@@ -261,6 +266,11 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _quote(words: Sequence[str]) -> str:
     return ", ".join(f"`{word}`" for word in words)
+
+
+def _plain(label: str) -> str:
+    """Return a site's label without signs that Markdown would read. `_table` escapes its bars."""
+    return re.sub(r"([\\`*_{}\[\]<>()#!~])", r"\\\1", label)
 
 
 def _one_line(value: Any) -> str:

@@ -226,7 +226,7 @@ class Exchange:
         if self.family.traits.retries_failed:
             if asked_again == training.max_retries:
                 return []
-            named = "; ".join(f"partition {place}: {reason}" for place, reason in self.reasons.items())
+            named = "; ".join(f"{self.roster.label(place)}: {reason}" for place, reason in self.reasons.items())
             log(WARNING, "round %d: retry %d of %d: %s", server_round, asked_again + 1, training.max_retries, named)
             missing = sorted(self.reasons)
             self.reasons.clear()
@@ -252,14 +252,16 @@ class Exchange:
         where = f"{phase} phase: " if phase else ""
         dropped = {place: where + self.reasons[place] for place in sorted(self.reasons)}
         for place, reason in dropped.items():
-            log(WARNING, "round %d: dropped the reply of partition %d: %s", server_round, place, reason)
+            log(WARNING, "round %d: dropped the reply of %s: %s", server_round, self.roster.label(place), reason)
             report.dropped[place] = f"{report.dropped[place]}; {reason}" if place in report.dropped else reason
         if not phase:
             report.answered = sorted(self.found)
         self.check_enough(dropped)
         if not phase:
             owner = type(self.family).__name__ if self.family.traits.joint_states else None
-            self.family.states, report.state_lost = self.family.states.update(server_round, self.found, owner)
+            self.family.states, report.state_lost = self.family.states.update(
+                server_round, self.found, owner, self.roster.label
+            )
         return [self.found[place] for place in sorted(self.found)]
 
     def check_enough(self, dropped: Mapping[int, str]) -> None:
@@ -275,9 +277,10 @@ class Exchange:
         diverged = next((reason for reason in dropped.values() if "not finite" in reason), None)
         advice = f"; {way_out(diverged, family.steps())}" if diverged else ""
         place, reason = next(iter(dropped.items()), (None, "no client was asked"))
+        label = "no site" if place is None else self.roster.label(place)
         if family.traits.retries_failed and dropped:
             raise StrategyError(
-                f"{round_}: partition {place} gave no good reply, max-retries is {training.max_retries}: {reason}; "
+                f"{round_}: {label} gave no good reply, max-retries is {training.max_retries}: {reason}; "
                 f"{type(family).__name__} {family.traits.needs_all_clients}{advice}"
             )
         fewest, given = training.fewest_replies(self.wanted), training.min_train_nodes
@@ -285,5 +288,5 @@ class Exchange:
             limit = f"{given}{'' if fewest == given else f', here {fewest}'}"
             raise StrategyError(
                 f"{round_}: {len(self.found)} good replies of {len(self.sent)}, min-train-nodes is {limit}; "
-                f"partition {place}: {reason}{advice}"
+                f"{label}: {reason}{advice}"
             )

@@ -21,6 +21,7 @@ from methods.server import count_share, draw_clients
 from payloads.handshake import SiteReport
 from payloads.record import PayloadError
 from payloads.settings import TrainingSettings
+from payloads.site_names import label_site
 from payloads.wire import CONFIG, PAYLOAD, ROUND, content, count_bytes, find
 from problems.randomness import Purpose
 from strategies.rounds.errors import SetupError, StrategyError, raise_setup, reason_of, refusal_of, shorten
@@ -43,6 +44,15 @@ class Roster:
 
     def __len__(self) -> int:
         return len(self.node_ids)
+
+    @cached_property
+    def site_names(self) -> dict[str, str]:
+        """The names of the sites that have one, by partition id as text."""
+        return {str(place): name for place, report in enumerate(self.reports) if (name := report.site_name)}
+
+    def label(self, place: int) -> str:
+        """Return the text that stands for a site in results and logs."""
+        return label_site(place, self.site_names)
 
     @cached_property
     def class_counts(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
@@ -87,7 +97,8 @@ def call_the_roll(
         local: Paths for sites on the server's disk, by name.
 
     Raises:
-        StrategyError: No site joins in time, a site cannot answer, or partitions are missing or claimed twice.
+        StrategyError: No site joins in time, a site cannot answer, partitions are missing or claimed twice, or two
+            sites have the same name.
     """
     deadline = time.monotonic() + timeout
     reports: dict[int, SiteReport] = {}
@@ -176,4 +187,20 @@ def _by_partition(reports: Mapping[int, SiteReport], bytes_up: int) -> Roster:
         raise SetupError(
             "handshake", got=got, allowed=allowed, hint="correct partition-id in each SuperNode's --node-config"
         )
-    return Roster(tuple(order), tuple(reports[node] for node in order), bytes_up)
+    roster = Roster(tuple(order), tuple(reports[node] for node in order), bytes_up)
+    _check_labels(roster)
+    return roster
+
+
+def _check_labels(roster: Roster) -> None:
+    """Raise SetupError if two sites have the same name, since results and logs could not tell them apart."""
+    places: dict[str, int] = {}
+    for place in range(len(roster)):
+        label = roster.label(place)
+        if (other := places.setdefault(label.casefold(), place)) != place:
+            raise SetupError(
+                "handshake: site-name",
+                got=f"{label!r} at partitions {other} and {place}",
+                allowed="a different name at each site",
+                hint="change site-name in the settings of one of these sites",
+            )

@@ -6,7 +6,7 @@ dropped, after it. A reply that started from an older memory, or from none, show
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from logging import WARNING
 from typing import Any, Self
@@ -15,6 +15,7 @@ import numpy as np
 from flwr.common import log
 
 from payloads.record import FloatArray, IntArray, Payload, array
+from payloads.site_names import label_site
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,11 @@ class SiteStates(Payload):
         return cls(kept=np.zeros(sites, dtype=np.int64), since=np.zeros(1, dtype=np.int64))
 
     def update(
-        self, server_round: int, found: Mapping[int, Reply], joint_owner: str | None
+        self,
+        server_round: int,
+        found: Mapping[int, Reply],
+        joint_owner: str | None,
+        label: Callable[[int], str] = label_site,
     ) -> tuple[SiteStates, list[int]]:
         """Return the states after a round, and the places of the clients that lost their memories.
 
@@ -69,11 +74,12 @@ class SiteStates(Payload):
             found: The good replies, by place.
             joint_owner: The name of the strategy if it has ``joint_states``, else None. If set and a memory is lost,
                 all clients start the next round without a memory.
+            label: The text that stands for a client in the log, by place.
         """
         made = {place: number for place in sorted(found) if (number := found[place].state_round) is not None}
         lost = [place for place, number in made.items() if number < self.kept[place]]
         named = [
-            f"partition {place} has {_name_state(made[place])}, kept {_name_state(self.kept[place])}" for place in lost
+            f"{label(place)} has {_name_state(made[place])}, kept {_name_state(self.kept[place])}" for place in lost
         ]
         kept, since = self.kept.copy(), self.since
         kept[list(made)] = server_round

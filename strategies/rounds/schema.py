@@ -57,15 +57,15 @@ def agree(reports: Sequence[SiteReport]) -> Schema | None:
     for report in reports:
         if difference := _difference(first, report):
             key, got, allowed, hint = difference
-            raise SetupError(f"handshake: partition {report.partition_id}: {key}", got=got, allowed=allowed, hint=hint)
+            raise SetupError(f"handshake: {report.label}: {key}", got=got, allowed=allowed, hint=hint)
     _compare_labels(reports)
     assert first.shape is not None
     shape: tuple[int, ...] = tuple(first.shape.tolist())
     negative, positive = (
         tuple(sorted({value for report in reports for value in report.label_values[side]})) for side in (0, 1)
     )
-    read = {report.partition_id: read_columns(report) for report in reports}
-    tables = {partition: table for partition, table in read.items() if table is not None}
+    read = {report.label: read_columns(report) for report in reports}
+    tables = {label: table for label, table in read.items() if table is not None}
     if not tables:
         return Schema(shape, None, None, negative, positive, _pixel_max(first))
     table, scaling = _join(tables), None
@@ -84,9 +84,9 @@ def agree(reports: Sequence[SiteReport]) -> Schema | None:
 
 def _warn_of_units(table: Preprocessing, reports: Sequence[SiteReport], told: Sequence[Statistics]) -> None:
     """Warn of sites whose statistics are far from the statistics of all other sites."""
-    partitions = [report.partition_id for report in reports if report.counts is not None]
+    labels = [report.label for report in reports if report.counts is not None]
     if found := find_strange_sites(table, told):
-        log(WARNING, OTHER_UNITS, join_doubts(f"partition {partitions[place]}: {text}" for place, text in found))
+        log(WARNING, OTHER_UNITS, join_doubts(f"{labels[place]}: {text}" for place, text in found))
 
 
 def _warn_of_constants(table: Preprocessing, deviations: Sequence[float]) -> None:
@@ -139,17 +139,17 @@ def statistics_of(report: SiteReport) -> Statistics | None:
     )
 
 
-def _join(tables: Mapping[int, Preprocessing]) -> Preprocessing:
-    """Join the preprocessing of all sites, given by partition id. A site may lack the cells that show a column's kind.
+def _join(tables: Mapping[str, Preprocessing]) -> Preprocessing:
+    """Join the preprocessing of all sites, by the sites' labels. A site may lack the cells that show a column's kind.
 
     Raises:
         SetupError: A column is of different kinds at two sites.
     """
     joint = next(iter(tables.values()))
-    for partition, table in tables.items():
+    for label, table in tables.items():
         if clash := table.find_clash(joint):
             mine, others = clash
-            place, got = f"handshake: partition {partition}: column {mine.column!r}", f"cells of kind {mine.kind!r}"
+            place, got = f"handshake: {label}: column {mine.column!r}", f"cells of kind {mine.kind!r}"
             allowed = f"cells of kind {others.kind!r}, as at other sites"
             raise SetupError(place, got=got, allowed=allowed, hint="write the column in the same way at every site")
         joint = joint.join(table)
@@ -161,20 +161,20 @@ def _compare_labels(reports: Sequence[SiteReport]) -> None:
     sites = Counter(value for report in reports for values in report.label_values for value in set(values))
     strangers, doubts = list[SetupError](), list[str]()
     for report in reports:
-        partition, (negative, positive) = f"partition {report.partition_id}", report.label_values
+        negative, positive = report.label_values
         alone = [value for value in negative if sites[value] == 1 < len(reports)]
         if not positive and len(alone) == len(negative):
             error = SetupError(
-                f"handshake: {partition}: labels",
+                f"handshake: {report.label}: labels",
                 got=f"{_join_names(alone)}, none of them in positive-label or at another site",
                 allowed=f"other sites' labels: {_join_names([value for value in sites if value not in negative])}",
                 hint="write labels in the same way at every site, or list all positive labels in positive-label",
             )
             strangers.append(error)
         elif not positive:
-            doubts.append(f"{partition} has no positive label, only {_join_names(negative)}")
+            doubts.append(f"{report.label} has no positive label, only {_join_names(negative)}")
         elif alone:
-            doubts.append(f"only {partition} has {_join_names(alone)}")
+            doubts.append(f"only {report.label} has {_join_names(alone)}")
     if strangers:
         raise SetupError.join(strangers[:_SHOWN])
     if doubts:
@@ -185,9 +185,9 @@ def _compare_labels(reports: Sequence[SiteReport]) -> None:
 
 def _difference(first: SiteReport, other: SiteReport) -> tuple[str, str, str, str] | None:
     """Return the key, got, allowed and hint of an error if a site differs from the first site, else None."""
-    than = f"partition {first.partition_id}"
+    than = first.label
     if other.shape is None:
-        got = f"a file at {than}, no file at {other.partition_id}"
+        got = f"a file at {than}, no file at {other.label}"
         return "data-path", got, "a file at every site, or at no site", "set data-path at every node, or at no node"
     assert first.shape is not None
     try:

@@ -291,5 +291,5 @@ class SecureSum:
         return int(family.roster.class_counts.sum(axis=1)[self.present].max())
 
     def _explain(self, reason: object) -> StrategyError:
-        dropped = [f"; partition {place}: {why}" for place, why in self.family.report.dropped.items()]
+        dropped = [f"; {self.family.roster.label(place)}: {why}" for place, why in self.family.report.dropped.items()]
         return StrategyError(f"round {self.server_round}: secure sum: {reason}{''.join(dropped[:1])}")

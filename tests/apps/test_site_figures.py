@@ -46,6 +46,7 @@ CHOOSING: dict[str, Scalar] = {"select-by": "auc", "threshold-at": "sensitivity=
 def own(path: Path, config: dict[str, Scalar] = CHOOSING) -> tuple[Run, Wiretap, list[dict[str, Scalar]]]:
     path.mkdir(exist_ok=True)
     nodes = files(path, [patients(80 + 20 * place, place, shift=2 * place) for place in range(SITES)])
+    nodes[1]["site-name"] = "St. $Anna$"
     return *federate(path / "run", {**OWN, **config}, nodes=nodes), nodes
 
 
@@ -89,6 +90,8 @@ def test_each_site_has_the_figures_of_its_own_test_rows(tmp_path: Path) -> None:
     assert result["figures_on"] == "test rows"
     assert 0 < result["selected"]["round"] < 3
     assert [site["partition"] for site in result["sites"]] == [0, 1, 2]
+    assert [site["name"] for site in result["sites"]] == ["partition 0", "St. $Anna$", "partition 2"]
+    assert result["site_names"] == {"1": "St. $Anna$"}
     threshold = result["threshold"]["score"]
     everyone = tuple(map(np.concatenate, zip(*rows, strict=True)))
     for entry, (labels, scores) in zip([*result["sites"], result["all"]], [*rows, everyone], strict=True):
@@ -262,7 +265,7 @@ def test_a_threshold_alone_is_of_the_last_model(tmp_path: Path) -> None:
     run, _, nodes = own(tmp_path, {"threshold-at": "specificity=0.7", "site-metrics": False})
     rows = scored(run, nodes, "test_rows", "model")
     for site, (labels, scores) in zip(run.result["sites"], rows, strict=True):
-        assert set(site) == {"partition", "rows", "positives", "confusion"}
+        assert set(site) == {"partition", "name", "rows", "positives", "confusion"}
         check_confusion(site["confusion"], labels, scores, run.result["threshold"]["score"])
     record = read_run(run.path)
     assert record.final("auc") == run.result["test_metrics"]["auc"] != record.last("auc")

@@ -78,7 +78,7 @@ def test_the_keys_of_what_a_run_chooses_and_of_its_figures(tmp_path: Path) -> No
     keys = [name for row in rows(entry) for name in codes(row[0])]
     assert keys[0] == "partition"
     assert list(result["sites"][0]) == keys
-    assert list(result["all"]) == keys[1:]
+    assert list(result["all"]) == keys[2:]
     told = {name for row in rows(figures) for name in codes(row[-1])}
     assert {*result["all"]["reliability"][0], *result["all"]["confusion"], *result["threshold"]} <= told
     chosen = {name for row in rows(section(PAGE, "A selected model")) for name in codes(row[-1])}

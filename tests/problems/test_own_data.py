@@ -405,7 +405,10 @@ FITTED = Preprocessing((*columns("x", "y", "z").inputs, Feature("z", "missing"))
         ),
         ({"positive_labels": np.frombuffer(b"[1]", np.uint8)}, "SiteReport.labels: not a list of names"),
         ({"shape": np.array([4])}, "samples: got shape (4,), allowed: the shape (3,) of partition 0"),
-        ({"shape": None}, "data-path: got a file at partition 0, no file at 1, allowed: a file at every site"),
+        (
+            {"shape": None},
+            "data-path: got a file at partition 0, no file at partition 1, allowed: a file at every site",
+        ),
         ({"counts": None}, "means: got means from only one of this site and partition 0, allowed: means from both"),
         ({"variances": None}, "columns: got other statistics than the run config needs"),
         ({"quantiles": np.zeros(1)}, "columns: got other statistics than the run config needs"),
@@ -423,7 +426,7 @@ def test_a_site_that_differs_is_named(changes: dict[str, Any], told: str) -> Non
 
 
 def test_a_first_site_without_a_file_is_named_too() -> None:
-    with refuses(StrategyError, r"partition 0: data-path: got a file at partition 1, no file at 0"):
+    with refuses(StrategyError, r"partition 0: data-path: got a file at partition 1, no file at partition 0"):
         agree([report(0, VALUES, shape=None), report(1, VALUES)])
 
 

@@ -223,7 +223,7 @@ def test_the_command_prints_and_leaves_them(tmp_path: Path, command: Line) -> No
     assert lines[1].split()[:6] == ["trained", "rows", "positives", "samples", "penalty", "auc"]
     assert lines[1].split("minus it")[1].split("  ")[1] == "95 % interval"
     assert lines[1].endswith("federated is")
-    names = ["federated", "all rows in one place", "site 0 alone", "site 1 alone", "site 2 alone"]
+    names = ["federated", "all rows in one place", "partition 0 alone", "partition 1 alone", "partition 2 alone"]
     assert [line[: len(name)] for line, name in zip(lines[2:], names, strict=False)] == names
     kept = json.loads((out / "baselines.json").read_text("utf-8"))
     assert kept["verdict"] == lines[-1]

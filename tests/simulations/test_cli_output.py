@@ -56,7 +56,7 @@ def test_json_and_quiet(command: Line, tmp_path: Path, subcommand: str) -> None:
 @pytest.mark.parametrize(
     ("config", "code", "told"),
     [
-        (f"{TINY} fedx.gamma=0.5", 0, ["3 sites; model linear: 65 par", "site 2: ", "no effect", "fedx.gamma=0.5"]),
+        (f"{TINY} fedx.gamma=0.5", 0, ["model linear: 65 par", "partition 2: ", "no effect", "fedx.gamma=0.5"]),
         (FAILING, 1, ["error: dataset 'npz': data-dir: got '/nowhere.npz'"]),
         ('strategy="fedavg"', 1, ["strategy: got 'fedavg'", "set strategy to 'local-sgd'"]),
         ('seed=1 model "mlp"', 1, ["""'model "mlp"' is not a pair"""]),

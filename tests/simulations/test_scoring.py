@@ -186,11 +186,11 @@ def test_the_best_model_is_taken_where_there_is_one(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).random((50, 64), np.float32)
     np.testing.assert_array_equal(model.predict(rows), model.decision_function(rows) >= -0.25)
     text = write_card(model)
-    assert "| site 1 | 9 | 2 | 0.7000 (0.6000 to 0.8000) | true positives 2, false negatives 0 |" in text
+    assert "| partition 1 | 9 | 2 | 0.7000 (0.6000 to 0.8000) | true positives 2, false negatives 0 |" in text
     assert "Scores from -0.25 on count as positive, chosen by `sensitivity=0.9` on validation rows." in text
     last = florilegium.load(run.path, "last")
     assert (last.chosen, last.server_round, last.threshold) == ("last", 2, 0.0)
-    assert "| site 1 | 9 |" not in write_card(last)
+    assert "| partition 1 | 9 |" not in write_card(last)
 
 
 def test_sites_files_and_the_reference(command: Line, tmp_path: Path) -> None:
@@ -299,7 +299,10 @@ def test_the_card_tells_what_the_run_directory_knows(command: Line, hospital: tu
         "`label-noise = 0.1`",
         f"| `auc` | {run.result['metrics']['auc']:.4f} |",
         f"flwr {run.result['versions']['flwr']}",
-        *(f"| site {one['partition']} | {one['rows']} | {one['positives']} |" for one in run.result["training_rows"]),
+        *(
+            f"| partition {one['partition']} | {one['rows']} | {one['positives']} |"
+            for one in run.result["training_rows"]
+        ),
     ):
         assert told in text
     assert str(hospital[1].parent) not in text

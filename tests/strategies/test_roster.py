@@ -1,6 +1,7 @@
 """Tests of the handshake: partition ids matter, node ids do not."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,21 @@ def test_a_site_with_an_impossible_number_of_rows_is_named(counts: tuple[int, in
 
     refuses_roll(answering(lie), rf"malformed: partition 1: SiteReport.class_counts: got \[{counts[0]}, {counts[1]}\]")
     refuses_roll(answering(lambda p, n: report(p, 2**62)), f"SiteReport.identity: got partition 0 of {2**62}")
+
+
+def named(first: bytes, second: bytes) -> ClientApp:
+    names = [np.frombuffer(name, np.uint8) for name in (first, second)]
+    return answering(lambda p, n: replace(report(p, n), name=names[p]))
+
+
+def test_names_of_sites_are_checked_on_arrival() -> None:
+    roster = call_the_roll(Nodes([5, 6], named("Zürich".encode(), b"A & B <b>")), timeout=5)
+    assert [roster.label(place) for place in (0, 1)] == ["Zürich", "A & B <b>"]
+    assert Roster((1, 2), (report(0, 2), report(1, 2))).label(1) == "partition 1"
+    for wrong in (b"", b"a\nb", b" a", b"x" * 41, b"\xff", "\u202ea".encode()):
+        refuses_roll(named(b"a", wrong), "malformed: partition 1: SiteReport.name: ")
+    for first, second in ((b"Here", b"here"), (b"partition 1", b"partition 1")):
+        refuses_roll(named(first, second), "site-name.*at partitions 0 and 1; allowed: a different name at each site")
 
 
 def test_sites_of_different_versions_are_named(caplog: pytest.LogCaptureFixture) -> None:

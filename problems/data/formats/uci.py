@@ -12,6 +12,7 @@ Terrail et al., NeurIPS 2022); docs/data-sets.md lists the differences.
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,8 @@ AMOUNTS = (
 )
 
 # the publisher's four files, with the attribution that their licence asks for
+HOSPITALS = ("Cleveland", "Hungary", "Switzerland", "VA Long Beach")
+"""The hospitals, in the order of `HEART_FILES`."""
 _HEART_COPY = Path(__file__).with_name("heart_disease.json")
 HEART_FILES = tuple(f"processed.{hospital}.data" for hospital in ("cleveland", "hungarian", "switzerland", "va"))
 DIAGNOSIS = "num"
@@ -128,7 +131,8 @@ def heart_disease(paths: Sequence[Path] | None = None) -> Source:
     frame = pd.DataFrame(patients[:, :-1], columns=list(COLUMNS))
     encoded = Encoded(preprocessing, preprocessing.encode(frame))
     sites = np.concatenate([np.repeat(np.arange(len(part)), list(map(len, part))) for part in (train, test)])
-    return make_source(patients[:, -1], lambda rows: encoded, sum(map(len, train)), sites)
+    source = make_source(patients[:, -1], lambda rows: encoded, sum(map(len, train)), sites)
+    return replace(source, site_names=HOSPITALS)
 
 
 def _read(path: Path, content: Path | io.StringIO) -> Float64[np.ndarray, "n 11"]:

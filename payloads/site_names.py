@@ -1,0 +1,42 @@
+"""Names of sites: the name that a site's owner has chosen, and the text that stands for a site without a name."""
+
+from collections.abc import Mapping
+from typing import Any
+
+# the most characters of a name
+LONGEST_NAME = 40
+ALLOWED_NAMES = f"1 to {LONGEST_NAME} printable characters without spaces around them"
+
+
+def check_name(name: str) -> str:
+    """Return a name that fits on one line of a log.
+
+    Raises:
+        ValueError: The name is empty or too long, or contains a control character or surrounding spaces.
+
+    Example:
+        >>> check_name("VA Long Beach")
+        'VA Long Beach'
+    """
+    if not (0 < len(name) <= LONGEST_NAME and name.isprintable() and name == name.strip()):
+        raise ValueError(f"got {name[: LONGEST_NAME + 1]!r}, allowed: {ALLOWED_NAMES}")
+    return name
+
+
+def label_site(partition: int | str, names: Mapping[str, str] | None = None) -> str:
+    """Return the text that stands for a site in results and logs: its name, else its partition id.
+
+    Args:
+        partition: The site's partition id.
+        names: The names of sites, by partition id as text.
+
+    Example:
+        >>> label_site(1, {"1": "Hungary"}), label_site(2, {"1": "Hungary"})
+        ('Hungary', 'partition 2')
+    """
+    return (names or {}).get(str(partition), f"partition {partition}")
+
+
+def label_entry(entry: Mapping[str, Any]) -> str:
+    """Return the text that stands for the site of an entry of result.json. Entries of older releases have no name."""
+    return str(entry.get("name") or label_site(entry["partition"]))
