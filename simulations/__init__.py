@@ -1,3 +1,3 @@
-"""Research on top of the apps: the in-process engine, references and the command line."""
+"""The command ``florilegium``: engines that run a federation on this machine, and tools for finished runs."""
 
 PAGE = "see docs/simulations.md"

@@ -1,6 +1,7 @@
-"""The command ``florilegium``: runs and references, their reports, sweeps, experiments and lists.
+"""The command line ``florilegium``.
 
-The commands import late: ``--help``, ``--version``, ``list`` and shell completion load neither PyTorch nor Flower.
+Each command imports its modules when it runs. ``--help``, ``--version``, ``list`` and shell completion load neither
+PyTorch nor Flower, and therefore respond at once.
 """
 
 from __future__ import annotations
@@ -67,30 +68,46 @@ def run(
     node_config: NodeConfigs = None,
     engine: Annotated[
         Literal["inprocess", "ray", "flower"],
-        typer.Option(help="in this process, in Ray workers, or in Flower's Ray simulation"),
+        typer.Option(help="where clients run: in this process, in Ray workers, or in Flower's own simulation"),
     ] = "inprocess",
     threads: Annotated[
-        int, typer.Option(min=1, help="number of clients that train at once (inprocess); does not change results")
+        int, typer.Option(min=1, help="number of clients that train at the same time; needs --engine inprocess")
     ] = 1,
     stack: Stacked = "1",
     client_gpus: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="share of a GPU for a client (flower); default: divided among the CPUs"),
+        typer.Option(
+            min=0,
+            max=1,
+            help="share of a GPU for each client; needs --engine flower; default: one client per CPU shares all GPUs",
+        ),
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="address of a Ray cluster's head, or auto (ray); default: a new local Ray")
+        str | None,
+        typer.Option(
+            help="address of a Ray cluster's head node, or auto for a Ray on this machine; needs --engine ray; "
+            "default: start a local Ray"
+        ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="number of workers (ray); default: one for each CPU")
+        int | None, typer.Option(min=1, help="number of Ray workers; needs --engine ray; default: one for each CPU")
     ] = None,
-    gpus_per_worker: Annotated[float | None, typer.Option(min=0, help="share of a GPU for a worker (ray)")] = None,
+    gpus_per_worker: Annotated[
+        float | None, typer.Option(min=0, help="share of a GPU for each Ray worker; needs --engine ray")
+    ] = None,
     baselines: Annotated[
-        bool, typer.Option("--baselines", help="compare with a model of each site alone, and of all rows pooled")
+        bool,
+        typer.Option(
+            "--baselines", help="after the run, also train a model of each site's rows alone and of all sites' rows"
+        ),
     ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run a federation and write its run directory. Exit code 3: the run has finished, but sites were missing."""
+    """Run a federation on this machine or a Ray cluster, and write its run directory.
+
+    Exit code 3: the run has finished, but a site was missing in at least one round.
+    """
     from apps.config import ConfigError, parse_run_config
     from apps.run_directory.missing import WITH_MISSING, in_words
     from apps.server_app import RunFailedError
@@ -107,12 +124,13 @@ def run(
     for option, value in placing.items():
         if value is not None and engine != "ray":
             got = f"{value} with --engine {engine}"
-            raise ConfigError(option, got=got, allowed="only with --engine ray", hint=f"remove {option}")
+            hint = f"remove {option}, or add --engine ray"
+            raise ConfigError(option, got=got, allowed="a value only with --engine ray", hint=hint)
     if engine == "flower":
-        for option, given in (("--node-config", len(nodes)), ("--stack", 0 if limit == 1 else limit)):
-            if given:
-                got = f"{given} with --engine flower"
-                raise ConfigError(option, got=got, allowed="only in this process", hint="remove --engine")
+        for option, value in (("--node-config", len(nodes)), ("--stack", 0 if limit == 1 else limit)):
+            if value:
+                got, allowed = f"{value} with --engine flower", "a value only with --engine inprocess or ray"
+                raise ConfigError(option, got=got, allowed=allowed, hint=f"remove {option}, or remove --engine")
     with log_off(quiet), stdout_to_stderr(as_json):
         try:
             if engine == "flower":
@@ -161,12 +179,15 @@ def _run_with_flower(out: Path, clients: int, flat: dict[str, Any], client_gpus:
         reason = json.loads(failure.read_text("utf-8"))["reason"] if failure.exists() else str(error)
         raise RunFailedError(reason) from None
     if not (out / "result.json").exists():
-        raise RunFailedError(f"the run completed, but wrote no {out / 'result.json'}")
+        raise RunFailedError(
+            f"Flower completed the run, but the run did not write {out / 'result.json'}: "
+            "repeat it without --quiet, and look for an error in Flower's log"
+        )
 
 
 @cli.command()
 def check(config: Overrides = None, clients: ClientsOrSites = None, node_config: NodeConfigs = None) -> None:
-    """Check a run config with its data, up to the first round, without training or writing."""
+    """Check a run config and its data: let all sites join and make the model, without training or writing files."""
     from simulations.engines.checking import check_run
 
     clients, nodes = sites_of(clients, node_config)
@@ -178,7 +199,10 @@ def check(config: Overrides = None, clients: ClientsOrSites = None, node_config:
 def centralized(
     out: Out, config: Overrides = None, clients: Clients = 8, quiet: Quiet = False, as_json: Json = False
 ) -> None:
-    """Train on the union of the clients' data, by pairwise SGD, or by SOX for a non-linear outer function."""
+    """Train a reference on all clients' pooled data: the same loss, without a federation.
+
+    The optimiser is mini-batch SGD, or SOX if the loss has a non-linear outer function.
+    """
     from simulations.engines.launch import run_centralized
 
     _train_reference(partial(run_centralized, clients), out, config, quiet, as_json)
@@ -186,7 +210,7 @@ def centralized(
 
 @cli.command()
 def nonfederated(out: Out, config: Overrides = None, quiet: Quiet = False, as_json: Json = False) -> None:
-    """Train a vertical strategy's problem with all columns in one place, without parties, masks or delay."""
+    """Train a reference of a vertical strategy (each party has some columns): all columns pooled, without masks."""
     from simulations.engines.launch import run_nonfederated
 
     _train_reference(run_nonfederated, out, config, quiet, as_json)
@@ -209,16 +233,21 @@ def _train_reference(
 def compare(
     directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="run directories")],
     metric: Annotated[
-        str | None, typer.Option(help="metric of the curves in compare.png; default: auc if runs have it")
+        str | None, typer.Option(help="metric of the curves in compare.png; default: auc if the runs have it")
     ] = None,
     name: Annotated[
         list[str] | None,
-        typer.Option(help="name of a curve; repeat it for each curve (runs that differ only in the seed share one)"),
+        typer.Option(
+            help="name of a curve; repeat the option for each curve; runs that differ only in the seed share a curve"
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="folder for compare.csv and compare.png")] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare runs: metrics of the last evaluated round or of the selected model on test rows, costs, and configs."""
+    """Print a table of the runs in DIR...: final metrics, costs, and the run-config keys in which they differ.
+
+    The metrics are from the last evaluated round, or of the selected model on test rows if a run selected a round.
+    """
     from simulations.results.compare import Comparison
 
     comparison = Comparison.of(directories, name or ())
@@ -226,8 +255,8 @@ def compare(
     if out is not None:
         comparison.save(out, drawn)
     if as_json:
-        found = {} if drawn is None else comparison.differences(drawn)
-        differences = [{"runs": label, "less": first, **asdict(gap)} for label, (first, gap) in found.items()]
+        gaps = {} if drawn is None else comparison.differences(drawn)
+        differences = [{"runs": label, "less": first, **asdict(gap)} for label, (first, gap) in gaps.items()]
         print_json(
             {"metric": drawn, "differing": comparison.differing, "runs": comparison.rows(), "differences": differences}
         )
@@ -240,10 +269,13 @@ def report(
     directories: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run directories")],
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="file of the page; default: report.html in the run directory, for a single run"),
+        typer.Option("--out", help="file to write; default for a single run: report.html in the run directory"),
     ] = None,
 ) -> None:
-    """Write a self-contained HTML page about runs, finished or not: curves, metrics, missing sites, config."""
+    """Write an HTML page about the run directories RUN...: curves, metrics, missing sites and config.
+
+    The page needs no other files. The runs need not have finished.
+    """
     from simulations.results.report import write_report
 
     typer.echo(write_report(directories, out))

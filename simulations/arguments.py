@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from apps.config import ConfigError, Scalar
 
 AUTO: Literal["auto"] = "auto"
-# the maximum number of clients that are computed as one: a number above 0, or `AUTO`, which finds the fastest
+# The maximum number of clients that train as one batched computation. `AUTO`: the fastest number.
 Stack = int | Literal["auto"]
 
 
@@ -34,7 +34,9 @@ class Cluster:
 
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--config", "-c", help="run-config overrides, e.g. 'strategy=\"fedx2\" fedx.gamma=0.5'"),
+    typer.Option(
+        "--config", "-c", help="run-config keys, e.g. 'strategy=\"fedx2\" fedx.gamma=0.5', or the path of a TOML file"
+    ),
 ]
 Out = Annotated[Path, typer.Option("--out", help="the run directory to write")]
 Clients = Annotated[int, typer.Option("--clients", min=1, help="number of clients")]
@@ -44,25 +46,29 @@ ClientsOrSites = Annotated[
 NodeConfigs = Annotated[
     list[str] | None,
     typer.Option(
-        "--node-config", "-n", help="node config of a site, e.g. 'data-path=\"/srv/a.csv\"'; repeat it for each site"
+        "--node-config",
+        "-n",
+        help="settings of a site, e.g. 'data-path=\"/srv/a.csv\"', or the path of a TOML file; repeat it for each site",
     ),
 ]
 Stacked = Annotated[
     str,
     typer.Option(
-        "--stack", help="maximum number of clients that are computed as one, or auto; changes results by rounding"
+        "--stack",
+        help="maximum number of clients to train as one batched computation, or auto for the fastest number; "
+        "results change by rounding errors",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print only errors and missing sites (and the output of --json)")]
-ProfileName = Literal["smoke", "quick", "full"]  # the extent of an experiment
-Json = Annotated[bool, typer.Option("--json", help="print only the outcome, as a JSON object on stdout")]
+ProfileName = Literal["smoke", "quick", "full"]  # the size of an experiment's reproduction, smallest first
+Json = Annotated[bool, typer.Option("--json", help="print only the result, as a JSON object on stdout")]
 
 
 def overrides_of(texts: Sequence[str] | None) -> dict[str, Scalar]:
     """Return the flat run config of ``key=value`` strings or TOML files. Later values win.
 
     Raises:
-        ConfigError: A text is neither, or sets a key that the command line sets itself.
+        ConfigError: A text has another form, or sets a key that ``--out`` determines.
     """
     from apps.config import ConfigError
     from apps.run_config.pairs import parse_pairs
@@ -72,18 +78,21 @@ def overrides_of(texts: Sequence[str] | None) -> dict[str, Scalar]:
         flat |= parse_pairs("--config", text)
     for key in ("output-dir", "run-name"):
         if key in flat:
-            raise ConfigError(
-                key, got=f"{flat[key]!r} by --config", allowed="only by --out", hint="remove the key from --config"
-            )
+            allowed = "no value in --config, since --out sets the run directory"
+            raise ConfigError(key, got=repr(flat[key]), allowed=allowed, hint=f"remove {key} from --config")
     return flat
 
 
 def sites_of(clients: int | None, texts: Sequence[str] | None) -> tuple[int, list[dict[str, Scalar]]]:
-    """Return the number of clients, and their node configs from ``key=value`` strings or TOML files, if any.
+    """Return the number of clients, and each client's node config.
+
+    Args:
+        clients: The value of ``--clients``.
+        texts: The values of ``--node-config``: ``key=value`` strings or TOML files, one for each client.
 
     Raises:
-        ConfigError: A text is neither, or sets a site's partition, which follows from the order of the texts; or the
-            numbers of texts and clients differ.
+        ConfigError: A text has another form, or sets a site's partition, which follows from the order of the texts; or
+            the numbers of texts and clients differ.
     """
     from apps.config import ConfigError
     from apps.run_config.pairs import parse_pairs
@@ -91,11 +100,11 @@ def sites_of(clients: int | None, texts: Sequence[str] | None) -> tuple[int, lis
     nodes = [parse_pairs("--node-config", text) for text in texts or []]
     for key in ("partition-id", "num-partitions"):
         if any(key in node for node in nodes):
-            allowed = "other keys, since the order and the number of these options determine it"
+            allowed = f"keys except {key}, which the order and the number of the --node-config options determine"
             raise ConfigError("--node-config", got=key, allowed=allowed, hint=f"remove {key}")
     if nodes and clients not in (None, len(nodes)):
-        got = f"{len(nodes)}, but --clients {clients}"
-        raise ConfigError("--node-config", got=got, allowed="a node config for each client", hint="remove --clients")
+        got, hint = f"{len(nodes)} for --clients {clients}", "remove --clients, or repeat --node-config"
+        raise ConfigError("--node-config", got=got, allowed="one node config for each client", hint=hint)
     return clients or len(nodes) or 8, nodes
 
 
@@ -112,13 +121,12 @@ def stack_of(text: str) -> Stack:
     return int(text)
 
 
-def wrong_stack(key: str, given: object) -> ConfigError:
-    """Return the error about a wrong number of clients to stack."""
+def wrong_stack(key: str, value: object) -> ConfigError:
+    """Return the error about a value that is not a number of clients to stack."""
     from apps.config import ConfigError
 
-    return ConfigError(
-        key, got=repr(given), allowed="auto, or an integer >= 1", hint="use auto to find the fastest number"
-    )
+    hint = f"set {key} to auto for the fastest number"
+    return ConfigError(key, got=repr(value), allowed="auto, or an integer >= 1", hint=hint)
 
 
 def add_directory(flat: Mapping[str, Scalar], directory: Path) -> dict[str, Scalar]:
@@ -135,7 +143,7 @@ def nest(flat: Mapping[str, Scalar]) -> dict[str, Any]:
     """Convert ``{"fedx.gamma": 0.5}`` to ``{"fedx": {"gamma": 0.5}}``, the form of a TOML file.
 
     Args:
-        flat: Values by key. The part before a key's last dot names a table. No other key may have that name.
+        flat: Values by key. The part before a key's last dot is the name of a table, and must not be a key itself.
 
     Example:
         >>> nest({"seed": 1, "fedx.gamma": 0.5})

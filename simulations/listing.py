@@ -1,7 +1,7 @@
 """The command ``list``: strategies, data sets, partitions, models, run-config keys and experiments.
 
-The lines come from ``listing.json``, since the modules that contain them load PyTorch, which takes seconds. After a
-change of a description, a key or an experiment, write the file again. A test compares it with the modules:
+The command reads ``listing.json``, since importing the listed modules would load PyTorch, which takes seconds. After a
+change of a description, a key or an experiment, write the file again; a test compares the file with the modules:
 
     python -m simulations.listing
 """
@@ -30,14 +30,14 @@ TITLES: dict[Section, str] = {
     "experiments": "experiments",
 }
 GROUPS: dict[Section, str] = {"strategies": ROWS, "datasets": LOADERS}
-"""The entry points by which installed packages add lines to a section."""
+"""The entry-point groups by which other installed packages (plugins) add lines to a section."""
 
 
 def collect() -> dict[Section, dict[str, Any]]:
     """Collect the lines of each section from the project's modules.
 
     Returns:
-        A text for each name, by section; for an experiment its title, paper, figure, data sets and minutes.
+        By section and name: a description; for an experiment its title, paper, figure, data sets and minutes.
 
     Raises:
         ConfigError: An experiment's file is wrong.
@@ -73,12 +73,13 @@ def collect() -> dict[Section, dict[str, Any]]:
 
 
 def list_everything(
-    section: Annotated[Section | None, typer.Argument(help="section to list; default: all")] = None,
+    section: Annotated[Section | None, typer.Argument(help="section to list; default: all sections")] = None,
     as_json: Json = False,
 ) -> None:
     """List strategies, data sets, partitions, models, run-config keys and experiments, one line each.
 
-    Lines of installed packages follow the project's own lines, with the package in brackets.
+    SECTION restricts the list to one of these. Lines of plugins follow the project's own lines, with the plugin's
+    package in brackets.
     """
     lines: dict[Section, dict[str, Any]] = json.loads(FILE.read_text("utf-8"))
     chosen = {name: {**rows, **_of_packages(name, rows)} for name, rows in lines.items() if section in (None, name)}
@@ -108,7 +109,7 @@ def _describe(experiment: Mapping[str, Any]) -> str:
 
 
 def write() -> None:
-    """Write the lines to the file again."""
+    """Write listing.json again."""
     FILE.write_text(json.dumps(collect(), indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 

@@ -1,4 +1,4 @@
-"""The comparison of a run with its references: the table, the verdict, baselines.json and the picture."""
+"""The results of ``--baselines``: a table, a verdict in one line, baselines.json and baselines.png."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from problems.errors import importable
 from problems.files import write_atomic
 from simulations.results.compare import UNCOMPARED
 from simulations.results.figure import draw
-from simulations.results.output import Table, format_metric, metric_cell
+from simulations.results.output import Table, format_count, format_metric, metric_cell
 from simulations.results.paired import format_signed
 
 FEDERATED, POOLED, ALONE = "federated", "all rows in one place", "a site alone"
@@ -27,19 +27,19 @@ _STANDINGS = {1: AHEAD, 0: LEVEL, -1: BEHIND}
 
 @dataclass(frozen=True)
 class Result:
-    """A row of the table.
+    """The result of the federated run or of a reference: a row of the table.
 
     Attributes:
         name: The name of the run or of the reference.
-        rows: The number of its training rows.
-        positives: The number of positives among them.
-        metrics: Its metrics. Empty if it could not be trained.
-        reason: Why it could not be trained, or "".
-        curve: The headline metric by round of the run.
-        samples: The number of samples that its training processed. None: it was solved to its optimum.
-        penalty: The factor of its weights, as ``weight-decay`` sets it. None: it has no model.
-        trained: How it was trained, in words.
-        difference: The federated AUC minus its AUC, with the paired interval. None: there is none.
+        rows: The number of training rows.
+        positives: The number of positives among the training rows.
+        metrics: The model's metrics. Empty if no model could be trained.
+        reason: Why no model could be trained, or "".
+        curve: The run's main metric by round. A reference's rounds are converted to rounds of the federated run.
+        samples: The number of samples that the training processed. None: a solver found the optimum.
+        penalty: The factor of the L2 penalty, as ``weight-decay`` sets it. None: there is no model.
+        trained: The training procedure, as text for people.
+        difference: The federated run's AUC minus this reference's AUC, with the paired interval. None: not measured.
     """
 
     name: str
@@ -55,22 +55,22 @@ class Result:
 
     @property
     def standing(self) -> str:
-        """The federated run's standing: ahead of, level with or behind this reference, or ""."""
+        """The federated run compared with this reference: "ahead of", "level with", "behind", or "" without a test."""
         tested = self.difference is not None and self.difference.low is not None
         return _STANDINGS[self.difference.sign] if tested and self.difference is not None else ""
 
 
 @dataclass(frozen=True)
 class Baselines:
-    """The federated run, all rows in one place, and the sites alone.
+    """The federated run and its references.
 
     Attributes:
-        metric: The headline metric.
-        where: The rows that it was measured on.
+        metric: The run's main metric.
+        where: The rows on which the metrics were measured, as text.
         federated: The run.
-        pooled: The reference of all rows.
-        alone: The references of each site's rows.
-        notes: Sentences about the references' rows, samples, selection and penalties.
+        pooled: The reference that is trained on all sites' rows.
+        alone: The reference of each site, trained on this site's rows.
+        notes: Sentences about the references' samples, penalties and selection.
     """
 
     metric: str
@@ -102,7 +102,7 @@ class Baselines:
             for result in self.results
         ]
         columns = ["trained", "rows", "positives", "samples", "penalty", *names]
-        columns += [f"federated {self.metric} minus it", "95 % interval", "federated is"]
+        columns += [f"federated {self.metric} minus reference", "95 % interval", "federated is"]
         table = Table(f"evaluated on {self.where}", columns, cells).text()
         failed = [f"{result.name}: {result.reason}" for result in self.results if result.reason]
         return "\n".join([table, *failed, *self.notes, self.verdict()])
@@ -113,13 +113,13 @@ class Baselines:
         values = [result.metrics[self.metric] for result in trained]
         parts = [f"{self.metric}: federated {format_metric(self.federated.metrics[self.metric])}"]
         if trained:
-            least, mean, most = (format_metric(float(value)) for value in (min(values), np.mean(values), max(values)))
+            low, mean, high = (format_metric(float(value)) for value in (min(values), np.mean(values), max(values)))
             standings = [result.standing for result in trained]
             counts = ", ".join(f"{standing} {standings.count(standing)}" for standing in _STANDINGS.values())
             counts = counts if all(standings) else f"better than {self._count_worse(values)}, without intervals,"
-            parts.append(f"{counts} of {len(trained)} sites alone ({least} to {most}, mean {mean})")
+            parts.append(f"{counts} of {len(trained)} sites alone ({low} to {high}, mean {mean})")
         if lost := len(self.alone) - len(trained):
-            parts.append(f"{lost} that cannot be trained alone")
+            parts.append(f"{format_count(lost, 'site')} cannot be trained alone")
         pooled = f"{POOLED} {format_metric(self.pooled.metrics.get(self.metric))}"
         if self.pooled.standing:
             value, interval = _difference_cells(self.pooled.difference)
@@ -127,11 +127,11 @@ class Baselines:
         return "; ".join([*parts, pooled])
 
     def save(self, folder: Path, *, picture: bool) -> None:
-        """Write baselines.json and, if it is wanted and Matplotlib is installed, baselines.png.
+        """Write baselines.json and the curves in baselines.png.
 
         Args:
             folder: The run directory.
-            picture: Whether the picture is wanted.
+            picture: Whether to draw baselines.png. It also needs Matplotlib.
         """
         results = [{**asdict(result), "federated_is": result.standing or None} for result in self.results]
         content = {"metric": self.metric, "verdict": self.verdict(), "notes": list(self.notes), "results": results}
@@ -139,18 +139,18 @@ class Baselines:
         if not picture or not importable(MATPLOTLIB):
             return
         groups = {FEDERATED: [self.federated], POOLED: [self.pooled], ALONE: self.alone}
-        curves = {name: [result.curve for result in some if result.curve] for name, some in groups.items()}
+        curves = {name: [result.curve for result in results if result.curve] for name, results in groups.items()}
         title = f"{RANKING.get(self.metric, self.metric)} on {self.where}"
-        draw({title: {name: some for name, some in curves.items() if some}}, folder / "baselines.png")
+        draw({title: {name: drawn for name, drawn in curves.items() if drawn}}, folder / "baselines.png")
 
     def _count_worse(self, values: Sequence[float]) -> int:
-        """Return the number of values that the run's value is better than."""
+        """Return the number of values that are worse than the run's value."""
         best, own = better(self.metric), self.federated.metrics[self.metric]
         return sum(own != value and best(own, value) == own for value in values)
 
 
 def _difference_cells(difference: PairedDifference | None) -> tuple[str, str]:
-    """Return the difference and its interval, for people."""
+    """Return a difference and its interval as texts; "-" if they were not measured."""
     if difference is None:
         return "-", "-"
     low, high = difference.low, difference.high

@@ -1,4 +1,4 @@
-"""The flat run config of a reference."""
+"""The flat run config of a reference, made from the federated run's config."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from apps.config import ConfigError, DataSettings, EvaluationSettings, RunConfig
 from payloads.settings import TrainingSettings, kebab
 from simulations.baselines.rows import Rows
 
-# The data set of a reference's config. Its rows exist only while it is trained.
+# The key ``dataset`` of a reference's config. The rows exist in memory, and only while the reference is trained.
 LOADER = f"{__name__}:rows_of"
 
 
 def rows_of(data_dir: str) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
-    """Refuse to load the rows of a reference, which are in no file.
+    """Raise an error, since the rows of a reference are not in a file.
 
     Args:
         data_dir: The reference's run directory.
@@ -25,8 +25,8 @@ def rows_of(data_dir: str) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
     Raises:
         ConfigError: Always.
     """
-    got, hint = f"{data_dir}, a reference of a run", "repeat the run with --baselines"
-    raise ConfigError("data-dir", got=got, allowed="rows in a file", hint=hint)
+    got, hint = f"{data_dir}, a reference whose rows were never saved", "repeat the run with --baselines"
+    raise ConfigError("data-dir", got=got, allowed="a folder with data files", hint=hint)
 
 
 def samples_per_round(config: RunConfig, rows: Rows) -> int:
@@ -43,7 +43,7 @@ def samples_per_round(config: RunConfig, rows: Rows) -> int:
 
 
 def fit_batches(flat: Mapping[str, Scalar], rows: Rows) -> dict[str, Scalar]:
-    """Return a flat config with batches that are not larger than the training rows.
+    """Return a flat config with batch sizes of at most the number of training rows.
 
     Args:
         flat: The flat config.
@@ -55,11 +55,11 @@ def fit_batches(flat: Mapping[str, Scalar], rows: Rows) -> dict[str, Scalar]:
         "fedx.positive-batch-size": positives,
         "fedx.negative-batch-size": negatives,
     }
-    return {**flat, **{key: min(flat[key], max(most, 1)) for key, most in largest.items() if key in flat}}
+    return {**flat, **{key: min(flat[key], max(limit, 1)) for key, limit in largest.items() if key in flat}}
 
 
 def reference_config(config: RunConfig, folder: Path) -> dict[str, Scalar]:
-    """Return the flat config of a reference, without its selection, rounds and penalty.
+    """Return the flat config of a reference, in which the caller must set selection, rounds and penalty.
 
     Args:
         config: The run's config.
@@ -76,12 +76,12 @@ def reference_config(config: RunConfig, folder: Path) -> dict[str, Scalar]:
 
 
 def minimise_cross_entropy(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return a flat config whose strategy minimises the cross-entropy by plain local steps.
+    """Return a flat config with the strategy ``local-sgd``: plain SGD steps on the cross-entropy.
 
     Args:
         flat: The flat config of a reference.
     """
-    kept = {key: value for key, value in flat.items() if "." not in key or key.startswith("privacy.")}
+    changed = {key: value for key, value in flat.items() if "." not in key or key.startswith("privacy.")}
     defaults = ("loss", "score", "learning_rate", "local_optimizer", "clip_gradient", "server_learning_rate")
-    kept |= {kebab(name): TrainingSettings.model_fields[name].default for name in defaults}
-    return kept | {"strategy": "local-sgd", "strategy-settings": "", "learning-rate": "auto"}
+    changed |= {kebab(name): TrainingSettings.model_fields[name].default for name in defaults}
+    return changed | {"strategy": "local-sgd", "strategy-settings": "", "learning-rate": "auto"}

@@ -1,4 +1,4 @@
-"""The rows of a finished run: each site's training rows, and the rows that select and evaluate its references."""
+"""The rows of the references of ``--baselines``: training rows from the run's sites, and common rows to evaluate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from problems.least_cell import is_small
 from problems.randomness import seed_sequence
 from strategies.rounds.schema import agree
 
-# The share of the training rows that chooses between candidates if there are no validation rows.
+# The share of the training rows that is held out to choose between candidates if the run has no validation rows.
 HELD_OUT = 0.2
 
 
@@ -33,7 +33,7 @@ class Rows:
     Attributes:
         train: The training rows.
         test: The rows that the run's metrics are measured on.
-        validation: The validation rows of the same sites, which select a round. None: there are none.
+        validation: The validation rows of the same sites, which select a round. None: the sites have no such rows.
     """
 
     train: Samples
@@ -46,17 +46,17 @@ class Rows:
         return len(self.train.negatives), len(self.train.positives)
 
     def hold_out(self, seed: int, site: int) -> Rows | None:
-        """Return these rows with a fifth of the training rows as the validation rows.
+        """Return rows with a fifth of the training rows moved to the validation rows.
 
         Args:
             seed: The run's seed.
             site: The site's number, which selects the random draw.
 
         Returns:
-            The rows. None if one of the parts would lack a class.
+            The rows. None if a class would be absent from the training or the validation rows.
         """
-        kept, held = validation_split(self.train.labels, np.arange(len(self.train)), HELD_OUT, seed, site)
-        parts = [Samples(self.train.features[part], self.train.labels[part]) for part in (kept, held)]
+        indices = validation_split(self.train.labels, np.arange(len(self.train)), HELD_OUT, seed, site)
+        parts = [Samples(self.train.features[part], self.train.labels[part]) for part in indices]
         if not all(has_both_classes(part) for part in parts):
             return None
         return Rows(parts[0], self.test, parts[1])
@@ -64,13 +64,13 @@ class Rows:
 
 @dataclass(frozen=True)
 class Gathered:
-    """The rows of all references, and how the features are made.
+    """The rows of all references, and their preprocessing.
 
     Attributes:
         pooled: The rows of all sites.
         alone: Each site's rows.
-        columns: How the features are made of a table's columns. None: the data set is not a table.
-        sample_format: The form of the samples in their files. None: they have no labels.
+        columns: The preprocessing of a table's columns. None: the data set is not a table.
+        sample_format: The form of the samples in their files. None: the samples have no labels.
     """
 
     pooled: Rows
@@ -79,11 +79,11 @@ class Gathered:
     sample_format: SampleFormat | None
 
     def data(self, rows: Rows, config: RunConfig) -> FederatedData:
-        """Return the data of a run with one client.
+        """Return the data of a reference, which is computed as a run with one client.
 
         Args:
-            rows: The client's rows.
-            config: The config of the run with one client.
+            rows: The reference's rows.
+            config: The reference's config.
         """
         sizes = [len(rows.train)]
         return FederatedData(
@@ -94,14 +94,14 @@ class Gathered:
 def gather(
     config: RunConfig, clients: int, flat: Mapping[str, Scalar], nodes: Sequence[Mapping[str, Scalar]], *, tested: bool
 ) -> Gathered:
-    """Read the rows that each site trains on, as its ClientApp reads them, and the rows that evaluate them.
+    """Read each site's training rows as its ClientApp reads them, and the rows that evaluate all references.
 
     Args:
         config: The run's config.
         clients: The number of sites.
         flat: The run's flat config.
-        nodes: The sites' node configs. Empty: there are none.
-        tested: Whether the run has validation rows, and its final metrics are of test rows.
+        nodes: The sites' node configs. Empty: no site has a node config.
+        tested: Whether the run has validation rows, and measures its final metrics on test rows.
 
     Raises:
         ConfigError, DataError: The sites' rows cannot be read.
@@ -109,12 +109,12 @@ def gather(
     contexts = [
         Context(
             run_id=0,
-            node_id=place,
-            node_config={"partition-id": place, "num-partitions": clients, **(nodes[place] if nodes else {})},
+            node_id=partition,
+            node_config={"partition-id": partition, "num-partitions": clients, **(nodes[partition] if nodes else {})},
             state=RecordDict(),
             run_config=dict(flat),
         )
-        for place in range(clients)
+        for partition in range(clients)
     ]
     contexts = list(map(at_site, contexts))
     schema = agree([report_of(context, config) for context in contexts]) if reads_own(config) else None
@@ -126,16 +126,16 @@ def gather(
         test, columns, sample_format = (data.test if tested else data.evaluated), data.columns, data.sample_format
         everyone = data.validation if tested else None
         if everyone is not None and everyone.sites is not None:
-            validation = [_take(everyone, everyone.sites == place) for place in range(clients)]
+            validation = [_take(everyone, everyone.sites == partition) for partition in range(clients)]
     else:
         columns, sample_format = schema.preprocessing, format_of(config, schema)
         if config.data.data_dir:
             test = server_samples(config, schema)
         else:
-            parts = [_count_rows(site.test if tested else site.held_out, site.least_cell) for site in sites]
+            parts = [_open_rows(site.test if tested else site.held_out, site.least_cell) for site in sites]
             test = _concatenate([part for part in parts if part is not None])
         if tested:
-            validation = [_count_rows(site.held_out, site.least_cell) for site in sites]
+            validation = [_open_rows(site.held_out, site.least_cell) for site in sites]
         shares = [rows for rows in validation if rows is not None]
         everyone = _concatenate(shares) if shares else None
     test = Samples(as_float32(test.features), test.labels)
@@ -148,28 +148,31 @@ def gather(
 
 
 def has_both_classes(rows: Samples) -> bool:
-    """Return whether rows of both classes occur.
+    """Return whether both classes occur among some rows.
 
     Args:
-        rows: Any rows.
+        rows: The rows.
     """
     return bool(len(rows.positives) and len(rows.negatives))
 
 
 def fold_seed(seed: int, site: int) -> int:
-    """Return the seed that assigns a reference's rows to folds.
+    """Return the seed that assigns a reference's rows to cross-validation folds.
 
     Args:
         seed: The run's seed.
-        site: The site's number, or the number of sites for all rows.
+        site: The site's number. The pooled reference uses the number of sites.
     """
     return int(seed_sequence(seed, "folds of a reference", site).generate_state(1)[0])
 
 
-def _count_rows(held: Site | None, least: int) -> Samples | None:
-    """Return a site's held-out rows; None if a class has fewer rows than the site's least cell."""
+def _open_rows(held: Site | None, least_cell: int) -> Samples | None:
+    """Return a site's held-out rows.
+
+    None: the site has none, or a class has fewer rows than ``least_cell``, the minimum count that the site discloses.
+    """
     rows = None if held is None else _join([held])
-    return None if rows is None or is_small((len(rows.negatives), len(rows.positives)), least) else rows
+    return None if rows is None or is_small((len(rows.negatives), len(rows.positives)), least_cell) else rows
 
 
 def _take(rows: Samples, chosen: np.ndarray) -> Samples:

@@ -1,4 +1,4 @@
-"""The comparison of a finished run with its references, from the run directory to baselines.json."""
+"""Entry points of ``--baselines``: the check before a run, and the training of the references after a run."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from simulations.results.records import read_run
 
 
 def check_baselines(config: RunConfig) -> None:
-    """Check that a run can have baselines.
+    """Check that a run can be compared with references.
 
     Args:
         config: The run's config.
 
     Raises:
-        ConfigError: The run's sites have columns, or it has no test rows.
+        ConfigError: Each site has some columns of all rows (vertical learning), or the data set has no test rows.
     """
     if config.algorithm.sites.hold_columns:
-        got, hint = f"strategy {config.run.strategy!r}", "use `florilegium nonfederated` as its reference"
+        got = f"strategy {config.run.strategy!r}, whose parties have different columns"
+        hint = "remove --baselines; `florilegium nonfederated` trains the reference of this strategy"
         raise ConfigError("--baselines", got=got, allowed="a strategy whose sites have complete rows", hint=hint)
     if config.data.dataset in UNLABELLED:
-        got = f"dataset {config.data.dataset!r}"
+        got = f"dataset {config.data.dataset!r}, which has no test rows"
         raise ConfigError("--baselines", got=got, allowed="a data set with test rows", hint="remove --baselines")
 
 
@@ -42,14 +43,14 @@ def train_baselines(
     nodes: Sequence[Mapping[str, Scalar]] = (),
     say: Callable[[str], None] = lambda line: None,
 ) -> Baselines:
-    """Train the references of a finished run, below its directory, and write the comparison into it.
+    """Train the references of a finished run in ``baselines/`` of the run directory, and write the comparison.
 
     Args:
         out: The run directory.
         clients: The number of the run's sites.
         flat: The run's flat config.
-        nodes: The sites' node configs. Empty: there are none.
-        say: A function of a line after each reference.
+        nodes: The sites' node configs. Empty: no site has a node config.
+        say: A function that shows a progress line after each reference.
 
     Raises:
         ConfigError, DataError: The sites' rows cannot be read.

@@ -1,17 +1,17 @@
-"""Trains the references of a finished run: one of all rows in one place, and one of each site's rows.
+"""Training of the references of a finished run: a model of all rows pooled, and a model of each site's rows.
 
-A linear model that the run trains on cross-entropy has a reference at the optimum: logistic regression. Its penalty is
+If the run trains a linear model on cross-entropy, a reference is a logistic regression at its optimum. The penalty is
 chosen by cross-validation on the reference's own training rows.
 
-Any other model is trained as the run trains it, with one client that has these rows: the same loss, model and initial
-weights, in batches of the same size. A reference processes as many samples as all clients of the run together. A site
-alone processes fewer only if that is more than 50 times its rows, and never fewer than in the run. A site's penalty
-(``weight-decay``) is chosen on held-out rows. If the strategy does not have this key, the site's candidates are the
-strategy itself and local steps on the cross-entropy with each penalty.
+Otherwise a reference is a run with one client, which has all of the reference's rows. The loss, the model, the initial
+weights and the batch sizes are the run's. A reference processes as many samples as all clients of the run together. For
+a site alone this number is limited to 50 times the site's rows, but it is never less than the site processed in the
+run. A site's penalty (``weight-decay``) is chosen on held-out rows. If the strategy does not have this key, the site's
+candidates are the strategy itself, and plain SGD on the cross-entropy with each penalty.
 
-All references are evaluated on the rows that the run's metrics are measured on. If the run selects its round on
-validation rows, so do they. Features are scaled as in the run. References need neither secure sums nor noise for
-privacy.
+All references are evaluated on the same rows as the run, with features scaled as in the run. If the run selects its
+round on validation rows, the references select theirs on validation rows too. References use neither secure sums nor
+noise for privacy.
 """
 
 from __future__ import annotations
@@ -45,24 +45,23 @@ from simulations.references.penalised import FOLDS, fit_penalised
 from simulations.results.output import log_off
 from simulations.results.records import RunRecord, read_run
 
-LOGISTIC_REGRESSION = "logistic-regression"  # its name in result.json
-DECAYS = (0.0, 1e-3, 1e-2, 1e-1)
-LONGEST = 50
-LINEAR = {"linear": True, "linear-no-intercept": False}
+LOGISTIC_REGRESSION = "logistic-regression"  # the name of this reference in result.json
+DECAYS = (0.0, 1e-3, 1e-2, 1e-1)  # the penalties to try for a site alone
+MAX_PASSES = 50  # the limit of the samples that a site alone processes, in multiples of its rows
+LINEAR = {"linear": True, "linear-no-intercept": False}  # by model, whether it has an intercept
 
 _OPTIMUM = (
-    "references: logistic regression at its optimum, so without rounds to select; penalty chosen by cross-validation "
-    f"({FOLDS} folds) on the reference's own training rows; a run that is behind them may need more rounds"
+    "references: logistic regressions at their optimum, so no round is selected; each penalty is chosen by "
+    f"cross-validation ({FOLDS} folds) on the reference's own training rows; if the run is behind the references, it "
+    "may need more rounds"
 )
 _TRAINED = (
-    "references: trained as the run, on as many samples as all its clients together; a site alone on at most {longest} "
-    "times its rows, or on its own share of the run if that is more"
+    "references: trained like the run, on as many samples as all clients of the run together; a site alone on at most "
+    "{passes} times its rows, or on its own share of the run's samples if this share is larger"
 )
-_PENALTY = (
-    "penalty: all rows in one place have the run's; a site's is chosen on {held}, before it trains on all of them"
-)
-_SELECTED = "selection: the round that is best by {metric} on validation rows, for the run and the references"
-_PATIENCE = "; each ends after {patience} evaluations without a better one"
+_PENALTY = "penalty: the reference of all rows has the run's penalty; the penalty of a site alone is chosen on {held}"
+_SELECTED = "selection: the best round by {metric} on validation rows, for the run and the references"
+_PATIENCE = "; each training ends after {patience} evaluations without an improvement"
 _LAST = "selection: the last round, for the run and the references"
 
 
@@ -74,10 +73,10 @@ class Trainer:
         config: The run's config.
         gathered: The rows of all references.
         folder: The folder for the references' run directories.
-        metric: The headline metric.
-        tested: Whether the run has validation rows, and its final metrics are of test rows.
-        per_round: The samples that all clients of the run process in a round, on average.
-        scores: The run's scores of the test rows. None: its model has no scores.
+        metric: The run's main metric.
+        tested: Whether the run has validation rows, and measures its final metrics on test rows.
+        per_round: The average number of samples that all clients of the run together process in a round.
+        scores: The run's scores of the test rows. None: the run's model has no scores.
     """
 
     config: RunConfig
@@ -120,23 +119,29 @@ class Trainer:
         """Sentences about the references' samples, penalties and selection."""
         if self.solved:
             return [_OPTIMUM]
-        held = "a fifth of its training rows"
+        held = "a fifth of its training rows; the site then trains on all its training rows"
         if self.select_by:
-            held = f"its validation rows or, if it has none, with its round on {held}"
+            held = (
+                "its validation rows; a site without validation rows chooses its penalty and its round on a fifth of "
+                "its training rows, and then trains on all of them"
+            )
         selected = _SELECTED.format(metric=self.select_by) if self.select_by else _LAST
         if self.config.evaluation.patience:
             selected += _PATIENCE.format(patience=self.config.evaluation.patience)
         penalty = [_PENALTY.format(held=held)] if len(self._candidates({})) > 1 else []
-        return [_TRAINED.format(longest=LONGEST), *penalty, selected]
+        return [_TRAINED.format(passes=MAX_PASSES), *penalty, selected]
 
     def train(self, name: str, folder: str, rows: Rows, site: int | None) -> Result:
         """Train a reference.
 
         Args:
             name: The reference's name.
-            folder: The name of its run directory.
-            rows: Its rows.
-            site: The site's number. None: it has the rows of all sites.
+            folder: The name of the reference's run directory.
+            rows: The reference's rows.
+            site: The site's number. None: the reference has the rows of all sites.
+
+        Returns:
+            The result. If the reference cannot be trained, the result has no metrics, but a reason.
         """
         negatives, positives = rows.counts
         if not (negatives and positives):
@@ -153,14 +158,14 @@ class Trainer:
             shutil.rmtree(self.folder / "candidates", ignore_errors=True)
 
     def describe(self, name: str, rows: Rows, run: RunRecord, samples: int | None, every: int = 1) -> Result:
-        """Return the row of a run, with the difference of the federated run's AUC.
+        """Return the table's row about the federated run or a reference.
 
         Args:
-            name: The name of the row.
-            rows: The run's rows.
-            run: The finished run.
-            samples: The number of samples that it processed. None: it was solved to its optimum.
-            every: The number of its rounds that stand for a round of the federated run.
+            name: The name in the table.
+            rows: The rows of the run or reference.
+            run: The finished run or reference.
+            samples: The number of samples that the training processed. None: a solver found the optimum.
+            every: The number of the reference's rounds that correspond to a round of the federated run.
         """
         last = run.selected or run.facts["rounds"]
         curve = {last: run.metrics[self.metric]} if self.tested else run.curve(self.metric)
@@ -183,7 +188,7 @@ class Trainer:
         )
 
     def _solve(self, name: str, folder: Path, rows: Rows, site: int | None) -> Result:
-        """Fit a logistic regression and write it as a run."""
+        """Fit a logistic regression, and write its run directory."""
         config, train = self.config, rows.train
         flat = reference_config(config, folder) | {"num-server-rounds": 1, "evaluate-every": 1}
         seed = fold_seed(config.training.seed, len(self.gathered.alone) if site is None else site)
@@ -201,11 +206,11 @@ class Trainer:
         run_reference(LOGISTIC_REGRESSION, add_directory(flat, folder), 1, finish)  # type: ignore[arg-type]
         trained = "logistic regression at its optimum"
         if not fitted.folds:
-            trained += "; a class has one row, so no penalty was chosen"
+            trained += "; no penalty was chosen, since a class has only one row"
         return replace(self.describe(name, rows, read_run(folder), None), trained=trained)
 
     def _choose(self, name: str, folder: Path, rows: Rows, site: int | None) -> Result:
-        """Train the run's strategy, for a site alone with each candidate's penalty, and keep the best."""
+        """Train a reference with the run's strategy. For a site alone, first choose the best candidate's config."""
         base = reference_config(self.config, folder)
         candidates = [base] if site is None else self._candidates(base)
         own = rows.validation is not None
@@ -213,13 +218,13 @@ class Trainer:
         if len(candidates) > 1 or (self.select_by and not own):
             held = rows if own else rows.hold_out(self.config.training.seed, site or 0)
             if held is None:
-                trained = ", penalty and round not chosen: too few rows of a class"
+                trained = ", without a choice of penalty and round, since a class has too few rows"
             else:
                 best, run = self._best(candidates, held)
         if run is not None and self.select_by and own:
             run.path.rename(folder)
         else:
-            # a round that was selected on a fifth of the training rows is the last round of a training on all of them
+            # a round that was selected on held-out training rows becomes the last round of training on all rows
             self._train(best, folder, rows, run.selected if run is not None and self.select_by else None)
         chosen = read_run(folder)
         samples = chosen.facts["rounds"] * samples_per_round(parse_run_config(best), rows)
@@ -227,17 +232,17 @@ class Trainer:
         return replace(result, trained=f"strategy {best['strategy']}{trained}")
 
     def _candidates(self, base: dict[str, Scalar]) -> list[dict[str, Scalar]]:
-        """Return the configs among which a site's is chosen."""
+        """Return the configs from which the config of a site alone is chosen."""
         client = self.config.algorithm.client
         adjusts = issubclass(client, MethodClient) and client.method.adjusts
         if not adjusts and (resources.is_problem(self.config) or self.select_by.startswith(LOWER)):
-            return [base]  # no other loss is comparable
+            return [base]  # losses other than the run's loss have no comparable metric
         plain = base if adjusts else minimise_cross_entropy(base)
         decays = sorted({*DECAYS, self.config.training.weight_decay} if adjusts else DECAYS)
         return [*([] if adjusts else [base]), *({**plain, "weight-decay": decay} for decay in decays)]
 
     def _best(self, candidates: Sequence[dict[str, Scalar]], rows: Rows) -> tuple[dict[str, Scalar], RunRecord]:
-        """Train each candidate; return the config and the run of the best one on the validation rows."""
+        """Train each candidate. Return the config and the run of the best candidate on the validation rows."""
         assert rows.validation is not None
         metric, best = self.select_by or self.metric, None
         for number, flat in enumerate(candidates):
@@ -246,24 +251,24 @@ class Trainer:
             try:
                 self._train(flat, folder, part)
             except (*EXPECTED, RunFailedError):
-                continue  # a penalty with which the training diverges
+                continue  # training diverges with this penalty
             run = read_run(folder)
             value = run.result["selected"]["value"] if self.select_by else run.metrics[metric]
             if best is None or (value != best[0] and better(metric)(value, best[0]) == value):
                 best = value, flat, run
         if best is None:
-            raise RunFailedError("no candidate could be trained")
+            raise RunFailedError("training failed with each candidate penalty; if it diverged, lower learning-rate")
         return best[1], best[2]
 
     def _train(self, flat: Mapping[str, Scalar], folder: Path, rows: Rows, rounds: int | None = None) -> None:
-        """Train one client on some rows.
+        """Train a reference, as a run with one client.
 
         Args:
-            flat: Its config.
-            folder: Its run directory.
-            rows: Its rows.
-            rounds: The number of its rounds. None: as many as the run's samples need, and a round is selected if the
-                run selects a round and there are validation rows.
+            flat: The reference's config, without its rounds and batch sizes.
+            folder: The reference's run directory.
+            rows: The client's rows.
+            rounds: The number of rounds. None: the rounds in which the client processes as many samples as the run. A
+                round is then selected, if the run selects a round and there are validation rows.
         """
         training, evaluation = self.config.training, self.config.evaluation
         select = rounds is None and rows.validation is not None and bool(self.select_by)
@@ -286,17 +291,17 @@ class Trainer:
             resources.disown()
 
     def _factor(self, rows: Rows, alone: bool) -> int:
-        """Return the number of a reference's rounds that stand for a round of the run."""
+        """Return the number of a reference's rounds that correspond to a round of the run."""
         own = samples_per_round(self.config, rows)
         factor = max(1, math.ceil(self.per_round / own - 1e-9))
         if alone:
-            enough = LONGEST * len(rows.train) / (own * self.config.training.num_server_rounds)
+            enough = MAX_PASSES * len(rows.train) / (own * self.config.training.num_server_rounds)
             factor = min(factor, max(1, math.ceil(enough)))
         return factor
 
 
 def _score(run: RunRecord, test: Samples) -> NDArray[np.float64] | None:
-    """Return the scores of some rows by the model that a run leaves. None: the model has no scores."""
+    """Return the scores of rows by a run's final model. None: the model has no scores."""
     config = parse_run_config(run.config)
     if resources.is_problem(config):
         return None

@@ -1,1 +1,1 @@
-"""The engines that compute runs: in this process, with Flower, round by round, or in worker processes."""
+"""The engines, each of which computes the same runs: in this process, in Ray workers, or in Flower's simulation."""

@@ -1,4 +1,4 @@
-"""The check of a run config with its data, up to the first round."""
+"""The command ``check``: the steps of a run before its first round, without training."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def check_run(clients: int, flat: Mapping[str, Scalar], nodes: Sequence[Mapping[
     Args:
         clients: The number of clients.
         flat: The run config.
-        nodes: The clients' node configs, if any.
+        nodes: The clients' node configs. Empty: no node configs.
 
     Returns:
-        Lines that describe the run and its sites, and any warnings.
+        Lines for the terminal: the run, its sites, and warnings.
 
     Raises:
-        InputError: A run would end with this error.
-        StrategyError: A site, which the message names, cannot take part.
+        InputError: The run config or the data are wrong; a run would end with this error.
+        StrategyError: A site cannot take part. The message names the site.
     """
     lines: list[str] = []
     app = ServerApp()
@@ -61,7 +61,7 @@ def check_run(clients: int, flat: Mapping[str, Scalar], nodes: Sequence[Mapping[
 def _of_sites(config: RunConfig, roster: Roster) -> Iterator[str]:
     if not config.algorithm.strategy.counts_samples:
         return  # parties disclose their rows only to accepted parties
-    for place, (negatives, positives) in enumerate(roster.class_counts.tolist()):
+    for site, (negatives, positives) in enumerate(roster.class_counts.tolist()):
         lacking = [name for name, count in (("positive", positives), ("negative", negatives)) if not count]
         missing = f"; no {lacking[0]} rows" if lacking else ""
-        yield f"{roster.label(place)}: {negatives + positives:,} rows, {positives:,} positive{missing}"
+        yield f"{roster.label(site)}: {negatives + positives:,} rows, {positives:,} positive{missing}"

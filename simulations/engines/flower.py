@@ -1,7 +1,7 @@
-"""Runs of the app by ``flwr run``, with their real outcome.
+"""The engine ``flower``: a run in Flower's own simulation, by ``flwr run``.
 
-``flwr run`` exits with 0 even if the run failed. This module therefore submits the run, follows its log and then
-asks for its final status.
+``flwr run`` exits with 0 even if the run fails. This module therefore submits the run, waits for the end of its log,
+and then reads its final status from ``flwr list``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ POLL_SECONDS = 1.0
 
 
 class FlowerError(RuntimeError):
-    """A run that ``flwr`` refused or that did not complete. The message contains Flower's text."""
+    """The error about a run that ``flwr`` refused, or that did not complete. The message contains Flower's text."""
 
 
 def run_with_flower(
@@ -54,18 +54,22 @@ def run_with_flower(
     """Submit a run to Flower's local simulation, and return when it has completed.
 
     Args:
-        together: Whether all clients must run at once. Ray then starts as if it had a CPU for each client.
-        client_gpus: The share of a GPU for each client's process. With 0 Ray hides the GPUs from it.
+        num_clients: The number of clients.
+        run_config: The flat run config.
+        together: Whether all clients must run at the same time. Ray is then configured with a CPU for each client.
+        client_gpus: The share of a GPU for each client's process. 0: Ray hides the GPUs from the process.
+        quiet: Whether to hide Flower's log.
 
     Raises:
-        ConfigError: There is no checkout to run from.
+        ConfigError: The project is not a checkout: ``flwr run`` needs its pyproject.toml.
         FlowerError: The run was refused, failed or was stopped.
         MissingExtraError: Ray is not installed.
     """
     if not (PROJECT / "pyproject.toml").exists():
         got = f"flower, but {PROJECT} contains no pyproject.toml"
-        allowed = "flower only in a checkout of the project"
-        raise ConfigError("--engine", got=got, allowed=allowed, hint="remove --engine, or clone the project")
+        allowed = "flower only in a Git checkout of the project"
+        hint = "remove --engine, or install the project from a Git checkout"
+        raise ConfigError("--engine", got=got, allowed=allowed, hint=hint)
     require("--engine flower", "simulation", "ray")
     with tempfile.TemporaryDirectory() as folder:
         overrides = Path(folder) / "run-config.toml"
@@ -73,7 +77,7 @@ def run_with_flower(
         federation = federation_config(num_clients, together=together, client_gpus=client_gpus)
         submitted = _flwr_json("run", str(PROJECT), "--run-config", str(overrides), "--federation-config", federation)
     run_id = str(submitted[RUN_ID])
-    # The log ends with the run. Each poll of the status would start a Python process and slow the run down.
+    # The log ends when the run ends. Polling the status instead would start a Python process each time.
     output = subprocess.DEVNULL if quiet else None
     follower = subprocess.Popen(
         _flwr("log", run_id, "--stream"), cwd=PROJECT, env=_environment(), stdout=output, stderr=output
@@ -89,33 +93,41 @@ def run_with_flower(
             follower.kill()
             follower.wait()
     if status != COMPLETED:
-        raise FlowerError(f"run {run_id} ended as {status}{': ' + details if details else ''}")
+        raise FlowerError(f"Flower's run {run_id} ended with status {status}{': ' + details if details else ''}")
 
 
 def federation_config(num_clients: int, *, together: bool = False, client_gpus: float = 0.0) -> str:
-    """Return the ``--federation-config`` of a simulation: one client at once for each CPU, and shares of GPUs.
+    """Return the value of ``flwr run --federation-config``: a simulation in which each running client has one CPU.
+
+    Args:
+        num_clients: The number of clients.
+        together: See `run_with_flower`.
+        client_gpus: See `run_with_flower`.
 
     Returns:
-        ``key=value`` pairs in one text. For ``together`` and ``client_gpus`` see `run_with_flower`.
+        ``key=value`` pairs, separated by spaces.
     """
     federation = f"num-supernodes={num_clients} client-resources-num-cpus=1"
     if client_gpus:
         federation += f" client-resources-num-gpus={client_gpus:g}"
-    # Init-args are set only if needed: with them Ray refuses to join a cluster that is running on the machine.
+    # With init-args Ray refuses to join a cluster that already runs on the machine, so they are set only if needed.
     if together:
         federation += f" init-args-num-cpus={max(num_clients, os.cpu_count() or 1)}"
     return federation
 
 
 def gpu_share(device: str) -> float:
-    """Return the share of a GPU for each client if one client for each CPU share all GPUs.
+    """Return the default share of a GPU for each client, if as many clients as CPUs run at the same time.
+
+    Args:
+        device: The run-config key ``device``.
 
     Returns:
-        At most 1, rounded down to four decimals; 0 if ``device`` is "cpu", or PyTorch sees no GPU.
+        At most 1, rounded down to four decimals. 0 if ``device`` is "cpu", or PyTorch finds no GPU.
     """
     if device == "cpu" or not torch.cuda.is_available():
         return 0.0
-    # rounded down, so all clients fit
+    # rounded down, so the shares of all clients fit on the GPUs
     return math.floor(1e4 * min(1.0, torch.cuda.device_count() / (os.cpu_count() or 1))) / 1e4
 
 
@@ -133,8 +145,8 @@ def _flwr(*arguments: str) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    # Without the variable Flower re-installs every dependency in a new environment for each run. Without the path it
-    # does not find flower-superlink if no environment is activated.
+    # Without NO_INSTALLATION Flower installs every dependency in a new environment for each run. Without this PATH
+    # Flower does not find flower-superlink if no environment is activated.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return {**os.environ, NO_INSTALLATION: "1", "PATH": path}
 
@@ -142,7 +154,7 @@ def _environment() -> dict[str, str]:
 def _flwr_json(*arguments: str) -> Any:
     done = subprocess.run(
         _flwr(*arguments, "--format", "json"),
-        cwd=PROJECT,  # a SuperLink that it starts keeps this folder, and Ray puts it first in the module search path
+        cwd=PROJECT,  # a new SuperLink stays in this folder, and Ray puts the folder first in the module search path
         env=_environment(),
         capture_output=True,
         text=True,
@@ -153,7 +165,7 @@ def _flwr_json(*arguments: str) -> Any:
     except json.JSONDecodeError:
         answer = None
     if done.returncode != 0 or not isinstance(answer, dict) or answer.get(SUCCESS) is False:
-        said = answer.get(ERROR_MESSAGE) if isinstance(answer, dict) else None
-        reason = said or done.stderr.strip() or done.stdout.strip()
+        message = answer.get(ERROR_MESSAGE) if isinstance(answer, dict) else None
+        reason = message or done.stderr.strip() or done.stdout.strip()
         raise FlowerError(f"flwr {arguments[0]} failed: {' '.join(reason.split())}")
     return answer

@@ -1,4 +1,7 @@
-"""Names of Flower that are not part of its API and that only the engines use; see ``payloads/flower_internals.py``."""
+"""Parts of Flower that are not in its public API and that only the engines use, collected for upgrades of Flower.
+
+``payloads/flower_internals.py`` has the parts that the apps use too.
+"""
 
 import time
 from collections.abc import Callable
@@ -24,23 +27,23 @@ def set_message_id(message: Message, message_id: str) -> None:
     message.metadata.__dict__["_message_id"] = message_id
 
 
-# Copies of containers around the same immutable bytes, made without constructors, which would check every value and
-# give messages a new time stamp.
+# The functions below copy messages and records around the same immutable bytes. They do not call Flower's constructors,
+# which would check every value and give messages a new time stamp.
 
 
 def make_reply(content: RecordDict, message: Message) -> Message:
     """Return ``Message(content, reply_to=message)``, without the checks that take three quarters of its time."""
     reply, metadata, now = make_twin(message), make_twin(message.metadata), time.time()
-    asked = message.metadata.__dict__
+    request = message.metadata.__dict__
     metadata.__dict__.update(
         _message_id="",
-        _src_node_id=asked["_dst_node_id"],
-        _dst_node_id=asked["_src_node_id"],
-        _src_task_id=asked["_dst_task_id"],
-        _dst_task_id=asked["_src_task_id"],
-        _reply_to_message_id=asked["_message_id"],
+        _src_node_id=request["_dst_node_id"],
+        _dst_node_id=request["_src_node_id"],
+        _src_task_id=request["_dst_task_id"],
+        _dst_task_id=request["_src_task_id"],
+        _reply_to_message_id=request["_message_id"],
         _created_at=now,
-        _ttl=asked["_created_at"] + asked["_ttl"] - now,
+        _ttl=request["_created_at"] + request["_ttl"] - now,
     )
     metadata.delivered_at = ""
     reply.__dict__.update(_metadata=metadata, _content=content)
@@ -57,10 +60,10 @@ def own_message(message: Message) -> Message:
 
 
 def with_content(message: Message, content: RecordDict | None) -> Message:
-    """Return the message with another content, or without content."""
-    other = make_twin(message)
-    other.__dict__["_content"] = content
-    return other
+    """Return a copy of a message with another content. None: without content."""
+    changed = make_twin(message)
+    changed.__dict__["_content"] = content
+    return changed
 
 
 def own_records(records: RecordDict) -> RecordDict:

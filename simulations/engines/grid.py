@@ -1,6 +1,7 @@
-"""Base of this package's grids, in which a message is answered before the call that pushes it returns.
+"""The base class of this package's grids: implementations of `flwr.serverapp.Grid` without a queue.
 
-Node ids, message ids and error replies behave as in Flower's own simulation.
+A call that pushes messages returns after all replies have been computed. Node ids, message ids and error replies behave
+as in Flower's own simulation.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ FIRST_NODE_ID = 1000
 
 
 def task_identity() -> AbstractContextManager[None]:
-    """Set the identity that ``Message`` requires of this process, and restore the former identity afterwards."""
+    """Set this process's run, task and node ids, which Flower's ``Message`` requires, and reset them afterwards."""
     return identity(RUN_ID, RUN_ID, SERVER_NODE_ID)
 
 
 class AnsweringGrid(Grid):
-    """A grid without a queue: pushing messages waits for their replies. Subclasses implement `answer`."""
+    """A grid that answers messages while they are pushed. Subclasses implement `answer`."""
 
     engine: ClassVar[str]
 
@@ -40,10 +41,10 @@ class AnsweringGrid(Grid):
 
     @abstractmethod
     def answer(self, messages: list[Message]) -> list[Message]:
-        """Return the reply to each message, with ids. A message that cannot be answered gets a reply with an error."""
+        """Return the reply to each message, with an id. If a client fails, its reply contains the error."""
 
     def close(self) -> None:
-        """Free the grid's resources other than memory."""
+        """Free the grid's threads or processes."""
 
     def set_run(self, run: Run) -> None:
         """Set the grid's run."""
@@ -100,21 +101,21 @@ class AnsweringGrid(Grid):
         """Push messages and pull their replies, in the order of the messages.
 
         Args:
-            timeout: No effect, since a message is answered before the call that pushes it returns.
-            more: Other limits that a later Flower may pass. No effect.
+            timeout: No effect, since this call returns after all replies.
+            more: Further options of later versions of Flower. No effect.
         """
         return self.pull_messages(self.push_messages(messages))
 
 
-def stamp(reply: Message) -> Message:
-    """Give a reply its id."""
+def add_id(reply: Message) -> Message:
+    """Give a reply its message id."""
     set_message_id(reply, f"reply-{reply.metadata.reply_to_message_id}")
     return reply
 
 
 def error_reply(code: int, reason: str, message: Message) -> Message:
     """Return a reply with an error."""
-    return stamp(Message(Error(code, reason), reply_to=message))
+    return add_id(Message(Error(code, reason), reply_to=message))
 
 
 def run_on(grid: AnsweringGrid, server_app: ServerApp, run_config: Mapping[str, bool | int | float | str]) -> None:
@@ -126,7 +127,7 @@ def run_on(grid: AnsweringGrid, server_app: ServerApp, run_config: Mapping[str, 
         state=RecordDict(),
         run_config=dict(run_config),
     )
-    gc.freeze()  # otherwise each full collection visits all imported objects, every few rounds
+    gc.freeze()  # saves time: every few rounds, a full garbage collection would visit all imported objects
     try:
         server_app(grid, context)
     finally:

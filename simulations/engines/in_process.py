@@ -1,7 +1,8 @@
-"""The in-process engine: the same ServerApp, Strategy and ClientApp objects, with no polling and no processes.
+"""The engine ``inprocess``: a federation in one Python process.
 
-Its ``flwr.serverapp.Grid`` runs a message's ClientApp when the message is pushed. Each side gets its own containers of
-a message's records, so the other side does not see its changes. The arrays inside are immutable bytes and are shared.
+The ServerApp, the strategy and the ClientApp are the same objects as in a deployment. The engine's `Grid` calls the
+ClientApp directly when the server pushes a message. Server and client get separate copies of a message's records, so
+changes by one are not visible to the other. The arrays in the records are immutable bytes, which are not copied.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from apps.sites.staying import look_up
 from apps.sites.withheld import VERBOSE
 from payloads.flower_internals import make_twin
 from simulations.engines.flower_internals import ErrorCode, own_message, own_records
-from simulations.engines.grid import FIRST_NODE_ID, AnsweringGrid, error_reply, run_on, stamp, task_identity
+from simulations.engines.grid import FIRST_NODE_ID, AnsweringGrid, add_id, error_reply, run_on, task_identity
 
-# A function of messages to different nodes, which it does not change, and of the nodes' contexts, in which it keeps the
-# clients' memories. It returns for each message a reply, an exception, or None if the ClientApp must answer.
+# A function that answers several messages in one computation. Arguments: messages to different nodes, and the nodes'
+# contexts, in which the function saves the clients' memories. Result for each message: a reply, an exception, or None,
+# with which the function leaves the message to the ClientApp.
 Together = Callable[[Sequence[Message], Sequence[Context | None]], Sequence[Message | Exception | None]]
 
 
@@ -35,9 +37,10 @@ class InProcessGrid(AnsweringGrid):
         run_config: The flat run config, copied for every node.
         node_configs: Extra node-config entries for each node. Empty: no entries.
         threads: The number of nodes whose ClientApps run at the same time. Messages to a node always run one by one.
-        together: A function that answers messages of a push. The ClientApp answers the other messages.
-        held: The partition ids of this grid's nodes. None: all.
-        run_id: The id of the run at the nodes, by which sites name files on their disks. None: a new id.
+        together: A function that answers several messages in one computation, see `Together`. None: the ClientApp
+            answers all messages.
+        partitions: The partition ids of this grid's nodes. None: all partitions.
+        run_id: The run id in the nodes' contexts, after which sites name files on their disks. None: a random id.
     """
 
     engine = "in-process"
@@ -50,7 +53,7 @@ class InProcessGrid(AnsweringGrid):
         node_configs: Sequence[Mapping[str, bool | int | float | str]] = (),
         threads: int = 1,
         together: Together | None = None,
-        held: Iterable[int] | None = None,
+        partitions: Iterable[int] | None = None,
         run_id: int | None = None,
     ) -> None:
         super().__init__()
@@ -70,7 +73,7 @@ class InProcessGrid(AnsweringGrid):
                 state=RecordDict(),
                 run_config=shared,
             )
-            for partition in (range(num_clients) if held is None else held)
+            for partition in (range(num_clients) if partitions is None else partitions)
         }
 
     def get_node_ids(self) -> Iterable[int]:
@@ -78,10 +81,10 @@ class InProcessGrid(AnsweringGrid):
         return list(self._contexts)
 
     def run_together(self, nodes: int) -> None:
-        """Allow several nodes' ClientApps to run at the same time, for clients that talk to each other.
+        """Allow several nodes' ClientApps to run at the same time, for clients that wait for each other's messages.
 
         Args:
-            nodes: The number of nodes. A higher number that was set before stays.
+            nodes: The minimum number of simultaneous ClientApps. It never lowers the present number.
         """
         if nodes > self._threads:
             self.close()
@@ -98,25 +101,26 @@ class InProcessGrid(AnsweringGrid):
         nodes = [message.metadata.dst_node_id for message in messages]
         if self._together is not None and len(set(nodes)) == len(nodes):
             outcomes = self._together(messages, [self._contexts.get(node) for node in nodes])
-            for place, outcome in enumerate(outcomes):
+            for index, outcome in enumerate(outcomes):
                 if outcome is not None:
-                    replies[place] = _as_reply(outcome, messages[place])
+                    replies[index] = _as_reply(outcome, messages[index])
         by_node: dict[int, list[int]] = {}
-        for place, node in enumerate(nodes):
-            if place not in replies:
-                by_node.setdefault(node, []).append(place)
+        for index, node in enumerate(nodes):
+            if index not in replies:
+                by_node.setdefault(node, []).append(index)
 
-        def serve(places: list[int]) -> None:
-            for place in places:
-                replies[place] = self._answer(messages[place])
+        def serve(indices: list[int]) -> None:
+            for index in indices:
+                replies[index] = self._answer(messages[index])
 
         list((map if self._pool is None else self._pool.map)(serve, by_node.values()))
-        return [replies[place] for place in range(len(messages))]
+        return [replies[index] for index in range(len(messages))]
 
     def _answer(self, message: Message) -> Message:
         context = self._contexts.get(message.metadata.dst_node_id)
         if context is None:
-            return error_reply(ErrorCode.NODE_UNAVAILABLE, f"no node {message.metadata.dst_node_id}", message)
+            reason = f"the run has no node {message.metadata.dst_node_id}"
+            return error_reply(ErrorCode.NODE_UNAVAILABLE, reason, message)
         own = _own_context(context)
         try:
             reply = self._app(own_message(message), own)
@@ -127,13 +131,13 @@ class InProcessGrid(AnsweringGrid):
             reason = "The `run_config` field of the `Context` object cannot be modified."
             return error_reply(ErrorCode.UNKNOWN, reason, message)
         context.state = own_records(own.state)
-        return stamp(own_message(reply))
+        return add_id(own_message(reply))
 
 
 def _as_reply(outcome: Message | Exception, message: Message) -> Message:
-    """Return a client's answer, or an error reply if it raised an exception."""
+    """Return a client's reply with an id, or an error reply about the client's exception."""
     if isinstance(outcome, Message):
-        return stamp(outcome)
+        return add_id(outcome)
     return error_reply(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(outcome)}:<'{outcome}'>", message)
 
 
@@ -141,13 +145,16 @@ def _check_reply(reply: object, message: Message) -> None:
     if not isinstance(reply, Message):
         raise TypeError(f"the ClientApp returned {type(reply).__name__}, expected a Message")
     if reply.metadata.reply_to_message_id != message.metadata.message_id:
-        raise ValueError("the ClientApp's reply does not answer the message it was given")
+        raise ValueError("the ClientApp's reply does not answer the message that the ClientApp received")
 
 
 def _node_config(
     partition: int, partitions: int, own: Mapping[str, bool | int | float | str]
 ) -> dict[str, bool | int | float | str]:
-    """Return a node's config. Errors are sent in full, since all files are local, unless the node's file forbids it."""
+    """Return a node's config.
+
+    Sites send errors in full to the server, since all files are on this machine, unless a node config sets ``verbose``.
+    """
     verbose = {VERBOSE: True} if look_up(own, "privacy", VERBOSE) is None else {}
     return {"partition-id": partition, "num-partitions": partitions, **verbose, **own}
 

@@ -1,4 +1,7 @@
-"""Runs on this machine: a federation in this process, or a reference. Both write a run directory."""
+"""Entry points that compute a federation or a reference, and write the run directory.
+
+A reference is a training without a federation: ``centralized`` (all rows pooled) or ``nonfederated`` (all columns).
+"""
 
 from __future__ import annotations
 
@@ -24,19 +27,20 @@ from simulations.references.nonfederated import check_vertical, train_nonfederat
 from simulations.results.output import log_off
 from simulations.results.records import RunRecord, read_run
 
-IN_PROCESS, CENTRALIZED, NONFEDERATED = "in-process", "centralized", "nonfederated"  # as result.json names them
+IN_PROCESS, CENTRALIZED, NONFEDERATED = "in-process", "centralized", "nonfederated"  # values of "engine" in result.json
 
-# the metrics of each evaluated round, the entries of the model file, a table's columns, and the form of samples
+# A trained reference: metrics of each evaluated round, entries of the model file, preprocessing, and form of samples.
 Trained = tuple[list[dict[str, float]], dict[str, object], Preprocessing | None, SampleFormat | None]
 
 
 def launch(engine: str, clients: int, config: Mapping[str, Scalar], stack: Stack = 1) -> None:
-    """Run a flat run config, which contains its run directory, in this process or as a reference.
+    """Compute a federation in this process, or a reference.
 
     Args:
-        engine: "centralized" or "nonfederated" for a reference. Otherwise: a federation in this process.
-        clients: The number of clients. A nonfederated reference has none.
-        stack: The stack of a federation, see `run`.
+        engine: "centralized" or "nonfederated" for a reference. Other values: a federation in this process.
+        clients: The number of clients. A nonfederated reference ignores it.
+        config: The flat run config, including the keys of the run directory (see `add_directory`).
+        stack: The maximum number of clients in one computation, see `run`.
 
     Raises:
         RunFailedError: A federation has no result.
@@ -51,18 +55,16 @@ def launch(engine: str, clients: int, config: Mapping[str, Scalar], stack: Stack
 
 
 def check_reference(engine: str, config: RunConfig) -> None:
-    """Check that an engine's reference exists. Other engines pass.
+    """Check that a reference can be trained with a config. Engines that are not references pass.
 
     Raises:
-        ConfigError: A nonfederated reference is requested for a strategy that is not vertical, or a centralized
-            reference for a loss without one. Or the config requires a selected model or figures.
+        ConfigError: The strategy of a nonfederated reference is not vertical. Or a centralized reference does not
+            support the loss. Or the config sets an evaluation key, such as ``select-by``, which references lack.
     """
     if engine in (CENTRALIZED, NONFEDERATED):
         for key, value in config.evaluation.model_dump(by_alias=True, exclude_defaults=True).items():
-            got, allowed = (
-                f"{value!r} of a {engine} reference",
-                "no value, since a reference only has metrics of its rounds",
-            )
+            got = f"{value!r} for a {engine} reference"
+            allowed = "no value, since a reference only measures each round's metrics"
             raise ConfigError(key, got=got, allowed=allowed, hint=f"remove {key}")
     if engine == NONFEDERATED:
         check_vertical(config)
@@ -87,12 +89,12 @@ def run(
         config: The run config with tables or flat keys: ``{"fedx": {"gamma": 0.5}}`` or ``{"fedx.gamma": 0.5}``.
         out: The run directory to write.
         clients: The number of clients. None: 8, or one for each node config.
-        threads: The number of clients that train at once. It does not change results.
-        stack: The maximum number of clients that are computed as one, or "auto". It changes results by rounding. With 1
-            a run is bit-identical to a run on Flower's own engine.
+        threads: The number of clients that train at the same time. Results do not depend on it.
+        stack: The maximum number of clients that train as one batched computation, or "auto" for the fastest number.
+            Results differ by rounding errors. With 1 a run is bit-identical to a run on Flower's own engine.
         node_configs: The node config of each client's SuperNode. Empty: no node configs.
         cluster: The Ray workers. None: everything runs in this process.
-        quiet: Whether to write no log.
+        quiet: Whether to turn off the log.
 
     Raises:
         RunFailedError: The run has no result. The message contains the reason.
@@ -122,23 +124,26 @@ def run_federation(
     """Run a federation in this process, or with its clients in Ray workers.
 
     Args:
+        clients: The number of clients.
+        config: The flat run config, including the keys of the run directory (see `add_directory`).
+        threads: The number of clients that train at the same time.
         node_configs: The node config of each client. Empty: no node configs.
+        stack: The maximum number of clients in one computation, see `run`.
+        cluster: The Ray workers. None: everything runs in this process.
 
     Raises:
-        ConfigError: ``threads`` and ``stack`` are above 1; or there is a ``cluster``, and ``threads`` is above 1 or the
-            strategy is vertical.
+        ConfigError: ``threads`` is above 1, and ``stack`` is not 1 or there is a ``cluster``. Or there is a
+            ``cluster``, and the strategy is vertical.
         MissingExtraError: Ray is not installed.
         RunFailedError: The run has no result. The log and failure.json also contain the reason.
     """
     if threads > 1 and (stack != 1 or cluster is not None):
-        other = "--engine ray" if cluster is not None else f"--stack {stack}"
-        raise ConfigError("--threads", got=f"{threads} with {other}", allowed="1", hint="remove --threads")
+        option = "--engine ray" if cluster is not None else f"--stack {stack}"
+        raise ConfigError("--threads", got=f"{threads} with {option}", allowed="1", hint="remove --threads")
     if cluster is not None:
         if (parsed := parse_run_config(config)).algorithm.strategy.clients_meet:
-            got, allowed = (
-                f"ray with {parsed.run.strategy}",
-                "inprocess or flower, since its parties talk to each other",
-            )
+            got = f"ray with strategy {parsed.run.strategy!r}"
+            allowed = "inprocess or flower, since the parties of this strategy send messages to each other"
             raise ConfigError("--engine", got=got, allowed=allowed, hint="remove --engine")
         require("--engine ray", "simulation", "ray")
         from simulations.engines.on_ray import run_on_ray  # imported here, since Ray takes a second to load
@@ -150,10 +155,10 @@ def run_federation(
 
 
 def run_centralized(clients: int, config: Mapping[str, Scalar], on_round: RoundHook | None = None) -> None:
-    """Run the training with the clients' pooled data.
+    """Train the reference with all clients' rows pooled, and write its run directory.
 
     Raises:
-        ConfigError: The reference does not exist, or the run directory contains a run.
+        ConfigError: The reference does not support the loss, or the run directory contains a run.
     """
 
     def train(parsed: RunConfig) -> Trained:
@@ -164,7 +169,7 @@ def run_centralized(clients: int, config: Mapping[str, Scalar], on_round: RoundH
 
 
 def run_nonfederated(config: Mapping[str, Scalar], on_round: RoundHook | None = None) -> None:
-    """Run the training of a vertical strategy with all columns in one place.
+    """Train the reference of a vertical strategy with all columns pooled, and write its run directory.
 
     Raises:
         ConfigError: The strategy is not vertical, or the run directory contains a run.
@@ -173,17 +178,16 @@ def run_nonfederated(config: Mapping[str, Scalar], on_round: RoundHook | None = 
 
 
 def run_reference(name: str, config: Mapping[str, Scalar], clients: int, train: Callable[[RunConfig], Trained]) -> None:
-    """Train a reference in one go and write its run directory.
+    """Train a reference without interruption, and write its run directory.
 
     Args:
-        name: The name of the reference, for result.json.
-        config: The flat run config.
-        clients: The number of clients, for result.json.
-        train: A function that returns the metrics of each evaluated round, the entries of the model file, the columns
-            and the format.
+        name: The name of the reference in result.json.
+        config: The flat run config, including the keys of the run directory.
+        clients: The number of clients in result.json.
+        train: A function that trains the reference.
 
     Raises:
-        ConfigError: The config requires a resumed run, a selection or figures, or the run directory contains a run.
+        ConfigError: The config sets ``resume`` or a key that references lack, or the run directory contains a run.
     """
     parsed = parse_run_config(config)
     if parsed.run.resume:
@@ -192,14 +196,14 @@ def run_reference(name: str, config: Mapping[str, Scalar], clients: int, train: 
     check_reference(name, parsed)
     begun = time.perf_counter()
     directory = RunDirectory.open(parsed, name)
-    history, named, columns, sample_format = train(parsed)
+    history, entries, columns, sample_format = train(parsed)
     every, total = parsed.training.evaluate_every, parsed.training.num_server_rounds
     rounds = [0, *sorted({*range(every, total + 1, every), total})]
     for server_round, metrics in zip(rounds, history, strict=True):
         directory.append({"round": server_round, **metrics})
     if columns is not None:
         directory.save_columns(columns)
-    directory.save_model(named)  # type: ignore[arg-type]
+    directory.save_model(entries)  # type: ignore[arg-type]
     result = {
         "strategy": name,
         "dataset": parsed.data.dataset,
@@ -207,7 +211,7 @@ def run_reference(name: str, config: Mapping[str, Scalar], clients: int, train: 
         "engine": name,
         "rounds": total,
         "metrics": history[-1],
-        "best": {metric: better(metric)(found[metric] for found in history) for metric in history[-1]},
+        "best": {metric: better(metric)(metrics[metric] for metrics in history) for metric in history[-1]},
         "bytes_up": 0,
         "bytes_down": 0,
         "wall_seconds": time.perf_counter() - begun,

@@ -1,12 +1,12 @@
-"""The engine of a Ray cluster: the same ServerApp, Strategy and ClientApp objects, with the clients in Ray workers.
+"""The engine ``ray``: the server in this process, and the clients in the workers of a Ray cluster.
 
-A worker is a Ray actor that keeps a share of the clients for the whole run, with their models and memory. Ray places
-and restarts workers and transfers arrays. The data set, and the content that messages of a round share, are sent once
-to each machine. Each client's complete reply returns to the server, which checks it, so a run equals a run in a single
-process bit for bit.
+A worker is a Ray actor that computes the same clients during the whole run, and keeps their models and their state. Ray
+places and restarts workers, and transfers arrays. The data set, and the content that messages of a round share, are
+sent once to each machine. The server receives and checks each client's complete reply, so a run is bit-identical to a
+run in one process.
 
-Ray restarts a dead worker, which gets its messages again. Its clients are then like restarted sites: they continue with
-their memory on disk. Without memory on disk the run reports it as lost.
+If a worker dies, Ray starts it again and repeats its messages. Its clients then behave like restarted sites: they
+continue with the state that they saved on disk. If they saved no state, the run reports it as lost.
 """
 
 from __future__ import annotations
@@ -36,20 +36,23 @@ from simulations.engines.in_process import InProcessGrid
 from simulations.engines.ray_session import enter_folder, open_ray
 from simulations.engines.stacked.messages import make_stacker
 
-# maximum number of simultaneous messages, which bounds the memory of a handshake with very many clients
+# Messages in progress at the same time. The limit bounds the memory of a first round with very many clients.
 AT_ONCE = 10_000
-# minimum bytes of an array that is sent separately from its pickle
+# Arrays of at least this many bytes are sent outside their pickle, which avoids a copy.
 APART = 2**16
 
 
-class Share:
-    """The work of a worker, which answers messages to its share of the clients.
+class Worker:
+    """A Ray actor, which answers messages to some of the clients.
 
     Args:
         folder: The working folder of the command.
-        partitions: The partition ids of its clients.
+        partitions: The partition ids of the worker's clients.
         clients: The number of all clients.
-        run_id: The id of the run at the nodes, by which sites name files on their disks.
+        config: The flat run config.
+        node_configs: The node config of each of all clients. Empty: no node configs.
+        stack: The maximum number of clients in one computation.
+        run_id: The run id in the nodes' contexts, after which sites name files on their disks.
     """
 
     def __init__(
@@ -66,10 +69,10 @@ class Share:
         _send_arrays(_view_array)
         together = make_stacker(stack, config)
         self._grid = InProcessGrid(
-            client_app, clients, config, node_configs, together=together, held=partitions, run_id=run_id
+            client_app, clients, config, node_configs, together=together, partitions=partitions, run_id=run_id
         )
         self._spec, self._clients, self._has_data = parse_run_config(config).data, clients, False
-        gc.freeze()  # as for the server
+        gc.freeze()  # see `run_on`
 
     def answer(
         self, envelopes: Sequence[tuple[Message, int]], data: Sequence[Any], *contents: RecordDict
@@ -77,8 +80,9 @@ class Share:
         """Return the replies to messages.
 
         Args:
-            envelopes: Each message without its content, and the index of its content.
-            data: Ray's reference to the data set, if any. A restarted worker needs it again.
+            envelopes: Each message without its content, and the index of its content in ``contents``.
+            data: A list with Ray's reference to the data set, or an empty list. It is part of each call, since a
+                restarted worker needs it again.
             contents: The different contents of the messages.
         """
         if data and not self._has_data:
@@ -89,10 +93,10 @@ class Share:
 
 
 def _send_arrays(received: Callable[[dict[str, Any]], Array]) -> None:
-    """Make Ray copy the arrays that this process sends directly into its memory, without a pickle.
+    """Make Ray copy the arrays that this process sends directly into Ray's shared memory, without a pickle.
 
     Args:
-        received: A function that makes the array at the other end.
+        received: A function that makes the array in the receiving process.
     """
     ray.util.register_serializer(Array, serializer=_fields_of, deserializer=received)
 
@@ -107,7 +111,7 @@ def _own_array(fields: dict[str, Any]) -> Array:
 
 
 def _view_array(fields: dict[str, Any]) -> Array:
-    """Return an array in Ray's memory, for the server, which keeps no reply after the run."""
+    """Return an array in Ray's memory, without a copy. Only for the server, which keeps no reply after the run."""
     return _array_around(memoryview(fields["data"]), fields)
 
 
@@ -118,14 +122,14 @@ def _array_around(data: bytes | memoryview, fields: dict[str, Any]) -> Array:
 
 
 class RayGrid(AnsweringGrid):
-    """A grid whose nodes are contexts in the workers of an open Ray.
+    """A grid whose nodes are contexts in Ray workers. Ray must have been started or joined before.
 
     Args:
         clients: The number of nodes, whose partition ids are 0 to clients - 1.
         config: The flat run config, copied for every node.
         node_configs: Extra node-config entries for each node. Empty: no entries.
-        stack: The maximum number of clients that a worker computes as one.
-        cluster: The number of workers, and the resources of each.
+        stack: The maximum number of clients that a worker trains in one computation.
+        cluster: The number of workers, and the resources of each worker.
     """
 
     engine = "ray"
@@ -141,11 +145,11 @@ class RayGrid(AnsweringGrid):
         super().__init__()
         _send_arrays(_own_array)
         self._clients = clients
-        found: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        count = min(clients, cluster.workers or int(found.get("CPU", 1)))
-        # By default Ray needs a CPU to place an actor and no CPU afterwards, so a restarted actor always has room.
+        resources_by_name: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        count = min(clients, cluster.workers or int(resources_by_name.get("CPU", 1)))
+        # By default Ray reserves a CPU only while it places an actor, so a restarted actor always finds room.
         options: dict[str, Any] = {"num_gpus": cluster.gpus} if cluster.gpus else {}
-        actor = ray.remote(Share).options(max_restarts=-1, max_task_retries=1, scheduling_strategy="SPREAD", **options)
+        actor = ray.remote(Worker).options(max_restarts=-1, max_task_retries=1, scheduling_strategy="SPREAD", **options)
         run_id, folder = secrets.randbits(63), str(Path.cwd())
         self._data = _share_data(config, clients)
         self._workers: list[Any] = [
@@ -165,36 +169,38 @@ class RayGrid(AnsweringGrid):
     def _answer_part(self, messages: list[Message]) -> list[Message]:
         shares: list[list[int]] = [[] for _ in self._workers]
         contents: dict[int, Any] = {}
-        for place, message in enumerate(messages):
-            shares[(message.metadata.dst_node_id - FIRST_NODE_ID) % len(shares)].append(place)
+        for index, message in enumerate(messages):
+            shares[(message.metadata.dst_node_id - FIRST_NODE_ID) % len(shares)].append(index)
             if id(message.content) not in contents:
                 contents[id(message.content)] = ray.put(message.content)
-        asked = []
-        for worker, places in zip(self._workers, shares, strict=True):
-            which = {key: number for number, key in enumerate(dict.fromkeys(id(messages[p].content) for p in places))}
-            envelopes = [(with_content(messages[p], None), which[id(messages[p].content)]) for p in places]
+        pending = []
+        for worker, indices in zip(self._workers, shares, strict=True):
+            which = {key: number for number, key in enumerate(dict.fromkeys(id(messages[p].content) for p in indices))}
+            envelopes = [(with_content(messages[p], None), which[id(messages[p].content)]) for p in indices]
             if envelopes:
-                asked.append((places, worker.answer.remote(envelopes, self._data, *(contents[key] for key in which))))
+                pending.append(
+                    (indices, worker.answer.remote(envelopes, self._data, *(contents[key] for key in which)))
+                )
         replies: dict[int, Message] = {}
-        for places, answers in asked:
-            replies |= zip(places, self._wait(answers, [messages[place] for place in places]), strict=True)
-        return [replies[place] for place in range(len(messages))]
+        for indices, answers in pending:
+            replies |= zip(indices, self._wait(answers, [messages[index] for index in indices]), strict=True)
+        return [replies[index] for index in range(len(messages))]
 
     def _wait(self, answers: Any, messages: list[Message]) -> list[Message]:
         try:
-            found: list[Message] = ray.get(answers)
+            replies: list[Message] = ray.get(answers)
         except ray.exceptions.RayError as error:
-            reason = f"the worker of this client: {' '.join(str(error).split())}"
+            reason = f"the Ray worker of this client failed: {' '.join(str(error).split())}"
             return [error_reply(ErrorCode.NODE_UNAVAILABLE, reason, message) for message in messages]
-        return found
+        return replies
 
 
 def _share_data(config: Mapping[str, Scalar], clients: int) -> list[Any]:
-    """Read the run's data set and share it with all workers. Each machine has one copy.
+    """Read the run's data set, and put it into Ray's shared memory, of which each machine has one copy.
 
     Returns:
-        Ray's reference to it. An empty list if sites read their own files, if the data do not fit into shared memory,
-        or if they cannot be read. In the last case each site reports the error.
+        A list with Ray's reference to the data set. An empty list if sites read their own files, if the data do not fit
+        into shared memory, or if they cannot be read. In the last case each site reports the error.
     """
     spec = parse_run_config(config).data
     if spec.partition == OWN:
@@ -219,14 +225,14 @@ def run_on_ray(
     """Run a federation on Ray. Exceptions of the ServerApp propagate.
 
     Raises:
-        ConfigError: There is no Ray at the cluster's address.
+        ConfigError: ``stack`` is wrong, or no Ray answers at the cluster's address.
     """
-    make_stacker(stack, config)  # raises errors in this process
+    make_stacker(stack, config)  # checks ``stack`` before any worker starts
     logged = not getLogger("flwr").disabled
     with task_identity(), open_ray(cluster.workers, cluster.address, workers_log=logged):
         try:
             grid = RayGrid(clients, config, node_configs, stack, cluster)
-            log(INFO, "%d workers of Ray for %d clients", len(grid._workers), clients)
+            log(INFO, "%d Ray workers for %d clients", len(grid._workers), clients)
             run_on(grid, server_app, config)
         finally:
             resources.disown()  # later code in this process must not use arrays in Ray's memory

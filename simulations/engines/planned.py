@@ -1,4 +1,4 @@
-"""Runs of a folder: ended runs and waiting runs."""
+"""A folder of planned runs, for sweeps and reproductions: which runs have ended, and which must still be computed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from simulations.results.records import (
     read_run,
 )
 
-_FREE = (*SHOWING_KEYS, "data-dir")  # a directory and its data may be moved
+_FREE = (*SHOWING_KEYS, "data-dir")  # keys that may differ between an ended run and the plan
 
 
 class Planned(Protocol):
-    """A planned run. ``name`` is the name of its directory, ``title`` is for people."""
+    """A run to compute. ``name`` is the name of its directory, and ``title`` describes it for people."""
 
     @property
     def name(self) -> str: ...
@@ -41,21 +41,21 @@ class Planned(Protocol):
 
 
 R = TypeVar("R", bound=Planned)
-# a function of an ended run and the reason why it has no result, or ""
+# A function that is called when a run has ended. Arguments: the run, and the reason why it has no result, or "".
 RunHook = Callable[[R, str], None]
 
 
 class Runs(Generic[R]):
-    """The runs of a folder, each in its own directory.
+    """Planned runs, each with its own directory in a common folder.
 
     Args:
-        runs: The runs, which have different names.
-        folder: The folder.
-        metric: The metric of the progress lines.
+        runs: The planned runs, which have different names.
+        folder: The common folder.
+        metric: The metric that progress lines show.
 
     Attributes:
-        runs: The runs by name.
-        records: The ended runs, by name. Earlier runs only if they finished or were stopped early.
+        runs: The planned runs by name.
+        records: The ended runs by name. Runs of an earlier command count only if they finished or were stopped early.
     """
 
     def __init__(self, runs: Iterable[R], folder: Path, metric: str) -> None:
@@ -91,10 +91,10 @@ class Runs(Generic[R]):
         return record.final(self.metric_of(run))
 
     def take(self) -> None:
-        """Take over the runs that ended before, and delete the directories of all other runs.
+        """Take over the runs that an earlier command finished, and delete the directories of all other planned runs.
 
         Raises:
-            ConfigError: A run has ended with another config, engine or number of clients.
+            ConfigError: A run in the folder has finished with another config, engine or number of clients.
         """
         for run in self.runs.values():
             try:
@@ -105,26 +105,26 @@ class Runs(Generic[R]):
                 continue
             unlike = record.unlike(self.config(run), _FREE)
             if result := record.result:
-                there = {"engine": result.get("engine", IN_PROCESS), "clients": result.get("clients")}
-                unlike += [key for key, value in there.items() if value != getattr(run, key)]
+                recorded = {"engine": result.get("engine", IN_PROCESS), "clients": result.get("clients")}
+                unlike += [key for key, value in recorded.items() if value != getattr(run, key)]
             if unlike:
                 got = f"a run in {record.path} that has finished with another {', '.join(unlike)}"
-                hint = "choose another directory, or delete this run"
-                raise ConfigError("--out", got=got, allowed="runs of the same plan", hint=hint)
+                hint = "set --out to another folder, or delete this run"
+                raise ConfigError("--out", got=got, allowed="a folder with runs of the same plan", hint=hint)
             self.records[run.name] = record
         for run in self.waiting:
             shutil.rmtree(self.folder / run.name, ignore_errors=True)
 
     def make(self, start: Callable[[RunHook[R]], object], say: Callable[[str], None], option: str = "") -> None:
-        """Make the waiting runs.
+        """Compute the waiting runs.
 
         Args:
-            start: A function that makes these runs. It takes the function to call after each run.
-            say: A function of a line for each ended run.
-            option: The option with which the same command continues after Ctrl-C.
+            start: A function that computes the waiting runs. Its argument is the function to call after each run.
+            say: A function that shows the progress line of an ended run.
+            option: The option with which the user can repeat the command to continue after Ctrl-C.
 
         Raises:
-            RunsInterruptedError: Ctrl-C. The ended runs are kept.
+            RunsInterruptedError: The user pressed Ctrl-C. The ended runs are kept.
         """
         try:
             if self.waiting:
@@ -134,11 +134,11 @@ class Runs(Generic[R]):
             raise RunsInterruptedError(f"interrupted: {count}; the same command{option} continues") from None
 
     def end(self, run: R, reason: str = "") -> str:
-        """Record the end of a run, also in its directory if the run could not.
+        """Record that a run has ended. If the run wrote neither a result nor a reason, write a reason.
 
         Args:
             run: The run.
-            reason: The reason why it has no result, if known.
+            reason: The reason why the run has no result. Empty: unknown, or there is a result.
 
         Returns:
             The progress line.
@@ -147,7 +147,7 @@ class Runs(Generic[R]):
         try:
             record = read_run(path)
             if record.status == UNFINISHED:
-                leave_reason(path, reason or "it left no result")
+                leave_reason(path, reason or "the run ended without a result")
                 record = read_run(path)
         except ConfigError as error:
             record = RunRecord(run.name, path, FAILED, reason or str(error), {}, dict(run.config), [])
@@ -155,7 +155,7 @@ class Runs(Generic[R]):
         facts = record.facts
         value = f"{self.metric_of(run)} {format_metric(self.value(run, record))}"
         outcome = " ".join(record.reason.split()) if record.status == FAILED else value
-        place = f"{len(self.records)}/{len(self.runs)}  {record.status:<8}  {run.title}"
-        line = f"{place}  {outcome}  {facts['seconds']:.1f} s"
+        heading = f"{len(self.records)}/{len(self.runs)}  {record.status:<8}  {run.title}"
+        line = f"{heading}  {outcome}  {facts['seconds']:.1f} s"
         missing = facts["rounds_with_missing_sites"]
         return f"{line}  sites were missing in {missing} of {facts['rounds']} rounds" if missing else line

@@ -1,4 +1,4 @@
-"""An in-process run that waits after each evaluated round, to let the caller decide whether it continues."""
+"""A run in this process that pauses after each evaluated round, until its caller continues or ends it (for sweeps)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ class _EndedError(ValueError):
 
 
 class SteppedRun:
-    """A run in a separate thread, computed as by ``florilegium run``.
+    """A run in a separate thread, with the same results as ``florilegium run``.
 
-    A process can have only one such run at a time, since the engine's task identity belongs to the process.
+    A process can have only one such run at a time, since Flower's run and node ids belong to the process.
 
     Args:
         clients: The number of clients.
         config: The flat run config.
         rounds: The run's last round.
         node_configs: The node config of each client. Empty: no node configs.
-        stack: The maximum number of clients that are computed as one.
+        stack: The maximum number of clients in one computation.
+
+    Attributes:
+        failure: The reason why an ended run has no result. Empty otherwise.
     """
 
     def __init__(
@@ -40,7 +43,7 @@ class SteppedRun:
         node_configs: Sequence[Mapping[str, Scalar]] = (),
         stack: Stack = 1,
     ) -> None:
-        self.failure = ""  # the reason why an ended run has no result
+        self.failure = ""
         self._clients, self._config, self._rounds = clients, config, rounds
         self._node_configs, self._stack = node_configs, stack
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
@@ -49,9 +52,10 @@ class SteppedRun:
         self._thread = threading.Thread(target=self._run, name="run", daemon=True)
 
     def advance(self) -> dict[str, Any] | None:
-        """Run to the end of the next evaluated round, and return its line; None once the run has ended.
+        """Continue to the end of the next evaluated round.
 
-        The last round's line is not returned: after that round the run ends.
+        Returns:
+            The round's line of metrics. None: the run has ended, since its last round does not pause.
         """
         if self._thread.ident is None:
             self._thread.start()
@@ -63,18 +67,18 @@ class SteppedRun:
         return line
 
     def stop(self, reason: str) -> None:
-        """End a waiting run early. Runs that have ended or have not begun do not change.
+        """End a paused run early. A run that has ended or has not begun does not change.
 
         Args:
-            reason: The reason. It follows "stopped early: " in failure.json, by which `read_run` recognises such runs.
+            reason: The reason. In failure.json it follows "stopped early: ", by which `read_run` recognises such runs.
         """
         self.fail(f"{STOPPED_EARLY}: {reason}")
 
     def fail(self, reason: str) -> None:
-        """End a waiting run as failed, and return when its thread has ended.
+        """End a paused run as failed, and return when its thread has ended.
 
         Args:
-            reason: The reason in its failure.json and in `failure`.
+            reason: The reason in the run's failure.json and in `failure`.
         """
         if self._thread.is_alive():
             self._end = reason
@@ -82,7 +86,7 @@ class SteppedRun:
             self._thread.join()
 
     def _run(self) -> None:
-        ROUND_LISTENER.set(self._hear)  # for this thread only
+        ROUND_LISTENER.set(self._pause)  # for this thread only
         try:
             run_federation(self._clients, self._config, node_configs=self._node_configs, stack=self._stack)
         except RunFailedError as error:
@@ -92,7 +96,8 @@ class SteppedRun:
         finally:
             self._lines.put(None)
 
-    def _hear(self, line: dict[str, Any]) -> None:
+    def _pause(self, line: dict[str, Any]) -> None:
+        """Pass an evaluated round's line to `advance`, and wait for the caller's decision."""
         if not evaluation(line) or line["round"] >= self._rounds:
             return
         self._lines.put(line)

@@ -1,7 +1,7 @@
-"""Tasks in worker processes, several at a time. A process that dies does not affect others; Ctrl-C ends them all.
+"""Runs in separate worker processes, several at a time, for reproductions.
 
-A worker keeps the data sets that it has read and gets further runs on the same data. For other data a new worker is
-started, so memory does not grow.
+If a process dies, only its own run fails. Ctrl-C ends all processes. A worker keeps the data set that it has read, and
+then computes further runs on the same data. Runs on other data start a new worker, so memory does not grow.
 """
 
 from __future__ import annotations
@@ -31,9 +31,14 @@ _SPAWN = get_context("spawn")  # a fork would copy PyTorch's threads
 
 @dataclass(frozen=True)
 class WorkerTask:
-    """A run: the arguments of `launch`, its required metrics, and ``data``, which is equal for runs on the same data.
+    """A run for a worker.
 
-    ``injected`` delays the parties of a vertical run, see `vertical.injection.make_injections`.
+    Attributes:
+        name: The run's name.
+        engine, clients, config, stack: The arguments of `launch`.
+        metrics: The metrics that the run must measure.
+        data: A description of the run's data. A worker computes only runs with equal descriptions.
+        injected: Artificial delays of the parties of a vertical run, see `vertical.injection.make_injections`.
     """
 
     name: str
@@ -46,15 +51,20 @@ class WorkerTask:
     injected: Mapping[str, float] = field(default_factory=dict)
 
 
-# a function of an ended task and the reason why its run has no result, or ""
+# A function that is called when a task has ended. Arguments: the task, and the reason why it has no result, or "".
 TaskHook = Callable[[WorkerTask, str], None]
 
 
 def run_all(tasks: Sequence[WorkerTask], jobs: int, ended: TaskHook) -> None:
-    """Run tasks, ``jobs`` at a time, and call ``ended`` after each.
+    """Run tasks in worker processes.
+
+    Args:
+        tasks: The tasks.
+        jobs: The number of tasks at a time.
+        ended: A function that is called after each task.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C. The current runs are lost, and their processes are killed.
+        KeyboardInterrupt: The user pressed Ctrl-C. The current runs are lost, and their processes are killed.
     """
     waiting = list(tasks)
     workers: list[_Worker] = []
@@ -73,7 +83,7 @@ def run_all(tasks: Sequence[WorkerTask], jobs: int, ended: TaskHook) -> None:
                     workers.remove(worker)
                     worker.end()
     finally:
-        with _deaf():  # a second Ctrl-C must not leave processes behind
+        with _ignore_interrupts():  # a second Ctrl-C must not leave processes behind
             for worker in workers:
                 worker.kill()
 
@@ -84,7 +94,7 @@ class _Worker:
     def __init__(self, task: WorkerTask) -> None:
         self.connection, theirs = _SPAWN.Pipe()
         self.process = _SPAWN.Process(target=_serve, args=(theirs,), name="run", daemon=True)
-        with _deaf():  # the new process inherits this: only the parent reacts to Ctrl-C
+        with _ignore_interrupts():  # the new process inherits this setting, so only the parent reacts to Ctrl-C
             self.process.start()
         theirs.close()
         self.alive = True
@@ -94,7 +104,7 @@ class _Worker:
         self.task = task
         try:
             self.connection.send(task)
-        except OSError:  # it died between two tasks; `outcome` reports it
+        except OSError:  # the process died between two tasks, which `outcome` reports
             self.alive = False
 
     def outcome(self) -> str:
@@ -126,7 +136,7 @@ def _ending(code: int | None) -> str:
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
+def _ignore_interrupts() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -146,8 +156,8 @@ def _serve(connection: Connection) -> None:
 
 def _reason(task: WorkerTask) -> str:
     """Run a task, and return the reason why it has no result, or an empty text."""
-    torch.set_num_threads(1)  # for references: a federation sets its own number of threads
-    heard = ROUND_LISTENER.set(lambda line: _check_metrics(task.metrics, line))
+    torch.set_num_threads(1)  # for references, since a federation sets its own number of threads
+    listener = ROUND_LISTENER.set(lambda line: _check_metrics(task.metrics, line))
     try:
         with log_off(True), inject(make_injections(task.clients, **task.injected)):
             launch(task.engine, task.clients, task.config, task.stack)
@@ -156,16 +166,16 @@ def _reason(task: WorkerTask) -> str:
     except BaseException as error:
         return f"{type(error).__name__}: {error}"
     finally:
-        ROUND_LISTENER.reset(heard)
+        ROUND_LISTENER.reset(listener)
     return ""
 
 
 def _check_metrics(wanted: Sequence[str], line: Mapping[str, Any]) -> None:
-    """Raise ValueError if an evaluated line lacks a metric, to end the run at once and not after its last round."""
-    there = evaluation(line)
+    """Raise ValueError if an evaluated round lacks a metric. The run then ends at once, not after its last round."""
+    measured = evaluation(line)
     missing = [name for name in wanted if name not in line]
-    if there and missing:
+    if measured and missing:
         raise ValueError(
-            f"the run has no metric {', '.join(missing)}, only {', '.join(there)}: set the experiment's metrics "
+            f"the run has no metric {', '.join(missing)}, only {', '.join(measured)}: set the experiment's key metrics "
             "to available metrics"
         )

@@ -1,4 +1,4 @@
-"""The choice of run-config values from a grid on a validation split: `reproduce --tune`."""
+"""The option ``--tune`` of ``reproduce``: a grid search for run-config values, on validation rows."""
 
 from __future__ import annotations
 
@@ -22,15 +22,19 @@ from simulations.experiments.tuning import keys_of
 from simulations.results.ranking import over_seeds, rank
 from simulations.results.records import OF_TRAINING, check_metric
 
-# the first seed of the runs that try values, so they share no seed with reported runs
+# the first seed of the grid search; the reported runs count from seed 0, so no run of the search shares their seeds
 FIRST_SEED = 1000
 
 
 @dataclass(frozen=True)
 class _Search:
-    """The grid search on a `Line`. Its choice applies to all lines with the coordinates ``at``.
+    """A grid search with the runs of one `Line`.
 
-    ``points`` are the values to try, each with a run for every seed.
+    Attributes:
+        line: The line.
+        at: The coordinates of all lines to which the chosen values apply.
+        grid: The candidate values by run-config key.
+        points: The combinations of candidate values, each with its runs, one for each seed.
     """
 
     line: Line
@@ -40,10 +44,15 @@ class _Search:
 
 
 class Choosing(ExperimentRuns):
-    """The runs that try the grids of an experiment, in ``tune/`` of the directory ``out`` of a `reproduce` command.
+    """The runs of all grid searches of an experiment, in ``tune/`` of the reproduction's directory.
+
+    Args:
+        expansion: The experiment.
+        out: The reproduction's directory.
+        stack: The maximum number of clients in one computation.
 
     Raises:
-        ConfigError: The experiment has nothing to choose, or its [tune] is wrong.
+        ConfigError: The experiment has no values to choose, or its table [tune] is wrong.
     """
 
     def __init__(self, expansion: Expansion, out: Path, stack: Stack = 1) -> None:
@@ -62,20 +71,25 @@ class Choosing(ExperimentRuns):
         runs = [run for search in self.searches for _, several in search.points for run in several]
         super().__init__(expansion, out, runs, "tune", self.metric, stack)
         if len(self.runs) < len(runs):
-            got = "two points with the same run directory"
-            raise ConfigError(self._here, got=got, allowed="different points", hint="remove a point")
+            got = "two combinations of values with the same run directory"
+            allowed = "a different directory for each combination"
+            raise ConfigError(self._here, got=got, allowed=allowed, hint="remove one of two similar values")
 
     def metric_of(self, run: PlannedRun) -> str:
-        """Return the metric by which the run's value is chosen."""
+        """Return the metric that decides the search of a run."""
         return self._metric_of(run.line)
 
     def run(self, jobs: int, say: Callable[[str], None]) -> Tuned:
-        """Make the waiting runs, choose the best point of each search, and write ``tuned.toml``.
+        """Compute the waiting runs, choose the best values of each search, and write ``tuned.toml``.
 
-        Choices for runs outside the expansion stay in the file.
+        With ``--only``, earlier choices for excluded runs stay in the file.
+
+        Args:
+            jobs: The number of runs at a time.
+            say: A function that shows a progress line after each run.
 
         Raises:
-            RunFailedError: No point of a line's grid has finished.
+            RunFailedError: All runs of a search failed.
         """
         self.run_all(jobs, say)
         chosen = [self._choose(search) for search in self.searches]
@@ -88,7 +102,7 @@ class Choosing(ExperimentRuns):
             mode=self.mode,
             seeds=self.tune.seeds,
             validation_fraction=self.tune.validation_fraction,
-            chosen=[*(one for one in before if one.at not in [new.at for new in chosen]), *chosen],
+            chosen=[*(old for old in before if old.at not in [new.at for new in chosen]), *chosen],
         )
         write_atomic(path, tuned.toml().encode())
         return tuned
@@ -96,10 +110,12 @@ class Choosing(ExperimentRuns):
     def _choose(self, search: _Search) -> TunedChoice:
         metric = self._metric_of(search.line)
         points = [self._point(values, runs, metric) for values, runs in search.points]
-        best = min(points, key=lambda one: rank(one.finished, one.missing or 0, one.mean, self._mode_of(metric)))
+        best = min(
+            points, key=lambda point: rank(point.finished, point.missing or 0, point.mean, self._mode_of(metric))
+        )
         if not best.finished:
             reason = f"no value for {search.line.title} works: {points[0].reason}"
-            raise RunFailedError(f"--tune: {reason}; set other values")
+            raise RunFailedError(f"--tune: {reason}; change the values in the table tune of the experiment's file")
         seeds = len(search.points[0][1])
         return TunedChoice(
             at=search.at,
@@ -128,15 +144,16 @@ class Choosing(ExperimentRuns):
 
     def _check(self) -> None:
         config = self.expansion.lines[0].config
-        asked = {f"metric-at[{number}].metric": one.metric for number, one in enumerate(self.tune.metric_at)}
-        for key, metric in {"metric": self.metric, **asked}.items():
+        own = {f"metric-at[{number}].metric": entry.metric for number, entry in enumerate(self.tune.metric_at)}
+        for key, metric in {"metric": self.metric, **own}.items():
             check_metric(metric, config, f"{self._here}.{key}")
             if not self.tune.validation_fraction and metric not in OF_TRAINING:
                 allowed = (
-                    f"a number above 0, since {metric!r} would be measured on the test rows, which must not decide; 0 "
-                    f"only with a metric of the training problem: {', '.join(OF_TRAINING)}"
+                    f"a number above 0, since {metric!r} would be measured on test rows; 0 only with a metric of the "
+                    f"training problem: {', '.join(OF_TRAINING)}"
                 )
-                raise ConfigError(f"{self._here}.validation-fraction", got=0, allowed=allowed, hint=PAGE)
+                hint = f"raise validation-fraction, {PAGE}"
+                raise ConfigError(f"{self._here}.validation-fraction", got=0, allowed=allowed, hint=hint)
         methods = [run.name for run in self.expansion.experiment.runs]
         for method in self.tune.methods:
             if method not in methods:
@@ -147,15 +164,17 @@ class Choosing(ExperimentRuns):
         if not tried:
             hint = "add tune.grid, or a grid for a method under tune.methods"
             raise ConfigError(self._here, got="no grid", allowed="at least one grid", hint=hint)
-        # only lines that match tune.at are searched; their choice applies to lines that agree in all other coordinates
+        # Only lines that match tune.at are searched. A choice applies to lines that agree in all other coordinates.
         at = self.tune.at
-        found = [self._search(line) for line in tried if fits({k: v for k, v in at.items() if k in line.at}, line.at)]
+        searches = [
+            self._search(line) for line in tried if fits({k: v for k, v in at.items() if k in line.at}, line.at)
+        ]
         for line in tried:
-            if not any(fits(search.at, line.at) for search in found):
+            if not any(fits(search.at, line.at) for search in searches):
                 got = f"{', '.join(settings(at))}, with which no search chooses values for {line.title}"
-                allowed = "coordinates with a search for every line with a grid"
-                raise ConfigError(f"{self._here}.at", got=got, allowed=allowed, hint="remove coordinates")
-        return found
+                allowed = "coordinates that leave a search for each run with a grid"
+                raise ConfigError(f"{self._here}.at", got=got, allowed=allowed, hint="remove a coordinate from tune.at")
+        return searches
 
     def _search(self, line: Line) -> _Search:
         grid, points = self.tune.grid_of(line.method), []
@@ -171,9 +190,9 @@ class Choosing(ExperimentRuns):
         try:
             rounds = parse_run_config({**line.config, **changes}).training.num_server_rounds
         except ConfigError as error:
-            place = f"{self._here}, {line.title}, {text}"
-            raise ConfigError.of(error, place, hint=f"{error.hint}; {PAGE}") from None
+            where = f"{self._here}, {line.title}, {text}"
+            raise ConfigError.of(error, where, hint=f"{error.hint}; {PAGE}") from None
         if not line.config.get("select-by"):
-            changes["evaluate-every"] = rounds  # only the last round counts
+            changes["evaluate-every"] = rounds  # without a selected round, only the last round's metric decides
         name = run_folder(line, seed, *(f"{key} {value!r}" for key, value in point.items()))
         return PlannedRun(name, line, seed, changes, text)

@@ -13,24 +13,34 @@ from simulations.results.output import log_off, print_json, progress, stdout_to_
 
 def reproduce(
     name: Annotated[str, typer.Argument(metavar="NAME", help="experiment of `list experiments`, or a .toml file")],
-    out: Annotated[Path, typer.Option("--out", help="directory of the reproduction; its runs are in runs/")],
-    profile: Annotated[ProfileName, typer.Option(help="extent of the reproduction")] = "quick",
+    out: Annotated[Path, typer.Option("--out", help="folder to write; its runs are in runs/")],
+    profile: Annotated[
+        ProfileName,
+        typer.Option(help="size of the reproduction; `florilegium list experiments` has the minutes of each"),
+    ] = "quick",
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="number of seeds of every run; default: the profile's")
+        int | None, typer.Option(min=1, help="number of seeds of each run; default: set by the profile")
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="number of runs at a time, each in its own process")] = 2,
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="folder of the data sets' files")] = None,
     only: Annotated[
-        list[str] | None, typer.Option("--only", help="coordinates of the runs to make, e.g. 'method=\"FedX2\" K=10'")
+        list[str] | None,
+        typer.Option("--only", help="run only a part of the experiment, e.g. 'method=\"FedX2\" K=10'"),
     ] = None,
     stack: Stacked = "1",
     tune: Annotated[
-        bool, typer.Option("--tune", help="first choose the values of the file's [tune] on a validation split")
+        bool,
+        typer.Option(
+            "--tune", help="first choose the hyper-parameters in the experiment's table 'tune', on a validation split"
+        ),
     ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run a paper's experiment (all methods and settings with several seeds), and write a table and a figure."""
+    """Reproduce a paper's experiment: run all methods, settings and seeds, and write a table and a figure.
+
+    NAME is an experiment of `florilegium list experiments`, or the path of an experiment's .toml file.
+    """
     from apps.config import ConfigError
     from apps.run_config.pairs import parse_pairs
     from apps.server_app import RunFailedError
@@ -48,14 +58,14 @@ def reproduce(
         )
     folder = None if data_dir is None else data_dir.expanduser().resolve()
     experiment, limit = find_experiment(name), stack_of(stack)
-    these = {key: value for text in only or [] for key, value in parse_pairs("--only", text).items()}
+    coordinates = {key: value for text in only or [] for key, value in parse_pairs("--only", text).items()}
     if tune:
-        choosing = Choosing(expand(experiment, profile, seeds, folder, only=these), out, limit)
+        choosing = Choosing(expand(experiment, profile, seeds, folder, only=coordinates), out, limit)
         with log_off(quiet), choosing.open(), progress(len(choosing.waiting), quiet) as say:
             tuned: Tuned | None = choosing.run(jobs, say)
     else:
         tuned = find_tuned(name, experiment.name, profile, out)
-    reproduction = Reproduction(expand(experiment, profile, seeds, folder, tuned, these), out, limit)
+    reproduction = Reproduction(expand(experiment, profile, seeds, folder, tuned, coordinates), out, limit)
     with stdout_to_stderr(as_json), reproduction.open(), progress(len(reproduction.waiting), quiet) as say:
         outcome = reproduction.run(jobs, say)
     if as_json:

@@ -1,4 +1,4 @@
-"""The expansion of an experiment into its runs: every method in every case of its axes, with every seed."""
+"""The expansion of an experiment into its runs: each method, in each combination of the axes' cases, with each seed."""
 
 from __future__ import annotations
 
@@ -22,17 +22,29 @@ from simulations.results.records import TRAINING_SECONDS, RunRecord, check_metri
 
 @dataclass(frozen=True)
 class Expansion:
-    """An experiment in a profile."""
+    """An experiment in a profile, with all its runs.
+
+    Attributes:
+        experiment: The content of the experiment's file.
+        profile: The name of the profile.
+        seeds: The number of seeds of each line.
+        data_dir: The absolute folder of the data sets' files, or "".
+        lines: The methods in their settings.
+        paper: The paper's numbers, by index in ``lines`` and metric.
+        claims: For each claim of the paper the pairs of indices in ``lines`` to compare, the better line first.
+        tuned: The run-config values chosen on a validation split. None: the file's values.
+        only: The coordinates that all runs have, since ``--only`` excluded other runs. None: all runs.
+    """
 
     experiment: Experiment
     profile: str
     seeds: int
     data_dir: str
     lines: list[Line]
-    paper: dict[tuple[int, str], PaperValue]  # the paper's number by place in ``lines`` and metric
-    claims: list[list[tuple[int, int]]]  # pairs of places in ``lines`` for each claim, the better line first
-    tuned: Tuned | None = None  # run-config values chosen on a validation split, if any
-    only: Mapping[str, Scalar] | None = None  # coordinates of all its runs, if other runs were excluded
+    paper: dict[tuple[int, str], PaperValue]
+    claims: list[list[tuple[int, int]]]
+    tuned: Tuned | None = None
+    only: Mapping[str, Scalar] | None = None
 
     @property
     def runs(self) -> list[PlannedRun]:
@@ -58,42 +70,43 @@ def expand(
     tuned: Tuned | None = None,
     only: Mapping[str, Scalar] | None = None,
 ) -> Expansion:
-    """Find all runs of an experiment and check all their configs.
+    """Return all runs of an experiment in a profile, and check their configs.
 
     Args:
         experiment: The experiment.
         profile: The name of its profile.
         seeds: The number of seeds. None: the profile's number, or else the experiment's.
-        data_dir: The absolute folder with the data sets' files. A run's own ``data-dir`` is a folder below it.
-        tuned: Run-config values that replace the file's values.
+        data_dir: The absolute folder with the data sets' files. A run's own ``data-dir`` is relative to this folder.
+        tuned: Run-config values that replace the file's values. None: the file's values.
         only: The coordinates of the runs to keep. None: all runs.
 
     Raises:
-        ConfigError: A config is not valid, data are missing, two runs would be the same, or no run is left.
+        ConfigError: A config is not valid, data are missing, two runs would be the same, or ``only`` excludes all runs.
     """
     chosen = experiment.profile(profile)
     here = f"experiment {experiment.name!r}"
     every = list(_expand_unchecked(experiment, profile, data_dir, tuned))
     _check_only(f"{here}: profiles.{profile}.only", chosen.only, every)
-    kept = _kept(chosen, every)
-    if not kept:
-        got = "keys that match no run"
-        allowed = "at least one run"
-        raise ConfigError(f"{here}: profiles.{profile}.only", got=got, allowed=allowed, hint="remove a key")
-    _check_tuned(here, tuned, experiment, profile, kept)
+    selected = _select(chosen, every)
+    if not selected:
+        got = "coordinates that match no run"
+        allowed = "coordinates of at least one run"
+        raise ConfigError(f"{here}: profiles.{profile}.only", got=got, allowed=allowed, hint="remove a coordinate")
+    _check_tuned(here, tuned, experiment, profile, selected)
     if only:
-        _check_only("--only", {key: [value] for key, value in only.items()}, kept)
-        kept = [line for line in kept if fits(only, line.at)]
-        if not kept:
-            got, allowed = ", ".join(settings(only)), "coordinates that a run has together"
-            raise ConfigError("--only", got=got, allowed=allowed, hint="remove a coordinate")
-    _check_files(here, kept)
-    lines = [_check(experiment, line, here) for line in kept]
+        _check_only("--only", {key: [value] for key, value in only.items()}, selected)
+        selected = [line for line in selected if fits(only, line.at)]
+        if not selected:
+            got = f"{', '.join(settings(only))}, which no run combines"
+            allowed = "coordinates of at least one run"
+            raise ConfigError("--only", got=got, allowed=allowed, hint="remove a coordinate from --only")
+    _check_files(here, selected)
+    lines = [_check(experiment, line, here) for line in selected]
     _check_distinct(here, lines, experiment.x == ["clients"])
     everywhere = [{**line.at, DATASET: line.origin} for line in every]
     for key in ("seeds_at", "metric_at"):
-        for number, one in enumerate(getattr(experiment.tune, key, [])):
-            _check_some_run_has(one.at, everywhere, f"{here}: tune.{key.replace('_', '-')}[{number}].at")
+        for number, entry in enumerate(getattr(experiment.tune, key, [])):
+            _check_some_run_has(entry.at, everywhere, f"{here}: tune.{key.replace('_', '-')}[{number}].at")
     paper = _paper(experiment, lines, everywhere, here)
     claims = _claims(experiment, lines, everywhere, here)
     used = seeds or chosen.seeds or experiment.seeds
@@ -103,7 +116,7 @@ def expand(
 def _expand_unchecked(
     experiment: Experiment, name: str, data_dir: Path | None = None, tuned: Tuned | None = None
 ) -> Iterator[Line]:
-    """Return every method in every combination of cases."""
+    """Yield a line for each method in each combination of cases. Their configs are not checked."""
     profile = experiment.profile(name)
     for run in experiment.runs:
         own = {key: part.config for key, part in run.profiles.items()}.get(name, {})  # type: ignore[call-overload]
@@ -127,23 +140,25 @@ def _expand_unchecked(
             yield Line(run, at, clients, config, origin, {**injected, **profile.injected})
 
 
-def _kept(profile: Profile, lines: Iterable[Line]) -> list[Line]:
-    """Return the lines that the profile's ``only`` keeps. Coordinates that a line lacks do not exclude it."""
+def _select(profile: Profile, lines: Iterable[Line]) -> list[Line]:
+    """Return the lines that match the profile's ``only``. A line without a coordinate matches all its values."""
     return [line for line in lines if all(line.at.get(key) in (None, *only) for key, only in profile.only.items())]
 
 
 def data_sets(experiment: Experiment) -> list[str]:
-    """Return the data sets of all profiles, by their names in the run config. Configs are not checked.
+    """Return the names of an experiment's data sets in all profiles. Configs are not checked.
 
     Returns:
-        The different data sets, in the order of the profiles and of the runs in the file.
+        The different names, in the order of the profiles and of the runs in the file.
     """
-    kept = [_kept(profile, _expand_unchecked(experiment, name)) for name, profile in experiment.profiles.items()]
-    return list(dict.fromkeys(str(line.config.get(DATASET, "digits")) for lines in kept for line in lines))
+    by_profile = [
+        _select(profile, _expand_unchecked(experiment, name)) for name, profile in experiment.profiles.items()
+    ]
+    return list(dict.fromkeys(str(line.config.get(DATASET, "digits")) for lines in by_profile for line in lines))
 
 
 def _check(experiment: Experiment, line: Line, here: str) -> Line:
-    """Check a line's config, and return the line with its panel and its curve."""
+    """Check a line's config, and return the line with the texts of its panel and its curve in the figure."""
     try:
         parsed = parse_run_config(line.config)
         check_reference(line.run.engine, parsed)
@@ -159,13 +174,12 @@ def _check(experiment: Experiment, line: Line, here: str) -> Line:
 
 
 def _fill(template: str, words: Mapping[str, Scalar], where: str) -> str:
-    """Return the template with each ``{word}`` replaced."""
+    """Return a template with each ``{word}`` replaced by its value."""
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in words:
-            raise ConfigError(
-                where, got=match[0], allowed="setting, a coordinate or a run-config key in braces", hint=PAGE
-            )
+            allowed = "'setting', a coordinate or a run-config key in braces"
+            raise ConfigError(where, got=match[0], allowed=allowed, hint=f"replace {match[0]}, {PAGE}")
         return format_cell(words[match[1]])
 
     return re.sub(r"\{([^{}]*)\}", value, template).strip()
@@ -179,7 +193,7 @@ def _check_tuned(here: str, tuned: Tuned | None, experiment: Experiment, profile
         raise ConfigError(
             "tuned.toml",
             got=f"experiment {got[0]!r}, profile {got[1]!r}",
-            allowed=f"{wanted[0]!r}, {wanted[1]!r}",
+            allowed=f"experiment {wanted[0]!r}, profile {wanted[1]!r}",
             hint="write the file again with --tune",
         )
     for choice in tuned.chosen:
@@ -210,17 +224,17 @@ def _check_files(here: str, lines: Sequence[Line]) -> None:
     if missing:
         names = ", ".join(dict.fromkeys(missing))
         got = f"{NOTHING}, but {here} reads files of {names}"
-        hint = "set --data-dir to their folder, see docs/data-sets.md"
-        raise ConfigError("--data-dir", got=got, allowed="the folder of these files", hint=hint)
+        hint = "set --data-dir to the folder of these files, see docs/data-sets.md"
+        raise ConfigError("--data-dir", got=got, allowed="the folder of the data sets' files", hint=hint)
 
 
 def _check_distinct(here: str, lines: Sequence[Line], joined: bool) -> None:
     """Check that lines have different curves and run directories.
 
     Args:
-        here: The name of the experiment in errors.
+        here: The experiment's name in errors.
         lines: The lines.
-        joined: Whether lines with different numbers of clients are points of one curve.
+        joined: Whether the figure's x axis is the number of clients, so lines with different numbers share a curve.
     """
     seen: dict[str, Line] = {}
     curves: dict[tuple[str, str, int], Line] = {}
@@ -233,39 +247,43 @@ def _check_distinct(here: str, lines: Sequence[Line], joined: bool) -> None:
                     f"{before.title!r} and {line.title!r}, which would both be curve {line.curve!r} of panel "
                     f"{line.panel!r}"
                 ),
-                allowed="one run for each curve",
-                hint="distinguish them by panel or curve",
+                allowed="a different curve for each run",
+                hint="add coordinates to the keys panel or curve",
             )
         before = seen.setdefault(run_folder(line, 0), line)
         if before is not line:
             got = f"{before.title!r} and {line.title!r}, which would have one run directory, {run_folder(line, 0)}"
-            hint = "distinguish them by name or coordinates"
+            hint = "give the runs different names or coordinates"
             raise ConfigError(here, got=got, allowed="a different directory for each run", hint=hint)
 
 
 def _paper(
     experiment: Experiment, lines: Sequence[Line], everywhere: Sequence[Mapping[str, Scalar]], here: str
 ) -> dict[tuple[int, str], PaperValue]:
-    """Return the paper's numbers by (place in ``lines``, metric), for rows of this profile on the file's data set."""
-    found: dict[tuple[int, str], PaperValue] = {}
+    """Return the paper's numbers by (index in ``lines``, metric).
+
+    If a profile replaces the data set, numbers that do not name their data set are left out.
+    """
+    values: dict[tuple[int, str], PaperValue] = {}
     for number, value in enumerate(experiment.paper_values):
         wanted = {METHOD: value.method, **value.at}
         where = f"{here}: paper-values[{number}]"
         _check_some_run_has(wanted, everywhere, where)
         metric = _metric(experiment, value.metric, where)
-        for place, line in enumerate(lines):
+        for index, line in enumerate(lines):
             if fits(wanted, line.at) and (DATASET in value.at or line.dataset == line.origin):
-                if (place, metric) in found:
+                if (index, metric) in values:
                     got = f"a second value of the paper for {line.title!r}"
-                    raise ConfigError(where, got=got, allowed="one value", hint="add coordinates to its at")
-                found[place, metric] = value
-    return found
+                    hint = "add coordinates to the key at of this value"
+                    raise ConfigError(where, got=got, allowed="one value for each run and metric", hint=hint)
+                values[index, metric] = value
+    return values
 
 
 def _claims(
     experiment: Experiment, lines: Sequence[Line], everywhere: Sequence[Mapping[str, Scalar]], here: str
 ) -> list[list[tuple[int, int]]]:
-    """Return the pairs of lines that each claim compares; empty if this profile lacks them."""
+    """Return for each claim the pairs of lines to compare. No pairs: this profile lacks their runs."""
     for number, claim in enumerate(experiment.claims):
         where = f"{here}: claims[{number}]"
         _metric(experiment, claim.metric, where)
@@ -274,17 +292,16 @@ def _claims(
         if not _pairs(claim, everywhere):
             got = f"no two runs that differ only in {', '.join(claim.better)}"
             allowed = "at least one pair of runs"
-            raise ConfigError(
-                where, got=got, allowed=allowed, hint=f"add the other coordinates to better and than, {PAGE}"
-            )
+            hint = f"add the runs' other differing coordinates to better and than, {PAGE}"
+            raise ConfigError(where, got=got, allowed=allowed, hint=hint)
     return [_pairs(claim, [line.at for line in lines]) for claim in experiment.claims]
 
 
 def _check_some_run_has(wanted: Mapping[str, Scalar], everywhere: Sequence[Mapping[str, Scalar]], where: str) -> None:
     if not any(fits(wanted, at) for at in everywhere):
         got = f"{', '.join(settings(wanted))}, which no run has"
-        allowed = "coordinates of the runs, which are their method, dataset and axes"
-        raise ConfigError(where, got=got, allowed=allowed, hint=PAGE)
+        allowed = "coordinates of the runs: method, dataset, and the keys of their axes"
+        raise ConfigError(where, got=got, allowed=allowed, hint=f"change these coordinates, {PAGE}")
 
 
 def _metric(experiment: Experiment, name: str, where: str) -> str:
@@ -295,10 +312,18 @@ def _metric(experiment: Experiment, name: str, where: str) -> str:
 
 
 def _pairs(claim: Claim, ats: Sequence[Mapping[str, Scalar]]) -> list[tuple[int, int]]:
-    """Return pairs of places in ``ats`` with the coordinates ``better`` and ``than`` and otherwise equal ones."""
-    found = []
-    for place, at in enumerate(ats):
+    """Return the pairs of runs that a claim compares, which agree in all coordinates except the claim's.
+
+    Args:
+        claim: The claim.
+        ats: The runs' coordinates.
+
+    Returns:
+        Pairs of indices in ``ats``: a run with the coordinates ``better``, and its partner with ``than``.
+    """
+    pairs = []
+    for index, at in enumerate(ats):
         if fits({**claim.better, **claim.at}, at):
             partner = {**at, **claim.than}
-            found += [(place, other) for other, there in enumerate(ats) if there == partner]
-    return found
+            pairs += [(index, candidate) for candidate, coordinates in enumerate(ats) if coordinates == partner]
+    return pairs

@@ -1,7 +1,11 @@
-"""An experiment: a TOML file with the runs of a paper's table and figure, and their presentation.
+"""The file format of an experiment: a TOML file that lists the runs of a paper's table or figure.
 
-A run config merges the keys of the file's ``[config]``, the method, a case of every axis, the profile, and the method
-for this profile. Later values win. In runs, cases and profiles every key that is not a field here is a run-config key.
+A run is a method (``[[runs]]``) in one case of each axis (``[axes]``), such as ``K = 5``. Its coordinates are its
+method, its data set and the cases' values; they identify the run in tables, figures and other keys of the file. A
+profile (smoke, quick, full) makes an experiment smaller or larger.
+
+The run config merges the keys of ``[config]``, the method, the cases, the profile, and the method's table for the
+profile, of which the last value counts. In these tables each key that is not a field below is a run-config key.
 """
 
 from __future__ import annotations
@@ -23,13 +27,13 @@ from simulations.experiments.tuning import Tuning
 _LISTED = "see `florilegium list experiments`"
 PACKAGED = Path(__file__).parent
 
-# additional seconds of each update and message of a party, and the factor of the last party's updates
+# artificial delays in vertical runs: seconds for each update and message of a party, and the last party's slowdown
 Injected = dict[Literal["compute", "delay", "slowest"], Annotated[float, Field(ge=0)]]
 Abscissa = Literal["round", "iteration", "communication", "seconds", "megabytes", "clients"]
 
 
 def _as_list(value: Any) -> Any:
-    """Expand a single text to a list."""
+    """Convert a single text to a list."""
     return [value] if isinstance(value, str) else value
 
 
@@ -59,7 +63,7 @@ def _checked_config(config: dict[str, Any]) -> dict[str, Any]:
 
 
 class Case(_Overrides):
-    """A point of an axis. ``at`` is its name in tables and curves."""
+    """A case of an axis, with its run-config keys. ``at`` has the case's coordinates, its name in tables and curves."""
 
     at: dict[str, Scalar] = Field(min_length=1)
     clients: Count | None = None
@@ -67,7 +71,7 @@ class Case(_Overrides):
 
 
 def _cases(axes: Any) -> Any:
-    """Expand ``local-steps = [4, 8]`` to cases that set this key and have its name."""
+    """Convert the short form ``local-steps = [4, 8]`` to cases that set this key and have it as their coordinate."""
     if not isinstance(axes, dict):
         return axes
     return {
@@ -82,16 +86,15 @@ Axes = Annotated[dict[str, list[Case]], BeforeValidator(_cases)]
 
 
 class Run(_Overrides):
-    """A method. Its axes are added to the file's axes, or replace axes of the same name."""
+    """A method, with its run-config keys. Its axes are added to the file's axes, or replace axes of the same name."""
 
     name: str = Field(min_length=1)
     engine: Literal["in-process", "centralized", "nonfederated"] = "in-process"
     clients: Count | None = None
     communications: Count = 1  # communications in a round, for an x axis that counts them
     axes: Axes = Field(default_factory=dict)
-    profiles: dict[ProfileName, _Overrides] = Field(
-        default_factory=dict
-    )  # its own keys in a profile, which win over the profile's keys
+    # run-config keys of this method in a profile, which replace the profile's keys
+    profiles: dict[ProfileName, _Overrides] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _alone(self) -> Self:
@@ -103,31 +106,30 @@ class Run(_Overrides):
 
 
 class Profile(_Overrides):
-    """The extent of an experiment. ``only`` keeps cases by their coordinates, which include ``method``."""
+    """A smaller or larger version of the experiment. ``only`` lists the values to keep of some coordinates."""
 
     minutes: float = Field(gt=0)
     clients: Count | None = None
     injected: Injected = Field(default_factory=dict)
     seeds: Count | None = None
-    differs: Sentences = Field(
-        default_factory=list
-    )  # differences from the paper's setting, in addition to the experiment's
+    # sentences about differences from the paper's setting, in addition to the experiment's
+    differs: Sentences = Field(default_factory=list)
     only: dict[str, Annotated[list[Scalar], Field(min_length=1)]] = Field(default_factory=dict)
 
 
 class PaperValue(Settings):
-    """A number from the paper, for the row with this method, these coordinates and this metric."""
+    """A number from the paper, for the runs with this method and the coordinates ``at``."""
 
     method: str
     at: dict[str, Scalar] = Field(default_factory=dict)
-    metric: str = ""  # empty: the experiment's first
+    metric: str = ""  # empty: the experiment's first metric
     mean: float
     std: float | None = None
     source: str = ""  # table and column; empty: the experiment's figure
 
 
 def _side(side: Any) -> Any:
-    """Expand a single text to the method of that name."""
+    """Convert a single text to the coordinate ``method``."""
     return {"method": side} if isinstance(side, str) else side
 
 
@@ -135,11 +137,11 @@ Side = Annotated[dict[str, Scalar], BeforeValidator(_side), Field(min_length=1)]
 
 
 class Claim(Settings):
-    """A claimed ordering: a metric's last value is better with ``better`` than with ``than``."""
+    """A claim of the paper: runs with the coordinates ``better`` end with a better metric than runs with ``than``."""
 
     text: str = Field(min_length=1)
-    metric: str = ""  # empty: the experiment's first
-    # coordinates
+    metric: str = ""  # empty: the experiment's first metric
+    # coordinates of the two compared sides
     better: Side
     than: Side
     at: dict[str, Scalar] = Field(default_factory=dict)  # empty: in every setting
@@ -151,7 +153,8 @@ class Claim(Settings):
             raise ConfigError("than", got=got, allowed="other values of the same coordinates", hint=PAGE)
         if twice := self.at.keys() & self.better.keys():
             allowed = "coordinates that are not in better and than"
-            raise ConfigError("at", got=", ".join(sorted(twice)), allowed=allowed, hint="remove these coordinates")
+            hint = "remove these coordinates from at"
+            raise ConfigError("at", got=", ".join(sorted(twice)), allowed=allowed, hint=hint)
         return self
 
 
@@ -195,7 +198,7 @@ class Experiment(Settings):
             )
         if self.x_label and len(self.x_label) != len(self.x):
             allowed = f"no labels, or {len(self.x)}: one for each of {', '.join(self.x)}"
-            hint = "give one x-label for each x, or remove x-label"
+            hint = "set one x-label for each value of x, or remove x-label"
             raise ConfigError("x-label", got=f"{len(self.x_label)} labels", allowed=allowed, hint=hint)
         return self
 
@@ -241,7 +244,7 @@ def find_experiment(name: str) -> Experiment:
 
 
 def read_experiment(path: Path) -> Experiment:
-    """Read an experiment's file. The experiment has the file's name unless it sets ``name``.
+    """Read an experiment's file. The experiment's name is the key ``name``, or else the name of the file.
 
     Raises:
         ConfigError: The file cannot be read, or a key is missing, unknown or wrong.

@@ -1,4 +1,4 @@
-"""The lines of an experiment: a method on a data set in a setting, with a run for each seed."""
+"""The lines of an experiment. A line is a method in a setting: a row of the table, and a run for each seed."""
 
 from __future__ import annotations
 
@@ -10,23 +10,30 @@ from apps.config import Scalar
 from simulations.experiments.experiment import Injected, Run
 from simulations.results.output import format_cell
 
-DATASET, METHOD = "dataset", "method"  # the coordinates of every run; coordinates distinguish lines
+DATASET, METHOD = "dataset", "method"  # the coordinates that every line has (see `simulations.experiments.experiment`)
 
 
 @dataclass(frozen=True, eq=False)
 class Line:
     """A method on a data set in a setting: a row of the table and a curve of the figure.
 
-    ``config`` has neither seed nor run directory.
+    Attributes:
+        run: The method.
+        at: The coordinates, including method and data set.
+        clients: The number of clients.
+        config: The flat run config without seed and run directory.
+        origin: The data set outside profiles. A profile may replace it.
+        injected: The artificial delays of a vertical run.
+        panel: The name of the panel in the figure. Empty until the config has been checked.
+        curve: The name of the curve in the figure. Empty until the config has been checked.
     """
 
     run: Run
-    at: dict[str, Scalar]  # coordinates, including method and data set
+    at: dict[str, Scalar]
     clients: int
     config: dict[str, Scalar]
-    origin: str  # the experiment's data set; a profile may use another data set
+    origin: str
     injected: Injected = field(default_factory=dict)
-    # empty until the config has been checked
     panel: str = ""
     curve: str = ""
 
@@ -45,16 +52,20 @@ class Line:
 
     @property
     def title(self) -> str:
-        """A title that distinguishes it from other lines."""
+        """The line's method, data set and setting, as text for people."""
         return "  ".join(filter(None, [self.method, self.dataset, self.setting]))
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A line with a seed.
+    """A run to compute: a line with a seed.
 
-    ``name`` is the name of its run directory, ``changes`` are the keys in which it differs from its line, and ``note``
-    describes them for people.
+    Attributes:
+        name: The name of the run directory.
+        line: The line.
+        seed: The seed.
+        changes: The run-config keys in which the run differs from its line.
+        note: The changes as text for people.
     """
 
     name: str
@@ -78,7 +89,7 @@ class PlannedRun:
 
     @property
     def title(self) -> str:
-        """A title that distinguishes it from other runs."""
+        """The line's title with the changes and the seed, as text for people."""
         return "  ".join(filter(None, [self.line.title, self.note, f"seed {self.seed}"]))
 
 
@@ -93,20 +104,21 @@ def settings(values: Mapping[str, Scalar]) -> list[str]:
 
 def words(at: Mapping[str, Scalar]) -> str:
     """Return coordinates as text for people. Method and data set come first, without their keys."""
-    named = [format_cell(at[key]) for key in (METHOD, DATASET) if key in at]
-    return ", ".join([*named, *settings({key: at[key] for key in at if key not in (METHOD, DATASET)})])
+    names = [format_cell(at[key]) for key in (METHOD, DATASET) if key in at]
+    return ", ".join([*names, *settings({key: at[key] for key in at if key not in (METHOD, DATASET)})])
 
 
 def run_folder(line: Line, seed: int, *more: str) -> str:
     """Return a run directory's name, such as ``fedsgda-mb_synthetic-pl_s-5-k-5_seed-0``.
 
-    -5 becomes ``minus-5``, since a dash only separates words.
-
     Args:
-        more: Further distinctions, such as tried values.
+        line: The line.
+        seed: The seed.
+        more: Further texts for the name, such as the values of a grid search.
 
     Returns:
-        A name of a-z, 0-9, ``-``, ``_`` and ``.``. Other characters are lost, so different lines may share a name.
+        A name of a-z, 0-9, ``-``, ``_`` and ``.``. The number -5 becomes ``minus-5``. Other characters become a dash,
+        so different lines may get the same name.
     """
     parts = [line.method, line.dataset, line.setting, *more, f"seed {seed}"]
     parts = [re.sub(r"(?<![A-Za-z0-9.])-(?=\.?\d)", "minus ", part) for part in parts]

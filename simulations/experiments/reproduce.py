@@ -1,4 +1,7 @@
-"""The reproduction of an experiment, with its directory: runs/, experiment.toml, tables, curves and report.html."""
+"""The reproduction of an experiment: computes all its runs, and writes tables, curves and report.html about them.
+
+Finished runs stay in the directory, so an interrupted reproduction continues if the user repeats the command.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,20 @@ from simulations.results.compare import csv_text
 from simulations.results.records import RunsInterruptedError
 from simulations.results.target import make_out
 
-_OF_FINISHED = ("runs.csv", "curves.png", "curves.svg")  # files that exist if a run has finished
+_OF_FINISHED = ("runs.csv", "curves.png", "curves.svg")  # files that exist only if a run has finished
 
 
 @dataclass(frozen=True)
 class ReproductionOutcome:
-    """The outcome of a reproduction. ``failed`` contains the reasons of failed runs."""
+    """The outcome of a reproduction.
+
+    Attributes:
+        expansion: The experiment.
+        out: The reproduction's directory.
+        rows: The rows of the table.
+        judged: The paper's claims with their verdicts.
+        failed: The reasons of failed runs, by the run's name.
+    """
 
     expansion: Expansion
     out: Path
@@ -41,9 +52,9 @@ class ReproductionOutcome:
     failed: dict[str, str]
 
     def text(self) -> str:
-        """Return the table, and a line about the files and their folder."""
-        there = [name for name in _OF_FINISHED if (self.out / name).exists()]
-        files = ", ".join(["table.csv", "table.md", "report.html", *there])
+        """Return the table, and a line with the names of the written files."""
+        optional = [name for name in _OF_FINISHED if (self.out / name).exists()]
+        files = ", ".join(["table.csv", "table.md", "report.html", *optional])
         shown = tables.results(self.rows, self.expansion.seeds, without=["difference"])
         return f"{shown.text()}\n{files}: in {self.out}"
 
@@ -63,15 +74,15 @@ class ReproductionOutcome:
 
 
 class ExperimentRuns(Runs[PlannedRun]):
-    """Runs of an experiment, in a folder of its directory ``out``.
+    """Runs of an experiment, in a folder of the reproduction's directory.
 
     Args:
         expansion: The experiment.
-        out: The directory.
+        out: The reproduction's directory.
         runs: The runs.
-        folder: The name of the folder.
-        metric: The metric of the progress lines.
-        stack: The maximum number of clients that a federation computes as one.
+        folder: The name of the runs' folder in the directory.
+        metric: The metric that progress lines show.
+        stack: The maximum number of clients in one computation.
     """
 
     def __init__(
@@ -86,7 +97,7 @@ class ExperimentRuns(Runs[PlannedRun]):
         """Lock the directory for this process, and take over its finished runs.
 
         Raises:
-            ConfigError: The directory has other content, or another process uses it.
+            ConfigError: The directory has content of another kind, or another process is using the directory.
         """
         make_out(self.out)
         self._check_same()
@@ -94,10 +105,8 @@ class ExperimentRuns(Runs[PlannedRun]):
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                got, hint = (
-                    f"{self.out}, which another process is using",
-                    "choose another directory, or wait for its end",
-                )
+                got = f"{self.out}, which another process is using"
+                hint = "set --out to another directory, or wait for the other process to end"
                 raise ConfigError("--out", got=got, allowed="one process for each directory", hint=hint) from None
             self.take()
             self.folder.mkdir(exist_ok=True)
@@ -107,15 +116,15 @@ class ExperimentRuns(Runs[PlannedRun]):
             yield
 
     def run_all(self, jobs: int, say: Callable[[str], None]) -> None:
-        """Make the waiting runs, see `Runs.make`.
+        """Compute the waiting runs, see `Runs.make`.
 
         Args:
             jobs: The number of runs at a time.
-            say: A function of a line for each ended run.
+            say: A function that shows a progress line after each run.
 
         Raises:
-            DataError: Data sets cannot be read. The message names them all, and no run was made.
-            RunsInterruptedError: Ctrl-C. Finished runs are kept.
+            DataError: Data sets cannot be read. The message names all of them. No run has started.
+            RunsInterruptedError: The user pressed Ctrl-C. Finished runs are kept.
         """
 
         def start(ended: RunHook[PlannedRun]) -> None:
@@ -128,7 +137,7 @@ class ExperimentRuns(Runs[PlannedRun]):
         self.make(start, say)
 
     def metrics_of(self, run: PlannedRun) -> list[str]:
-        """Return the required metrics of a run."""
+        """Return the metrics that a run must measure."""
         return list(dict.fromkeys([self.metric_of(run), *self.expansion.experiment.metrics]))
 
     def _task(self, run: PlannedRun) -> WorkerTask:
@@ -145,15 +154,15 @@ class ExperimentRuns(Runs[PlannedRun]):
             return
         if not path.exists():
             got = f"{self.out}, which is not empty and contains no reproduction"
-            allowed = "a new directory, or a reproduction's"
-            raise ConfigError("--out", got=got, allowed=allowed, hint="choose another directory")
+            allowed = "a new directory, or the directory of the same reproduction"
+            raise ConfigError("--out", got=got, allowed=allowed, hint="set --out to another directory")
         try:
             before = tomllib.loads(path.read_text("utf-8"))
             was = {"experiment": before["name"], "profile": before["reproduced"]["profile"], "delays": _delays(before)}
         except (ValueError, KeyError, TypeError) as error:
             got = f"{path}, which cannot be read ({error})"
-            allowed = "a reproduction's copy of its experiment"
-            raise ConfigError("--out", got=got, allowed=allowed, hint="choose another directory") from None
+            allowed = "the directory of the same reproduction"
+            raise ConfigError("--out", got=got, allowed=allowed, hint="set --out to another directory") from None
         of = self.expansion
         delays = _delays(tomllib.loads(of.experiment.toml({})))
         now = {"experiment": of.experiment.name, "profile": of.profile, "delays": delays}
@@ -164,11 +173,11 @@ class ExperimentRuns(Runs[PlannedRun]):
                 for have in (was, now)
             )
             got = f"{self.out}, which contains {got}"
-            raise ConfigError("--out", got=got, allowed=allowed, hint="choose another directory")
+            raise ConfigError("--out", got=got, allowed=allowed, hint="set --out to another directory")
 
 
 def _delays(content: Any) -> list[Any]:
-    """Return the values of each key ``injected`` in an experiment's file, which run configs do not contain."""
+    """Return the values of all keys ``injected`` in an experiment's file. Run configs do not contain these delays."""
     if isinstance(content, list):
         return [delays for part in content for delays in _delays(part)]
     if not isinstance(content, dict):
@@ -185,7 +194,7 @@ class Reproduction(ExperimentRuns):
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Open the directory, and save the chosen values in it, from which the same command continues."""
+        """Open the directory, and save the values chosen by ``--tune`` in it, so a repeated command uses them again."""
         require("reproduce", "reports", "jinja2", "matplotlib")
         with super().open():
             if self.expansion.tuned is not None:
@@ -193,15 +202,15 @@ class Reproduction(ExperimentRuns):
             yield
 
     def run(self, jobs: int, say: Callable[[str], None]) -> ReproductionOutcome:
-        """Make the waiting runs, and write the results, also after Ctrl-C.
+        """Compute the waiting runs, and write the results. After Ctrl-C the results contain the finished runs.
 
         Args:
             jobs: The number of runs at a time.
-            say: A function of a line for each ended run.
+            say: A function that shows a progress line after each run.
 
         Raises:
-            DataError: A data set cannot be read. No run was made, and there are no results.
-            RunsInterruptedError: Ctrl-C. The results contain the finished runs.
+            DataError: A data set cannot be read. No run has started, and no results are written.
+            RunsInterruptedError: The user pressed Ctrl-C.
         """
         try:
             self.run_all(jobs, say)
@@ -232,10 +241,11 @@ class Reproduction(ExperimentRuns):
 
 
 def _check_readable(specs: Iterable[DataSpec]) -> None:
-    """Read each data set on this machine once, and raise a DataError about all missing or damaged data sets."""
-    here = [spec for spec in specs if spec.partition != OWN and spec.dataset not in (*UNLABELLED, SPARSE_LOGISTIC)]
+    """Read each data set that has files on this machine, and raise one DataError about all that cannot be read."""
+    in_files = [spec for spec in specs if spec.partition != OWN and spec.dataset not in (*UNLABELLED, SPARSE_LOGISTIC)]
     faults = []
-    for spec in {(one.dataset, one.data_dir, one.label_column, one.feature_columns): one for one in here}.values():
+    different = {(spec.dataset, spec.data_dir, spec.label_column, spec.feature_columns): spec for spec in in_files}
+    for spec in different.values():
         try:
             read(spec)
         except DataError as error:

@@ -1,4 +1,4 @@
-"""``tuned.toml``: run-config values that were chosen on a validation split, for reproductions."""
+"""The file ``tuned.toml``: run-config values that ``reproduce --tune`` has chosen on validation rows."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from simulations.experiments.tuning import Grid, keys_of
 
 
 class TriedPoint(Settings):
-    """A point of a grid: ``mean`` and sample ``std`` of the last evaluated round, over the ``finished`` seeds."""
+    """A combination of candidate values, and its metric in the last evaluated round, over the seeds that finished."""
 
     values: dict[str, Scalar]
-    finished: int = Field(ge=0)
+    finished: int = Field(ge=0)  # the number of seeds that finished
     mean: float | None = None
-    std: float | None = None
-    reason: str = ""  # the reason why a seed has not finished
-    missing: int | None = Field(None, ge=1)  # the number of finished seeds with a missing site in any round, if above 0
+    std: float | None = None  # the sample standard deviation
+    reason: str = ""  # the reason why a seed did not finish
+    missing: int | None = Field(None, ge=1)  # the number of finished seeds with a missing site in any round; None: 0
 
 
 class TunedChoice(Settings):
-    """The chosen values for runs with the coordinates ``at``, and their grid with all its points."""
+    """The chosen values for runs with the coordinates ``at``, the candidate values, and all tried combinations."""
 
     at: dict[str, Scalar] = Field(min_length=1)
     values: dict[str, Scalar] = Field(min_length=1)
@@ -44,13 +44,13 @@ class TunedChoice(Settings):
 
     @property
     def ends(self) -> list[str]:
-        """The keys whose chosen value is an end of its range, beyond which a better value may lie."""
-        found = []
+        """The keys whose chosen value is the smallest or largest candidate, so a better value may lie outside."""
+        ends = []
         for key, values in self.grid.items():
             numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
             if len(numbers) > 1 and self.values[keys_of(key)[0]] in (min(numbers), max(numbers)):
-                found += keys_of(key)
-        return found
+                ends += keys_of(key)
+        return ends
 
 
 class Tuned(Settings):
@@ -69,12 +69,12 @@ class Tuned(Settings):
         """Return the chosen values for runs with these coordinates.
 
         Returns:
-            The values by run-config key; empty without a choice. The last of several choices counts.
+            The values by run-config key. If several choices apply, the last choice counts. Empty: no choice applies.
         """
         return {key: value for choice in self.chosen if fits(choice.at, at) for key, value in choice.values.items()}
 
     def complete(self, other: Tuned) -> Tuned:
-        """Return these choices, completed by another file's choices."""
+        """Return these choices, and another file's choices for all other runs."""
         here, more = [choice.at for choice in self.chosen], []
         for choice in other.chosen:
             if choice.at not in here:
@@ -91,21 +91,30 @@ class Tuned(Settings):
 
 
 def fits(part: Mapping[str, Scalar], at: Mapping[str, Scalar]) -> bool:
-    """Return whether the coordinates ``at`` include all of ``part``.
+    """Return whether a run's coordinates include some values.
 
     Args:
-        part: The values by coordinate. Empty: it fits all coordinates.
+        part: The values by coordinate. Empty: all runs fit.
+        at: The run's coordinates.
     """
     return part.items() <= at.items()
 
 
 def find_tuned(name: str, experiment: str, profile: str, out: Path) -> Tuned | None:
-    """Return the chosen values for an experiment's profile; None if there are none.
+    """Return the chosen values for an experiment's profile.
 
     The first existing file of this list counts: ``tuned.toml`` in the reproduction's directory, the shipped file, and
-    ``tuned.toml`` next to the experiment's file if it belongs to this experiment and profile. The second existing file
-    completes it, since ``--tune --only`` chooses values for some runs. ``name`` is the name of a packaged experiment,
-    or the path of a .toml file.
+    ``tuned.toml`` next to the experiment's file if it belongs to this experiment and profile. Since ``--tune --only``
+    chooses values only for some runs, the next existing file provides the values for all other runs.
+
+    Args:
+        name: The name of a packaged experiment, or the path of a .toml file.
+        experiment: The experiment's name.
+        profile: The profile's name.
+        out: The reproduction's directory.
+
+    Returns:
+        The values. None: no file exists.
 
     Raises:
         ConfigError: An existing file cannot be read.
@@ -113,11 +122,11 @@ def find_tuned(name: str, experiment: str, profile: str, out: Path) -> Tuned | N
     path = Path(name) if name.endswith(".toml") else find_packaged()[name]
     beside = path.parent / "tuned.toml"
     first: Tuned | None = None
-    for place in (out.expanduser() / "tuned.toml", shipped_path(path, profile), beside):
-        if not place.is_file():
+    for file in (out.expanduser() / "tuned.toml", shipped_path(path, profile), beside):
+        if not file.is_file():
             continue
-        tuned = read_tuned(place)
-        if place != beside or (tuned.experiment, tuned.profile) == (experiment, profile):
+        tuned = read_tuned(file)
+        if file != beside or (tuned.experiment, tuned.profile) == (experiment, profile):
             if first is not None:
                 return first.complete(tuned)
             first = tuned
@@ -137,7 +146,7 @@ def read_tuned(path: Path) -> Tuned:
     """Read ``tuned.toml``.
 
     Raises:
-        ConfigError: The file cannot be read, or has other content.
+        ConfigError: The file cannot be read, or was not written by ``--tune``.
     """
-    way_out = "write the file again with --tune"
-    return read_settings(Tuned, path, "a file that --tune wrote", way_out, way_out)
+    hint = "write the file again with --tune"
+    return read_settings(Tuned, path, "a file that --tune wrote", hint, hint)

@@ -1,4 +1,4 @@
-"""The table ``[tune]`` of an experiment's file: the run-config keys to choose, and the values to try."""
+"""The table ``[tune]`` of an experiment's file: run-config keys that ``--tune`` chooses, and their candidate values."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from simulations.experiments.files import Count, ProfileName, Sentences, check_f
 
 
 def keys_of(joined: str) -> list[str]:
-    """Return the run-config keys that a key of a grid names.
+    """Return the run-config keys in a key of a grid.
 
     Args:
-        joined: A key, or several keys joined by ``&``, which all have the same value.
+        joined: A key, or several keys joined by ``&``, which all get the same value.
     """
     return [key.strip() for key in joined.split("&")]
 
 
 def _flat_grid(nested: Any) -> Any:
-    """Check and convert ``{"fedx": {"gamma": [0.5, 1]}}`` to ``{"fedx.gamma": [0.5, 1]}``."""
+    """Convert ``{"fedx": {"gamma": [0.5, 1]}}`` to ``{"fedx.gamma": [0.5, 1]}``, and check the keys and values."""
     if not isinstance(nested, dict):
         return nested
     grid = flatten(nested)
     for key, values in grid.items():
-        for one in keys_of(key):
-            check_free(one, values)
+        for name in keys_of(key):
+            check_free(name, values)
         if not isinstance(values, list) or not values or not all(isinstance(value, Scalar) for value in values):
             raise ConfigError(key, got=repr(values), allowed="a list of numbers, text, true or false", hint=PAGE)
         if len({repr(value) for value in values}) < len(values):
@@ -39,7 +39,7 @@ def _flat_grid(nested: Any) -> Any:
     return grid
 
 
-# the candidate values by run-config keys (see `keys_of`)
+# the candidate values by run-config key, or by several keys (see `keys_of`)
 Grid = Annotated[dict[str, list[Scalar]], BeforeValidator(_flat_grid)]
 
 
@@ -58,7 +58,7 @@ class MetricAt(Settings):
 
 
 class TuningProfile(Settings):
-    """The fields in which a profile differs from `Tuning`."""
+    """The fields of `Tuning` that a profile replaces."""
 
     seeds: Count | None = None
     at: dict[str, Scalar] | None = None
@@ -68,47 +68,50 @@ class TuningProfile(Settings):
 
 
 class Tuning(Settings):
-    """The run-config keys that are chosen on a validation split, and their candidate values."""
+    """The table ``[tune]``: the run-config keys that are chosen on validation rows, and their candidate values."""
 
     # the criterion
-    metric: str = ""  # empty: the experiment's first
-    metric_at: list[MetricAt] = Field(default_factory=list)  # instead of `metric`; the last that fits counts
-    mode: Literal["", "max", "min"] = ""  # the direction of `metric`; empty: its better direction
+    metric: str = ""  # empty: the experiment's first metric
+    metric_at: list[MetricAt] = Field(default_factory=list)  # replaces `metric`; the last matching entry counts
+    mode: Literal["", "max", "min"] = (
+        ""  # whether a larger or smaller `metric` is better; empty: follows from the metric
+    )
     seeds: Count = 1
-    seeds_at: list[SeedsAt] = Field(default_factory=list)  # instead of `seeds`; the last that fits counts
+    seeds_at: list[SeedsAt] = Field(default_factory=list)  # replaces `seeds`; the last matching entry counts
     validation_fraction: float = Field(0.2, ge=0, lt=1)
     # the candidates
     grid: Grid = Field(default_factory=dict)
-    methods: dict[str, Grid] = Field(default_factory=dict)  # grids that replace `grid`, by method; empty: no grid
-    at: dict[str, Scalar] = Field(default_factory=dict)  # choose only at these coordinates, for all their values
-    without: Sentences = Field(default_factory=list)  # differences from the paper if nothing has been chosen
+    methods: dict[str, Grid] = Field(default_factory=dict)  # grids that replace `grid`, by method; empty: no search
+    # search only in runs with these coordinates; the choice applies to runs with other values of these coordinates too
+    at: dict[str, Scalar] = Field(default_factory=dict)
+    # sentences about differences from the paper, for reports of runs without chosen values
+    without: Sentences = Field(default_factory=list)
     profiles: dict[ProfileName, TuningProfile] = Field(default_factory=dict)
 
     def in_profile(self, name: str) -> Tuning:
-        """Return a copy with the fields that a profile sets.
+        """Return a copy with the fields that a profile replaces.
 
-        Returns:
-            The copy. The profile's ``methods`` replace all others if it sets a ``grid``, else they are added. If it
-                sets ``seeds``, they apply everywhere.
+        If the profile sets ``grid``, only its own ``methods`` count; else they are added to this table's ``methods``.
+        If the profile sets ``seeds``, this table's ``seeds_at`` has no effect.
         """
         own = self.profiles.get(name, TuningProfile())  # type: ignore[call-overload]
-        there = own.model_dump(exclude_unset=True)
-        methods = {**({} if "grid" in there else self.methods), **own.methods}
-        seeds_at = [] if "seeds" in there else self.seeds_at
-        return self.model_copy(update={**there, "methods": methods, "seeds_at": seeds_at})
+        replaced = own.model_dump(exclude_unset=True)
+        methods = {**({} if "grid" in replaced else self.methods), **own.methods}
+        seeds_at = [] if "seeds" in replaced else self.seeds_at
+        return self.model_copy(update={**replaced, "methods": methods, "seeds_at": seeds_at})
 
     def seeds_of(self, at: Mapping[str, Scalar]) -> int:
-        """Return the number of seeds of each point of the grid, for runs with the coordinates ``at``."""
-        return next((one.seeds for one in reversed(self.seeds_at) if one.at.items() <= at.items()), self.seeds)
+        """Return the number of seeds for each combination of values, for runs with the coordinates ``at``."""
+        return next((entry.seeds for entry in reversed(self.seeds_at) if entry.at.items() <= at.items()), self.seeds)
 
     def metric_of(self, at: Mapping[str, Scalar]) -> str:
-        """Return the metric of the choice for runs with the coordinates ``at``; empty: the experiment's first."""
-        return next((one.metric for one in reversed(self.metric_at) if one.at.items() <= at.items()), self.metric)
+        """Return the metric that decides for runs with the coordinates ``at``. Empty: the experiment's first metric."""
+        return next((entry.metric for entry in reversed(self.metric_at) if entry.at.items() <= at.items()), self.metric)
 
     def grid_of(self, method: str) -> Grid:
-        """Return the grid that is tried for a method.
+        """Return the candidate values for a method: its own grid, or else the common grid.
 
         Returns:
-            The method's own grid, else the common grid. Empty: the method keeps the file's values.
+            The grid. Empty: the method keeps the values in the experiment's file.
         """
         return self.methods.get(method, self.grid)

@@ -1,4 +1,4 @@
-"""The commands ``predict``, ``evaluate``, ``export`` and ``card``, which use a run's model."""
+"""The commands ``predict``, ``evaluate``, ``export`` and ``card``, which use the trained model of a finished run."""
 
 from __future__ import annotations
 
@@ -16,13 +16,20 @@ if TYPE_CHECKING:
 
 RunOption = Annotated[Path, typer.Argument(metavar="RUN", help="the run directory")]
 NewRowsOption = Annotated[
-    Path, typer.Argument(metavar="NEW", help="csv, csv.gz or parquet; or npz, svmlight, an image or a folder of them")
+    Path, typer.Argument(metavar="NEW", help="csv, csv.gz, parquet, npz or svmlight file, image, or folder of images")
 ]
 ModelOption = Annotated[
-    str, typer.Option("--model", help="last, best, or a view such as inner; default: best if the run has it, else last")
+    str,
+    typer.Option(
+        "--model",
+        help="last (of the last round), best (of the selected round), or NAME for the file model_NAME.safetensors; "
+        "default: best if the run has it, else last",
+    ),
 ]
 
-AllowUnseen = Annotated[bool, typer.Option("--allow-unseen", help="score even if the model knows no cell of a column")]
+AllowUnseen = Annotated[
+    bool, typer.Option("--allow-unseen", help="score even if the model has seen no value of some column in training")
+]
 
 
 def predict(
@@ -33,7 +40,11 @@ def predict(
     model: ModelOption = "",
     allow_unseen: AllowUnseen = False,
 ) -> None:
-    """Score new rows with a run's model. The scores have a line for each row, in their order."""
+    """Score the rows of the file NEW with the model in the run directory RUN.
+
+    NEW is a csv, csv.gz, parquet, npz or svmlight file, an image, or a folder of images. The output has one line for
+    each row of NEW, in the same order.
+    """
     from apps.evaluation.labels import join_labels
     from problems.data.spec import parse_names
     from simulations.scoring.model import load  # imported here, since scikit-learn takes a second to load
@@ -61,28 +72,34 @@ def evaluate(
     allow_unseen: AllowUnseen = False,
     as_json: Json = False,
 ) -> None:
-    """Measure a run's model on new rows with labels, with bootstrap intervals."""
+    """Measure the model in the run directory RUN on the labelled rows of the file NEW, with confidence intervals.
+
+    NEW is a csv, csv.gz, parquet, npz or svmlight file, or a folder of images. The intervals are bootstrap intervals.
+    """
     from apps.evaluation.labels import join_labels
     from problems.delong import few_rows
     from simulations.scoring.model import load
     from simulations.scoring.rows import evaluate_file
 
-    found = evaluate_file(
+    measured = evaluate_file(
         load(run, model, allow_unseen=allow_unseen), new, resamples=resamples, confidence=confidence, seed=seed
     )
     if as_json:
-        print_json(found)
+        print_json(measured)
         return
     typer.echo(
-        f"model {found.model!r} of run {found.run} on {found.rows:,} rows, {found.positives:,} of them positive "
-        f"({join_labels(found.positive_labels)}); "
-        f"accuracy from score {format_cell(found.threshold)}"
+        f"model {measured.model!r} of run {measured.run} on {measured.rows:,} rows, {measured.positives:,} of them "
+        f"positive ({join_labels(measured.positive_labels)}); "
+        f"accuracy from score {format_cell(measured.threshold)}"
     )
-    rows = [[name, *map(format_metric, (one.value, one.low, one.high))] for name, one in found.metrics.items()]
-    percent = f"{100 * found.confidence:g} %"
+    rows = [
+        [name, *map(format_metric, (interval.value, interval.low, interval.high))]
+        for name, interval in measured.metrics.items()
+    ]
+    percent = f"{100 * measured.confidence:g} %"
     typer.echo(table(["metric", "value", f"{percent} from", "to"], rows))
-    line = f"intervals: percentiles over {found.resamples:,} bootstrap resamples of the rows, seed {found.seed}"
-    few = few_rows(found.rows - found.positives, found.positives)
+    line = f"intervals: percentiles over {measured.resamples:,} bootstrap resamples of the rows, seed {measured.seed}"
+    few = few_rows(measured.rows - measured.positives, measured.positives)
     typer.echo(f"{line}; of auc DeLong's on the logit scale, since a class has few rows" if few else line)
 
 
@@ -96,12 +113,13 @@ def export(
     pixels: Annotated[
         bool | None,
         typer.Option(
-            "--pixels/--no-pixels", help="whether the sites' npz files contained bytes; only if the run does not know"
+            "--pixels/--no-pixels",
+            help="whether the sites' npz files contained bytes; only if the run directory does not record it",
         ),
     ] = None,
     with_card: Annotated[bool, typer.Option("--card", help="also write the model card, next to the file")] = False,
 ) -> None:
-    """Write a run's model and its preprocessing as one file that can be scored without this project."""
+    """Write the model and the preprocessing of the run directory RUN as one ONNX file, to use without this project."""
     from simulations.results.target import check_target, is_card, is_onnx, write_output
     from simulations.scoring.export import export_onnx
     from simulations.scoring.model import load
@@ -122,7 +140,7 @@ def export(
         largest = f"{exported.difference:.1e} at most"
         typer.echo(f"checked: its scores of {exported.rows} made-up rows differ from PyTorch's by {largest}")
     if with_card:
-        _write_card(trained, target.with_suffix(".md"), named=out is not None)
+        _write_card(trained, target.with_suffix(".md"), is_default=out is None)
 
 
 def card(
@@ -132,15 +150,16 @@ def card(
     ] = None,
     model: ModelOption = "",
 ) -> None:
-    """Write the model card of a run, in Markdown, from its run directory."""
+    """Write a Markdown page about the model in the run directory RUN: its data, training and metrics."""
     from simulations.scoring.model import load
 
-    _write_card(load(run, model), out or run / "card.md", named=out is not None)
+    _write_card(load(run, model), out or run / "card.md", is_default=out is None)
 
 
-def _write_card(model: TrainedModel, target: Path, *, named: bool) -> None:
+def _write_card(model: TrainedModel, target: Path, *, is_default: bool) -> None:
     from simulations.results.target import is_card, write_output
     from simulations.scoring.card import write_card
 
-    write_output(target, write_card(model).encode(), is_card if named else None)
+    # a file that the user names is only replaced if it is a card; the default file always
+    write_output(target, write_card(model).encode(), None if is_default else is_card)
     typer.echo(target)

@@ -81,7 +81,7 @@ def test_all_are_evaluated_on_the_rows_of_the_run_s_metrics(keys: dict[str, Any]
     assert found.pooled.metrics == expected
     # if the data set has no sites, a site has no validation rows and selects on a fifth of its training rows
     assert (found.alone[0].metrics == expected) == ("select_by" not in keys)
-    assert any("round that is best by loss" in note for note in found.notes) == ("select_by" in keys)
+    assert any("best round by loss" in note for note in found.notes) == ("select_by" in keys)
 
 
 @pytest.mark.usefixtures("no_grid")
@@ -221,7 +221,7 @@ def test_the_command_prints_and_leaves_them(tmp_path: Path, command: Line) -> No
     lines = told.splitlines()
     assert lines[0] == "evaluated on the test set:"
     assert lines[1].split()[:6] == ["trained", "rows", "positives", "samples", "penalty", "auc"]
-    assert lines[1].split("minus it")[1].split("  ")[1] == "95 % interval"
+    assert lines[1].split("minus reference")[1].split("  ")[1] == "95 % interval"
     assert lines[1].endswith("federated is")
     names = ["federated", "all rows in one place", "partition 0 alone", "partition 1 alone", "partition 2 alone"]
     assert [line[: len(name)] for line, name in zip(lines[2:], names, strict=False)] == names
@@ -230,7 +230,7 @@ def test_the_command_prints_and_leaves_them(tmp_path: Path, command: Line) -> No
     assert [one["name"] for one in kept["results"]] == names
     assert kept["results"][0]["metrics"] == read_run(out).metrics
     assert all(one["reason"].startswith("one class only, ") for one in kept["results"][2:])
-    assert "3 that cannot be trained alone" in kept["verdict"]
+    assert "3 sites cannot be trained alone" in kept["verdict"]
     assert (out / "baselines.png").stat().st_size > 5000
     assert {path.name for path in (out / "baselines").iterdir()} == {"pooled"}
 
@@ -245,7 +245,7 @@ def test_the_verdict_needs_intervals() -> None:
     found = Baselines("auc", "rows", result(0.7), result(0.71, -0.03, 0.01), alone)
     assert found.verdict() == (
         "auc: federated 0.7000; ahead of 1, level with 1, behind 1 of 3 sites alone (0.6000 to 0.7500, mean 0.6827); "
-        "1 that cannot be trained alone; level with all rows in one place 0.7100 (difference -0.0100, 95 % interval "
+        "1 site cannot be trained alone; level with all rows in one place 0.7100 (difference -0.0100, 95 % interval "
         "-0.0300 to +0.0100)"
     )
 

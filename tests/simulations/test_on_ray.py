@@ -114,7 +114,7 @@ def test_a_large_array_travels_beside_the_pickle_around_it(received: Callable[[d
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--engine", "ray", "-c", 'strategy="vfb2-sgd"'], "--engine: got ray with vfb2-sgd"),
+        (["--engine", "ray", "-c", 'strategy="vfb2-sgd"'], "--engine: got ray with strategy 'vfb2-sgd'"),
         (["--engine", "ray", "--threads", 2], "--threads: got 2 with --engine ray"),
         (["--workers", 2], "--workers: got 2 with --engine inprocess"),
     ],

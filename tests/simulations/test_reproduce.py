@@ -165,9 +165,14 @@ RATE = "learning-rate = 0.4"
             "small",
             [(RATE, "learning-rate = 0.2")],
             "quick",
-            "finished with another learning-rate, allowed: runs of the same plan;",
+            "finished with another learning-rate, allowed: a folder with runs of the same plan;",
         ),
-        ("small", [(RATE, "clients = 3")], "quick", "another learning-rate, clients, allowed: runs of the same plan;"),
+        (
+            "small",
+            [(RATE, "clients = 3")],
+            "quick",
+            "another learning-rate, clients, allowed: a folder with runs of the same plan;",
+        ),
         (
             "small",
             [("minutes = 2", "minutes = 2\ninjected = { delay = 0.1 }")],

@@ -1,1 +1,4 @@
-"""Stacked cohorts: the clients of a round trained as one, their arrays side by side on a leading axis."""
+"""The option ``--stack``: many clients trained in one batched computation, on arrays with a first axis of clients.
+
+Shapes in this package: C clients, b samples in a batch, K local steps, d weights of a network.
+"""

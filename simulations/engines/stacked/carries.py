@@ -1,4 +1,7 @@
-"""Frozen records of many clients, stacked on a leading axis and separated again."""
+"""Stacking of carries: the tensors of many clients' carries as one tensor with a first axis of clients, and back.
+
+A carry is the frozen dataclass of values that a method passes from one local step to the next.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,23 @@ T = TypeVar("T")
 
 
 class Apart(tuple[Any, ...]):
-    """Values that differ between clients and that no local step reads, such as a client's own NumPy arrays.
+    """One value for each client, for values that differ between clients and that local steps do not use.
 
-    Arithmetic with it raises TypeError, which reveals a step that reads it.
+    Such values are, for example, a client's own NumPy arrays. Arithmetic with this class raises TypeError, so a local
+    step that uses such a value fails.
     """
 
 
 class NotAlikeError(ValueError):
-    """Records that cannot be stacked."""
+    """The error about clients that cannot be stacked, and therefore train one by one."""
 
 
 def stack(carries: Sequence[T]) -> T:
-    """Return the carry of all clients: stacked tensors (C, ...), and the values that all clients share.
+    """Return one carry for all clients: stacked tensors (C, ...), and the values that all clients share.
 
     Raises:
-        NotAlikeError: A field contains tensors of different shapes, or a tensor for some clients only; or a carry is
-            neither a dataclass nor a tensor.
+        NotAlikeError: A field contains tensors of different shapes, or has a tensor only for some clients. Or a carry
+            is neither a dataclass nor a tensor.
     """
     first, kind = carries[0], type(carries[0])
     if isinstance(first, Tensor):
@@ -40,11 +44,11 @@ def stack(carries: Sequence[T]) -> T:
 
 
 def unstack(carry: T, count: int) -> list[T]:
-    """Return the carries of ``count`` clients, whose tensors are views of the stacked tensors (one GPU transfer)."""
+    """Return the carries of ``count`` clients; the inverse of `stack`. Their tensors are views of one CPU tensor."""
     if isinstance(carry, Tensor):
         return list(split(carry, count))
     parts = {field.name: split(getattr(carry, field.name), count) for field in fields(carry)}  # type: ignore[arg-type]
-    return [type(carry)(**{name: values[place] for name, values in parts.items()}) for place in range(count)]
+    return [type(carry)(**{name: values[client] for name, values in parts.items()}) for client in range(count)]
 
 
 def join(values: list[Any]) -> Any:
@@ -53,10 +57,10 @@ def join(values: list[Any]) -> Any:
     tensors = sum(isinstance(value, Tensor) for value in values)
     if tensors:
         if tensors < len(values) or any(value.shape != first.shape for value in values):
-            raise NotAlikeError("tensors of different shapes, or for some clients only")
+            raise NotAlikeError("tensors of different shapes, or only for some clients")
         block = first._base
         return block if _are_rows(values, block) else torch.stack(values)
-    if isinstance(first, list):  # a history, which begins empty
+    if isinstance(first, list):  # a history of the steps, which is empty before the first step
         assert not any(values), "a history has entries before the first step"
         return []
     return first if all(_same(value, first) for value in values) else Apart(values)
@@ -66,22 +70,24 @@ def split(value: Any, count: int) -> Sequence[Any]:
     """Return the values of ``count`` clients; the inverse of `join`."""
     if isinstance(value, Tensor):
         return value.cpu().unbind()
-    if isinstance(value, list):  # records of tensors, one for each step: each client gets one record for all steps
-        columns = [None if some[0] is None else torch.cat(some, 1) for some in zip(*value, strict=True)]
+    if isinstance(value, list):  # a history with a record of tensors for each step; each client gets one joined record
+        columns = [None if steps[0] is None else torch.cat(steps, 1) for steps in zip(*value, strict=True)]
         parts = [split(column, count) for column in columns]
-        return [[type(value[0])(*(part[place] for part in parts))] for place in range(count)] if value else [[]] * count
+        if not value:
+            return [[]] * count
+        return [[type(value[0])(*(part[client] for part in parts))] for client in range(count)]
     return value if isinstance(value, Apart) else [value] * count
 
 
 def _are_rows(values: list[Tensor], block: Tensor | None) -> bool:
-    """Return whether some tensors of one shape are all rows of a block, in their order."""
+    """Return whether tensors of one shape are the rows of a block, in their order, so no copy is needed."""
     if block is None or block.shape != (len(values), *values[0].shape) or not block.is_contiguous():
         return False
     begin, row = block.data_ptr(), block.stride(0) * block.element_size()
-    return all(value._base is block and value.data_ptr() == begin + place * row for place, value in enumerate(values))
+    return all(value._base is block and value.data_ptr() == begin + index * row for index, value in enumerate(values))
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, partial) and isinstance(other, partial):
-        return (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
-    return one is other or (isinstance(one, bool | int | float | str | Callable) and one == other)
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, partial) and isinstance(b, partial):
+        return (a.func, a.args, a.keywords) == (b.func, b.args, b.keywords)
+    return a is b or (isinstance(a, bool | int | float | str | Callable) and a == b)

@@ -1,8 +1,9 @@
-"""A round of several clients at once: their local steps as operations on blocks with a row for each client.
+"""The local steps of a round for several clients in one computation, on blocks with a row for each client.
 
-A method's `start` and `finish` are called for each client, and its `step` once for all clients, since a step's lines
-also work with a leading axis of clients. Only the clients' batches and the network's products are computed differently.
-The sums in these products have another order, so results differ from separate clients' results by rounding.
+A method's `start` and `finish` are called once for each client. Its `step` is called once for all clients, since the
+code of a step also works with a first axis of clients. Only the drawing of batches and the network's matrix products
+have separate implementations. These products add numbers in another order, so results differ from the results of
+separate clients by rounding errors.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from simulations.engines.stacked.samples import SampleStacking
 from simulations.engines.stacked.stacking import Stacking
 
 T = TypeVar("T")
-# lock for the model that all clients of a process share, since stacks may train at the same time
-_turn = threading.Lock()
+# Several stacks may train at the same time, and all clients of a process share one model.
+_model_lock = threading.Lock()
 STACKINGS: tuple[Stacking, ...] = (SampleStacking(), PairStacking(), SaddleStacking())
 
 
 def stacking_of(client: MethodClient[Any]) -> Stacking | None:
-    """Return the stacking of a client with other clients; None if it can only train alone.
+    """Return the `Stacking` for a client's method. None: the client can only train alone.
 
-    It requires a network with gradients in closed form (``linear``, ``linear-no-intercept``, ``mlp``).
+    Stacking requires a network with gradients in closed form: ``linear``, ``linear-no-intercept`` or ``mlp``.
     """
     stacking = next((stacking for stacking in STACKINGS if type(client.objective) in stacking.objectives), None)
     return None if stacking is None or client.objective.model.dense is None else stacking
@@ -41,24 +42,24 @@ def stacking_of(client: MethodClient[Any]) -> Stacking | None:
 def fit_together(
     clients: Sequence[MethodClient[Any]], parameters: list[FloatArray], config: dict[str, Any]
 ) -> list[Fitted | Exception]:
-    """Run each client's ``fit``, for all clients at once.
+    """Return the results of all clients' ``fit``, computed together.
 
     Args:
-        clients: Clients of one method, with batches of one shape. Each has its own inbox and memory.
-        parameters: The common parameters of ``fit``.
-        config: The common config of ``fit``.
+        clients: Clients of one method, with batches of one shape.
+        parameters: The common argument ``parameters`` of ``fit``.
+        config: The common argument ``config`` of ``fit``.
 
     Returns:
-        The result of each client's ``fit``, or its exception.
+        Each client's result of ``fit``, or the exception that it raised.
 
     Raises:
-        NotAlikeError: The clients cannot be stacked. Nothing has changed.
+        NotAlikeError: The clients cannot be stacked. No client has changed.
     """
     first = clients[0]
     stacking, half = stacking_of(first), first.method.client
     assert stacking is not None
     outcomes: list[Any]
-    with _turn:
+    with _model_lock:
         server_round = first.begin(parameters, config)
         x = first.model.parameters
         points = x.expand(len(clients), -1).clone().unbind()
@@ -66,19 +67,19 @@ def fit_together(
             attempt(_start, client, client.task(server_round), point, config)
             for client, point in zip(clients, points, strict=True)
         ]
-        ready = [place for place, outcome in enumerate(outcomes) if not isinstance(outcome, Exception)]
+        ready = [index for index, outcome in enumerate(outcomes) if not isinstance(outcome, Exception)]
         if not ready:
             return outcomes
-        tasks, downs = ([outcomes[place][part] for place in ready] for part in (0, 1))
+        tasks, downs = ([outcomes[index][part] for index in ready] for part in (0, 1))
         network = StackedNetwork(first.objective.model.dense, x.expand(len(ready), -1))
         together = stacking.join(tasks, network)
-        carry = stacking.stack([outcomes[place][2] for place in ready], together)
+        carry = stacking.stack([outcomes[index][2] for index in ready], together)
         etas = [eta for eta, _ in half.batches(tasks[0], downs[0])]
     for eta, batch in zip(etas, stacking.batches(tasks, downs, half.batches), strict=True):
         carry = half.step(carry, batch, eta, together)
-    with _turn:
-        for place, task, own in zip(ready, tasks, stacking.unstack(carry, tasks), strict=True):
-            outcomes[place] = attempt(_finish, clients[place], task, own)
+    with _model_lock:
+        for index, task, own in zip(ready, tasks, stacking.unstack(carry, tasks), strict=True):
+            outcomes[index] = attempt(_finish, clients[index], task, own)
     return outcomes
 
 
@@ -91,7 +92,7 @@ def attempt(call: Callable[..., T], *arguments: Any) -> T | Exception:
 
 
 def _start(client: MethodClient[Any], task: Task[Any, Any], x: Tensor, config: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Return the client's task, the server's message to it, and its carry."""
+    """Return the client's task, the server's payload to the client, and the carry before the first step."""
     down = client.received(config)
     return task, down, client.method.client.start(x, down, client.state, task)
 

@@ -1,4 +1,4 @@
-"""Rows of many clients' sites, gathered for several local steps at once."""
+"""Copies of the rows in many clients' batches, made for several local steps at once to save time."""
 
 from __future__ import annotations
 
@@ -13,29 +13,31 @@ from torch import Tensor
 from problems.sampling import Indices, on_device
 from problems.site import Site
 
-# maximum bytes of the features that are gathered at once
+# maximum bytes of features in one copy
 GATHERED = 2**25
 
 
 class Gatherer:
-    """A gatherer that reuses its memory, since new memory costs as much as filling it."""
+    """A function object that copies rows of many sites into one block. It reuses the block's memory, to save time."""
 
     def __init__(self) -> None:
         self._memory: Tensor | None = None
         self._pool: _Pool | None = None
 
     def features(self, sites: Sequence[Site], rows: Indices, size: int) -> Iterator[Tensor]:
-        """Yield the features (C, size, *shape) of consecutive batches. Each is valid until the next.
+        """Yield the features (C, size, *shape) of consecutive batches. The next batch overwrites the previous batch.
 
         Args:
+            sites: The C clients' sites.
             rows: The (C, K size) rows of each site's K consecutive batches.
+            size: The number of rows of a batch.
         """
         like, pool = sites[0].features, self._pool_of(sites)
         a_batch = len(sites) * size * math.prod(like.shape[1:]) * like.element_size()
         length = max(GATHERED // max(a_batch, 1), 1) * size
         for start in range(0, rows.shape[1], length):
-            some = rows[:, start : start + length]
-            yield from (self._from_all if pool.is_small(some) else self._from_each)(pool, some, size)
+            part = rows[:, start : start + length]
+            yield from (self._from_all if pool.is_small(part) else self._from_each)(pool, part, size)
 
     def labels(self, sites: Sequence[Site], rows: Indices) -> Tensor:
         """Return the labels (C, n) of rows (C, n)."""
@@ -43,7 +45,7 @@ class Gatherer:
         if pool.is_small(rows):
             return pool.labels[on_device(rows + pool.starts, device)]
         pairs = zip(sites, on_device(rows, device), strict=True)
-        return torch.stack([torch.index_select(site.labels, 0, some) for site, some in pairs])
+        return torch.stack([torch.index_select(site.labels, 0, drawn) for site, drawn in pairs])
 
     def batches(self, sites: Sequence[Site], rows: Indices, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the features (C, size, *shape) of consecutive batches, as in `features`, and their labels (C, size)."""
@@ -51,26 +53,26 @@ class Gatherer:
         return zip(self.features(sites, rows, size), labels, strict=True)
 
     def _pool_of(self, sites: Sequence[Site]) -> _Pool:
-        """Return the pool of the sites, from the last call if its sites were the same."""
+        """Return the sites' concatenated rows, from the last call if it was about the same sites."""
         if self._pool is None or self._pool.sites != sites:
             self._pool = _Pool(sites)
         return self._pool
 
     def _from_all(self, pool: _Pool, rows: Indices, size: int) -> Iterator[Tensor]:
-        """Gather batch by batch for all sites at once, to use a batch while it is in the processor's cache."""
+        """Copy one batch of all sites after another, so a local step finds its batch in the processor's cache."""
         like, count = pool.features, len(rows)
         by_batch = (rows + pool.starts).reshape(count, -1, size).swapaxes(0, 1).reshape(-1, count * size)
         block = self._take((count, size, *like.shape[1:]), like)
-        for some in on_device(by_batch, like.device):
-            torch.index_select(like, 0, some, out=block.flatten(0, 1))
+        for indices in on_device(by_batch, like.device):
+            torch.index_select(like, 0, indices, out=block.flatten(0, 1))
             yield block
 
     def _from_each(self, pool: _Pool, rows: Indices, size: int) -> Iterator[Tensor]:
-        """Gather all batches site by site."""
+        """Copy all batches of one site after another."""
         like = pool.sites[0].features
         block = self._take((*rows.shape, *like.shape[1:]), like)
-        for site, some, out in zip(pool.sites, on_device(rows, like.device), block, strict=True):
-            torch.index_select(site.features, 0, some, out=out)
+        for site, indices, out in zip(pool.sites, on_device(rows, like.device), block, strict=True):
+            torch.index_select(site.features, 0, indices, out=out)
         yield from torch.split(block, size, 1)
 
     def _take(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
@@ -90,12 +92,12 @@ class _Pool:
     def __init__(self, sites: Sequence[Site]) -> None:
         self.sites, lengths = sites, [len(site) for site in sites]
         self.starts = np.cumsum([0, *lengths[:-1]])[:, np.newaxis]
-        self._most = max(lengths)
+        self._max_rows = max(lengths)
 
     def is_small(self, rows: Indices) -> bool:
-        """Return whether no site has more rows than are drawn from it (C, n), so concatenation is cheap."""
+        """Return whether at least as many rows (C, n) are drawn from each site as it has, so concatenation is cheap."""
         drawn: int = rows.shape[1]
-        return self._most <= drawn
+        return self._max_rows <= drawn
 
     @cached_property
     def features(self) -> Tensor:

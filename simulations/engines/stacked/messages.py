@@ -1,4 +1,4 @@
-"""Replies to the messages of a round, for clients that are trained together."""
+"""Replies to a round's messages: local training of many clients in stacks, other messages by the ordinary ClientApp."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from simulations.engines.stacked.carries import NotAlikeError
 from simulations.engines.stacked.fitting import attempt, fit_together, stacking_of
 from simulations.engines.stacked.stacking import Stacking
 
-# the stack sizes that ``auto`` tries, in addition to all similar clients
+# the stack sizes that ``auto`` tries, in addition to one stack of all similar clients
 TRIED = 1, 8, 24, 64
 
 
@@ -36,10 +36,11 @@ def make_stacker(stack: Stack, config: Mapping[str, Scalar]) -> Stacker | None:
     """Return the function that answers a run's messages in place of its ClientApp, `apps.client_app.app`.
 
     Args:
-        stack: The maximum number of stacked clients, or `AUTO`.
+        stack: The maximum number of clients in a stack, or `AUTO`.
+        config: The flat run config.
 
     Returns:
-        None if all clients train alone: with ``stack`` 1, and in vertical runs, whose parties talk to each other.
+        The function. None if all clients train alone: with ``stack`` 1, and in vertical runs.
 
     Raises:
         ConfigError: ``stack`` is neither `AUTO` nor an integer above 0.
@@ -52,15 +53,15 @@ def make_stacker(stack: Stack, config: Mapping[str, Scalar]) -> Stacker | None:
 
 
 class Stacker:
-    """A function that answers messages like `apps.client_app.app`, but trains several clients at once.
+    """A function that answers messages like `apps.client_app.app`, but trains several clients in one computation.
 
-    Messages other than local training, and runs whose first client cannot be stacked, go to the ordinary ClientApp. On
-    a CPU, ``torch-threads`` stacks train at once, each on one thread: most products of a stack are too small to
-    distribute over threads.
+    Messages other than local training go to the ordinary ClientApp, and so do all messages if the first client cannot
+    be stacked. On a CPU, ``torch-threads`` stacks train at the same time with one thread each, since the matrix
+    products of one stack are too small for several threads.
 
     Args:
-        stack: The maximum number of stacked clients. `AUTO`: the fastest number, measured when similar clients first
-            train.
+        stack: The maximum number of clients in a stack. `AUTO`: the fastest number, which is measured when clients with
+            batches of a new shape first train.
     """
 
     def __init__(self, stack: Stack) -> None:
@@ -79,7 +80,7 @@ class Stacker:
         works: dict[int, Work] = {}
         steps: dict[int, Steps] = {}
         requests: dict[int, Request | None] = {}  # by content, since the clients of a round share a content
-        for place, (message, context) in enumerate(zip(messages, contexts, strict=True)):
+        for index, (message, context) in enumerate(zip(messages, contexts, strict=True)):
             if context is None or not self._stackable:
                 continue
             shared = id(message.content)
@@ -90,48 +91,49 @@ class Stacker:
                 continue
             work = attempt(Work.of, message, context, request)
             if isinstance(work, Exception):
-                outcomes[place] = work
+                outcomes[index] = work
                 continue
-            works[place], steps[place] = work, surround(work, take_part)
-            if (refused := attempt(resume, steps[place])) is not None:
+            works[index], steps[index] = work, surround(work, take_part)
+            if (refused := attempt(resume, steps[index])) is not None:
                 assert isinstance(refused, Exception)
-                outcomes[place] = refused
+                outcomes[index] = refused
                 continue
             self._stacking = self._stacking or stacking_of(work.client)  # type: ignore[arg-type]
             if self._stacking is None:
                 self._stackable = False
-                outcomes[place] = _reply(steps[place], fit(work), message)  # its guards must not see it twice
+                # the guards have already run; the ClientApp would run them again
+                outcomes[index] = _reply(steps[index], fit(work), message)
                 continue
-            groups.setdefault((shared, *likeness(work, self._stacking)), []).append(place)
+            groups.setdefault((shared, *likeness(work, self._stacking)), []).append(index)
         for key, group in groups.items():
-            alike = [works[place] for place in group]
+            alike = [works[index] for index in group]
             trained = self._fit(alike, self._largest(key[-1], alike))
-            for place, fitted in zip(group, trained, strict=True):
-                outcomes[place] = _reply(steps[place], fitted, messages[place])
+            for index, fitted in zip(group, trained, strict=True):
+                outcomes[index] = _reply(steps[index], fitted, messages[index])
         return outcomes
 
     def _largest(self, kind: Hashable, works: Sequence[Work]) -> int:
         """Return the maximum stack size for similar clients.
 
         Args:
-            kind: The key of the cached size: the last entry of their `likeness`.
+            kind: The last entry of the clients' `likeness`, under which the fastest size is cached.
             works: The work of these clients.
         """
         count = len(works)
         if count == 1 or self.stack != AUTO:
             return 1 if count == 1 else int(self.stack)
         if kind not in self._chosen:
-            self._time(works[:2], 2)  # initialises the sites' data, which is not to be timed
+            self._time(works[:2], 2)  # initialises the sites' data, which must not be timed
             sizes = [size for size in (*TRIED, count) if size <= count]
-            # twice, since a stack of a new size first needs new memory
+            # the faster of two times, since the first stack of a new size also allocates memory
             seconds = {size: min(self._time(works, size) for _ in range(2)) for size in sizes}
             self._chosen[kind] = best = min(seconds, key=lambda size: seconds[size])
-            text = "stacking up to %d clients: %.2f ms a client, %.2f ms alone"
+            text = "stacking up to %d clients: %.2f ms for each client, instead of %.2f ms without stacks"
             log(INFO, text, best, 1000 * seconds[best], 1000 * seconds[1])
         return self._chosen[kind]
 
     def _time(self, works: Sequence[Work], size: int) -> float:
-        """Return the seconds per client in stacks of a size. The results of the training are discarded."""
+        """Measure the seconds per client in stacks of a size. The trained results are discarded."""
         trials = [replace(work) for work in works[: size * _threads_of(works[0])]]
         for trial in trials:
             resume(surround(trial, take_part, TRIAL))
@@ -144,11 +146,11 @@ class Stacker:
 
         Args:
             works: The work of similar clients.
-            largest: The maximum stack size.
+            largest: The maximum number of clients in a stack.
         """
         threads = _threads_of(works[0])
         count = math.ceil(len(works) / largest)
-        if largest > 1:  # a stack of at least two clients for each thread
+        if largest > 1:  # use all threads, with at least two clients in each stack
             count = max(count, min(threads, len(works) // 2))
         ends = [len(works) * part // count for part in range(count + 1)]
         parts = [works[begin:end] for begin, end in itertools.pairwise(ends)]
@@ -171,9 +173,9 @@ def asks_for_steps(message: Message, context: Context) -> bool:
 
 
 def likeness(work: Work, stacking: Stacking) -> tuple[Hashable, ...]:
-    """Return the properties that stacked clients with a common request must share.
+    """Return the properties that must be equal for clients of a common stack, in addition to a common request.
 
-    The last entry depends on the site and not on the round.
+    The last entry depends only on the site, not on the round.
     """
     client: Any = work.client
     shape = stacking.shape(client.task(int(work.request.config[ROUND])))
@@ -189,12 +191,12 @@ def _reply(steps: Steps, fitted: Fitted | BaseException, message: Message) -> Me
 
 
 def _threads_of(work: Work) -> int:
-    """Return the number of stacks that may train at once."""
+    """Return the number of stacks that may train at the same time."""
     return work.run.training.torch_threads if work.client.model.device.type == "cpu" else 1
 
 
 def _fit_stack(works: Sequence[Work]) -> Sequence[Fitted | Exception] | None:
-    """Return each client's trained result, or its exception; None if the clients must train alone."""
+    """Return each client's trained result, or its exception. None: the clients must train alone."""
     clients: list[Any] = [work.client for work in works]
     if len(clients) == 1:
         return None
@@ -202,7 +204,7 @@ def _fit_stack(works: Sequence[Work]) -> Sequence[Fitted | Exception] | None:
         return fit_together(clients, works[0].request.parameters, works[0].request.config)
     except NotAlikeError:
         return None
-    except Exception as error:  # each client answers with it, as if it had trained alone
+    except Exception as error:  # each client replies with the error, as if the client had trained alone
         return [error] * len(works)
 
 

@@ -1,4 +1,4 @@
-"""Scores and gradients of a fully connected network with the weights of many clients at once."""
+"""Scores and gradients of a fully connected network for many clients at once, each with its own weights."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from problems.models.dense import DenseNetwork, Pullback, add_scaled
 
 
 class StackedNetwork:
-    """A network with C vectors of weights and the interface of `problems.models.FlatModel.forward`.
+    """A network with the weights of C clients, and the interface of `problems.models.FlatModel.forward`.
 
     Args:
-        network: The network with the layers. All layers except a linear scorer's have biases.
+        network: The network of one client. All layers have biases, except possibly the only layer of a linear model.
         like: A (C, d) tensor with the shape, number type and device of `gradient`.
 
     Attributes:
@@ -36,8 +36,9 @@ class StackedNetwork:
             features: The (C, b, *shape) features.
 
         Returns:
-            The scores (C, b), and `pull`, which maps slopes (C, b) to the weights: into `gradient`, or multiplied by
-            alpha and added in place to a block (C, d), which may be the weights.
+            The scores (C, b), and the function `pull`. From the loss's derivatives in the scores (C, b) it computes the
+            gradients in the weights (C, d). `pull` writes them to `gradient`, or adds alpha times them in place to a
+            block ``into`` (C, d), which may be the weights.
         """
         rows = _flatten(features)
         if len(self.shapes) == 1:
@@ -46,15 +47,15 @@ class StackedNetwork:
         values = _evaluate(layers, rows)
 
         def pull(slopes: Tensor, into: Tensor | None = None, alpha: float = 1.0) -> Tensor:
-            target, kept = (self.gradient, 0) if into is None else (into, 1)
+            target, beta = (self.gradient, 0) if into is None else (into, 1)
             delta = slopes.unsqueeze(2)  # (C, b, outputs of the layer)
-            for place, (to_weight, to_bias) in reversed(list(enumerate(self._cut(target)))):
-                below, taken = delta, values[place]
-                if place:  # before the layer's weights change: the target may be the weights
-                    below = torch.bmm(delta, layers[place][0]).mul_(taken > 0)
-                to_weight.baddbmm_(delta.transpose(1, 2), taken, beta=kept, alpha=alpha)
+            for layer, (to_weight, to_bias) in reversed(list(enumerate(self._cut(target)))):
+                below, taken = delta, values[layer]
+                if layer:  # first, since the target may be the weights, and the layer's weights change below
+                    below = torch.bmm(delta, layers[layer][0]).mul_(taken > 0)
+                to_weight.baddbmm_(delta.transpose(1, 2), taken, beta=beta, alpha=alpha)
                 sums = delta.sum(1).mul_(alpha)
-                to_bias.copy_(to_bias + sums if kept else sums)
+                to_bias.copy_(to_bias + sums if beta else sums)
                 delta = below
             if into is None:
                 target[:, self.size :] = 0
@@ -63,41 +64,42 @@ class StackedNetwork:
         return values[-1].squeeze(2), pull
 
     def curve(self, weights: Tensor, features: Tensor, direction: Tensor, slopes: Tensor, curvatures: Tensor) -> Tensor:
-        """Return the (C, d) products of Hessians with directions (C, d), for a loss that is a sum over the scores.
+        """Return each client's product of the loss's Hessian with a direction (C, d), for a sum of losses of scores.
 
         Args:
             weights: The weights, see `forward`.
             features: The features, see `forward`.
+            direction: The (C, d) directions.
             slopes: The (C, b) first derivatives of the loss in the scores.
             curvatures: The (C, b) second derivatives.
         """
         layers, along = self._cut(weights), self._cut(direction)
         values = _evaluate(layers, _flatten(features))
-        # the change of each layer's values along the direction; the rows do not change, and their entry is not read
+        # the derivatives of each layer's input along the direction; the first entry, of the rows, is never read
         changes = values[:1]
-        for place, (matrix, shift) in enumerate(along):
-            change = torch.bmm(values[place], matrix.transpose(1, 2))
+        for layer, (matrix, shift) in enumerate(along):
+            change = torch.bmm(values[layer], matrix.transpose(1, 2))
             if shift.shape[1]:  # a linear scorer may have no bias
                 change += shift.unsqueeze(1)
-            if place:
-                change.baddbmm_(changes[-1], layers[place][0].transpose(1, 2))
-            changes.append(change.mul_(values[place + 1] > 0) if place < len(along) - 1 else change)
-        # the change of the gradient
+            if layer:
+                change.baddbmm_(changes[-1], layers[layer][0].transpose(1, 2))
+            changes.append(change.mul_(values[layer + 1] > 0) if layer < len(along) - 1 else change)
+        # the derivative of the gradient along the direction
         product = torch.zeros_like(weights)
         delta, moved = slopes.unsqueeze(2), (curvatures * changes[-1].squeeze(2)).unsqueeze(2)
-        for place, (to_weight, to_bias) in reversed(list(enumerate(self._cut(product)))):
-            torch.baddbmm(to_weight, moved.transpose(1, 2), values[place], out=to_weight)
+        for layer, (to_weight, to_bias) in reversed(list(enumerate(self._cut(product)))):
+            torch.baddbmm(to_weight, moved.transpose(1, 2), values[layer], out=to_weight)
             if to_bias.shape[1]:
                 to_bias.copy_(moved.sum(1))
-            if place:
-                to_weight.baddbmm_(delta.transpose(1, 2), changes[place])
-                active = values[place] > 0
-                moved = torch.bmm(moved, layers[place][0]).baddbmm_(delta, along[place][0]).mul_(active)
-                delta = torch.bmm(delta, layers[place][0]).mul_(active)
+            if layer:
+                to_weight.baddbmm_(delta.transpose(1, 2), changes[layer])
+                active = values[layer] > 0
+                moved = torch.bmm(moved, layers[layer][0]).baddbmm_(delta, along[layer][0]).mul_(active)
+                delta = torch.bmm(delta, layers[layer][0]).mul_(active)
         return product
 
     def _score_linearly(self, weights: Tensor, rows: Tensor) -> tuple[Tensor, Pullback]:
-        """Score with a single layer with one output, by products of a row with matrices: six times as fast."""
+        """Score with a linear model: its batched vector products are six times as fast as matrix products."""
         (_, count, biased), *_ = self.shapes
         scores = torch.bmm(weights[:, :count].unsqueeze(1), rows.transpose(1, 2)).squeeze(1)
         if biased:
@@ -129,11 +131,11 @@ def _flatten(features: Tensor) -> Tensor:
 
 
 def _evaluate(layers: list[tuple[Tensor, Tensor]], rows: Tensor) -> list[Tensor]:
-    """Return the input (C, b, inputs) of each layer, the first being the rows, and the last layer's output."""
+    """Return the input (C, b, inputs) of each layer, starting with the rows, and the last layer's output."""
     values = [rows]
-    for place, (weight, bias) in enumerate(layers):
+    for layer, (weight, bias) in enumerate(layers):
         product = torch.bmm(values[-1], weight.transpose(1, 2))
         if bias.shape[1]:
             product += bias.unsqueeze(1)
-        values.append(product.relu_() if place < len(layers) - 1 else product)
+        values.append(product.relu_() if layer < len(layers) - 1 else product)
     return values

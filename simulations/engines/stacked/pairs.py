@@ -1,4 +1,7 @@
-"""Stacking of clients of the pairwise methods, FedX and local pairs: `methods.pairwise`."""
+"""Stacking for the pairwise methods (FedX and local pairs, `methods.pairwise`), whose batches pair rows of two kinds.
+
+A pair is a positive and a partner, which is a negative or, for some losses, any row.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,9 @@ from simulations.engines.stacked.streams import draw_rows
 
 
 class PairStacking(Stacking):
-    """The stacking of clients whose batches have equal numbers of positives and of partners.
+    """The stacking of clients with equal numbers of positives and of partners in their batches.
 
-    The clients' tables of u are concatenated into one table, in which each client has its own rows.
+    u is a method's running average for each positive. The clients' tables of u are concatenated into one table.
     """
 
     objectives = (PairwiseRisk,)
@@ -46,7 +49,7 @@ class PairStacking(Stacking):
         if carry.u is None:
             return apart
         tables = torch.split(carry.u.cpu(), [len(task.f.positives) for task in tasks])
-        return [replace(one, u=table) for one, table in zip(apart, tables, strict=True)]
+        return [replace(own, u=table) for own, table in zip(apart, tables, strict=True)]
 
     def batches(self, tasks: Tasks, downs: Sequence[Any], draw: object) -> Iterator[Any]:
         down, first = downs[0], tasks[0]
@@ -60,9 +63,9 @@ class PairStacking(Stacking):
         else:
             positives, partners = fill_buffers(first, down)
         if first.f.tracked and not len(partners.scores):
-            raise NotAlikeError("some positives may have to be left out")
+            raise NotAlikeError("there are no partners, so single clients must leave out positives")
         if isinstance(down, HistogramPool):
-            a, b = (one.take(np.tile(np.arange(len(one.scores)), (len(tasks), 1))) for one in (positives, partners))
+            a, b = (pool.take(np.tile(np.arange(len(pool.scores)), (len(tasks), 1))) for pool in (positives, partners))
             for active in self._active(tasks, steps, ACTIVE):
                 yield PairBatch(active, a, b)
             return
@@ -73,32 +76,39 @@ class PairStacking(Stacking):
             for side, (predictions, size) in enumerate(zip((positives, partners), sizes, strict=True))
         ]
         unknown = first.f.tracked and bool(positives.u.isnan().any())
-        others = self._active(tasks, steps, INDEPENDENT) if settings.independent_history else None
+        independent = self._active(tasks, steps, INDEPENDENT) if settings.independent_history else None
         for step, active in enumerate(self._active(tasks, steps, ACTIVE)):
-            a, b = (Predictions._make(None if value is None else value[:, step] for value in one) for one in lazy)
+            a, b = (Predictions._make(None if value is None else value[:, step] for value in side) for side in lazy)
             if unknown:
                 a = a._replace(u=fill_in(a.u, observe(first, a.scores, b)))
-            yield PairBatch(active, a, b, None if others is None else next(others))
+            yield PairBatch(active, a, b, None if independent is None else next(independent))
 
     def _active(self, tasks: Tasks, shift: int, purposes: tuple[Purpose, Purpose]) -> Iterator[ActiveBatch]:
-        """Yield mini-batches of positives and of partners, as `methods.pairwise.active_batches` draws them."""
+        """Yield all clients' batches of positives and of partners, as `methods.pairwise.active_batches` draws them.
+
+        Args:
+            tasks: The clients' tasks.
+            shift: The offset of the batches' numbers from the numbers of the round's local steps.
+            purposes: The names of the random streams for positives and for partners.
+        """
         sites, settings, seed = [task.site for task in tasks], tasks[0].settings, tasks[0].training.seed
         numbers = range(tasks[0].iterations.start + shift, tasks[0].iterations.stop + shift)
         sizes = settings.positive_batch_size, settings.negative_batch_size
         first, second = (
             draw_rows(
-                [site.sampler(some, size, seed, purpose) for site, some in zip(sites, several, strict=True)], numbers
+                [site.sampler(own, size, seed, purpose) for site, own in zip(sites, indices, strict=True)], numbers
             )
-            for several, size, purpose in zip(zip(*map(_halves, tasks), strict=True), sizes, purposes, strict=True)
+            for indices, size, purpose in zip(zip(*map(_halves, tasks), strict=True), sizes, purposes, strict=True)
         )
         steps, starts = len(numbers), np.cumsum([0, *(len(task.f.positives) for task in tasks[:-1])])
         p, q = first.shape[1] // steps, second.shape[1] // steps
-        places = np.stack([
+        # the rows of the common table of u
+        u_rows = np.stack([
             np.searchsorted(site.positives, rows) + start
             for site, rows, start in zip(sites, first, starts, strict=True)
         ])  # fmt: skip
-        # the number of sites is explicit, since it does not follow from the places of sites without positives
-        tables = torch.from_numpy(places).to(sites[0].labels.device).view(len(sites), steps, p)
+        # the number of sites is explicit, since sites without positives have an empty array
+        tables = torch.from_numpy(u_rows).to(sites[0].labels.device).view(len(sites), steps, p)
         gatherer = self.gatherers[purposes == INDEPENDENT]
         labels: Tensor | None = None
         if tasks[0].f.objective.partners == "all":

@@ -1,4 +1,4 @@
-"""Stacking of clients of the minimax methods on the AUC: `methods.minimax`."""
+"""Stacking for the minimax methods on the AUC (`methods.minimax`)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ Draw = Callable[[Any, Any], Iterator[tuple[float, Any]]]
 
 
 class StackedOracle(AUCOracle):
-    """The f_i of many clients, whose batches are features (C, b, *shape) and labels (C, b), not rows.
+    """The objectives f_i of many clients as one oracle. A batch is features (C, b, *shape) and labels (C, b).
 
     Args:
-        oracles: The clients' oracles, with the weights and the share of positives of their f_i in this round.
+        oracles: The clients' oracles, with the clients' weights and shares of positives in this round.
+        network: The network with all clients' weights.
     """
 
     def __init__(self, oracles: Sequence[AUCOracle], network: StackedNetwork) -> None:
@@ -39,12 +40,12 @@ class StackedOracle(AUCOracle):
         self.stacked: Any = network
 
     def gradient(self, z: Tensor, rows: Any) -> Tensor:
-        """Return the (C, d) gradients at z (C, d), on a batch of each client. They are valid until the next call."""
+        """Return the (C, d) gradients at z (C, d), each on its client's batch. The next call overwrites the result."""
         return self._gradient(self.stacked, z, *rows)
 
 
 class StackedComposition(StackedOracle, CompositionalOracle):
-    """The f_i and g_i of many clients."""
+    """The objectives f_i and the inner maps g_i of many clients' compositional problems as one oracle."""
 
     def descend(self, z: Tensor, rows: Any, rho: float, *, exact: bool = True) -> tuple[Tensor, Pull]:
         """Like `CompositionalOracle.descend`, for points (C, d)."""
@@ -63,7 +64,7 @@ class StackedComposition(StackedOracle, CompositionalOracle):
         return point, pull_back
 
     def outer_gradient(self, h: Tensor, rows: Any) -> Tensor:
-        """Return the (C, d) gradients of f in h and in y. They are valid until the next call."""
+        """Return the (C, d) gradients of f in h and in y. The next call overwrites the result."""
         return self.gradient(h, rows)
 
 
@@ -81,7 +82,7 @@ class SaddleStacking(Stacking):
         return replace(stack([replace(carry, f=None) for carry in carries]), f=f)
 
     def batches(self, tasks: Tasks, downs: Sequence[Any], draw: Draw) -> Iterator[Any]:
-        """Yield features (C, b, *shape) and labels (C, b), instead of the rows that each client draws."""
+        """Yield each method's batch with features (C, b, *shape) and labels (C, b) in place of the row numbers."""
         sites, iterations = [task.site for task in tasks], tasks[0].iterations
         samplers = [sampler for task in tasks if (sampler := make_sampler(task)).batch_size]
         if samplers:

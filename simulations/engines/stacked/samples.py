@@ -1,4 +1,4 @@
-"""Stacking of clients of the methods on single samples, with or without a penalty: `methods.samples`."""
+"""Stacking for the methods whose loss is a mean over samples, with or without a penalty (`methods.samples`)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from simulations.engines.stacked.networks import StackedNetwork
 from simulations.engines.stacked.stacking import Stacking, Tasks, batch_size
 from simulations.engines.stacked.streams import draw_rows
 
-# penalties whose prox treats every coordinate separately, so it works on a block (C, d)
+# penalties whose proximal map treats every coordinate separately, so it also works on a block (C, d)
 BY_COORDINATE = (NoPenalty, L1, SquaredL2, ElasticNet, Box)
 
 
 class SampleStacking(Stacking):
-    """The stacking of clients whose batches have one shape, if all clients draw batches or none does."""
+    """The stacking of clients with equal batch shapes, if all clients draw batches or all use all their rows."""
 
     objectives = SampleObjective, PenalisedObjective
 
@@ -48,10 +48,10 @@ class SampleStacking(Stacking):
 
 
 class StackedPenalty:
-    """The prox of a penalty for the points of many clients.
+    """The proximal map of a penalty for the points of many clients.
 
     Args:
-        penalty: The penalty of a point (d,).
+        penalty: The penalty of one client's point (d,).
     """
 
     def __init__(self, penalty: Penalty) -> None:
@@ -61,11 +61,12 @@ class StackedPenalty:
             self.parts, self.free = penalty.parts, penalty.free
 
     def prox(self, x: Tensor, step: float, *, out: Tensor) -> Tensor:
-        """Return the prox of every row of a block.
+        """Return the proximal map of each row of a block.
 
         Args:
             x: The (C, d) block.
-            out: The (C, d) result, which may be x.
+            step: The factor of the penalty.
+            out: The (C, d) block for the result, which may be x.
         """
         for indices, part in self.parts:
             chosen = x[:, indices]

@@ -1,4 +1,4 @@
-"""The base of stackings, one for each family of methods."""
+"""The base class of stackings. A stacking adapts a family of methods to computations on many clients at once."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class _Gatherers(threading.local):
 
 
 class Stacking(ABC):
-    """The stacking of a family's clients.
+    """The stacking of the clients of a family of methods.
 
     Attributes:
-        objectives: The classes of the family's f_i.
+        objectives: The classes of the clients' objectives f_i that identify the family.
     """
 
     objectives: tuple[type[Any], ...]
@@ -38,21 +38,21 @@ class Stacking(ABC):
 
     @property
     def gatherers(self) -> tuple[Gatherer, Gatherer]:
-        """The thread's own gatherers, for two batches of a step at the same time."""
+        """Two gatherers of this thread, since a step may use two batches at the same time."""
         return self._own.pair
 
     @abstractmethod
     def shape(self, task: Task[Any, Any]) -> Hashable:
-        """Return the properties that must be equal for clients to be stacked."""
+        """Return the properties that must be equal for all clients of a stack."""
 
     def join(self, tasks: Tasks, network: StackedNetwork) -> Task[Any, Any]:
-        """Return the task of all clients, which has no site."""
+        """Return one task for all clients, without a site."""
         f: Any = copy(tasks[0].f)
         f.model = network
         return replace(tasks[0], f=f, site=None)  # type: ignore[arg-type]
 
     def stack(self, carries: Sequence[Any], together: Task[Any, Any]) -> Any:
-        """Return the carry of all clients."""
+        """Return one carry for all clients, see `carries.stack`."""
         return stack(carries)
 
     def unstack(self, carry: Any, tasks: Tasks) -> list[Any]:
@@ -61,14 +61,15 @@ class Stacking(ABC):
 
     @abstractmethod
     def batches(self, tasks: Tasks, downs: Sequence[Any], draw: Any) -> Iterator[Any]:
-        """Return the batch of all clients for each of the round's local steps.
+        """Return for each local step of the round the batch of all clients.
 
         Args:
-            downs: The payload that each client has received.
+            tasks: The clients' tasks.
+            downs: The payload that each client has received from the server.
             draw: The method's `ClientHalf.batches`.
         """
 
 
 def batch_size(site: Site, training: TrainingSettings) -> int:
-    """Return the number of samples in each of a client's batches of all samples."""
+    """Return the batch size of a client that draws from all its samples."""
     return training.batch_size if 0 < training.batch_size < len(site) else len(site)

@@ -1,8 +1,8 @@
-"""The random orders of many clients' samples at once, equal to `problems.randomness.stream` but many times as fast.
+"""Random orders of many clients' samples at once: the same orders as `problems.randomness.stream`, but much faster.
 
-A small site spends most of an epoch's time on making its generator, and drawing from it goes through Python. Here the
-seeds of all generators are computed together, with the arithmetic of NumPy's `SeedSequence`, and a compiled loop draws
-like NumPy's generator `PCG64` and its method `Generator.permutation`.
+For a small site, most of an epoch's time is spent on creating a NumPy generator and calling it. This module therefore
+computes the seeds of all generators together, with the arithmetic of NumPy's `SeedSequence`. A compiled loop then draws
+the same numbers as NumPy's generator `PCG64` and its method `Generator.permutation`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Words = NDArray[np.uint32]
 _SHIFT = np.uint32(16)
 _LEFT, _RIGHT = np.uint32(0xCA01F9DD), np.uint32(0x4973F715)
 _MIXED, _MADE = (0x43B0D7E5, 0x931E8875), (0x8B51F9DD, 0x58F38DED)
-# the two halves of PCG64's multiplier; numba would turn a mix of uint64 and plain numbers into floats
+# The two halves of PCG64's multiplier. All constants are uint64, since numba mixes uint64 and other integers to float.
 _HIGH, _LOW = np.uint64(0x2360ED051FC65DA4), np.uint64(0x4385DF649FCCF645)
 _HALF, _LOWER, _ONE = np.uint64(32), np.uint64(2**32 - 1), np.uint64(1)
 _WORD = 2**32
@@ -30,7 +30,7 @@ _POOL = 4
 
 
 class _Hash:
-    """NumPy's hash of 32-bit words, whose constant changes from call to call."""
+    """The hash function of NumPy's `SeedSequence` for 32-bit words. Each call changes its constant."""
 
     def __init__(self, start: int, factor: int) -> None:
         self.constant, self.factor = start, factor
@@ -43,16 +43,16 @@ class _Hash:
         return mixed
 
 
-def _mix(one: Words, other: Words) -> Words:
-    mixed: Words = _LEFT * one - _RIGHT * other
+def _mix(a: Words, b: Words) -> Words:
+    mixed: Words = _LEFT * a - _RIGHT * b
     return mixed ^ (mixed >> _SHIFT)
 
 
 def seed_words(entropy: Sequence[Words]) -> list[Words]:
-    """Return eight 32-bit words (m,) for each of m seed sequences: ``SeedSequence(...).generate_state(8)``.
+    """Return ``SeedSequence(...).generate_state(8)`` of m seed sequences, as eight arrays (m,).
 
     Args:
-        entropy: The entropy of each sequence, k >= 4 words, as k arrays (m,).
+        entropy: The entropy of the m sequences, k >= 4 words each, as k arrays (m,).
     """
     mix_in = _Hash(*_MIXED)
     pool = [mix_in(words) for words in entropy[:_POOL]]
@@ -63,12 +63,12 @@ def seed_words(entropy: Sequence[Words]) -> list[Words]:
     for words in entropy[_POOL:]:
         pool = [_mix(mixed, mix_in(words)) for mixed in pool]
     draw = _Hash(*_MADE)
-    return [draw(pool[place % _POOL]) for place in range(2 * _POOL)]
+    return [draw(pool[index % _POOL]) for index in range(2 * _POOL)]
 
 
 @jit()
 def _step(high: Any, low: Any, add_high: Any, add_low: Any) -> tuple[Any, Any]:
-    """Return the next 128-bit state, high and low half (uint64): state * multiplier + increment."""
+    """Return PCG64's next state, state * multiplier + increment modulo 2^128, as high and low half (uint64)."""
     a, b, c, d = low >> _HALF, low & _LOWER, _LOW >> _HALF, _LOW & _LOWER
     cross = (b * d >> _HALF) + (a * d & _LOWER) + (b * c & _LOWER)
     carried = a * c + (a * d >> _HALF) + (b * c >> _HALF) + (cross >> _HALF)
@@ -79,10 +79,12 @@ def _step(high: Any, low: Any, add_high: Any, add_low: Any) -> tuple[Any, Any]:
 
 @jit()
 def _shuffle(values: Indices, ends: Indices, numbers: NDArray[np.uint64]) -> None:
-    """Shuffle consecutive parts of ``values`` (n,), the i-th up to ``ends[i]``, each with its own generator.
+    """Shuffle the m consecutive parts of an array in place, each with its own generator.
 
     Args:
-        numbers: The (m, 4) halves of each generator's initial number and increment.
+        values: The (n,) array.
+        ends: The (m,) index of each part's end.
+        numbers: The (m, 4) halves of each generator's initial state and increment.
     """
     begin = 0
     for part in range(len(ends)):
@@ -91,31 +93,33 @@ def _shuffle(values: Indices, ends: Indices, numbers: NDArray[np.uint64]) -> Non
         low = add_low + numbers[part, 1]
         carry = _ONE if low < add_low else np.uint64(0)
         high, low = _step(add_high + numbers[part, 0] + carry, low, add_high, add_low)
-        rest, has_rest = np.uint64(0), False  # the upper half of a drawn number is used next
-        for place in range(ends[part] - begin - 1, 0, -1):
-            limit, mask = np.uint64(place), np.uint64(place)
+        upper, has_upper = np.uint64(0), False  # the unused upper half of the last 64-bit number
+        for last in range(ends[part] - begin - 1, 0, -1):
+            limit, mask = np.uint64(last), np.uint64(last)
             for shift in (1, 2, 4, 8, 16):
                 mask |= mask >> np.uint64(shift)
             drawn = limit + _ONE
             while drawn > limit:
-                if has_rest:
-                    drawn, has_rest = rest & mask, False
+                if has_upper:
+                    drawn, has_upper = upper & mask, False
                     continue
                 high, low = _step(high, low, add_high, add_low)
                 mixed, turn = high ^ low, high >> np.uint64(58)
                 mixed = mixed >> turn | mixed << (np.uint64(64) - turn & np.uint64(63))
-                rest, has_rest = mixed >> _HALF, True
+                upper, has_upper = mixed >> _HALF, True
                 drawn = mixed & _LOWER & mask
-            other = begin + np.int64(drawn)
-            values[begin + place], values[other] = values[other], values[begin + place]
+            partner = begin + np.int64(drawn)
+            values[begin + last], values[partner] = values[partner], values[begin + last]
         begin = ends[part]
 
 
 def shuffle(seed: int, purpose: Purpose, keys: NDArray[np.int64], arrays: Sequence[Indices]) -> Indices:
-    """Return the joined ``arrays[i][stream(seed, purpose, *keys[i]).permutation(len(arrays[i]))]`` for all i.
+    """Return the concatenation of ``arrays[i][stream(seed, purpose, *keys[i]).permutation(len(arrays[i]))]`` over i.
 
     Args:
-        keys: The (m, k) remaining parts of the addresses, k >= 2, all below 2**32.
+        seed: The run's seed.
+        purpose: The name of the random streams.
+        keys: The (m, k) further keys of each random stream, k >= 2, all below 2**32.
         arrays: The m >= 1 arrays, each of less than 2**32 indices.
     """
     values = np.concatenate(arrays)
@@ -124,8 +128,8 @@ def shuffle(seed: int, purpose: Purpose, keys: NDArray[np.int64], arrays: Sequen
         for part, key in zip(np.split(values, ends[:-1]), keys.tolist(), strict=True):
             part[:] = part[stream(seed, purpose, *key).permutation(len(part))]
         return values
-    given = [np.full(len(keys), word, np.uint32) for word in (seed, zlib.crc32(purpose.encode()))]
-    words = seed_words([*given, *keys.T.astype(np.uint32)])
+    common = [np.full(len(keys), word, np.uint32) for word in (seed, zlib.crc32(purpose.encode()))]
+    words = seed_words([*common, *keys.T.astype(np.uint32)])
     halves = zip(words[::2], words[1::2], strict=True)
     numbers = np.stack([low | high.astype(np.uint64) << _HALF for low, high in halves], axis=1)
     _shuffle(values, ends, numbers)
@@ -133,31 +137,33 @@ def shuffle(seed: int, purpose: Purpose, keys: NDArray[np.int64], arrays: Sequen
 
 
 def draw_epochs(samplers: Sequence[EpochSampler], numbers: range) -> list[tuple[range, Indices]]:
-    """Return each sampler's epochs for its batches of consecutive numbers, and their orders (epochs, n).
+    """Return each sampler's epochs for some consecutive batches, and the orders (epochs, n) of its indices in them.
 
     Args:
-        samplers: Samplers of one seed and purpose, whose batches are not empty.
+        samplers: Samplers with the same seed and purpose, whose batches are not empty.
+        numbers: The numbers of the batches, counted from the start of the run.
     """
     seed, purpose, _ = samplers[0].address
     batches = [len(sampler.indices) // sampler.batch_size for sampler in samplers]
     epochs = [range(numbers[0] // count, numbers[-1] // count + 1) for count in batches]
-    counts = [len(some) for some in epochs]
+    counts = [len(own) for own in epochs]
     sites = np.repeat([sampler.address[2] for sampler in samplers], counts, axis=0)
     keys = np.column_stack([sites, np.concatenate(epochs)])
     arrays = [sampler.indices for sampler, count in zip(samplers, counts, strict=True) for _ in range(count)]
     values, drawn, begin = shuffle(seed, purpose, keys, arrays), [], 0
-    for sampler, some in zip(samplers, epochs, strict=True):
-        end = begin + len(some) * len(sampler.indices)
-        drawn.append((some, values[begin:end].reshape(len(some), -1)))
+    for sampler, own in zip(samplers, epochs, strict=True):
+        end = begin + len(own) * len(sampler.indices)
+        drawn.append((own, values[begin:end].reshape(len(own), -1)))
         begin = end
     return drawn
 
 
 def draw_rows(samplers: Sequence[EpochSampler], numbers: range) -> Indices:
-    """Return the (C, K b) rows of each sampler's batches of K consecutive numbers, joined.
+    """Return the (C, K b) rows of K consecutive batches of each sampler.
 
     Args:
-        samplers: The C samplers of one seed and purpose, with batches of one size b.
+        samplers: The C samplers with the same seed and purpose, and with batches of the same size b.
+        numbers: The numbers of the K batches, counted from the start of the run.
     """
     size = samplers[0].batch_size
     rows = np.empty((len(samplers), len(numbers) * size), np.int64)
