@@ -181,13 +181,13 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     order = np.concatenate(parts)
     grouping = ""
     if source.groups is not None:
-        named = {"to train on": train_rows, "to test on": test_rows}
-        named |= {} if validation_rows is None else {"to validate on": validation_rows}
-        grouping = describe_groups(spec.group_column, source.groups, named, source.sites)
+        rows_by_purpose = {"to train on": train_rows, "to test on": test_rows}
+        rows_by_purpose |= {} if validation_rows is None else {"to validate on": validation_rows}
+        grouping = describe_groups(spec.group_column, source.groups, rows_by_purpose, source.sites)
 
-    def samples_of(held: Int64[np.ndarray, "some"]) -> Samples:
+    def samples_of(indices: Int64[np.ndarray, "some"]) -> Samples:
         sites = clients_of(spec, source.sites, num_clients)
-        return Samples(take_float32(features, held), labels[held], None if sites is None else sites[held])
+        return Samples(take_float32(features, indices), labels[indices], None if sites is None else sites[indices])
 
     return FederatedData(
         train=Samples(take_float32(features, rows[order]), train_labels[order]),
@@ -209,17 +209,17 @@ def _validation(
     sites = np.zeros(len(labels), dtype=np.int64) if source.sites is None else source.sites
     if source.groups is not None:  # a group may have rows at several sites
         kinds = 2 * sites + labels
-        kept, held = validation_split(kinds, train_rows, spec.validation_fraction, spec.seed, groups=source.groups)
+        remaining, held = validation_split(kinds, train_rows, spec.validation_fraction, spec.seed, groups=source.groups)
     else:
-        here = sites[train_rows]
+        train_sites = sites[train_rows]
         pairs = [
-            validation_split(labels, train_rows[here == site], spec.validation_fraction, spec.seed, site)
-            for site in np.unique(here).tolist()
+            validation_split(labels, train_rows[train_sites == site], spec.validation_fraction, spec.seed, site)
+            for site in np.unique(train_sites).tolist()
         ]
-        kept, held = (np.sort(np.concatenate([pair[side] for pair in pairs])) for side in (0, 1))
-    check_both_classes(labels[kept], "the training set without its validation rows", source.classes)
+        remaining, held = (np.sort(np.concatenate([pair[side] for pair in pairs])) for side in (0, 1))
+    check_both_classes(labels[remaining], "the training set without its validation rows", source.classes)
     check_both_classes(labels[held], "the validation set", source.classes)
-    return kept, held
+    return remaining, held
 
 
 def _refuse_lost_positives(spec: DataSpec, spread: Spread, without_imbalance: Spread) -> None:
@@ -272,8 +272,8 @@ def _sparse_logistic(spec: DataSpec, num_clients: int) -> FederatedData:
         if not (len(part.positives) and len(part.negatives)):
             counts = f"{len(part.positives):,} positives and {len(part.negatives):,} negatives"
             got = f"one class only in {what} of {num_clients:,} clients, {counts}"
-            way_out = "use more clients, raise synthetic.samples or change the seed"
-            raise DataError(f"dataset {spec.dataset!r}", got=got, allowed="both classes", hint=way_out)
+            hint = "use more clients, raise synthetic.samples or change the seed"
+            raise DataError(f"dataset {spec.dataset!r}", got=got, allowed="both classes", hint=hint)
     train, test, *validation = parts.values()
     sizes = [len(chosen) for chosen in rows["the training set"]]
     form = SampleFormat.of(train.features, ("0", "1"), np.array([False, True]))

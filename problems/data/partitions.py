@@ -97,8 +97,8 @@ def _keeps_sites(spec: DataSpec) -> bool:
 
 
 def _impossible(kind: str, num_clients: int, got: str, allowed: str) -> DataError:
-    got, way_out = f"{kind!r} over {num_clients:,} clients, which {got}", f"use fewer clients{_WAYS_OUT.get(kind, '')}"
-    return DataError("partition", got=got, allowed=allowed, hint=way_out)
+    got, hint = f"{kind!r} over {num_clients:,} clients, which {got}", f"use fewer clients{_WAYS_OUT.get(kind, '')}"
+    return DataError("partition", got=got, allowed=allowed, hint=hint)
 
 
 def _iid(labels: Int8[np.ndarray, "n"], num_clients: int, rng: np.random.Generator) -> list[Int64[np.ndarray, "_"]]:
@@ -107,10 +107,10 @@ def _iid(labels: Int8[np.ndarray, "n"], num_clients: int, rng: np.random.Generat
     return [rng.permutation(deck[client::num_clients]) for client in range(num_clients)]
 
 
-def _check_number(got: int, given: int, why: str, otherwise: str) -> None:
-    if got != given:
-        allowed, way_out = f"{given}, since {why.format(given)}", f"use {given} clients{otherwise}"
-        raise DataError("number of clients", got=got, allowed=allowed, hint=way_out)
+def _check_number(got: int, expected: int, why: str, otherwise: str) -> None:
+    if got != expected:
+        allowed, hint = f"{expected}, since {why.format(expected)}", f"use {expected} clients{otherwise}"
+        raise DataError("number of clients", got=got, allowed=allowed, hint=hint)
 
 
 def _mostly_sorted(
@@ -138,8 +138,8 @@ def _pathological(
         allowed = f"{-(-count // num_clients)} to {count}, since partition 'pathological' distributes {count} classes"
         raise DataError("partition-classes", got=got, allowed=allowed, hint="change partition-classes")
     takers: list[list[int]] = [[] for _ in circle]
-    for place in range(num_clients * held):
-        takers[place % len(circle)].append(place // held)
+    for turn in range(num_clients * held):
+        takers[turn % len(circle)].append(turn // held)
     parts: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
     for label, clients in zip(circle, takers, strict=True):
         rows = rng.permutation(np.flatnonzero(classes == label))

@@ -130,8 +130,8 @@ def label_classes(labels: NDArray[Any], what: str = "labels") -> tuple[tuple[str
     texts = [as_text(value) for value in values]
     by_value = all(map(is_number, texts))
     classes = sorted(set(texts), key=lambda text: (float(text) if by_value else 0.0, text))
-    place = {text: index for index, text in enumerate(classes)}
-    return tuple(classes), np.array([place[text] for text in texts], dtype=np.int64)[codes.reshape(-1)]
+    index_of = {text: index for index, text in enumerate(classes)}
+    return tuple(classes), np.array([index_of[text] for text in texts], dtype=np.int64)[codes.reshape(-1)]
 
 
 def positive_classes(
@@ -161,8 +161,8 @@ def positive_classes(
             allowed = f"a label, since a site's file may lack a label of other sites; {occur}"
             raise refusal(NOTHING, allowed, "set positive-label")
         if not site and len(classes) != 2:
-            got, way_out = f"nothing for {len(classes)} labels", "set positive-label to the positive labels"
-            raise refusal(got, f"some of the labels; {occur}", way_out)
+            got, hint = f"nothing for {len(classes)} labels", "set positive-label to the positive labels"
+            raise refusal(got, f"some of the labels; {occur}", hint)
         return np.array([name == ("1" if site else classes[-1]) for name in classes])
     if wanted == "first-half" and "first-half" not in classes:
         if site:
@@ -269,8 +269,8 @@ def take_float32(
         DataError: See `allocate`.
     """
     taken = allocate((len(rows), *features.shape[1:]), np.float32)
-    for some in slices(taken):
-        taken[some] = as_float32(features[rows[some]])
+    for part in slices(taken):
+        taken[part] = as_float32(features[rows[part]])
     return taken
 
 
@@ -283,8 +283,8 @@ def check_finite(features: Shaped[np.ndarray, "n *shape"]) -> None:
     if features.dtype.kind != "f":
         return
     finite = np.ones(len(features), dtype=bool)
-    for some in slices(features):
-        finite[some] = np.isfinite(as_float32(features[some])).reshape(len(finite[some]), -1).all(axis=1)
+    for part in slices(features):
+        finite[part] = np.isfinite(as_float32(features[part])).reshape(len(finite[part]), -1).all(axis=1)
     if not finite.all():
         bad, first = f"{int((~finite).sum()):,} of {len(features):,} samples", int(np.argmin(finite)) + 1
         got = f"{bad} that are not finite in float32, the first is row {first:,}"

@@ -165,9 +165,9 @@ def fill_in(columns: Sequence[Column], names: Iterable[str]) -> tuple[Column, ..
         names: The names of all columns of features, in the order in which they are filled in.
     """
     columns = columns or (Column(REST),)
-    named = {column.name for column in columns}
-    others = [Column(name) for name in names if name not in named]
-    return tuple(one for column in columns for one in (others if column.name == REST else [column]))
+    listed = {column.name for column in columns}
+    unlisted = [Column(name) for name in names if name not in listed]
+    return tuple(item for column in columns for item in (unlisted if column.name == REST else [column]))
 
 
 def _column(part: str, text: str) -> Column:
@@ -210,7 +210,7 @@ def parse_rows(text: str) -> list[tuple[int, int]]:
     Raises:
         DataError: There is no client, a part is not ``rows:share``, rows are below 1, or a share is outside [0, 1].
     """
-    found = []
+    counts = []
     for part in text.split(","):
         rows, _, share = (word.strip() for word in part.partition(":"))
         try:
@@ -219,10 +219,10 @@ def parse_rows(text: str) -> list[tuple[int, int]]:
             number = positives = 0
         if number < 1 or not 0 <= positives <= number:
             allowed = "rows:share of each client with commas, rows an integer >= 1, share in [0, 1]"
-            way_out = f"for example '4000:0.05,200:0.6', see {PAGE}"
-            raise DataError("partition-rows", got=repr(text), allowed=allowed, hint=way_out)
-        found.append((number - positives, positives))
-    return found
+            hint = f"for example '4000:0.05,200:0.6', see {PAGE}"
+            raise DataError("partition-rows", got=repr(text), allowed=allowed, hint=hint)
+        counts.append((number - positives, positives))
+    return counts
 
 
 def _key(default: Any, description: str, allowed: str | None = None, **bounds: float) -> Any:
@@ -332,8 +332,8 @@ def in_data_set(error: DataError, spec: DataSpec) -> DataError:
         error: The error; its further errors are treated the same way.
         spec: The data set's options.
     """
-    place = "" if error.key.startswith(("dataset", "data set")) else f"dataset {spec.dataset!r}"
-    errors = [DataError.of(error, place), *error.also]
+    prefix = "" if error.key.startswith(("dataset", "data set")) else f"dataset {spec.dataset!r}"
+    errors = [DataError.of(error, prefix), *error.also]
     last = errors[-1].hint
     hint = last if PAGE in last else f"{last}; see {PAGE}"
-    return DataError.join([DataError.of(one, hint=hint) if one.hint == last else one for one in errors])
+    return DataError.join([DataError.of(each, hint=hint) if each.hint == last else each for each in errors])

@@ -48,18 +48,18 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
         DataError: A value is not allowed. Names the run-config key, its value and the allowed values.
     """
     if not (is_loader(spec.dataset) or is_hub(spec.dataset)):
-        names = [*DATASETS, *(one.name for one in plugins(LOADERS)), LOADER_FORM, HUB_FORM]
+        names = [*DATASETS, *(plugin.name for plugin in plugins(LOADERS)), LOADER_FORM, HUB_FORM]
         _check_known("dataset", spec.dataset, names)
     _check_known("partition", spec.partition, PARTITIONS)
-    given = spec.partition == GIVEN
-    if given:
+    is_given = spec.partition == GIVEN
+    if is_given:
         parse_rows(spec.partition_rows)
     for key, holds, allowed in (
         ("partition-alpha", 0.0 < spec.partition_alpha < math.inf, "a number above 0"),
         ("partition-classes", spec.partition_classes >= 1, "1 or more"),
         ("partition-sites", spec.partition_sites >= 0, "0 (as many as clients) or more"),
-        ("partition-sites", not (given and spec.partition_sites), f"0 with partition {GIVEN!r}"),
-        ("partition-rows", given or not spec.partition_rows, f"'' unless partition is {GIVEN!r}"),
+        ("partition-sites", not (is_given and spec.partition_sites), f"0 with partition {GIVEN!r}"),
+        ("partition-rows", is_given or not spec.partition_rows, f"'' unless partition is {GIVEN!r}"),
         ("imbalance", 0.0 <= spec.imbalance < 1.0, "0 (off) or a number between 0 and 1"),
         ("label-noise", 0.0 <= spec.label_noise < 0.5, "at least 0 and below 0.5"),
         ("client-shift", math.isfinite(spec.client_shift), "a finite number"),
@@ -80,8 +80,8 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
         return
     since = f"since dataset {spec.dataset!r}"
     if spec.dataset in NEEDS_FILES and not spec.data_dir:
-        way_out = f"set data-dir to the file or its folder, see {PAGE}"
-        raise DataError("data-dir", got=NOTHING, allowed=f"a file or folder, {since} is read from files", hint=way_out)
+        hint = f"set data-dir to the file or its folder, see {PAGE}"
+        raise DataError("data-dir", got=NOTHING, allowed=f"a file or folder, {since} is read from files", hint=hint)
     if is_hub(spec.dataset):
         allowed = f"'', {since} is read from its hub, or from the path in its name"
         _inside(spec, "data-dir", not spec.data_dir, allowed, f"remove data-dir, see {PAGE}")
@@ -162,9 +162,9 @@ def _check_columns(spec: DataSpec) -> None:
     dropped, markers = parse_names("drop-columns", spec.drop_columns), parse_markers(spec.missing_values)
     columns = parse_columns(number) if tabular else ()
     if spec.group_column:
-        others = {spec.labels_in, spec.site_column, *(column.name for column in columns)}
+        used = {spec.labels_in, spec.site_column, *(column.name for column in columns)}
         allowed = "a column that is neither label-column nor site-column, nor in feature-columns"
-        _inside(spec, "group-column", spec.group_column not in others, allowed, "remove it from the other key")
+        _inside(spec, "group-column", spec.group_column not in used, allowed, "remove it from the other key")
     needed = {spec.labels_in, spec.site_column, *(column.name for column in columns)}
     if both := needed.intersection(dropped):
         got = f"{spec.drop_columns!r}, with {min(both)!r}"

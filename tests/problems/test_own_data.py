@@ -295,7 +295,7 @@ def columns(*names: str, **changes: Any) -> Preprocessing:
 
 def report(place: int, values: np.ndarray, **changes: Any) -> SiteReport:
     table = columns("x", "y", "z")
-    statistics = measure(table, values, fewest=1)
+    statistics = measure(table, values, min_cells=1)
     fields: dict[str, Any] = {
         "identity": np.array([place, 3]),
         "class_counts": np.array([len(values) - 1, 1]),
@@ -319,7 +319,7 @@ def report(place: int, values: np.ndarray, **changes: Any) -> SiteReport:
 def test_pooled_statistics_are_those_of_the_union(drawn: tuple[list[int], np.ndarray]) -> None:
     sizes, values = drawn
     parts = np.split(values, np.cumsum(sizes)[:-1])
-    told = [measure(columns("x", "y", "z"), part, fewest=1) for part in parts]
+    told = [measure(columns("x", "y", "z"), part, min_cells=1) for part in parts]
     scaling = agree_on(columns("x", "y", "z"), [statistics for statistics in told if statistics is not None])
     constant, largest = np.ptp(values, axis=0) == 0, 1 + np.abs(values).max()
     expected, means = np.where(constant, 0, values.std(axis=0)), values.mean(axis=0)
