@@ -16,7 +16,7 @@ from jaxtyping import Float32, Float64
 
 from problems.data.cells import as_listed, days, name_cells, numbers, texts, without_markers
 from problems.data.markers import Markers
-from problems.data.spec import MOST_BINS, DataError
+from problems.data.spec import MAX_BINS, DataError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -169,7 +169,7 @@ class Preprocessing:
             fault = f"feature {', '.join(twice)} twice"
         elif not self.outputs or kinds != sorted(kinds) or kinds[0]:
             fault = "no features, or features of missing cells before others"
-        elif not 2 <= self.bins <= MOST_BINS:
+        elif not 2 <= self.bins <= MAX_BINS:
             fault = f"{self.bins} bins of a number"
         if fault:
             raise DataError(

@@ -93,9 +93,9 @@ def test_any_name_can_be_quoted(columns: list[tuple[str, list[str]]]) -> None:
         ("[f|m]", "is not a column"),
         ("a[f|m", "'a[f|m' is not a column"),
         ('a,"b', "'\"b' is not a column"),
-        ('"a"b', "allowed: names with commas, name[value|value] for text; quoted if they contain commas or brackets"),
-        ("a[f]", "allowed: two or more different values in its brackets"),
-        ("a[f|]", "allowed: two or more different values in its brackets"),
+        ('"a"b', "allowed: comma-separated names, name[value|value] for text; quoted if they contain commas or brackets"),
+        ("a[f]", "allowed: two or more different values in brackets"),
+        ("a[f|]", "allowed: two or more different values in brackets"),
         ("a,a[f|m]", "column 'a' occurs twice"),
     ],
 )
@@ -239,7 +239,7 @@ def test_files_of_no_use(name: str, content: str, dataset: str, told: str, tmp_p
         ({"scale": "bins", "bins": 33}, "bins: got 33, allowed: an integer from 2 to 32"),
         ({"missing": "drop"}, "missing: got 'drop', allowed: error, mean, median, indicator"),
         ({"missing_values": "-9,,?"}, "missing-values: got '-9,,?', with an empty or repeated marker"),
-        ({"drop_columns": "a,a"}, "drop-columns: got 'a,a', allowed: different names with commas"),
+        ({"drop_columns": "a,a"}, "drop-columns: got 'a,a', allowed: different comma-separated names"),
         ({"drop_columns": "a", "feature_columns": "b,a"}, "drop-columns: got 'a', with 'a', allowed: no column that"),
         (
             {"drop_columns": "label"},
