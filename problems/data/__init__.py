@@ -1,4 +1,8 @@
-"""Data: from a name and a few options to binary-labelled samples, one share per client."""
+"""Reading of data sets: samples with labels 0 and 1, divided among the clients.
+
+`load` reads a data set in one process and divides the rows, for a simulation. `read_own` reads a single site's own
+file, for a federation of real sites. A `DataSpec` has the options of both.
+"""
 
 from problems.data.federated import FederatedData, load
 from problems.data.own import SiteRows, read_own

@@ -43,8 +43,8 @@ class Statistics:
 
     def find_fault(self, preprocessing: Preprocessing) -> str:
         """Describe a fault that no site with this preprocessing can have; "" if there is none."""
-        told = (self.means, self.variances, self.quantiles)
-        if [part is not None for part in told] != list(needs(preprocessing)):
+        reported = (self.means, self.variances, self.quantiles)
+        if [part is not None for part in reported] != list(needs(preprocessing)):
             return "other statistics than the run config needs"
         if len(self.counts) != len(preprocessing.inputs):
             return "statistics of other columns"
@@ -111,16 +111,16 @@ class Encoded:
 
 
 def measure(
-    preprocessing: Preprocessing, values: Float64[np.ndarray, "n c"], fewest: int = FEWEST_ROWS, least: int = 1
+    preprocessing: Preprocessing, values: Float64[np.ndarray, "n c"], min_cells: int = FEWEST_ROWS, least_cell: int = 1
 ) -> Statistics | None:
     """Return a site's statistics of its training rows; None if nothing is needed.
 
     Args:
         preprocessing: The preprocessing, not yet fitted; determines how columns are scaled and missing cells filled.
         values: The rows, encoded.
-        fewest: The least number of a column's cells to report.
-        least: The site's least cell. A column in which fewer cells differ from the commonest value counts as constant.
-            Fewer missing cells count as this number.
+        min_cells: The smallest number of a column's cells to report.
+        least_cell: The site's `least-cell`, the smallest number of rows that it may reveal. A column in which fewer
+            cells differ from the most frequent value counts as constant. Fewer missing cells count as this number.
 
     Raises:
         DataError: The variance of a column overflows; names the column.
@@ -129,17 +129,17 @@ def measure(
     if not (means or quantiles):
         return None
     features, log = preprocessing.inputs, _transform(preprocessing) == "log"
-    counts = widen_gaps((~np.isnan(values)).sum(axis=0), len(values), least)
-    counts = np.where(counts < max(fewest, 2 * least if least > 1 else 0), 0, counts)
+    counts = widen_gaps((~np.isnan(values)).sum(axis=0), len(values), least_cell)
+    counts = np.where(counts < max(min_cells, 2 * least_cell if least_cell > 1 else 0), 0, counts)
     marks = np.array([feature.kind in MARKS for feature in features])
     moments, sketches = np.where(marks, [[0.0], [1.0]], 0.0), [np.empty(0)]
-    for place in np.flatnonzero(~marks & (counts > 0)).tolist():
-        cells = values[:, place][~np.isnan(values[:, place])]
-        cells = hide_rare(cells, least)
-        sketches.append(sketch(cells, int(counts[place]), least))
-        moments[:, place] = _moments(shape(cells, "log") if log else cells)
-        if not np.isfinite(moments[:, place]).all():
-            got, column = "numbers so large that their variance is not finite", f"column {features[place].column!r}"
+    for index in np.flatnonzero(~marks & (counts > 0)).tolist():
+        cells = values[:, index][~np.isnan(values[:, index])]
+        cells = hide_rare(cells, least_cell)
+        sketches.append(sketch(cells, int(counts[index]), least_cell))
+        moments[:, index] = _moments(shape(cells, "log") if log else cells)
+        if not np.isfinite(moments[:, index]).all():
+            got, column = "numbers so large that their variance is not finite", f"column {features[index].column!r}"
             raise DataError(column, got=got, allowed="numbers up to 1e150", hint="divide them, or set scale to log")
     return Statistics(
         len(values),
@@ -169,10 +169,10 @@ def agree(preprocessing: Preprocessing, sites: Sequence[Statistics]) -> Agreed:
     needs_means, needs_deviations, needs_quantiles = needs(preprocessing)
     means, deviations = np.zeros(len(features)), np.ones(len(features))
     if needs_means:
-        told = [
+        moments = [
             np.stack([getattr(site, name) for site in sites]) for name in ("means", "variances")[: 1 + needs_deviations]
         ]
-        means, variances = _pool(counts, told[0], told[-1])
+        means, variances = _pool(counts, moments[0], moments[-1])
         deviations = np.where(marks, 1.0, np.sqrt(variances)) if needs_deviations else deviations
     quantiles = _mix(preprocessing, counts, sites) if needs_quantiles else np.zeros((len(features), len(LEVELS)))
     if missing == "median":
@@ -203,7 +203,7 @@ def _gaps(
 ) -> Bool[np.ndarray, "k"]:
     """Find the raw columns that have missing cells, or too few others to report, at some site."""
     gaps = (counts < np.array([[site.rows] for site in sites])).any(axis=0)  # (c,)
-    columns = {preprocessing.inputs[place].column for place in np.flatnonzero(gaps)}
+    columns = {preprocessing.inputs[index].column for index in np.flatnonzero(gaps)}
     return np.array([name in columns for name in preprocessing.columns])
 
 
@@ -212,13 +212,13 @@ def _mix(
 ) -> Float64[np.ndarray, "c q"]:
     """Return the quantiles of the mixture of all sites, at `LEVELS`; 0 for marks."""
     features, sketches = preprocessing.inputs, [site.sketches(preprocessing) for site in sites]
-    unknown = [not any(len(parts[place]) for parts in sketches) for place in range(len(features))]
+    unknown = [not any(len(parts[index]) for parts in sketches) for index in range(len(features))]
     marks = np.array([feature.kind in MARKS for feature in features])
     if preprocessing.scale != AUTO or preprocessing.missing == "median":
         _refuse_empty(features, ~marks & np.array(unknown), 2 * FEWEST_ROWS, ", or change scale or missing")
     quantiles = np.zeros((len(features), len(LEVELS)))
-    for place in np.flatnonzero(~marks & ~np.array(unknown)).tolist():
-        quantiles[place] = merge(counts[:, place], [parts[place] for parts in sketches], LEVELS)
+    for index in np.flatnonzero(~marks & ~np.array(unknown)).tolist():
+        quantiles[index] = merge(counts[:, index], [parts[index] for parts in sketches], LEVELS)
     return quantiles
 
 
@@ -235,24 +235,24 @@ def fit(preprocessing: Preprocessing, agreed: Agreed) -> Preprocessing:
             raise DataError("scale", got=got, allowed=allowed, hint="run the same release at every site")
     fitted, transform = list[Feature](), _transform(preprocessing)
 
-    def scaled_by_level(place: int) -> bool:
+    def scaled_by_level(index: int) -> bool:
         if agreed.quantiles is None:
             return False
-        return preprocessing.scale != AUTO or bool(agreed.quantiles[place].any())
+        return preprocessing.scale != AUTO or bool(agreed.quantiles[index].any())
 
     marks = [] if agreed.indicators is None else indicators(preprocessing, agreed.indicators)
     marked = {mark.column for mark in marks}
-    for place, feature in enumerate(features):
+    for index, feature in enumerate(features):
         if feature.kind in MARKS:
             fitted.append(feature)
             continue
         changed = replace(
             feature,
-            transform="quantile" if scaled_by_level(place) else transform,
-            mean=float(agreed.means[place]),
-            deviation=float(agreed.deviations[place]),
-            fill=0.0 if agreed.fills is None else float(agreed.fills[place]),
-            quantiles=tuple(agreed.quantiles[place].tolist()) if scaled_by_level(place) else (),
+            transform="quantile" if scaled_by_level(index) else transform,
+            mean=float(agreed.means[index]),
+            deviation=float(agreed.deviations[index]),
+            fill=0.0 if agreed.fills is None else float(agreed.fills[index]),
+            quantiles=tuple(agreed.quantiles[index].tolist()) if scaled_by_level(index) else (),
         )
         if bins := _bins(changed, preprocessing, filled=agreed.fills is not None and feature.column not in marked):
             fitted += bins
@@ -282,7 +282,7 @@ def _bins(feature: Feature, preprocessing: Preprocessing, *, filled: bool) -> li
         for low, high in pairwise([None, *borders, None] if borders else [])
     ]
     fill = np.array([feature.fill if filled else np.nan])
-    return [replace(one, fill=float(one.scale(fill)[0])) for one in bins]
+    return [replace(interval, fill=float(interval.scale(fill)[0])) for interval in bins]
 
 
 def indicators(preprocessing: Preprocessing, has: Bool[np.ndarray, "k"]) -> list[Feature]:
@@ -291,7 +291,7 @@ def indicators(preprocessing: Preprocessing, has: Bool[np.ndarray, "k"]) -> list
     Args:
         has: Whether each of the k raw columns has such a feature.
     """
-    return [Feature(name, "missing") for name, one in zip(preprocessing.columns, has, strict=True) if one]
+    return [Feature(name, "missing") for name, marked in zip(preprocessing.columns, has, strict=True) if marked]
 
 
 def fit_alone(
@@ -308,7 +308,7 @@ def fit_alone(
     Raises:
         DataError: See `measure` and `agree`.
     """
-    statistics, count = measure(preprocessing, values, fewest=1), len(preprocessing.inputs)
+    statistics, count = measure(preprocessing, values, min_cells=1), len(preprocessing.inputs)
     agreed = Agreed(np.zeros(count), np.ones(count))
     if statistics is not None:
         agreed = agree(preprocessing, [statistics])
@@ -330,8 +330,8 @@ def _check_fill(feature: Feature) -> None:
     A mean is 0 deviations from itself, and a median at most 1. With a far fill, the few rows with a missing cell would
     dominate the gradients. The check does not stop a server that also sends false deviations: docs/who-sees-what.md.
     """
-    (place,) = shape(np.array([feature.fill]), feature.transform, feature.quantiles)
-    if abs(place - feature.mean) > _FARTHEST_FILL * feature.deviation + 1e-6 * (1 + abs(feature.mean)):
+    (fill,) = shape(np.array([feature.fill]), feature.transform, feature.quantiles)
+    if abs(fill - feature.mean) > _FARTHEST_FILL * feature.deviation + 1e-6 * (1 + abs(feature.mean)):
         got = f"a fill more than {_FARTHEST_FILL} deviations from the mean of column {feature.column!r}"
         raise DataError("missing", got=got, allowed="a fill among the cells", hint="ask the server's operator")
 
@@ -372,11 +372,16 @@ def _transform(preprocessing: Preprocessing) -> Transform:
     return "log" if preprocessing.scale == "log" else "none"
 
 
-def _refuse_empty(features: Sequence[Feature], empty: Bool[np.ndarray, "c"], fewest: int, otherwise: str = "") -> None:
+def _refuse_empty(
+    features: Sequence[Feature], empty: Bool[np.ndarray, "c"], min_cells: int, otherwise: str = ""
+) -> None:
     if empty.any():
         names = [repr(feature.column) for feature, bad in zip(features, empty, strict=True) if bad]
         which = f"{', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
-        got, allowed = f"{which} with fewer than {fewest} cells that are not missing", f"{fewest} cells at one site"
-        if fewest == 1:
+        got, allowed = (
+            f"{which} with fewer than {min_cells} cells that are not missing",
+            f"{min_cells} cells at one site",
+        )
+        if min_cells == 1:
             got, allowed = f"{which} without a cell in the training rows", "columns with cells"
         raise DataError("columns", got=got, allowed=allowed, hint=f"list these columns in drop-columns{otherwise}")

@@ -108,8 +108,8 @@ def texts(column: "pd.Series[Any]") -> tuple[Shaped[np.ndarray, "n"], Bool[np.nd
 
 def as_listed(cells: Shaped[np.ndarray, "n"], listed: Sequence[str]) -> Shaped[np.ndarray, "n"]:
     """Return the texts of cells, with numbers in the form of the listed values: 1.0 becomes 1 if "1" is listed."""
-    others = {cell: as_text(float(cell)) for cell in np.unique(cells[~np.isin(cells, listed)]) if is_number(cell)}
-    meant = {cell: text for cell, text in others.items() if text in listed}
+    rewritten = {cell: as_text(float(cell)) for cell in np.unique(cells[~np.isin(cells, listed)]) if is_number(cell)}
+    meant = {cell: text for cell, text in rewritten.items() if text in listed}
     return np.array([meant.get(cell, cell) for cell in cells], dtype=str) if meant else cells
 
 

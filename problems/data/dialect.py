@@ -88,14 +88,14 @@ def guess_separator(lines: Sequence[bytes]) -> tuple[str, bool]:
         The separator, and whether it is certain. A comma if no line has a separator.
     """
     counts = {mark: [count_separators(line, mark.encode()) for line in lines[:_SAMPLE]] for mark in ",;\t|"}
-    named = {mark: found for mark, found in counts.items() if found[0]}
+    in_header = {mark: per_line for mark, per_line in counts.items() if per_line[0]}
     # a separator occurs equally often in each line, except in damaged lines and in quoted cells with several of them
-    even = {mark: found for mark, found in named.items() if len(set(found)) == 1}
-    candidates = even or named
+    even = {mark: per_line for mark, per_line in in_header.items() if len(set(per_line)) == 1}
+    candidates = even or in_header
     if not candidates:
         return ",", True
-    most = max(found[0] for found in candidates.values())
-    best = [mark for mark, found in candidates.items() if found[0] == most]
+    max_count = max(per_line[0] for per_line in candidates.values())
+    best = [mark for mark, per_line in candidates.items() if per_line[0] == max_count]
     return best[0], len(best) == 1
 
 

@@ -79,8 +79,8 @@ def validation_split(
         groups: The group of each row, see `split`.
     """
     members = None if groups is None else groups[train_rows]
-    kept, held = _split_classes(labels[train_rows], fraction, stream(seed, "validation split", site), members)
-    return train_rows[kept], train_rows[held]
+    remaining, held = _split_classes(labels[train_rows], fraction, stream(seed, "validation split", site), members)
+    return train_rows[remaining], train_rows[held]
 
 
 def split_rows(
@@ -136,16 +136,16 @@ def drop_positives(labels: Int8[np.ndarray, "n"], imbalance: float, seed: int) -
         return np.arange(len(labels))
     positives, negatives = np.flatnonzero(labels == 1), np.flatnonzero(labels == 0)
     ratio = Fraction(str(imbalance))
-    kept = int(ratio / (1 - ratio) * len(negatives))
+    num_positives = int(ratio / (1 - ratio) * len(negatives))
     there = f"the training set has {len(positives):,} positives and {len(negatives):,} negatives"
-    if kept == 0:
+    if num_positives == 0:
         got, allowed = f"{imbalance}, which keeps no positive: {there}", "a share that keeps at least one"
         raise DataError("imbalance", got=got, allowed=allowed, hint="remove or raise imbalance")
-    if kept > len(positives):
-        got = f"{imbalance}, which needs {kept:,} positives: {there}"
+    if num_positives > len(positives):
+        got = f"{imbalance}, which needs {num_positives:,} positives: {there}"
         allowed = f"less than their share of {len(positives) / len(labels):.4f}, since it can only be lowered"
         raise DataError("imbalance", got=got, allowed=allowed, hint="remove or lower imbalance")
-    chosen = stream(seed, "imbalance").permutation(positives)[:kept]
+    chosen = stream(seed, "imbalance").permutation(positives)[:num_positives]
     return np.sort(np.concatenate((chosen, negatives)))
 
 

@@ -60,21 +60,21 @@ def find_sentinels(cells: Float64[np.ndarray, "n"], *, dates: bool = False) -> l
     far = _find_far(values, tops)
     below = _find_far(-values[: len(values) - far][::-1], {-value for value in bottoms})
     chosen = np.arange(len(values))
-    found: list[float] = values[((chosen < below) | (chosen >= len(values) - far)) & (counts > 1)].tolist()
-    return found
+    sentinels: list[float] = values[((chosen < below) | (chosen >= len(values) - far)) & (counts > 1)].tolist()
+    return sentinels
 
 
 def _find_far(values: Float64[np.ndarray, "v"], sentinels: Set[float]) -> int:
     """Count the largest values that are sentinels and lie farther from the other values than these from each other."""
-    found = 0
+    number = 0
     for size in range(1, len(values) - 1):
         if values[-size] not in sentinels:
             break
-        others = values[:-size]
-        if values[-size] - others[-1] > others[-1] - others[0]:
-            found = size
-    codes = found and values[-1] < 10 and not (values[-1] == 9 and (values == np.round(values)).all())
-    return 0 if codes else found
+        inner = values[:-size]
+        if values[-size] - inner[-1] > inner[-1] - inner[0]:
+            number = size
+    codes = number and values[-1] < 10 and not (values[-1] == 9 and (values == np.round(values)).all())
+    return 0 if codes else number
 
 
 def find_leaks(
@@ -93,28 +93,28 @@ def find_leaks(
     if not 0 < positives < count or not names:
         return []
     rare = log(_CHANCE / len(names))
-    found = dict[str, str]()
+    leaks = dict[str, str]()
     with np.errstate(invalid="ignore"):
         sides = [(np.fmin.reduce(values[side]), np.fmax.reduce(values[side])) for side in (~positive, positive)]
     (lows, highs), (positive_lows, positive_highs) = sides
     above, below = highs < positive_lows, positive_highs < lows
     gone = np.isnan(lows) | np.isnan(positive_lows)
-    for place in np.flatnonzero(above | below | gone | _follows(values, labels, classes)).tolist():
-        there = ~np.isnan(values[:, place])
+    for index in np.flatnonzero(above | below | gone | _follows(values, labels, classes)).tolist():
+        there = ~np.isnan(values[:, index])
         cells, cells_positive = int(there.sum()), int((there & positive).sum())
-        if gone[place]:
+        if gone[index]:
             share = positives / count if cells_positive else 1 - positives / count
             if cells and cells * log(share) < rare:
                 side = "positive" if cells_positive else "negative"
-                found.setdefault(names[place], f"{cells:,} cells, in {side} rows only")
+                leaks.setdefault(names[index], f"{cells:,} cells, in {side} rows only")
         elif log(2) - _log_choices(cells, cells_positive) < rare:
             text = "one value for each label"
-            if above[place]:
-                text = f"negative rows up to {highs[place] + 0:g}, positive rows from {positive_lows[place] + 0:g}"
-            elif below[place]:
-                text = f"positive rows up to {positive_highs[place] + 0:g}, negative rows from {lows[place] + 0:g}"
-            found.setdefault(names[place], text)
-    return [f"{name!r} ({text})" for name, text in found.items()]
+            if above[index]:
+                text = f"negative rows up to {highs[index] + 0:g}, positive rows from {positive_lows[index] + 0:g}"
+            elif below[index]:
+                text = f"positive rows up to {positive_highs[index] + 0:g}, negative rows from {lows[index] + 0:g}"
+            leaks.setdefault(names[index], text)
+    return [f"{name!r} ({text})" for name, text in leaks.items()]
 
 
 def _log_choices(count: int, chosen: int) -> float:
@@ -132,13 +132,13 @@ def _follows(
     if len(codes) < 3:
         return ~same  # two classes are separated by a bound
     for code, row in zip(codes, held, strict=True):
-        some = np.flatnonzero(same)
-        if not len(some):
+        candidates = np.flatnonzero(same)
+        if not len(candidates):
             return same
-        same[some] = (values[classes == code][:, some] == row[some]).all(axis=0)
+        same[candidates] = (values[classes == code][:, candidates] == row[candidates]).all(axis=0)
     sides = [np.flatnonzero(labels[first] == side) for side in (0, 1)]
-    for place in np.flatnonzero(same):
-        same[place] = not np.intersect1d(held[sides[0], place], held[sides[1], place]).size
+    for index in np.flatnonzero(same):
+        same[index] = not np.intersect1d(held[sides[0], index], held[sides[1], index]).size
     return same
 
 
@@ -151,7 +151,7 @@ def find_tails(preprocessing: Preprocessing, values: Float64[np.ndarray, "n c"])
     """
     if preprocessing.scale not in ("standard", "range"):
         return []
-    found = list[str]()
+    tails = list[str]()
     for feature, cells in zip(preprocessing.inputs, values.T, strict=True):
         cells = cells[~np.isnan(cells)]
         if feature.kind in MARKS or len(cells) < GROUPS:
@@ -160,8 +160,8 @@ def find_tails(preprocessing: Preprocessing, values: Float64[np.ndarray, "n c"])
         with np.errstate(over="ignore", invalid="ignore"):
             deviation = cells.std()
         if high > low and deviation > FAR * (high - low):
-            found.append(f"{feature.column!r} (deviation {deviation:.3g}, 97 % of cells from {low:.3g} to {high:.3g})")
-    return found
+            tails.append(f"{feature.column!r} (deviation {deviation:.3g}, 97 % of cells from {low:.3g} to {high:.3g})")
+    return tails
 
 
 @contextmanager
@@ -214,11 +214,11 @@ def warn_of_rows(
     numbers, train_sites = np.unique(sites[rows]), sites[rows]
     measured = [measure(table, values[train_sites == site]) for site in numbers]
     if strange := find_strange_sites(table, [statistics for statistics in measured if statistics is not None]):
-        _log.warning(OTHER_UNITS, join_doubts(f"site {numbers[place]}: {text}" for place, text in strange))
+        _log.warning(OTHER_UNITS, join_doubts(f"site {numbers[index]}: {text}" for index, text in strange))
 
 
 def join_doubts(texts: Iterable[str]) -> str:
     """Join texts in one line; if there are many, only the first."""
-    found = list(texts)
-    more = f"; and {len(found) - _MAX_NAMES} more" if len(found) > _MAX_NAMES else ""
-    return ", ".join(found[:_MAX_NAMES]) + more
+    doubts = list(texts)
+    more = f"; and {len(doubts) - _MAX_NAMES} more" if len(doubts) > _MAX_NAMES else ""
+    return ", ".join(doubts[:_MAX_NAMES]) + more

@@ -1,4 +1,4 @@
-"""A data set spread over clients: it is read, split, disturbed and partitioned."""
+"""Data sets of simulations: `load` reads the rows, splits off test rows and divides the rest among the clients."""
 
 import operator
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from problems.data.samples import (
 from problems.data.spec import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, in_data_set
 from problems.data.validation import validate
 
-# labels of some rows, and each client's indices among these rows
+# the labels of rows, and each client's indices among these rows
 Spread = tuple[Int8[np.ndarray, "_"], list[Int64[np.ndarray, "_"]]]
 
 
@@ -35,15 +35,16 @@ class FederatedData:
     """The training samples of every client, and the test samples of the server.
 
     Attributes:
-        columns: The preprocessing of raw rows, if the data set is a table.
-        sample_format: The format of the samples in the files; None if they have no labels.
+        columns: The preprocessing of a table's raw rows; None for other data.
+        sample_format: The format of the samples in the files; None if the samples have no labels.
         notes: Lines for the log about the reading of the rows.
         site_names: The names of the clients; () if clients are not sites with names.
         grouping: A sentence about the groups of rows that stay together; "" without groups.
         input_shape: The shape of one sample's features.
-        train: The union of the clients' samples, client by client, before the clients' shift.
-        test: The test samples, undisturbed.
-        validation: With a ``validation_fraction``, the rows held out of the training rows, undisturbed; else None.
+        train: The samples of all clients, client by client, before ``client_shift`` adds noise.
+        test: The test samples, without label noise and shift.
+        validation: The rows held out of the training rows, without label noise and shift; None if
+            ``validation_fraction`` is 0.
     """
 
     def __init__(
@@ -75,19 +76,19 @@ class FederatedData:
 
     @property
     def evaluated(self) -> Samples:
-        """The samples on which models are evaluated round by round: the validation rows, else the test samples."""
+        """The samples on which each round's model is evaluated: the validation rows if there are any, else the test."""
         return self.test if self.validation is None else self.validation
 
     def client(self, partition_id: int) -> Samples:
-        """Return one client's training samples, its shift applied; a view of `train` if there is no shift.
+        """Return the training samples of one client, after its shift; without a shift, a view of `train`.
 
         Raises:
-            DataError: There is no such client.
+            DataError: The client does not exist.
         """
         index = operator.index(partition_id)
         if not 0 <= index < self.num_clients:
             allowed = f"0 to {self.num_clients - 1}, since there are {self.num_clients} clients"
-            raise DataError("client", got=index, allowed=allowed, hint="choose an existing client")
+            raise DataError("client", got=index, allowed=allowed, hint="choose the number of a client")
         rows = slice(self._ends[index], self._ends[index + 1])
         samples = Samples(self.train.features[rows], self.train.labels[rows])
         if self._spec.client_shift == 0.0:
@@ -113,14 +114,14 @@ class FederatedData:
 
 
 def load(spec: DataSpec, num_clients: int) -> FederatedData:
-    """Read a data set and spread its training part over clients; equal arguments give equal bytes.
+    """Read a data set and divide its training rows among the clients. Equal arguments return equal bytes.
 
     Args:
         spec: The data set and its options.
         num_clients: The number of clients.
 
     Raises:
-        DataError: `spec` is wrong, or the data are missing, damaged, or cannot be spread that way.
+        DataError: An option is wrong, the data are missing or damaged, or the partition is impossible.
 
     Example:
         >>> data = load(DataSpec(dataset="digits"), num_clients=4)
@@ -139,7 +140,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
         allowed = "another partition, since each site's rows are in a file that only its node reads"
         raise DataError("partition", got=repr(OWN), allowed=allowed, hint="set data-path in each node's --node-config")
     if num_clients < 1:
-        raise DataError("number of clients", got=num_clients, allowed="1 or more", hint="add clients")
+        raise DataError("number of clients", got=num_clients, allowed="1 or more", hint="use at least one client")
     if 0 < spec.partition_sites < num_clients:
         got, allowed = f"{spec.partition_sites} for {num_clients:,} clients", "0, or at least the number of clients"
         raise DataError("partition-sites", got=got, allowed=allowed, hint="remove or raise partition-sites")
@@ -170,7 +171,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     check_finite(features)
 
     def spread(rows: Int64[np.ndarray, "some"]) -> Spread:
-        """Return the noisy labels of some training rows, and each client's indices among these rows."""
+        """Flip labels and partition rows: return the rows' labels, and each client's indices among the rows."""
         noisy = flip_labels(labels[rows], spec.label_noise, spec.seed)
         sites, parts = source.sites, spec.partition_sites or num_clients
         own, number = (None, 0) if sites is None else (sites[rows], int(sites.max()) + 1)
@@ -184,13 +185,13 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     order = np.concatenate(parts)
     grouping = ""
     if source.groups is not None:
-        named = {"to train on": train_rows, "to test on": test_rows}
-        named |= {} if validation_rows is None else {"to validate on": validation_rows}
-        grouping = describe_groups(spec.group_column, source.groups, named, source.sites)
+        rows_by_purpose = {"to train on": train_rows, "to test on": test_rows}
+        rows_by_purpose |= {} if validation_rows is None else {"to validate on": validation_rows}
+        grouping = describe_groups(spec.group_column, source.groups, rows_by_purpose, source.sites)
 
-    def samples_of(held: Int64[np.ndarray, "some"]) -> Samples:
+    def samples_of(indices: Int64[np.ndarray, "some"]) -> Samples:
         sites = clients_of(spec, source.sites, num_clients)
-        return Samples(take_float32(features, held), labels[held], None if sites is None else sites[held])
+        return Samples(take_float32(features, indices), labels[indices], None if sites is None else sites[indices])
 
     return FederatedData(
         train=Samples(take_float32(features, rows[order]), train_labels[order]),
@@ -209,25 +210,29 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
 def _validation(
     spec: DataSpec, source: Source, labels: Int8[np.ndarray, "n"], train_rows: Int64[np.ndarray, "train"]
 ) -> tuple[Int64[np.ndarray, "kept"], Int64[np.ndarray, "held"]]:
-    """Return the remaining training rows, and those held out at each of the data set's own sites, both ascending."""
+    """Hold out validation rows at each of the data set's own sites.
+
+    Returns:
+        The remaining training rows and the validation rows, both ascending.
+    """
     sites = np.zeros(len(labels), dtype=np.int64) if source.sites is None else source.sites
-    if source.groups is not None:  # a group may have rows at several sites
+    if source.groups is not None:  # a group may have rows at several sites, so all sites are divided at once
         kinds = 2 * sites + labels
-        kept, held = validation_split(kinds, train_rows, spec.validation_fraction, spec.seed, groups=source.groups)
+        remaining, held = validation_split(kinds, train_rows, spec.validation_fraction, spec.seed, groups=source.groups)
     else:
-        here = sites[train_rows]
+        train_sites = sites[train_rows]
         pairs = [
-            validation_split(labels, train_rows[here == site], spec.validation_fraction, spec.seed, site)
-            for site in np.unique(here).tolist()
+            validation_split(labels, train_rows[train_sites == site], spec.validation_fraction, spec.seed, site)
+            for site in np.unique(train_sites).tolist()
         ]
-        kept, held = (np.sort(np.concatenate([pair[side] for pair in pairs])) for side in (0, 1))
-    check_both_classes(labels[kept], "the training set without its validation rows", source.classes)
+        remaining, held = (np.sort(np.concatenate([pair[side] for pair in pairs])) for side in (0, 1))
+    check_both_classes(labels[remaining], "the training set without its validation rows", source.classes)
     check_both_classes(labels[held], "the validation set", source.classes)
-    return kept, held
+    return remaining, held
 
 
 def _refuse_lost_positives(spec: DataSpec, spread: Spread, without_imbalance: Spread) -> None:
-    """Raise DataError if a client has no positive, but would have some without `imbalance`."""
+    """Raise DataError if `imbalance` has removed all positives of a client."""
     now, before = ([int(labels[part].sum()) for part in parts] for labels, parts in (spread, without_imbalance))
     lost = [f"client {i} ({held} without it)" for i, held in enumerate(before) if held and not now[i]]
     if lost:
@@ -237,7 +242,7 @@ def _refuse_lost_positives(spec: DataSpec, spread: Spread, without_imbalance: Sp
             "imbalance",
             got=f"{spec.imbalance}, which {left}: {', '.join(lost[:8])}{more}",
             allowed="a share that leaves a positive to each client",
-            hint="raise imbalance, use fewer clients or choose another partition",
+            hint="raise imbalance, use fewer clients, or choose another partition",
         )
 
 
@@ -276,8 +281,8 @@ def _sparse_logistic(spec: DataSpec, num_clients: int) -> FederatedData:
         if not (len(part.positives) and len(part.negatives)):
             counts = f"{len(part.positives):,} positives and {len(part.negatives):,} negatives"
             got = f"one class only in {what} of {num_clients:,} clients, {counts}"
-            way_out = "use more clients, raise synthetic.samples or change the seed"
-            raise DataError(f"dataset {spec.dataset!r}", got=got, allowed="both classes", hint=way_out)
+            hint = "use more clients, raise synthetic.samples or change the seed"
+            raise DataError(f"dataset {spec.dataset!r}", got=got, allowed="both classes", hint=hint)
     train, test, *validation = parts.values()
     sizes = [len(chosen) for chosen in rows["the training set"]]
     form = SampleFormat.of(train.features, ("0", "1"), np.array([False, True]))

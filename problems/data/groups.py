@@ -81,8 +81,8 @@ def number_paths(paths: Sequence[str], text: str) -> Int64[np.ndarray, "n"]:
     import pandas as pd
 
     pattern = path_pattern(text)
-    found = (pattern.search(path) for path in paths)
-    return number_groups(pd.Series([match and match[1] for match in found], name=text, dtype=object), what="images")
+    matches = (pattern.search(path) for path in paths)
+    return number_groups(pd.Series([match and match[1] for match in matches], name=text, dtype=object), what="images")
 
 
 def pop_groups(loader: str, halves: Sequence[Any], column: str) -> tuple[list[Any], Int64[np.ndarray, "n"]]:
@@ -98,7 +98,7 @@ def pop_groups(loader: str, halves: Sequence[Any], column: str) -> tuple[list[An
     """
     import pandas as pd
 
-    apart, kept = [], []
+    apart, remaining = [], []
     for half in halves:
         frame = half[0] if isinstance(half, tuple | list) else half
         if not isinstance(frame, pd.DataFrame) or column not in frame.columns:
@@ -106,8 +106,8 @@ def pop_groups(loader: str, halves: Sequence[Any], column: str) -> tuple[list[An
             hint = "return the features as a data frame with this column, or remove group-column"
             raise DataError(_KEY, got=got, allowed="a column of the loader's data frames", hint=hint)
         apart.append(frame[column])
-        kept.append((frame.drop(columns=column), half[1]))
-    return kept, number_groups(pd.concat(apart))
+        remaining.append((frame.drop(columns=column), half[1]))
+    return remaining, number_groups(pd.concat(apart))
 
 
 def describe_groups(
@@ -159,7 +159,7 @@ def split_groups(
         held: The number of rows of each kind to hold out; reached as nearly as whole groups allow.
         rng: The generator that draws the groups.
     """
-    places, counts = _count(groups, kinds, len(held))
+    index, counts = _count(groups, kinds, len(held))
     targets = np.stack((counts.sum(axis=0) - held, held)).astype(np.float64)
     parts = allot(counts, targets, rng)
     for kind in (0, 1) if len(held) == 2 else ():  # a class of one group stays, a larger class is on both sides
@@ -169,7 +169,7 @@ def split_groups(
         elif len(members) and len(set(parts[members])) == 1:
             smallest = members[counts[members].sum(axis=1).argmin()]
             parts[smallest] = 1 - parts[smallest]
-    out = parts[places] == 1
+    out = parts[index] == 1
     return np.flatnonzero(~out), np.flatnonzero(out)
 
 
@@ -210,7 +210,7 @@ def partition_groups(
     """
     if spec.partition == "dirichlet":
         labels = classes
-    places, counts = _count(groups, labels, int(labels.max()) + 1)
+    index, counts = _count(groups, labels, int(labels.max()) + 1)
     if len(counts) < num_clients:
         got = f"{num_clients:,}, but only {len(counts):,} groups of {_KEY} {spec.group_column!r} to train on"
         raise DataError(
@@ -218,12 +218,12 @@ def partition_groups(
         )
     if spec.partition == "consecutive":
         # by the first row of each group; a group belongs to the slice that contains its middle
-        first = np.unique(places, return_index=True)[1]
+        first = np.unique(index, return_index=True)[1]
         order, sizes = np.argsort(first), counts.sum(axis=1)
         ends = np.cumsum(sizes[order])
         parts = np.empty(len(counts), dtype=np.int64)
         parts[order] = (ends - sizes[order] / 2) * num_clients // len(groups)
-        return [np.flatnonzero(parts[places] == client) for client in range(num_clients)]
+        return [np.flatnonzero(parts[index] == client) for client in range(num_clients)]
     shares: dict[str, Callable[[], np.ndarray]] = {
         "iid": lambda: np.full(num_clients, 1 / num_clients),
         "linear": lambda: np.arange(1, num_clients + 1) / (num_clients * (num_clients + 1) / 2),
@@ -232,7 +232,7 @@ def partition_groups(
     }
     targets = np.stack([shares[spec.partition]() * total for total in counts.sum(axis=0)], axis=1)
     parts = allot(counts, targets, rng)
-    return [rng.permutation(np.flatnonzero(parts[places] == client)) for client in range(num_clients)]
+    return [rng.permutation(np.flatnonzero(parts[index] == client)) for client in range(num_clients)]
 
 
 def allot(
@@ -284,7 +284,7 @@ def _count(
     groups: Int64[np.ndarray, "n"], kinds: Int64[np.ndarray, "n"], number: int
 ) -> tuple[Int64[np.ndarray, "n"], Float64[np.ndarray, "groups kinds"]]:
     """Return the index of each row's group among the groups in use, and the rows of each kind in each group."""
-    names, places = np.unique(groups, return_inverse=True)
+    names, index = np.unique(groups, return_inverse=True)
     counts = np.zeros((len(names), number))
-    np.add.at(counts, (places, kinds), 1)
-    return places, counts
+    np.add.at(counts, (index, kinds), 1)
+    return index, counts

@@ -114,10 +114,10 @@ def _reserve(file: IO[bytes], size: int) -> None:
 def _free_memory() -> int:
     """Return the bytes of free memory, in a container up to its limit; if they are unknown, the size of the memory."""
     try:
-        found = re.search(r"^MemAvailable:\s*(\d+) kB$", MEMINFO.read_text(), re.MULTILINE)
+        match = re.search(r"^MemAvailable:\s*(\d+) kB$", MEMINFO.read_text(), re.MULTILINE)
     except OSError:
-        found = None
-    free = int(found[1]) * 1024 if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        match = None
+    free = int(match[1]) * 1024 if match else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with suppress(OSError, ValueError):  # not in a container, or in a container without a limit ("max")
         limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
         free = min(free, max(limit - used, 0))

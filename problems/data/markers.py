@@ -64,20 +64,20 @@ def describe_hits(markers: Markers, hits: Mapping[str, int], rows: int) -> list[
     """
     if markers == Markers():
         return []
-    named = {name for name, _ in markers.by_column}
-    counts = [f"{name!r} {count:,}" for name, count in hits.items() if count or name in named]
+    with_markers = {name for name, _ in markers.by_column}
+    counts = [f"{name!r} {count:,}" for name, count in hits.items() if count or name in with_markers]
     if not counts:
         return [f"{KEY}: no cell matches {', '.join(map(repr, markers.everywhere))}"]
     return [f"{KEY}: cells of {rows:,} rows that became missing: {', '.join(counts)}"]
 
 
-def check_names(markers: Markers, columns: Iterable[str], place: object) -> None:
+def check_names(markers: Markers, columns: Iterable[str], origin: object) -> None:
     """Check the columns that have further markers.
 
     Args:
         markers: The markers.
         columns: The names of the table's columns.
-        place: The table's file, for the error.
+        origin: The table's file, for the error.
 
     Raises:
         DataError: The table lacks a column.
@@ -85,5 +85,5 @@ def check_names(markers: Markers, columns: Iterable[str], place: object) -> None
     names = list(columns)
     if lacking := [repr(name) for name, _ in markers.by_column if name not in names]:
         shown = f"{', '.join(names[:30])}{', ...' if len(names) > 30 else ''}"
-        got, hint = f"markers of {', '.join(lacking[:10])}, which {place} lacks", "name an existing column"
+        got, hint = f"markers of {', '.join(lacking[:10])}, which {origin} lacks", "name an existing column"
         raise DataError(KEY, got=got, allowed=f"columns {shown}; a marker with a colon is quoted", hint=hint)

@@ -64,38 +64,38 @@ class SiteRows:
         positives = int(self.labels[rows].sum())
         return len(rows) - positives, positives
 
-    def statistics(self, least: int = 1) -> Statistics | None:
+    def statistics(self, least_cell: int = 1) -> Statistics | None:
         """Return the site's statistics of its training rows; None if nothing is scaled or filled.
 
         Args:
-            least: The site's least cell.
+            least_cell: The site's least cell.
 
         Raises:
             DataError: The rows are so few that their means would reveal single rows.
         """
         if self.preprocessing is None:
             return None
-        found = measure(self.preprocessing, self.features[self.train_rows], least=least)
-        fewest = max(FEWEST_ROWS, 2 * least if least > 1 else 0)
-        if found is not None and found.rows < fewest:
-            allowed = f"{fewest} or more, since the means of fewer would reveal single rows"
-            raise DataError("training rows", got=found.rows, allowed=allowed, hint=f"add rows, or {_UNSCALED}")
-        return found
+        statistics = measure(self.preprocessing, self.features[self.train_rows], least_cell=least_cell)
+        min_rows = max(FEWEST_ROWS, 2 * least_cell if least_cell > 1 else 0)
+        if statistics is not None and statistics.rows < min_rows:
+            allowed = f"{min_rows} or more, since the means of fewer would reveal single rows"
+            raise DataError("training rows", got=statistics.rows, allowed=allowed, hint=f"add rows, or {_UNSCALED}")
+        return statistics
 
-    def nearly_constant(self, least: int) -> list[str]:
+    def nearly_constant(self, least_cell: int) -> list[str]:
         """Return the columns of numbers in which some training cells, but too few, differ from the commonest value.
 
         Args:
-            least: The site's least cell.
+            least_cell: The site's least cell.
         """
         if self.preprocessing is None or not any(needs(self.preprocessing)):
             return []
-        values, found = self.features[self.train_rows], []
-        for place, feature in enumerate(self.preprocessing.inputs):
-            cells = values[~np.isnan(values[:, place]), place]
-            if feature.kind not in MARKS and len(cells) and hide_rare(cells, least) is not cells:
-                found.append(feature.column)
-        return found
+        values, columns = self.features[self.train_rows], []
+        for index, feature in enumerate(self.preprocessing.inputs):
+            cells = values[~np.isnan(values[:, index]), index]
+            if feature.kind not in MARKS and len(cells) and hide_rare(cells, least_cell) is not cells:
+                columns.append(feature.column)
+        return columns
 
     def samples(self, rows: Int64[np.ndarray, "some"], agreed: Agreed | None) -> Samples:
         """Return some rows, scaled for training.

@@ -1,7 +1,7 @@
-"""Spreading training rows over clients.
+"""Partitions: which client gets which training rows.
 
-"dirichlet", "shard" and "linear" use flwr-datasets' partitioners, which see row numbers and classes only. The others
-use NumPy, since importing flwr-datasets takes more than a second.
+"dirichlet", "shard" and "linear" use the partitioners of flwr-datasets, which see row numbers and classes only. All
+other partitions use NumPy, since importing flwr-datasets takes more than a second.
 """
 
 import math
@@ -29,16 +29,17 @@ def partition(
     num_sites: int = 0,
     groups: Int64[np.ndarray, "n"] | None = None,
 ) -> list[Int64[np.ndarray, "_"]]:
-    """Return each client's rows of the training set; each row has exactly one client, with "given" at most one.
+    """Return the training rows of each client. Each row has exactly one client; with "given", at most one.
 
     Args:
         spec: The options; `partition`, `partition_alpha`, `partition_classes`, `partition_rows` and `seed` are used.
-        labels: 0 or 1.
-        classes: The original classes, as integers.
-        num_clients: The number of parts.
-        own_sites: The site of each row, if the data set has its own sites.
-        num_sites: The number of these sites; some may have no training row.
-        groups: The group of each row; a group belongs to one client, unless clients are sites. None: no groups.
+        labels: The rows' labels, 0 or 1.
+        classes: The rows' original classes, as integers.
+        num_clients: The number of clients.
+        own_sites: The site of each row; None if the data set has no sites.
+        num_sites: The number of the data set's sites, including sites without training rows.
+        groups: The group of each row. All rows of a group get the same client, unless clients are sites. None: no
+            groups.
 
     Raises:
         DataError: There are more clients than rows, a client would have no row, or the partition is impossible.
@@ -80,12 +81,12 @@ def partition(
 def clients_of(
     spec: DataSpec, own_sites: Int64[np.ndarray, "n"] | None, num_clients: int
 ) -> Int64[np.ndarray, "n"] | None:
-    """Return the client of each row's site, -1 for sites without a client; None if clients are not sites.
+    """Return the client that stands for each row's site: -1 for a site without a client; None if clients are not sites.
 
     Args:
         spec: The options; `partition` and `dataset` are used.
-        own_sites: The site of each row, if the data set has its own sites.
-        num_clients: The number of sites that are clients.
+        own_sites: The site of each row; None if the data set has no sites.
+        num_clients: The number of clients, which are the first sites.
     """
     if own_sites is None or not _keeps_sites(spec):
         return None
@@ -97,26 +98,29 @@ def _keeps_sites(spec: DataSpec) -> bool:
 
 
 def _impossible(kind: str, num_clients: int, got: str, allowed: str) -> DataError:
-    got, way_out = f"{kind!r} over {num_clients:,} clients, which {got}", f"use fewer clients{_WAYS_OUT.get(kind, '')}"
-    return DataError("partition", got=got, allowed=allowed, hint=way_out)
+    got, hint = f"{kind!r} over {num_clients:,} clients, which {got}", f"use fewer clients{_WAYS_OUT.get(kind, '')}"
+    return DataError("partition", got=got, allowed=allowed, hint=hint)
 
 
 def _iid(labels: Int8[np.ndarray, "n"], num_clients: int, rng: np.random.Generator) -> list[Int64[np.ndarray, "_"]]:
-    # Dealt like cards, positives first: sizes and numbers of positives each differ by at most one.
+    # Deal the rows like cards, positives first: the clients' sizes and numbers of positives differ by at most one.
     deck = np.concatenate([rng.permutation(np.flatnonzero(labels == label)) for label in (1, 0)])
     return [rng.permutation(deck[client::num_clients]) for client in range(num_clients)]
 
 
-def _check_number(got: int, given: int, why: str, otherwise: str) -> None:
-    if got != given:
-        allowed, way_out = f"{given}, since {why.format(given)}", f"use {given} clients{otherwise}"
-        raise DataError("number of clients", got=got, allowed=allowed, hint=way_out)
+def _check_number(got: int, expected: int, why: str, otherwise: str) -> None:
+    if got != expected:
+        allowed, hint = f"{expected}, since {why.format(expected)}", f"use {expected} clients{otherwise}"
+        raise DataError("number of clients", got=got, allowed=allowed, hint=hint)
 
 
 def _mostly_sorted(
     classes: Int64[np.ndarray, "n"], num_clients: int, rng: np.random.Generator
 ) -> list[Int64[np.ndarray, "_"]]:
-    """Make the "s % similarity" of Hsu et al. (2019) and of SCAFFOLD (Karimireddy et al., ICML 2020), s = 10."""
+    """Deal 10 % of the rows at random, and the rest sorted by class.
+
+    The "s % similarity" of Hsu et al. (2019) and of SCAFFOLD (Karimireddy et al., ICML 2020), s = 10.
+    """
     order = rng.permutation(len(classes))
     cut = round(SORTED_SHARE * len(order))
     in_order = order[:cut][np.argsort(classes[order[:cut]], kind="stable")]
@@ -126,20 +130,20 @@ def _mostly_sorted(
 
 
 def _pathological(
-    classes: Int64[np.ndarray, "n"], num_clients: int, held: int, rng: np.random.Generator
+    classes: Int64[np.ndarray, "n"], num_clients: int, per_client: int, rng: np.random.Generator
 ) -> list[Int64[np.ndarray, "_"]]:
-    """Deal the next `held` classes of a circle to each client in turn; the clients of a class share it evenly.
+    """Give each client the next `per_client` classes of a circle. The clients of a class share its rows evenly.
 
-    flwr-datasets' partitioner of this name leaves classes out even if clients * `held` would cover them.
+    Unlike the partitioner of this name in flwr-datasets, no class is left out.
     """
     circle = rng.permutation(np.unique(classes))
-    if held > len(circle) or num_clients * held < len(circle):
-        count, got = len(circle), f"{held} for each of {num_clients:,} clients"
+    if per_client > len(circle) or num_clients * per_client < len(circle):
+        count, got = len(circle), f"{per_client} for each of {num_clients:,} clients"
         allowed = f"{-(-count // num_clients)} to {count}, since partition 'pathological' distributes {count} classes"
-        raise DataError("partition-classes", got=got, allowed=allowed, hint="change partition-classes")
+        raise DataError("partition-classes", got=got, allowed=allowed, hint="set partition-classes in this range")
     takers: list[list[int]] = [[] for _ in circle]
-    for place in range(num_clients * held):
-        takers[place % len(circle)].append(place // held)
+    for turn in range(num_clients * per_client):
+        takers[turn % len(circle)].append(turn // per_client)
     parts: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
     for label, clients in zip(circle, takers, strict=True):
         rows = rng.permutation(np.flatnonzero(classes == label))
@@ -171,8 +175,10 @@ def _cut_as_given(
         sizes = [counts[label] for counts in wanted]
         rows = rng.permutation(np.flatnonzero(labels == label))
         if sum(sizes) > len(rows):
-            got, allowed = f"{sum(sizes):,} {kind} in all", f"at most {len(rows):,}, all in the training set"
-            raise DataError("partition-rows", got=got, allowed=allowed, hint="lower partition-rows")
+            got, allowed = f"{sum(sizes):,} {kind} in all", f"at most the {len(rows):,} {kind} of the training set"
+            raise DataError(
+                "partition-rows", got=got, allowed=allowed, hint=f"lower the numbers of {kind} in partition-rows"
+            )
         drawn.append(np.split(rows[: sum(sizes)], np.cumsum(sizes)[:-1]))
     return [rng.permutation(np.concatenate(pair)) for pair in zip(*drawn, strict=True)]
 
@@ -188,7 +194,7 @@ def _by_flwr_datasets(
 
         order = rng.permutation(len(classes))
         seed = int(rng.integers(2**31))
-        # Neighbouring classes go to the same client; random names make the choice independent of the labels' order.
+        # The partitioners give neighbouring classes to the same client: random names hide the labels' order.
         names = rng.permutation(int(classes.max()) + 1)
         splitter: Any
         if spec.partition == "dirichlet":
@@ -201,7 +207,7 @@ def _by_flwr_datasets(
                 seed=seed,
             )
         elif spec.partition == "shard":
-            # By shard size, since a split by number of shards would drop the remainder.
+            # Set the shards' size, since a split into a number of shards would drop the remaining rows.
             splitter = flower.ShardPartitioner(
                 num_partitions=num_clients,
                 partition_by="label",

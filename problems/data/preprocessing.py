@@ -16,7 +16,7 @@ from jaxtyping import Float32, Float64
 
 from problems.data.cells import as_listed, days, name_cells, numbers, texts, without_markers
 from problems.data.markers import Markers
-from problems.data.spec import MOST_BINS, DataError
+from problems.data.spec import MAX_BINS, DataError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -169,7 +169,7 @@ class Preprocessing:
             fault = f"feature {', '.join(twice)} twice"
         elif not self.outputs or kinds != sorted(kinds) or kinds[0]:
             fault = "no features, or features of missing cells before others"
-        elif not 2 <= self.bins <= MOST_BINS:
+        elif not 2 <= self.bins <= MAX_BINS:
             fault = f"{self.bins} bins of a number"
         if fault:
             raise DataError(
@@ -199,7 +199,7 @@ class Preprocessing:
     @property
     def words(self) -> tuple[str, ...]:
         """The names of the raw columns whose cells are text, even if they look like numbers."""
-        return tuple(dict.fromkeys(one.column for one in self.inputs if one.kind in ("category", "other")))
+        return tuple(dict.fromkeys(feature.column for feature in self.inputs if feature.kind in ("category", "other")))
 
     def markers_of(self, column: str) -> tuple[str, ...]:
         """Return the cells of a raw column that count as missing in addition to empty ones."""
@@ -231,15 +231,15 @@ class Preprocessing:
                 raise DataError("table", got=got, allowed="each column once", hint="name columns as in training")
         values = np.empty((len(frame), len(self.inputs)))
         frame = frame.set_axis(list(map(str, frame.columns)), axis="columns")
-        places: dict[str, list[int]] = {name: [] for name in self.columns}
-        for place, feature in enumerate(self.inputs):
-            places[feature.column].append(place)
-        for name, own in places.items():
+        indices: dict[str, list[int]] = {name: [] for name in self.columns}
+        for index, feature in enumerate(self.inputs):
+            indices[feature.column].append(index)
+        for name, own in indices.items():
             column = without_markers(frame[name], self.markers_of(name))
             if self.missing == "error" and column.isna().any():
-                got, way_out = name_cells(column.isna().to_numpy(), "missing"), "fill these cells, or drop their rows"
-                raise DataError(f"column {name!r}", got=got, allowed="no missing cells, as in training", hint=way_out)
-            values[:, own] = _numbers(column, [self.inputs[place] for place in own])
+                got, hint = name_cells(column.isna().to_numpy(), "missing"), "fill these cells, or drop their rows"
+                raise DataError(f"column {name!r}", got=got, allowed="no missing cells, as in training", hint=hint)
+            values[:, own] = _numbers(column, [self.inputs[index] for index in own])
         return values
 
     def apply(self, values: Float64[np.ndarray, "n c"]) -> Float32[np.ndarray, "n f"]:
@@ -249,14 +249,14 @@ class Preprocessing:
 
     def transform(self, values: Float64[np.ndarray, "n c"]) -> Float64[np.ndarray, "n f"]:
         """Return the result of `apply`, before it is rounded."""
-        places = {feature: place for place, feature in enumerate(self.inputs)}
-        last = {feature.column: place for feature, place in places.items()}
+        indices = {feature: index for index, feature in enumerate(self.inputs)}
+        last = {feature.column: index for feature, index in indices.items()}
         scaled = np.empty((len(values), len(self.outputs)))
-        for place, feature in enumerate(self.outputs):
+        for index, feature in enumerate(self.outputs):
             if feature.kind == "missing":
-                scaled[:, place] = np.isnan(values[:, last[feature.column]])
+                scaled[:, index] = np.isnan(values[:, last[feature.column]])
             else:
-                scaled[:, place] = feature.scale(values[:, places[feature.raw]])
+                scaled[:, index] = feature.scale(values[:, indices[feature.raw]])
         return scaled
 
     def made_of(self, column: str) -> list[Feature]:
@@ -278,40 +278,40 @@ class Preprocessing:
         from pydantic import ValidationError
 
         version = value.get("version") if isinstance(value, dict) else None
-        way_out = "use the columns.json of the run directory"
+        hint = "use the columns.json of the run directory"
         if version != VERSION:
-            raise DataError("columns.json", got=f"version {version}", allowed=f"version {VERSION}", hint=way_out)
+            raise DataError("columns.json", got=f"version {version}", allowed=f"version {VERSION}", hint=hint)
         try:
             return _adapter().validate_json(json.dumps(value), strict=True)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             got = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-            raise DataError("columns.json", got=got, allowed="the columns.json of a run", hint=way_out) from None
+            raise DataError("columns.json", got=got, allowed="the columns.json of a run", hint=hint) from None
 
-    def find_clash(self, other: "Preprocessing") -> tuple[Feature, Feature] | None:
+    def find_clash(self, partner: "Preprocessing") -> tuple[Feature, Feature] | None:
         """Return the first pair of features whose cells mean different things; None if there is none.
 
         A column without cells fits any column, and a column of false and true fits a column of numbers.
 
         Args:
-            other: Another preprocessing with the same number of inputs.
+            partner: Another preprocessing with the same number of inputs.
         """
-        for mine, theirs in zip(self.inputs, other.inputs, strict=True):
+        for mine, theirs in zip(self.inputs, partner.inputs, strict=True):
             kinds = {mine.kind, theirs.kind} - {"empty"}
             if mine.column != theirs.column or (len(kinds) > 1 and kinds != {"number", "boolean"}):
                 return mine, theirs
         return None
 
-    def join(self, other: "Preprocessing") -> "Preprocessing":
+    def join(self, partner: "Preprocessing") -> "Preprocessing":
         """Return the preprocessing with the kinds of both sites, each of which may have columns without cells.
 
         Args:
-            other: A preprocessing of the same columns, not yet fitted and without a clash.
+            partner: A preprocessing of the same columns, not yet fitted and without a clash.
         """
         order: tuple[Kind, ...] = ("number", "boolean", "date", "empty")
-        pairs = zip(self.inputs, other.inputs, strict=True)
+        pairs = zip(self.inputs, partner.inputs, strict=True)
         joint = [
-            mine if mine.kind in MARKS else min(mine, theirs, key=lambda one: order.index(one.kind))
+            mine if mine.kind in MARKS else min(mine, theirs, key=lambda feature: order.index(feature.kind))
             for mine, theirs in pairs
         ]
         return replace(self, outputs=tuple(joint))
@@ -334,11 +334,11 @@ def describe_scales(preprocessing: Preprocessing) -> list[str]:
 def describe_text(preprocessing: Preprocessing) -> list[str]:
     """Return, in a list, a line that names the columns of categories and counts their values; empty without any."""
     values = Counter(feature.column for feature in preprocessing.inputs if feature.kind == "category")
-    rest = {feature.column for feature in preprocessing.inputs if feature.kind == "other"}
+    with_other = {feature.column for feature in preprocessing.inputs if feature.kind == "other"}
     if not values:
         return []
-    named = [f"{name!r} ({count}{' and all others' if name in rest else ''})" for name, count in values.items()]
-    return [f"columns that become categories, with the number of their values: {', '.join(named)}"]
+    columns = [f"{name!r} ({count}{' and all others' if name in with_other else ''})" for name, count in values.items()]
+    return [f"columns that become categories, with the number of their values: {', '.join(columns)}"]
 
 
 @lru_cache(maxsize=1)

@@ -18,7 +18,7 @@ _FEW_VALUES = 8
 """Columns with at most this number of different quantiles are counts or codes, whose skew is no tail."""
 
 
-def sketch(cells: Float64[np.ndarray, "n"], count: int | None = None, least: int = 1) -> Float64[np.ndarray, "m"]:
+def sketch(cells: Float64[np.ndarray, "n"], count: int | None = None, min_group: int = 1) -> Float64[np.ndarray, "m"]:
     """Return the quantiles of a column that a site reports, ascending: the borders between groups of nearly equal size.
 
     Each group has at least 10 cells, so a quantile is at least 10 rows away from either end and from other quantiles,
@@ -27,13 +27,13 @@ def sketch(cells: Float64[np.ndarray, "n"], count: int | None = None, least: int
     Args:
         cells: The cells that are not missing; with fewer than 20 there is no border.
         count: The number of cells that the site reports, which determines the number of borders. None: all cells.
-        least: The least number of cells in a group. Above 10, borders that are too close together become equal.
+        min_group: The least number of cells in a group. Above 10, borders that are too close together become equal.
     """
     ordered, rows = np.sort(cells), len(cells)
     reported = rows if count is None else count
     below = cuts(reported) * rows // max(reported, 1)
-    if least > FEWEST_ROWS and len(below):
-        groups = rows // least
+    if min_group > FEWEST_ROWS and len(below):
+        groups = rows // min_group
         apart = np.arange(1, groups) * rows // groups
         below = apart[np.abs(below[:, None] - apart).argmin(axis=1)]
     middle: np.ndarray = ordered[below - 1] / 2 + ordered[below] / 2
@@ -65,16 +65,16 @@ def merge(
     """
     curves = [_curve(int(n), borders) for n, borders in zip(counts, sketches, strict=True) if len(borders)]
     weights = np.array([n for n, borders in zip(counts, sketches, strict=True) if len(borders)], dtype=np.float64)
-    knots = np.unique(np.concatenate([places for places, _ in curves]))
+    knots = np.unique(np.concatenate([xs for xs, _ in curves]))
     left, right = np.zeros_like(knots), np.zeros_like(knots)
-    for weight, (places, heights) in zip(weights / weights.sum(), curves, strict=True):
+    for weight, (xs, heights) in zip(weights / weights.sum(), curves, strict=True):
         # if knots coincide, the function jumps: its values from the left and from the right
-        left -= weight * np.interp(-knots, -places[::-1], -heights[::-1])
-        right += weight * np.interp(knots, places, heights)
+        left -= weight * np.interp(-knots, -xs[::-1], -heights[::-1])
+        right += weight * np.interp(knots, xs, heights)
     heights = np.maximum.accumulate(np.stack([left, right], axis=1).ravel())
-    places = np.repeat(knots, 2)
+    xs = np.repeat(knots, 2)
     # if the function is constant, the middle of the interval, as for a median
-    low, high = np.interp(-levels, -heights[::-1], places[::-1]), np.interp(levels, heights, places)
+    low, high = np.interp(-levels, -heights[::-1], xs[::-1]), np.interp(levels, heights, xs)
     return np.maximum.accumulate(low / 2 + high / 2)
 
 
@@ -110,11 +110,11 @@ def choose_borders(quantiles: Float64[np.ndarray, "q"], bins: int) -> Float64[np
     Returns:
         Different borders, ascending, each below the last quantile, since there may be no cell beyond it.
     """
-    places = np.rint(np.arange(1, bins) / bins * (len(quantiles) + 1)).astype(np.int64) - 1
+    indices = np.rint(np.arange(1, bins) / bins * (len(quantiles) + 1)).astype(np.int64) - 1
     inner: np.ndarray = quantiles[quantiles < quantiles[-1]]
     if not len(inner):
         return inner
-    chosen = quantiles[np.clip(places, 0, len(quantiles) - 1)]
+    chosen = quantiles[np.clip(indices, 0, len(quantiles) - 1)]
     return np.unique(np.minimum(chosen, inner[-1]))
 
 
@@ -123,5 +123,5 @@ def _curve(
 ) -> tuple[Float64[np.ndarray, "m+2"], Float64[np.ndarray, "m+2"]]:
     """Return the knots of a site's distribution function, and its values there."""
     first, last = (borders[1] - borders[0], borders[-1] - borders[-2]) if len(borders) > 1 else (0.0, 0.0)
-    places = np.concatenate([[borders[0] - first], borders, [borders[-1] + last]])
-    return places, np.concatenate([[0.0], cuts(count) / count, [1.0]])
+    knots = np.concatenate([[borders[0] - first], borders, [borders[-1] + last]])
+    return knots, np.concatenate([[0.0], cuts(count) / count, [1.0]])

@@ -46,12 +46,12 @@ def split_values(item: str) -> tuple[str, list[str] | None]:
     Raises:
         ValueError: The brackets do not close.
     """
-    found = _NAME.fullmatch(item)
-    assert found
-    name, rest = found[1], found[2].strip()
-    if rest and not (rest.startswith("[") and rest.endswith("]")):
-        raise ValueError(f"{rest!r} is not in brackets")
-    return unquote(name), [unquote(value) for value in _split(rest[1:-1], _VALUE)] if rest else None
+    match = _NAME.fullmatch(item)
+    assert match
+    name, brackets = match[1], match[2].strip()
+    if brackets and not (brackets.startswith("[") and brackets.endswith("]")):
+        raise ValueError(f"{brackets!r} is not in brackets")
+    return unquote(name), [unquote(value) for value in _split(brackets[1:-1], _VALUE)] if brackets else None
 
 
 def unquote(part: str) -> str:
@@ -71,9 +71,9 @@ def quote(name: str) -> str:
 def _split(text: str, item: re.Pattern[str]) -> list[str]:
     parts, start = [], 0
     while True:
-        found = item.match(text, start)
-        assert found
-        parts.append(found[0])
-        start = found.end() + 1
+        match = item.match(text, start)
+        assert match
+        parts.append(match[0])
+        start = match.end() + 1
         if start > len(text):
             return parts

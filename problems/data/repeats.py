@@ -31,9 +31,9 @@ def warn_of_repeats(frame: "pd.DataFrame", unused: Iterable[str], features: Iter
         features: Columns of features; they are reported only if they name persons.
     """
     suspects = {name: bool(_PERSON.fullmatch(name)) for name in (*unused, *features)}
-    others = {name for name in unused if ID_NAME.fullmatch(name)}
+    ids = {name for name in unused if ID_NAME.fullmatch(name)}
     for name, person in suspects.items():
-        if not person and name not in others:
+        if not person and name not in ids:
             continue
         cells = frame[name].dropna()
         try:

@@ -1,4 +1,7 @@
-"""The form of a run's samples before they became features and 0/1 labels; new samples are read the same way."""
+"""The format of a run's samples in their files: shape, pixel range and original labels.
+
+A run stores the format as ``samples`` in result.json, so new samples can be scored the same way.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,14 +20,13 @@ _KEYS = ("shape", "pixels", "negative_labels", "positive_labels")
 
 @dataclass(frozen=True)
 class SampleFormat:
-    """The form of a run's samples, listed as ``samples`` in result.json.
+    """The format of a run's samples.
 
     Attributes:
         shape: The shape of a sample's features, as the network expects them.
-        pixels: Whether features were bytes that are scaled to [0, 1]; None if the server does not know.
+        pixels: Whether the files have bytes, which are scaled to [0, 1]; None if the server does not know.
         negative_labels, positive_labels: The original labels, as text.
-        pixel_max: The value in the files that became 1, for images of more than 8 bits; result.json lists it for such
-            images only.
+        pixel_max: The pixel value in the files that became 1, for images of more than 8 bits; else None.
     """
 
     shape: tuple[int, ...]
@@ -44,9 +46,9 @@ class SampleFormat:
         """Return the format of a data set.
 
         Args:
-            features: The features of any rows, not yet scaled if they are pixels.
+            features: The features of any rows; pixels are not yet scaled.
             classes: The data set's original labels.
-            positive: Whether each of them is positive.
+            positive: Whether each label is positive.
             pixel_max: See the class.
         """
         names = np.array(classes)
@@ -80,11 +82,11 @@ class SampleFormat:
         }
 
     def scale(self, features: Shaped[np.ndarray, "n *shape"]) -> NDArray[np.float32]:
-        """Return new samples in the form that the network expects.
+        """Convert new samples to the network's input.
 
         Args:
-            features: Features in the form of the training data; pixels may already be scaled to [0, 1]. Integers are
-                divided by `pixel_max`, if there is one.
+            features: Features in the format of the training data; pixels may already be scaled to [0, 1]. Integers
+                are divided by `pixel_max`, unless it is None.
 
         Raises:
             DataError: The features have another shape, are not numbers, are not finite, or are pixels outside [0, 1].
@@ -93,7 +95,7 @@ class SampleFormat:
             got = f"shape {features.shape} of {features.dtype}"
             allowed = f"numbers of shape (n, {', '.join(map(str, self.shape))})"
             raise DataError(
-                "samples", got=got, allowed=allowed, hint="convert the samples to the form of the training data"
+                "samples", got=got, allowed=allowed, hint="convert the samples to the format of the training data"
             )
         if self.pixel_max is not None:
             features = _scale_deep(features, self.pixel_max)
@@ -108,7 +110,7 @@ class SampleFormat:
         return as_float32(features)
 
     def encode_labels(self, labels: NDArray[Any]) -> Int8[np.ndarray, "n"]:
-        """Return original labels as 0 or 1.
+        """Convert original labels to 0 and 1.
 
         Args:
             labels: (n,) numbers or text.
@@ -129,7 +131,7 @@ class SampleFormat:
 
 
 def _scale_deep(features: Shaped[np.ndarray, "n *shape"], pixel_max: float) -> NDArray[np.float32]:
-    """Return pixels of images of more than 8 bits in [0, 1]; integers are divided by `pixel_max`.
+    """Scale images of more than 8 bits to [0, 1]: divide integers by `pixel_max`, keep floating-point numbers.
 
     Raises:
         DataError: The features are bytes, or numbers outside their range.
@@ -138,6 +140,7 @@ def _scale_deep(features: Shaped[np.ndarray, "n *shape"], pixel_max: float) -> N
     largest = pixel_max if integers else 1.0
     if features.dtype == np.uint8 or not ((features >= 0) & (features <= largest)).all():
         got = "uint8, which has 8 bits" if features.dtype == np.uint8 else f"{features.dtype} outside [0, {largest:g}]"
-        allowed = f"integers from 0 to {pixel_max:g}, as in the images of the training, or numbers in [0, 1]"
-        raise DataError("pixels", got=got, allowed=allowed, hint="convert the samples to the form of the training data")
+        allowed = f"integers from 0 to {pixel_max:g}, as in the training images, or numbers in [0, 1]"
+        hint = "convert the samples to the format of the training data"
+        raise DataError("pixels", got=got, allowed=allowed, hint=hint)
     return features.astype(np.float32) / np.float32(largest)

@@ -1,4 +1,4 @@
-"""Binary-labelled samples, the form in which the algorithms get every data set, made from a reader's rows."""
+"""Samples with labels 0 and 1, as the algorithms use them, and the rows of a data set from which they are made."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,16 +25,16 @@ Encoder = Callable[[Int64[np.ndarray, "train"]], Any]
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """All rows of a data set; if it has its own test split, the test rows come last."""
+    """All rows of a data set, as a reader returns them. If the data set has its own test split, test rows come last."""
 
     classes: tuple[str, ...]
     """The original labels as text, sorted; by value if all are numbers."""
     codes: Int64[np.ndarray, "n"]
     """Each row's index into `classes`."""
     encode: Encoder
-    """A function of the training rows that returns the features of all rows, (n, *shape), float or uint8 pixels. For a
-    table it returns its `Encoded` rows; for a table with its own scaling, the features and their `Preprocessing`. Any
-    statistics come from the training rows alone."""
+    """A function of the training rows' indices that returns all rows: features (n, *shape), float or uint8 pixels; for
+    a table, its `Encoded` rows; for a table that is already scaled, the features and their `Preprocessing`. It
+    computes any statistics from the training rows alone."""
     train_count: int | None = None
     """The number of rows before the data set's own test split; None without a split."""
     sites: Int64[np.ndarray, "n"] | None = None
@@ -42,9 +42,9 @@ class Source:
     notes: tuple[str, ...] = ()
     """Lines for the log about the reading of the rows."""
     groups: Int64[np.ndarray, "n"] | None = None
-    """The number of each row's group, whose rows stay together; None if rows are independent."""
+    """The number of each row's group; the rows of a group stay together. None: rows are independent."""
     pixel_max: float | None = None
-    """The value in the files that became 1, for images of more than 8 bits."""
+    """The pixel value in the files that became 1, for images of more than 8 bits."""
     site_names: tuple[str, ...] = ()
     """The names of the sites, by number; () if they have no names."""
 
@@ -54,11 +54,11 @@ class Source:
     def features(
         self, train_rows: Int64[np.ndarray, "train"], check: Callable[[Any], None] = lambda encoded: None
     ) -> tuple[Any, Preprocessing | None]:
-        """Return the features of all rows, and a table's `Preprocessing`, fitted to the training rows, else None.
+        """Return the features of all rows, and a table's `Preprocessing`, fitted to the training rows (else None).
 
         Args:
-            train_rows: The training rows.
-            check: A function that is called with the result of `encode`, before it is scaled.
+            train_rows: The indices of the training rows.
+            check: A function that is called with the result of `encode`, before scaling.
         """
         encoded = self.encode(train_rows)
         check(encoded)
@@ -69,7 +69,7 @@ class Source:
         return encoded if isinstance(encoded, tuple) else (encoded, None)
 
     def own_split(self) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
-        """Return the rows of the data set's own training and test split; without a split, all rows and no rows."""
+        """Return the training and test rows of the data set's own split; without a split, all rows are for training."""
         train_count = len(self) if self.train_count is None else self.train_count
         return np.arange(train_count), np.arange(train_count, len(self))
 
@@ -86,10 +86,10 @@ def make_source(
 
     Args:
         labels: (n,) numbers or text.
-        features: (n, *shape), or the function that makes them: see `Source`.
-        train_count: The number of rows before the data set's own test split; None without a split.
-        sites: The number of each row's site; None without sites.
-        pixel_max: The value in the files that became 1, for images of more than 8 bits.
+        features: The features (n, *shape), or a function that returns them: see `Source.encode`.
+        train_count: See `Source`.
+        sites: See `Source`.
+        pixel_max: See `Source`.
 
     Raises:
         DataError: A label is missing, or features and labels differ in number.
@@ -105,7 +105,7 @@ def make_source(
 
 
 def label_classes(labels: NDArray[Any], what: str = "labels") -> tuple[tuple[str, ...], Int64[np.ndarray, "n"]]:
-    """Find the classes in an array of labels.
+    """Return the distinct labels in an array, and each label's index among them.
 
     Args:
         labels: (n,) numbers or text.
@@ -115,7 +115,7 @@ def label_classes(labels: NDArray[Any], what: str = "labels") -> tuple[tuple[str
         The distinct labels as text, sorted by value if all are numbers, and each label's index among them.
 
     Raises:
-        DataError: There is more than one column of labels, no label, or a missing label.
+        DataError: Labels are missing, or the array is empty or has several columns.
     """
     if labels.ndim != 1:
         raise DataError(what, got=f"shape {labels.shape}", allowed="labels of shape (n,)", hint="reshape the array")
@@ -132,8 +132,8 @@ def label_classes(labels: NDArray[Any], what: str = "labels") -> tuple[tuple[str
     texts = [as_text(value) for value in values]
     by_value = all(map(is_number, texts))
     classes = sorted(set(texts), key=lambda text: (float(text) if by_value else 0.0, text))
-    place = {text: index for index, text in enumerate(classes)}
-    return tuple(classes), np.array([place[text] for text in texts], dtype=np.int64)[codes.reshape(-1)]
+    index_of = {text: index for index, text in enumerate(classes)}
+    return tuple(classes), np.array([index_of[text] for text in texts], dtype=np.int64)[codes.reshape(-1)]
 
 
 def positive_classes(
@@ -144,12 +144,12 @@ def positive_classes(
     Args:
         classes: The original labels, see `Source`.
         wanted: The value of `DataSpec.positive_label`.
-        site: Whether the labels are from one site's file, which may lack classes that other sites have. A label that
-            does not occur is then accepted, but a choice that depends on all classes is an error.
-        private: Whether the errors leave the owner of the labels, as a site's errors do.
+        site: Whether the labels are from one site's file, which may lack classes of other sites. `wanted` may then
+            name a label that does not occur, but must not depend on the classes that occur.
+        private: Whether errors are sent to another party, as a site's errors are, and must not quote labels.
 
     Raises:
-        DataError: The choice is wrong. The error lists the labels that occur; if they are private, only their number.
+        DataError: `wanted` does not fit the labels. Lists the labels, or only their number if they are private.
     """
     occur = f"labels that occur: {', '.join(classes[:20])}{', ...' if len(classes) > 20 else ''}"
     if site or private:
@@ -163,13 +163,13 @@ def positive_classes(
             allowed = f"a label, since a site's file may lack a label of other sites; {occur}"
             raise refusal(NOTHING, allowed, "set positive-label")
         if not site and len(classes) != 2:
-            got, way_out = f"nothing for {len(classes)} labels", "set positive-label to the positive labels"
-            raise refusal(got, f"some of the labels; {occur}", way_out)
+            got, hint = f"nothing for {len(classes)} labels", "set positive-label to the positive labels"
+            raise refusal(got, f"one or several labels; {occur}", hint)
         return np.array([name == ("1" if site else classes[-1]) for name in classes])
     if wanted == "first-half" and "first-half" not in classes:
         if site:
             got = "'first-half', which depends on labels that a site's file may lack"
-            raise refusal(got, f"labels with commas; {occur}", "name the positive labels instead")
+            raise refusal(got, f"comma-separated labels; {occur}", "set positive-label to the positive labels")
         return np.arange(len(classes)) < len(classes) // 2
 
     marked = np.zeros(len(classes), dtype=bool)
@@ -186,7 +186,7 @@ def check_both_classes(labels: Int8[np.ndarray, "n"], what: str, classes: Sequen
     """Check that both classes have rows.
 
     Args:
-        labels: 0 or 1.
+        labels: The rows' labels, 0 or 1.
         what: The name of the rows in the error.
         classes: The data set's original labels, for the error.
 
@@ -205,9 +205,13 @@ def check_both_classes(labels: Int8[np.ndarray, "n"], what: str, classes: Sequen
 class Samples:
     """Features, and labels (n,) that are 0 or 1; both contiguous and read-only.
 
-    Features are float32, or float64 if the caller passes float64; features from files go through `as_float32`. For
-    rows held out of training, ``sites`` is the client of each row's site (n,), -1 for a site without a client. None:
-    the rows have no sites.
+    Features are float32, or float64 if the caller passes float64; features from files go through `as_float32`.
+
+    Attributes:
+        features: The features.
+        labels: The labels.
+        sites: For held-out rows, the client that stands for each row's site (n,), -1 for a site without a client. None
+            if the clients are not sites.
 
     Raises:
         ValueError: The two lengths differ, or a label is neither 0 nor 1.
@@ -222,7 +226,7 @@ class Samples:
         features = np.ascontiguousarray(self.features, dtype=dtype).view()
         labels = np.ascontiguousarray(self.labels, dtype=np.int8).view()
         if labels.ndim != 1 or len(features) != len(labels):
-            raise ValueError(f"features {features.shape} and labels {labels.shape} do not belong together")
+            raise ValueError(f"features {features.shape} and labels {labels.shape} must have the same number of rows")
         if not np.isin(labels, (0, 1)).all():
             raise ValueError(f"labels must be 0 or 1, got {np.unique(labels).tolist()}")
         features.setflags(write=False)
@@ -261,7 +265,7 @@ def as_float32(features: Shaped[np.ndarray, "n *shape"]) -> Float32[np.ndarray, 
 def take_float32(
     features: Shaped[np.ndarray, "n *shape"], rows: Int64[np.ndarray, "some"]
 ) -> Float32[np.ndarray, "some *shape"]:
-    """Return some rows like `as_float32`, in a new array, without another copy of all rows.
+    """Return selected rows as `as_float32` does, without a copy of all rows.
 
     Args:
         features: Features of any number type.
@@ -271,8 +275,8 @@ def take_float32(
         DataError: See `allocate`.
     """
     taken = allocate((len(rows), *features.shape[1:]), np.float32)
-    for some in slices(taken):
-        taken[some] = as_float32(features[rows[some]])
+    for part in slices(taken):
+        taken[part] = as_float32(features[rows[part]])
     return taken
 
 
@@ -280,13 +284,13 @@ def check_finite(features: Shaped[np.ndarray, "n *shape"]) -> None:
     """Check that features are finite in float32.
 
     Raises:
-        DataError: Some samples are not finite; gives their number and the first of them.
+        DataError: Samples are not finite; gives their number and the first row.
     """
     if features.dtype.kind != "f":
         return
     finite = np.ones(len(features), dtype=bool)
-    for some in slices(features):
-        finite[some] = np.isfinite(as_float32(features[some])).reshape(len(finite[some]), -1).all(axis=1)
+    for part in slices(features):
+        finite[part] = np.isfinite(as_float32(features[part])).reshape(len(finite[part]), -1).all(axis=1)
     if not finite.all():
         bad, first = f"{int((~finite).sum()):,} of {len(features):,} samples", int(np.argmin(finite)) + 1
         got = f"{bad} that are not finite in float32, the first is row {first:,}"

@@ -24,8 +24,8 @@ DATASETS: dict[str, str] = {
     "breast-cancer": "569 tumours, 30 standardised features, bundled with scikit-learn; positive: malignant",
     "synthetic-offset-sites": "16 sites, whose offsets hide the best feature across sites",
     "synthetic-long-servedio": "8,000 rows of 21 signs; convex losses fail on flipped labels",
-    "synthetic-pl": "100 samples a client of a nonconvex-PL minimax problem, for the minimax strategies; no labels",
-    "synthetic-sparse-logistic": "unit vectors of 60 features, each client's own: Synthetic(alpha, beta) of FedProx",
+    "synthetic-pl": "a nonconvex-PL minimax problem for the minimax strategies: 100 samples per client, no labels",
+    "synthetic-sparse-logistic": "Synthetic(alpha, beta) of FedProx: each client has its own unit vectors, 60 features",
     "fashion-mnist": "70,000 28x28 grey images of clothing, 10 classes; positive: the first five",
     "cifar10": "60,000 32x32 colour images, 10 classes; positive: the first five",
     "cifar100": "60,000 32x32 colour images, 100 fine classes; positive: the first fifty",
@@ -39,8 +39,8 @@ DATASETS: dict[str, str] = {
     "csv": "your table (.csv, .csv.gz) with a header line and a label column",
     "parquet": "your table (.parquet) with a label column",
     "svmlight": "your svmlight / LIBSVM text (.svm, .svmlight, .libsvm, .txt; .gz, .bz2)",
-    "npz": "your arrays (.npz): X and y; X_test and y_test if you have them",
-    "image-folder": "your images: train/<class>/*.png and perhaps test/<class>/*.png",
+    "npz": "your arrays (.npz): X and y; optionally X_test and y_test",
+    "image-folder": "your images: train/<class>/*.png; optionally test/<class>/*.png",
 }
 
 PARTITIONS: dict[str, str] = {
@@ -50,14 +50,14 @@ PARTITIONS: dict[str, str] = {
     "shard": "sorted by original class, cut into shards, partition-classes shards a client",
     "linear": "shuffled, client i gets a share proportional to i + 1",
     "natural": "the data set's own sites, or the sites in site-column",
-    "consecutive": "the order of the file in even slices",
+    "consecutive": "slices of equal size, in the order of the file",
     "sorted-90": "90 % sorted by original class in consecutive slices, 10 % dealt at random",
     "positives-skewed": "unequal: shares of positives and of negatives each from Dirichlet(partition-alpha)",
-    "given": "partition-rows sets each client's number of rows and their share of positives",
-    "own": "no partition: every node reads its own file, the data-path of its node config",
+    "given": "partition-rows sets each client's number of rows and share of positives",
+    "own": "no partition: every node reads its own file, which data-path in its node config names",
 }
 
-# Data sets that no table lists: the result of a user's function, and a data set on Hugging Face.
+# The forms of names that `DATASETS` does not list: a user's function, and a data set on Hugging Face.
 LOADER_FORM, HUB_FORM = "package.module:loader", "hf:owner/name"
 HUB = "hf:"
 # The values of `missing` and `scale`.
@@ -65,21 +65,21 @@ MISSING: dict[str, str] = {
     "error": "missing cells are an error",
     "mean": "numbers: filled with the mean over all training rows",
     "median": "numbers: filled with the median over all training rows",
-    "indicator": "as mean, and each column with missing cells gets a 0/1 column that marks them",
+    "indicator": "as mean; in addition, a 0/1 feature marks the missing cells of each column that has any",
 }
 SCALES: dict[str, str] = {
     "auto": "quantile for numbers with long tails, standard for the others",
     "standard": "mean 0 and variance 1",
-    "quantile": "the level among all training rows, scaled to mean 0 and variance 1",
+    "quantile": "the rank among all training rows, scaled to mean 0 and variance 1",
     "log": "sign(x) log(1 + |x|), then mean 0 and variance 1",
-    "range": "0 for the least number of the training rows and 1 for the largest",
+    "range": "0 for the minimum of the training rows and 1 for the maximum",
     "bins": "a 0/1 feature for each bin between quantiles of all training rows",
     "none": "no scaling",
 }
-# Half of the groups between quantiles, so each bin has at least two of them.
-MOST_BINS = 32
+# Half of the 64 groups into which the stored quantiles divide the rows, so each bin has at least two groups.
+MAX_BINS = 32
 _QUOTES = "quoted if they contain commas or brackets"
-# In a text column, all values that are not listed; in a list of columns, all columns that are not listed.
+# Stands for all values of a text column that are not listed, or for all columns that are not listed.
 REST = "*"
 
 OWN, GIVEN = "own", "given"
@@ -89,9 +89,9 @@ GROUPED_PARTITIONS = ("iid", "dirichlet", "linear", "natural", "consecutive", "p
 TABLES = ("csv", "parquet")
 GENERIC = ("csv", "parquet", "svmlight", "npz", "image-folder")
 SPARSE_LOGISTIC = "synthetic-sparse-logistic"
-# Samples of special problems, without labels and without a test set.
+# Data sets of minimax problems, without labels and without a test set.
 UNLABELLED = ("synthetic-pl",)
-# Drawn client by client, one site per client: they cannot be partitioned, disturbed or relabelled.
+# Data sets that are drawn client by client: `partition`, `imbalance`, `label-noise` and the like do not apply.
 DRAWN = (*UNLABELLED, SPARSE_LOGISTIC)
 OFFSET_SITES = "synthetic-offset-sites"
 # Data sets with their own sites, which become the clients with partition "natural".
@@ -102,20 +102,23 @@ NEEDS_FILES = (*GENERIC, "uci-credit", "gusto", "a9a", "w8a", "pneumonia-mnist")
 
 
 def is_hub(dataset: str) -> bool:
-    """Return whether a data set comes from Hugging Face, from its hub or from the disk."""
+    """Return whether a data set's name selects Hugging Face's hub, or a data set in its format on disk."""
     return dataset.startswith(HUB) and len(dataset) > len(HUB)
 
 
 def is_loader(dataset: str) -> bool:
-    """Return whether a data set is the result of a function of a user or of an installed package."""
+    """Return whether a function, of a user or of an installed package, loads the data set."""
     return bool(loader_path(dataset))
 
 
 def loader_path(dataset: str) -> str:
-    """Return the ``package.module:loader`` that a data set's name is, or stands for; "" if it is another data set.
+    """Return the path of the function that loads a data set, ``package.module:loader``; "" if no function loads it.
+
+    Args:
+        dataset: The data set's name: such a path, or a name that an installed package has registered for a loader.
 
     Raises:
-        DataError: Several packages have the name.
+        DataError: Several packages have registered the name.
     """
     if dataset in DATASETS or dataset.startswith(HUB):
         return ""
@@ -124,7 +127,10 @@ def loader_path(dataset: str) -> str:
 
     def refuse(got: str) -> DataError:
         return DataError(
-            "dataset", got=got, allowed=f"a name of a single package, or '{LOADER_FORM}'", hint=f"see {PAGE}"
+            "dataset",
+            got=got,
+            allowed=f"a name that a single package registers, or '{LOADER_FORM}'",
+            hint=f"see {PAGE}",
         )
 
     plugin = find_plugin(LOADERS, dataset, refuse)
@@ -133,19 +139,22 @@ def loader_path(dataset: str) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of ``feature-columns``. A text column lists its values in ``categories``; `REST` means all others."""
+    """A column in ``feature-columns``. For a text column, ``categories`` lists the values; `REST` is any other value."""
 
     name: str
     categories: tuple[str, ...] = ()
 
 
 def parse_columns(text: str) -> tuple[Column, ...]:
-    """Read ``"age, sex[f|m]"`` as columns in that order; "" as no columns, which means all columns, as ``"*"`` does.
+    """Parse the value of ``feature-columns``, such as ``age, sex[f|m]``.
 
-    A name or value with a comma, bracket or bar is quoted: ``"weight, kg"``.
+    A name or value with a comma, bracket or bar must be quoted: ``"weight, kg"``.
+
+    Args:
+        text: The value. An empty text returns no columns, which means all columns, like ``*``.
 
     Raises:
-        DataError: A name is empty or occurs twice, brackets do not close, or there are fewer than two categories.
+        DataError: A name is empty or occurs twice, brackets do not close, or a column has fewer than two categories.
     """
     columns = [_column(part.strip(), text) for part in split_items(text)] if text.strip() else []
     names = [column.name for column in columns]
@@ -153,7 +162,7 @@ def parse_columns(text: str) -> tuple[Column, ...]:
         if names.count(name) > 1:
             got = f"{text!r}: column {name!r} occurs twice"
             raise DataError(
-                "feature-columns", got=got, allowed="each column once", hint=f"remove one of them, see {PAGE}"
+                "feature-columns", got=got, allowed="each column once", hint=f"remove the repeated column, see {PAGE}"
             )
     return tuple(columns)
 
@@ -163,12 +172,12 @@ def fill_in(columns: Sequence[Column], names: Iterable[str]) -> tuple[Column, ..
 
     Args:
         columns: The result of `parse_columns`; an empty list means `REST` alone.
-        names: The names of all columns of features, in the order in which they are filled in.
+        names: The names of all columns of features. They replace `REST` in this order.
     """
     columns = columns or (Column(REST),)
-    named = {column.name for column in columns}
-    others = [Column(name) for name in names if name not in named]
-    return tuple(one for column in columns for one in (others if column.name == REST else [column]))
+    listed = {column.name for column in columns}
+    unlisted = [Column(name) for name in names if name not in listed]
+    return tuple(item for column in columns for item in (unlisted if column.name == REST else [column]))
 
 
 def _column(part: str, text: str) -> Column:
@@ -180,17 +189,19 @@ def _column(part: str, text: str) -> Column:
     if not name:
         got, allowed = (
             f"{text!r}: {part!r} is not a column",
-            f"names with commas, name[value|value] for text; {_QUOTES}",
+            f"comma-separated names, name[value|value] for text; {_QUOTES}",
         )
     elif listed is not None and (len(set(categories)) != len(categories) or len(categories) < 2 or "" in categories):
-        got, allowed = f"{text!r}: {part!r}", "two or more different values in its brackets"
+        got, allowed = f"{text!r}: {part!r}", "two or more different values in brackets"
     else:
         return Column(name, categories)
     raise DataError("feature-columns", got=got, allowed=allowed, hint=f"see {PAGE}")
 
 
 def parse_names(key: str, text: str) -> tuple[str, ...]:
-    """Read ``"id, when"`` as ("id", "when"), and "" as (). A name with a comma is quoted, as in `parse_columns`.
+    """Split a list of column names: ``id, when`` becomes ("id", "when"), and an empty text becomes ().
+
+    A name with a comma must be quoted, as in `parse_columns`.
 
     Args:
         key: The run-config key, for errors.
@@ -201,17 +212,19 @@ def parse_names(key: str, text: str) -> tuple[str, ...]:
     """
     names = tuple(map(unquote, split_items(text))) if text.strip() else ()
     if "" in names or len(set(names)) < len(names):
-        raise DataError(key, got=repr(text), allowed=f"different names with commas; {_QUOTES}", hint=f"see {PAGE}")
+        raise DataError(key, got=repr(text), allowed=f"different comma-separated names; {_QUOTES}", hint=f"see {PAGE}")
     return names
 
 
 def parse_rows(text: str) -> list[tuple[int, int]]:
-    """Read ``"4000:0.05, 200:0.6"`` as the clients' numbers of negatives and positives: (3800, 200) and (80, 120).
+    """Parse the value of ``partition-rows`` into each client's numbers of negatives and positives.
+
+    ``4000:0.05, 200:0.6`` means (3800, 200) and (80, 120).
 
     Raises:
         DataError: There is no client, a part is not ``rows:share``, rows are below 1, or a share is outside [0, 1].
     """
-    found = []
+    counts = []
     for part in text.split(","):
         rows, _, share = (word.strip() for word in part.partition(":"))
         try:
@@ -219,21 +232,28 @@ def parse_rows(text: str) -> list[tuple[int, int]]:
         except (ValueError, OverflowError):
             number = positives = 0
         if number < 1 or not 0 <= positives <= number:
-            allowed = "rows:share of each client with commas, rows an integer >= 1, share in [0, 1]"
-            way_out = f"for example '4000:0.05,200:0.6', see {PAGE}"
-            raise DataError("partition-rows", got=repr(text), allowed=allowed, hint=way_out)
-        found.append((number - positives, positives))
-    return found
+            allowed = "comma-separated rows:share of each client, rows an integer >= 1, share of positives in [0, 1]"
+            hint = f"write it like '4000:0.05,200:0.6', see {PAGE}"
+            raise DataError("partition-rows", got=repr(text), allowed=allowed, hint=hint)
+        counts.append((number - positives, positives))
+    return counts
 
 
 def _key(default: Any, description: str, allowed: str | None = None, **bounds: float) -> Any:
-    """Declare a field that a run config sets; without `allowed`, its type and bounds describe the allowed values."""
+    """Declare a field of `DataSpec` that a run config may set.
+
+    Args:
+        default: The default.
+        description: The field's description in the docs.
+        allowed: The allowed values, as text. None: the type and the bounds describe them.
+        bounds: The bounds, such as ``ge=0``.
+    """
     return field(default=default, metadata={"description": description, "title": allowed, **bounds})
 
 
 @dataclass(frozen=True)
 class DataSpec:
-    """A data set, and the way it is made binary, disturbed and spread over clients.
+    """The options of a data set: its files, its labels and columns, experimental changes, and the partition.
 
     Example:
         >>> DataSpec(dataset="digits", partition="dirichlet").partition_alpha
@@ -246,21 +266,23 @@ class DataSpec:
     data_dir: str = _key("", "The files of a data set that is not bundled.", "a folder or file, or empty")
     partition: str = _key(
         "iid",
-        "The [spread](data.md#partitions) of training rows, or of a vertical run's columns, over clients.",
+        "The [partition](data.md#partitions) of the training rows, or of a vertical run's columns, among the clients.",
         f"one of {', '.join(PARTITIONS)}",
     )
-    partition_alpha: float = _key(0.5, "The concentration of dirichlet and positives-skewed.", gt=0)
-    partition_classes: int = _key(
-        2, "The classes of a client for pathological, the shards of a client for shard.", ge=1
-    )
+    partition_alpha: float = _key(0.5, "The Dirichlet concentration of dirichlet and positives-skewed.", gt=0)
+    partition_classes: int = _key(2, "The number of classes (pathological) or shards (shard) of a client.", ge=1)
     partition_sites: int = _key(
-        0, "The sites that rows are spread over; the clients are the first of them. 0: as many as clients.", ge=0
+        0, "The number of parts that rows are divided into; clients get the first parts. 0: one part per client.", ge=0
     )
     partition_rows: str = _key(
-        "", "The clients' rows and shares of positives for given.", "rows:share of each client with commas, or empty"
+        "",
+        "Each client's number of rows and share of positives, for given.",
+        "comma-separated rows:share of each client, or empty",
     )
     positive_label: str = _key(
-        "", "The positive labels. Empty: the data set's own.", "a label, labels with commas, first-half, or empty"
+        "",
+        "The labels that count as positive. Empty: the data set's default.",
+        "a label, comma-separated labels, first-half, or empty",
     )
     label_column: str = _key("", "The label column of a table. Empty: label.", "a column's name, or empty")
     site_column: str = _key(
@@ -268,16 +290,17 @@ class DataSpec:
     )
     group_column: str = _key(
         "",
-        "The column whose equal cells [keep rows together](data.md#rows-that-belong-together).",
+        "The column that identifies patients or the like: rows with equal cells "
+        "[stay together](data.md#rows-that-belong-together).",
         "a column's name, or empty; of images: folder, or a pattern with one group",
     )
     feature_columns: str = _key(
         "",
         "The [columns](data.md#columns-of-a-table) that are features. Empty: all except the label.",
-        "names with commas, name[value|value] for text, or empty; of svmlight: a count",
+        "comma-separated names, name[value|value] for text, or empty; for svmlight: the number of features",
     )
     drop_columns: str = _key(
-        "", "The columns of a table that are not features, such as ids.", "names with commas, or empty"
+        "", "The columns of a table that are not features, such as ids.", "comma-separated names, or empty"
     )
     missing: str = _key(
         "error", "The treatment of a table's [missing cells](data.md#missing-cells).", f"one of {', '.join(MISSING)}"
@@ -285,7 +308,7 @@ class DataSpec:
     missing_values: str = _key(
         "",
         "The cells of a table that mean missing, in addition to empty cells.",
-        "cells with commas, column:cell|cell for one column, or empty",
+        "comma-separated cells, column:cell|cell for one column, or empty",
     )
     scale: str = _key(
         AUTO,
@@ -299,7 +322,7 @@ class DataSpec:
     )
     decimal: str = _key(AUTO, "The decimal mark of a csv's numbers.", "auto, a point or a comma")
     encoding: str = _key(AUTO, "The encoding of a csv.", "auto, or a name such as utf-8, cp1252 or mac-roman")
-    bins: int = _key(10, "The bins of each number with scale bins.", ge=2, le=MOST_BINS)
+    bins: int = _key(10, "The bins of each number with scale bins.", ge=2, le=MAX_BINS)
     pixel_bits: int = _key(
         0,
         "The bits in use of an image-folder's [16-bit images](data.md#images). 0: found in the images.",
@@ -317,7 +340,9 @@ class DataSpec:
     )
     synthetic_alpha: float = _key(10.0, "The variance over clients of the mean of the label vector.", ge=0)
     synthetic_beta: float = _key(10.0, "The variance over clients of the mean of the samples' centre.", ge=0)
-    synthetic_samples: int = _key(2000, "The training samples of a client. A tenth as many are test samples.", ge=1)
+    synthetic_samples: int = _key(
+        2000, "The number of a client's training samples. A tenth of this number are its test samples.", ge=1
+    )
     seed: int = 0
 
     @property
@@ -327,14 +352,9 @@ class DataSpec:
 
 
 def in_data_set(error: DataError, spec: DataSpec) -> DataError:
-    """Return an error with the name of the data set and the page about data sets added.
-
-    Args:
-        error: The error; its further errors are treated the same way.
-        spec: The data set's options.
-    """
-    place = "" if error.key.startswith(("dataset", "data set")) else f"dataset {spec.dataset!r}"
-    errors = [DataError.of(error, place), *error.also]
+    """Add the data set's name and the page about data to an error, and to each of its further errors."""
+    prefix = "" if error.key.startswith(("dataset", "data set")) else f"dataset {spec.dataset!r}"
+    errors = [DataError.of(error, prefix), *error.also]
     last = errors[-1].hint
     hint = last if PAGE in last else f"{last}; see {PAGE}"
-    return DataError.join([DataError.of(one, hint=hint) if one.hint == last else one for one in errors])
+    return DataError.join([DataError.of(each, hint=hint) if each.hint == last else each for each in errors])

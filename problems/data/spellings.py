@@ -24,12 +24,12 @@ def check_spellings(labels: NDArray[Any]) -> None:
     texts = labels.astype(str)
     values, first, counts = np.unique(texts, return_index=True, return_counts=True)
     seen: dict[str, int] = {}
-    for place, value in enumerate(values.tolist()):
-        other = seen.setdefault(_canonical(value), place)
-        if other != place:
-            rows = sorted((int(first[one]) + 1, int(counts[one])) for one in (other, place))
-            named = " and ".join(f"row {row:,} ({count:,} rows)" for row, count in rows)
-            got = f"labels that differ only in case, spaces or number format: {named}"
+    for index, value in enumerate(values.tolist()):
+        earlier = seen.setdefault(_canonical(value), index)
+        if earlier != index:
+            rows = sorted((int(first[position]) + 1, int(counts[position])) for position in (earlier, index))
+            rows_text = " and ".join(f"row {row:,} ({count:,} rows)" for row, count in rows)
+            got = f"labels that differ only in case, spaces or number format: {rows_text}"
             hint = "correct the labels, or write them the same way"
             raise DataError("labels", got=got, allowed="a single spelling of each label", hint=hint)
 

@@ -39,10 +39,10 @@ def find_units(
     Returns:
         The site's index, and the column with figures.
     """
-    found = list[tuple[int, str]]()
-    for place, feature in enumerate(preprocessing.inputs):
-        sites = np.flatnonzero(counts[:, place])
-        centre, spread = centres[sites, place], spreads[sites, place]
+    strange_sites = list[tuple[int, str]]()
+    for index, feature in enumerate(preprocessing.inputs):
+        sites = np.flatnonzero(counts[:, index])
+        centre, spread = centres[sites, index], spreads[sites, index]
         unit = log(2) if log_scale else 1.0
         if feature.kind != "number" or len(sites) < 2 or _are_flags(centre / unit, spread / unit):
             continue
@@ -56,15 +56,17 @@ def find_units(
         close = np.abs(centre[usual_sites] - middle) <= _SPREADS * max(usual, spread[usual_sites].max(initial=0.0))
         if 2 * strange.sum() > len(sites) or not close.all():
             continue
-        others = centre[usual_sites]
-        nearest = np.abs(centre[:, None] - others).min(axis=1)
+        usual_centres = centre[usual_sites]
+        nearest = np.abs(centre[:, None] - usual_centres).min(axis=1)
         strange &= nearest > 2 / 3 * np.abs(centre - middle)
         of = "log(1 + x)" if log_scale else "cells"
         for at in np.flatnonzero(strange):
             figures = f"centre {centre[at]:.3g}, spread {spread[at]:.3g} of {of}"
-            elsewhere = f"centres {others.min():.3g} to {others.max():.3g}, spread {usual:.3g} at the other sites"
-            found.append((int(sites[at]), f"{feature.column!r} ({figures}; {elsewhere})"))
-    return found
+            elsewhere = (
+                f"centres {usual_centres.min():.3g} to {usual_centres.max():.3g}, spread {usual:.3g} at the other sites"
+            )
+            strange_sites.append((int(sites[at]), f"{feature.column!r} ({figures}; {elsewhere})"))
+    return strange_sites
 
 
 def _are_flags(means: Float64[np.ndarray, "s"], deviations: Float64[np.ndarray, "s"]) -> bool:
@@ -90,8 +92,8 @@ def _is_far(
         alike = np.abs(larger - wider) < log(_ALIKE)
         factor = np.abs(larger)
     steady = usual < _MAX_VARIATION * abs(middle)
-    found: np.ndarray = far | (alike & (factor > log(_RATIO if steady else _LARGE_RATIO)))
-    return found
+    strange: np.ndarray = far | (alike & (factor > log(_RATIO if steady else _LARGE_RATIO)))
+    return strange
 
 
 def find_strange_sites(preprocessing: Preprocessing, sites: Sequence[Statistics]) -> list[tuple[int, str]]:
@@ -118,12 +120,12 @@ def find_strange_sites(preprocessing: Preprocessing, sites: Sequence[Statistics]
         )
         centres, spreads = quartiles[..., 1], (quartiles[..., 2] - quartiles[..., 0]) / 1.349
     with np.errstate(all="ignore"):  # a site may send any numbers
-        found = find_units(preprocessing, np.where(marks, 0, counts), centres, spreads, log_scale=log_scale)
+        strange = find_units(preprocessing, np.where(marks, 0, counts), centres, spreads, log_scale=log_scale)
     if has_deviations and has_quantiles and not log_scale:
         for site, parts in enumerate(borders):
-            for place, part in enumerate(parts):
+            for index, part in enumerate(parts):
                 width = np.ptp(part) if len(part) > 1 else 0.0
-                if width > 0 and spreads[site, place] > FAR * width:
-                    figures = f"deviation {spreads[site, place]:.3g}, most cells within {width:.3g}"
-                    found.append((site, f"{preprocessing.inputs[place].column!r} ({figures})"))
-    return found
+                if width > 0 and spreads[site, index] > FAR * width:
+                    figures = f"deviation {spreads[site, index]:.3g}, most cells within {width:.3g}"
+                    strange.append((site, f"{preprocessing.inputs[index].column!r} ({figures})"))
+    return strange

@@ -88,14 +88,14 @@ def find_unseen(
         base: Raw column -> the known text that has no feature, in data sets with such columns.
     """
     frame = frame.set_axis(list(map(str, frame.columns)), axis="columns")
-    found = []
+    unseen = []
     for name in preprocessing.columns:
         features = preprocessing.made_of(name)
         column = without_markers(frame[name], preprocessing.markers_of(name))
         there = column[column.notna()]
         if not len(there):
             if len(frame) >= FEWEST_ROWS and features[0].kind != "empty":
-                found.append(Unseen(name, (), 0, 0, ()))
+                unseen.append(Unseen(name, (), 0, 0, ()))
             continue
         if {feature.kind for feature in features} != {"category"}:
             continue
@@ -104,8 +104,8 @@ def find_unseen(
         strange = Counter(cells[~np.isin(cells, known)].tolist())
         if strange:
             values = tuple(value for value, _ in strange.most_common())
-            found.append(Unseen(name, values, strange.total(), len(there), known))
-    return found
+            unseen.append(Unseen(name, values, strange.total(), len(there), known))
+    return unseen
 
 
 def check_test_rows(preprocessing: Preprocessing, values: Float64[np.ndarray, "n c"], train_count: int) -> None:
@@ -120,13 +120,13 @@ def check_test_rows(preprocessing: Preprocessing, values: Float64[np.ndarray, "n
         DataError: No cell of a column is a category of the training rows.
     """
     for name in preprocessing.columns:
-        places = [place for place, feature in enumerate(preprocessing.inputs) if feature.column == name]
-        if {preprocessing.inputs[place].kind for place in places} != {"category"}:
+        indices = [index for index, feature in enumerate(preprocessing.inputs) if feature.column == name]
+        if {preprocessing.inputs[index].kind for index in indices} != {"category"}:
             continue
-        bare = (values[:, places] == 0).all(axis=1)
+        bare = (values[:, indices] == 0).all(axis=1)
         if bare[:train_count].any():  # a code without a feature occurs in training
             continue
-        cells = int((~np.isnan(values[train_count:, places[0]])).sum())
+        cells = int((~np.isnan(values[train_count:, indices[0]])).sum())
         unknown = int(bare[train_count:].sum())
         if 0 < unknown == cells:
             got = f"{unknown:,} of {cells:,} cells of the test rows that are not a category of the training rows"

@@ -1,4 +1,4 @@
-"""Checks of a `DataSpec` that need no data."""
+"""Checks of a `DataSpec` before any data are read: the keys' values, and keys that contradict each other."""
 
 import math
 from collections.abc import Iterable
@@ -16,8 +16,8 @@ from problems.data.spec import (
     GUSTO_SITES,
     HUB_FORM,
     LOADER_FORM,
+    MAX_BINS,
     MISSING,
-    MOST_BINS,
     NEEDS_FILES,
     OFFSET_SITES,
     OWN,
@@ -40,26 +40,28 @@ from problems.importing import LOADERS, plugins
 
 
 def validate(spec: DataSpec, *, from_site: bool = False) -> None:
-    """Check names and ranges without reading any data.
+    """Check the options of a data set without reading the data.
 
-    `from_site` skips the checks that are pointless if sites read their own files, such as the check of `data_dir`.
+    Args:
+        spec: The options.
+        from_site: Whether a site reads its own file, so keys such as `data_dir` are not checked.
 
     Raises:
-        DataError: A value is not allowed. Names the run-config key, its value and the allowed values.
+        DataError: A value is not allowed; names the run-config key, its value and the allowed values.
     """
     if not (is_loader(spec.dataset) or is_hub(spec.dataset)):
-        names = [*DATASETS, *(one.name for one in plugins(LOADERS)), LOADER_FORM, HUB_FORM]
+        names = [*DATASETS, *(plugin.name for plugin in plugins(LOADERS)), LOADER_FORM, HUB_FORM]
         _check_known("dataset", spec.dataset, names)
     _check_known("partition", spec.partition, PARTITIONS)
-    given = spec.partition == GIVEN
-    if given:
+    is_given = spec.partition == GIVEN
+    if is_given:
         parse_rows(spec.partition_rows)
     for key, holds, allowed in (
         ("partition-alpha", 0.0 < spec.partition_alpha < math.inf, "a number above 0"),
         ("partition-classes", spec.partition_classes >= 1, "1 or more"),
-        ("partition-sites", spec.partition_sites >= 0, "0 (as many as clients) or more"),
-        ("partition-sites", not (given and spec.partition_sites), f"0 with partition {GIVEN!r}"),
-        ("partition-rows", given or not spec.partition_rows, f"'' unless partition is {GIVEN!r}"),
+        ("partition-sites", spec.partition_sites >= 0, "0 (one part per client) or more"),
+        ("partition-sites", not (is_given and spec.partition_sites), f"0 with partition {GIVEN!r}"),
+        ("partition-rows", is_given or not spec.partition_rows, f"'' unless partition is {GIVEN!r}"),
         ("imbalance", 0.0 <= spec.imbalance < 1.0, "0 (off) or a number between 0 and 1"),
         ("label-noise", 0.0 <= spec.label_noise < 0.5, "at least 0 and below 0.5"),
         ("client-shift", math.isfinite(spec.client_shift), "a finite number"),
@@ -80,8 +82,8 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
         return
     since = f"since dataset {spec.dataset!r}"
     if spec.dataset in NEEDS_FILES and not spec.data_dir:
-        way_out = f"set data-dir to the file or its folder, see {PAGE}"
-        raise DataError("data-dir", got=NOTHING, allowed=f"a file or folder, {since} is read from files", hint=way_out)
+        hint = f"set data-dir to the file or its folder, see {PAGE}"
+        raise DataError("data-dir", got=NOTHING, allowed=f"a file or folder, {since} is read from files", hint=hint)
     if is_hub(spec.dataset):
         allowed = f"'', {since} is read from its hub, or from the path in its name"
         _inside(spec, "data-dir", not spec.data_dir, allowed, f"remove data-dir, see {PAGE}")
@@ -123,7 +125,7 @@ def _check_columns(spec: DataSpec) -> None:
         _inside(spec, "feature-columns", counts, "a number of features")
     else:
         allowed = (
-            f"'' with dataset {spec.dataset!r}, which has fixed columns; names go with dataset "
+            f"'' with dataset {spec.dataset!r}, whose columns are fixed; a value with dataset "
             f"{', '.join((*TABLES, 'svmlight', HUB_FORM))}"
         )
         _inside(spec, "feature-columns", not number, allowed, "remove feature-columns")
@@ -138,7 +140,7 @@ def _check_columns(spec: DataSpec) -> None:
         _inside(spec, key, word in names, ", ".join(names), did_you_mean(word, names, f"see {PAGE}"))
     Dialect.of(spec).check()
     grouped = tabular or spec.dataset == "image-folder" or is_loader(spec.dataset)
-    allowed = "'' with this dataset; groups go with tables, image-folder, loaders and Hugging Face"
+    allowed = "'' with this dataset; a column with tables, image-folder, loaders and Hugging Face"
     _inside(spec, "group-column", grouped or not spec.group_column, allowed, "remove group-column")
     if spec.group_column:
         check_spec(spec)
@@ -151,9 +153,9 @@ def _check_columns(spec: DataSpec) -> None:
     for key in ("separator", "decimal", "encoding"):
         files = f"{AUTO!r} with dataset {spec.dataset!r}, or another value with dataset {' or '.join(TABLES)}"
         _inside(spec, key, spec.dataset in TABLES or _value(spec, key) == AUTO, files, f"set {key} to {AUTO}")
-    private = "another scale with partition 'own', since sites do not reveal their minimum and maximum"
+    private = "a scale except 'range' with partition 'own', since sites do not reveal their minimum and maximum"
     _inside(spec, "scale", spec.scale != "range" or spec.partition != OWN, private)
-    _inside(spec, "bins", 2 <= spec.bins <= MOST_BINS, f"an integer from 2 to {MOST_BINS}")
+    _inside(spec, "bins", 2 <= spec.bins <= MAX_BINS, f"an integer from 2 to {MAX_BINS}")
     plain_bins = f"{DataSpec.bins} with scale {spec.scale!r}, or another with scale 'bins'"
     _inside(spec, "bins", spec.scale == "bins" or spec.bins == DataSpec.bins, plain_bins, "set scale to bins")
     images = f"0 with dataset {spec.dataset!r}, which has no image files; 0 or 8 to 16 with dataset 'image-folder'"
@@ -162,9 +164,9 @@ def _check_columns(spec: DataSpec) -> None:
     dropped, markers = parse_names("drop-columns", spec.drop_columns), parse_markers(spec.missing_values)
     columns = parse_columns(number) if tabular else ()
     if spec.group_column:
-        others = {spec.labels_in, spec.site_column, *(column.name for column in columns)}
+        used = {spec.labels_in, spec.site_column, *(column.name for column in columns)}
         allowed = "a column that is neither label-column nor site-column, nor in feature-columns"
-        _inside(spec, "group-column", spec.group_column not in others, allowed, "remove it from the other key")
+        _inside(spec, "group-column", spec.group_column not in used, allowed, "remove the column from the other key")
     needed = {spec.labels_in, spec.site_column, *(column.name for column in columns)}
     if both := needed.intersection(dropped):
         got = f"{spec.drop_columns!r}, with {min(both)!r}"
@@ -189,7 +191,7 @@ def _check_own(spec: DataSpec) -> None:
         "validation-fraction",
         not (spec.validation_fraction and spec.data_dir),
         f"0 {own} and a data-dir, since the server evaluates on its own file",
-        "remove data-dir, so the sites hold out rows",
+        "remove data-dir, so that sites hold out rows, or remove validation-fraction",
     )
 
 

@@ -123,7 +123,7 @@ def test_samples_are_float32_contiguous_and_read_only() -> None:
     mine = np.zeros((2, 3), dtype=np.float32)
     Samples(mine, np.array([0, 1]))
     assert mine.flags.writeable
-    with pytest.raises(ValueError, match="do not belong together"):
+    with pytest.raises(ValueError, match="must have the same number of rows"):
         Samples(mine, np.array([0, 1, 1]))
     with pytest.raises(ValueError, match=r"labels must be 0 or 1, got \[0, 2\]"):
         Samples(mine, np.array([0, 2]))

@@ -93,9 +93,9 @@ def test_any_name_can_be_quoted(columns: list[tuple[str, list[str]]]) -> None:
         ("[f|m]", "is not a column"),
         ("a[f|m", "'a[f|m' is not a column"),
         ('a,"b', "'\"b' is not a column"),
-        ('"a"b', "allowed: names with commas, name[value|value] for text; quoted if they contain commas or brackets"),
-        ("a[f]", "allowed: two or more different values in its brackets"),
-        ("a[f|]", "allowed: two or more different values in its brackets"),
+        ('"a"b', "allowed: comma-separated names, name[value|value] for text; quoted if they contain commas or brackets"),
+        ("a[f]", "allowed: two or more different values in brackets"),
+        ("a[f|]", "allowed: two or more different values in brackets"),
         ("a,a[f|m]", "column 'a' occurs twice"),
     ],
 )
@@ -239,7 +239,7 @@ def test_files_of_no_use(name: str, content: str, dataset: str, told: str, tmp_p
         ({"scale": "bins", "bins": 33}, "bins: got 33, allowed: an integer from 2 to 32"),
         ({"missing": "drop"}, "missing: got 'drop', allowed: error, mean, median, indicator"),
         ({"missing_values": "-9,,?"}, "missing-values: got '-9,,?', with an empty or repeated marker"),
-        ({"drop_columns": "a,a"}, "drop-columns: got 'a,a', allowed: different names with commas"),
+        ({"drop_columns": "a,a"}, "drop-columns: got 'a,a', allowed: different comma-separated names"),
         ({"drop_columns": "a", "feature_columns": "b,a"}, "drop-columns: got 'a', with 'a', allowed: no column that"),
         (
             {"drop_columns": "label"},
@@ -295,7 +295,7 @@ def columns(*names: str, **changes: Any) -> Preprocessing:
 
 def report(place: int, values: np.ndarray, **changes: Any) -> SiteReport:
     table = columns("x", "y", "z")
-    statistics = measure(table, values, fewest=1)
+    statistics = measure(table, values, min_cells=1)
     fields: dict[str, Any] = {
         "identity": np.array([place, 3]),
         "class_counts": np.array([len(values) - 1, 1]),
@@ -319,7 +319,7 @@ def report(place: int, values: np.ndarray, **changes: Any) -> SiteReport:
 def test_pooled_statistics_are_those_of_the_union(drawn: tuple[list[int], np.ndarray]) -> None:
     sizes, values = drawn
     parts = np.split(values, np.cumsum(sizes)[:-1])
-    told = [measure(columns("x", "y", "z"), part, fewest=1) for part in parts]
+    told = [measure(columns("x", "y", "z"), part, min_cells=1) for part in parts]
     scaling = agree_on(columns("x", "y", "z"), [statistics for statistics in told if statistics is not None])
     constant, largest = np.ptp(values, axis=0) == 0, 1 + np.abs(values).max()
     expected, means = np.where(constant, 0, values.std(axis=0)), values.mean(axis=0)

@@ -71,8 +71,8 @@ def svmlight_rows(
         got = f"indices between 1 and {width - 1}, which do not show whether they start at 0 or at 1"
         allowed = f"an index 0 or {width} in some row, since the run has {width} features and no feature-columns"
         raise DataError(path, got=got, allowed=allowed, hint="convert the rows to an npz file")
-    kept = matrix[:, :width] if first else matrix[:, 1:]
-    return _dense(path, kept), labels
+    columns = matrix[:, :width] if first else matrix[:, 1:]
+    return _dense(path, columns), labels
 
 
 def _dense(path: Path, matrix: Any) -> Float32[np.ndarray, "n f"]:
@@ -139,9 +139,9 @@ def _load_svmlight(
             loaded: list[Any] = load_svmlight_files(streams, n_features=features, dtype=dtype, zero_based=zero_based)
     except (OSError, EOFError, zlib.error, ValueError) as error:
         why = type(error).__name__ if site else error  # the error quotes the file, and a site's errors leave the site
-        got, way_out = f"a file that cannot be read as svmlight ({why})", "repair the file, or set dataset to its kind"
+        got, hint = f"a file that cannot be read as svmlight ({why})", "repair the file, or set dataset to its kind"
         key = " or ".join(map(str, paths))
-        raise DataError(key, got=got, allowed="lines such as '1 3:0.5 7:1'", hint=way_out) from error
+        raise DataError(key, got=got, allowed="lines such as '1 3:0.5 7:1'", hint=hint) from error
     return loaded
 
 
@@ -207,8 +207,8 @@ def npz_rows(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
 
 
 def _lacking(path: Path, arrays: dict[str, NDArray[Any]], wanted: str) -> DataError:
-    got, way_out = f"arrays {', '.join(arrays) or 'none'}", "save the arrays under these names"
-    return DataError(path, got=got, allowed=f"arrays {wanted}", hint=way_out)
+    got, hint = f"arrays {', '.join(arrays) or 'none'}", "save the arrays under these names"
+    return DataError(path, got=got, allowed=f"arrays {wanted}", hint=hint)
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -229,12 +229,12 @@ def _from_medmnist(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     def join(part: str, *splits: str) -> NDArray[Any]:
         return np.concatenate([arrays[f"{split}_{part}"] for split in splits])
 
-    found = {}
+    renamed = {}
     for ending, splits in (("", MEDMNIST[:2]), ("_test", MEDMNIST[2:])):
         images, labels = join("images", *splits), join("labels", *splits)
-        found[f"X{ending}"] = images[:, None] if images.ndim == 3 else np.moveaxis(images, -1, 1)
-        found[f"y{ending}"] = labels[:, 0] if labels.shape[1:] == (1,) else labels
-    return found
+        renamed[f"X{ending}"] = images[:, None] if images.ndim == 3 else np.moveaxis(images, -1, 1)
+        renamed[f"y{ending}"] = labels[:, 0] if labels.shape[1:] == (1,) else labels
+    return renamed
 
 
 def _pair(path: Path, arrays: dict[str, NDArray[Any]], ending: str) -> Pair | None:

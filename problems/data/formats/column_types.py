@@ -44,14 +44,14 @@ def is_text(column: "pd.Series[Any]") -> bool:
     return pd.api.types.is_string_dtype(column.dtype) and not isinstance(column.dtype, pd.CategoricalDtype)
 
 
-def text_columns(frame: "pd.DataFrame", others: Collection[str] = ()) -> list[str]:
+def text_columns(frame: "pd.DataFrame", excluded: Collection[str] = ()) -> list[str]:
     """Return the names of the columns that contain text.
 
     Args:
         frame: A table with different column names.
-        others: The names to leave out.
+        excluded: The names to leave out.
     """
-    return [name for name in frame.columns if name not in others and is_text(frame[name])]
+    return [name for name in frame.columns if name not in excluded and is_text(frame[name])]
 
 
 def distinct_cells(column: "pd.Series[Any]") -> "pd.Series[Any]":

@@ -130,13 +130,13 @@ def _office(path: Path, content: bytes) -> str:
         kind = archive.read("mimetype").decode("ascii", "replace") if "mimetype" in names else ""
     if "xl/workbook.xml" in names:
         return "workbook"
-    for found, name in (
+    for matches, name in (
         ("opendocument" in kind, "an OpenDocument file"),
         ("xl/workbook.bin" in names, "a binary workbook (.xlsb)"),
         ("word/document.xml" in names, "a text document"),
         (any(name.endswith(".npy") for name in names), "NumPy arrays (npz)"),
     ):
-        if found:
+        if matches:
             raise DataError(path, got=name, allowed="csv, parquet or an .xlsx workbook", hint=_SAVE)
     return ""
 

@@ -141,7 +141,7 @@ def _check_record(
 
 def _describe_stray_quote(record: str, begin: int, mark: str) -> tuple[int, str, str, str]:
     """Return the line and the error of the first quote that is not at a cell's border or has no counterpart."""
-    quotes = [found.start() for found in re.finditer('"', record)]
+    quotes = [match.start() for match in re.finditer('"', record)]
     allowed = "quotes around whole cells, in pairs"
     at = next(_find_misplaced(record, quotes, mark), len(quotes))
 
@@ -168,9 +168,9 @@ def _find_misplaced(record: str, quotes: list[int], mark: str) -> Iterator[int]:
     padded = f"\n{record}\n"
     for index, quote in enumerate(quotes):
         step = 1 if index % 2 else -1  # a quote that ends a cell, or that starts a cell
-        place = quote + 1 + step
-        doubled = padded[place] == '"'
-        while padded[place] == " " != mark:
-            place += step
-        if not doubled and padded[place] not in (mark, "\n"):
+        position = quote + 1 + step
+        doubled = padded[position] == '"'
+        while padded[position] == " " != mark:
+            position += step
+        if not doubled and padded[position] not in (mark, "\n"):
             yield index

@@ -160,11 +160,11 @@ def _is_unnamed_and_empty(frame: "pd.DataFrame", name: str) -> bool:
 def _report(text: _Text, lines: Lines) -> str:
     """Return a line for the log: the dialect, and the numbers of rows and lines."""
     parts = {"of names": 1, "above the names": text.line - 1, "empty": lines.empty, "inside cells": lines.within}
-    others = ", ".join(f"{number:,} {kind}" for kind, number in parts.items() if number)
+    details = ", ".join(f"{number:,} {kind}" for kind, number in parts.items() if number)
     read = f"read with {', '.join(text.notes)}: " if text.notes else ""
     removed = f"; left out {' and '.join(text.removed)}" if text.removed else ""
     rows, total = _count(lines.rows, "row"), _count(lines.total, "line")
-    return f"{text.contents.path.name}: {read}{rows} in {total} ({others}){removed}"
+    return f"{text.contents.path.name}: {read}{rows} in {total} ({details}){removed}"
 
 
 def _prepare(contents: Contents, dialect: Dialect) -> tuple[_Text, Lines]:
@@ -225,28 +225,28 @@ def _read_header(contents: Contents, dialect: Dialect, notes: list[str]) -> _Tex
             sample += more
     lines = [(match.end(), match[0].rstrip(b"\r\n")) for match in _LINE.finditer(sample)]
     lines[:1] = [(end, line.removeprefix(codecs.BOM_UTF8)) for end, line in lines[:1]]
-    filled = [place for place, (_, line) in enumerate(lines) if line.strip()]
+    filled = [index for index, (_, line) in enumerate(lines) if line.strip()]
     mark = dialect.mark
     if filled and (declared := re.fullmatch(rb'"?sep=([^\w"])"?\s*', lines[filled[0]][1], re.IGNORECASE)):
         mark = mark or declared[1].decode()
         filled = filled[1:]
     if not filled:
         raise DataError(path, got="no line with names", allowed="a header line", hint="export the table again")
-    place = filled[0]
-    start, header = lines[place]
-    following = [lines[other][1] for other in filled[1:-1]]  # the last line may not be complete
-    mark = _choose_separator(path, mark, header, following, place + 1)
+    index = filled[0]
+    start, header = lines[index]
+    following = [lines[below][1] for below in filled[1:-1]]  # the last line may not be complete
+    mark = _choose_separator(path, mark, header, following, index + 1)
     if header.count(b'"') % 2:
-        got = f"a quote in line {place + 1:,} that is not closed in the line"
+        got = f"a quote in line {index + 1:,} that is not closed in the line"
         raise DataError(
             path, got=got, allowed="names without line breaks", hint="delete the stray quote or the line break"
         )
     try:
         line = header.decode()
     except UnicodeDecodeError as error:
-        raise NotTextError(place + 1, error.reason) from None
+        raise NotTextError(index + 1, error.reason) from None
     names = next(csv.reader([line], delimiter=mark, skipinitialspace=mark != " "))
-    check_lines(path, io.BytesIO(header), mark, len(names), place + 1)
+    check_lines(path, io.BytesIO(header), mark, len(names), index + 1)
     written = next(csv.reader([line], delimiter=mark))  # names in quotes after spaces may be split
     spaces = sum(name != name.strip() for name in (written if len(written) == len(names) else names))
     stripped = [name.strip() or f"Unnamed: {column}" for column, name in enumerate(names)]
@@ -256,7 +256,7 @@ def _read_header(contents: Contents, dialect: Dialect, notes: list[str]) -> _Tex
     if mark != ",":
         notes.insert(0, name_separator(mark))
     removed = [f"spaces around {_count(spaces, 'name')}"] if spaces else []
-    return _Text(contents, mark, stripped, start, place + 1, notes, removed)
+    return _Text(contents, mark, stripped, start, index + 1, notes, removed)
 
 
 def _choose_separator(path: Path, mark: str, header: bytes, following: list[bytes], line: int) -> str:
@@ -266,10 +266,10 @@ def _choose_separator(path: Path, mark: str, header: bytes, following: list[byte
         DataError: The lines show several, or another than in the settings; or the first line is a title.
     """
     guess, certain = guess_separator([header, *following])
-    found = header.count(guess.encode())
+    count = header.count(guess.encode())
     if mark:
-        if found and mark.encode() not in header:
-            got = f"{name_separator(mark)}; line {line:,} of {path} has none, and {found:,} {name_separator(guess)}"
+        if count and mark.encode() not in header:
+            got = f"{name_separator(mark)}; line {line:,} of {path} has none, and {count:,} {name_separator(guess)}"
             raise DataError("separator", got=got, allowed="the separator of the file", hint="set separator to auto")
         return mark
     if not certain:
@@ -277,7 +277,7 @@ def _choose_separator(path: Path, mark: str, header: bytes, following: list[byte
         hint = "set separator to comma, semicolon, tab or bar"
         raise DataError("separator", got=got, allowed="the separator of the file", hint=hint)
     below, _ = guess_separator(following) if following else (guess, True)
-    if not found and following and all(below.encode() in other for other in following):
+    if not count and following and all(below.encode() in row for row in following):
         got = f"one name in line {line:,}, and {name_separator(below)} in the lines below"
         hint = "delete titles above the header"
         raise DataError(path, got=got, allowed="names of all columns in the first line", hint=hint)

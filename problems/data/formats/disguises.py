@@ -124,8 +124,8 @@ def find_disguise(words: Sequence[str]) -> str:
     if not forms or len(numbers) < MIN_PLAIN or sum(counts[word] for word in cells) < SHARE * total:
         return _find_pairs(counts)
     # a unit of only some cells could belong to a single patient
-    named = [texts[key] if 2 * count >= total or key == texts[key] else "a unit" for key, count in forms.most_common(3)]
-    return f"numbers with {' or '.join(dict.fromkeys(named))}"
+    names = [texts[key] if 2 * count >= total or key == texts[key] else "a unit" for key, count in forms.most_common(3)]
+    return f"numbers with {' or '.join(dict.fromkeys(names))}"
 
 
 def _parse(cell: str) -> _Cell | None:
@@ -150,15 +150,15 @@ def _read(match: re.Match[str]) -> _Cell | None:
             return _Cell(core, "brackets", marked=True)
     if re.fullmatch(_QUOTES, lead):
         return None if tail.strip("'\"") else _Cell(core, "quotes or '='")
-    rest = _read_tail(tail)
-    if rest is None or re.fullmatch(r"\d*0s", match[0]):  # ages such as 30s and 40s
+    suffix = _read_tail(tail)
+    if suffix is None or re.fullmatch(r"\d*0s", match[0]):  # ages such as 30s and 40s
         return None
     if lead:
         bound = re.match(_BOUND, match["lead"]) is not None
         form = "a bound such as '<' or '>'" if bound else f"the sign {lead!r}"
-        return replace(rest, number=core, form=form, marked=bound or rest.marked)
-    if rest.form:
-        return replace(rest, number=core)
+        return replace(suffix, number=core, form=form, marked=bound or suffix.marked)
+    if suffix.form:
+        return replace(suffix, number=core)
     if match["spaced"]:
         return _Cell(core, "spaces or quotes between thousands")
     if match["dotted"]:

@@ -18,10 +18,10 @@ def folder(data_dir: str) -> Path:
     if path.is_dir():
         return path
     if path.exists():
-        got, allowed, way_out = "is a file", "the folder of this data set's files", "set data-dir to that folder"
+        got, allowed, hint = "is a file", "the folder of this data set's files", "set data-dir to that folder"
     else:
-        got, allowed, way_out = "does not exist", "an existing file or folder", "set data-dir to its path"
-    raise DataError("data-dir", got=f"{data_dir!r}, which {got}", allowed=allowed, hint=way_out)
+        got, allowed, hint = "does not exist", "an existing file or folder", "set data-dir to its path"
+    raise DataError("data-dir", got=f"{data_dir!r}, which {got}", allowed=allowed, hint=hint)
 
 
 def homes(root: Path) -> list[Path]:
@@ -73,15 +73,15 @@ def locate(dataset: str, data_dir: str, endings: Sequence[str]) -> tuple[Path, P
         return path, None
     root = folder(data_dir)
     files = (entry for entry in root.iterdir() if entry.is_file() and not entry.name.startswith("."))
-    found = sorted(entry for entry in files if entry.name.lower().endswith(tuple(endings)))
-    named = {
-        split: [entry for entry in found if entry.name.split(".")[0].lower() == split] for split in ("train", "test")
+    matches = sorted(entry for entry in files if entry.name.lower().endswith(tuple(endings)))
+    by_split = {
+        split: [entry for entry in matches if entry.name.split(".")[0].lower() == split] for split in ("train", "test")
     }
-    if len(named["train"]) == 1 and len(named["test"]) <= 1:
-        return named["train"][0], next(iter(named["test"]), None)
-    if len(found) == 1 and not named["test"]:
-        return found[0], None
-    there = ", ".join(entry.name for entry in found) or "no file"
+    if len(by_split["train"]) == 1 and len(by_split["test"]) <= 1:
+        return by_split["train"][0], next(iter(by_split["test"]), None)
+    if len(matches) == 1 and not by_split["test"]:
+        return matches[0], None
+    there = ", ".join(entry.name for entry in matches) or "no file"
     got, allowed = f"{there} in data-dir {data_dir!r}", f"one file ({', '.join(endings)}), or train.* and test.*"
     raise DataError(f"dataset {dataset!r}", got=got, allowed=allowed, hint="set data-dir to the file")
 

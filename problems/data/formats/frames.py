@@ -26,11 +26,11 @@ def is_series(value: Any) -> bool:
     return pandas is not None and isinstance(value, pandas.Series)
 
 
-def read_frame(place: str, frame: Any) -> NDArray[Any]:
+def read_frame(origin: str, frame: Any) -> NDArray[Any]:
     """Return the numbers of a DataFrame; true is 1 and false is 0.
 
     Args:
-        place: The name of the frame's source, for errors.
+        origin: The name of the frame's source, for errors.
         frame: The features, one column for each.
 
     Raises:
@@ -38,8 +38,10 @@ def read_frame(place: str, frame: Any) -> NDArray[Any]:
     """
     names, kinds = list(map(str, frame.columns)), list(frame.dtypes)
     columns = [frame.iloc[:, index] for index in range(len(names))]
-    if bad := [f"{name!r} ({kind})" for name, kind, one in zip(names, kinds, columns, strict=True) if not _fits(one)]:
-        raise DataError(place, got=f"columns {_join(bad)}", allowed="columns of numbers, true and false", hint=_ENCODE)
+    if bad := [
+        f"{name!r} ({kind})" for name, kind, column in zip(names, kinds, columns, strict=True) if not _fits(column)
+    ]:
+        raise DataError(origin, got=f"columns {_join(bad)}", allowed="columns of numbers, true and false", hint=_ENCODE)
     if all(isinstance(kind, np.dtype) for kind in kinds) and len({kind.kind == "b" for kind in kinds}) < 2:
         # one type for all columns, so bytes stay pixels
         plain: NDArray[Any] = frame.to_numpy()
@@ -49,7 +51,7 @@ def read_frame(place: str, frame: Any) -> NDArray[Any]:
         pairs = zip(names, ~np.isfinite(plain).T, strict=True)
         if bad := [f"{name!r} ({name_cells(gaps, 'missing or infinite')})" for name, gaps in pairs if gaps.any()]:
             hint = "fill them, or drop their rows"
-            raise DataError(place, got=f"columns {_join(bad)}", allowed="columns of finite numbers", hint=hint)
+            raise DataError(origin, got=f"columns {_join(bad)}", allowed="columns of finite numbers", hint=hint)
     return plain
 
 
@@ -63,11 +65,11 @@ def read_series(labels: Any) -> NDArray[Any]:
     return cells
 
 
-def check_index(place: str, features: Any, labels: Any) -> None:
+def check_index(origin: str, features: Any, labels: Any) -> None:
     """Check that features and labels of pandas have the same index, row by row.
 
     Args:
-        place: The name of their source, for errors.
+        origin: The name of their source, for errors.
         features: A DataFrame, or another object, which has no index.
         labels: A Series or DataFrame, or another object.
 
@@ -76,23 +78,23 @@ def check_index(place: str, features: Any, labels: Any) -> None:
     """
     if not is_frame(features) or not (is_series(labels) or is_frame(labels)) or len(features) != len(labels):
         return
-    index, other = features.index, labels.index
-    if index.equals(other):
+    index, label_index = features.index, labels.index
+    if index.equals(label_index):
         return
-    if index.is_unique and other.is_unique and index.isin(other).all():
+    if index.is_unique and label_index.is_unique and index.isin(label_index).all():
         got, hint = "the rows of y in another order than the rows of X", "return y.loc[X.index]"
     else:
-        missing = int((~other.isin(index)).sum())
-        got = f"labels whose index differs from the rows' index ({missing:,} of {len(other):,} occur only in y)"
+        missing = int((~label_index.isin(index)).sum())
+        got = f"labels whose index differs from the rows' index ({missing:,} of {len(label_index):,} occur only in y)"
         hint = "align them, or return X.reset_index(drop=True) and y.reset_index(drop=True) if their order is the same"
-    raise DataError(place, got=got, allowed="X and y with the same index in the same order", hint=hint)
+    raise DataError(origin, got=got, allowed="X and y with the same index in the same order", hint=hint)
 
 
-def check_columns_alike(place: str, train: Any, test: Any) -> None:
+def check_columns_alike(origin: str, train: Any, test: Any) -> None:
     """Check that two DataFrames have the same columns in the same order.
 
     Args:
-        place: The name of their source, for errors.
+        origin: The name of their source, for errors.
         train: The training features; ignored if they are not a DataFrame.
         test: The test features; ignored if they are not a DataFrame.
 
@@ -104,7 +106,7 @@ def check_columns_alike(place: str, train: Any, test: Any) -> None:
     differing = sorted(set(map(str, train.columns)) ^ set(map(str, test.columns)))
     names = f"other columns than X: {_join(list(map(repr, differing)))}"
     got = f"X_test with {names if differing else 'the columns of X in another order'}"
-    raise DataError(place, got=got, allowed="equal columns in equal order", hint="return X_test[X.columns]")
+    raise DataError(origin, got=got, allowed="equal columns in equal order", hint="return X_test[X.columns]")
 
 
 def _fits(column: Any) -> bool:

@@ -44,9 +44,9 @@ def fetch(name: str) -> Source:
     Raises:
         DataError: Neither worked; explains why in one line.
     """
-    place, image, label = NAMED[name]
-    found = _open(place)
-    splits = [found[split] for split in (TRAIN, TEST)]
+    address, image, label = NAMED[name]
+    data_set = _open(address)
+    splits = [data_set[split] for split in (TRAIN, TEST)]
     pixels = [np.stack([channels_first(picture) for picture in split[image]]) for split in splits]
     labels = [np.asarray(split[label][:]) for split in splits]
     return make_source(np.concatenate(labels), np.concatenate(pixels), train_count=len(labels[0]))
@@ -79,17 +79,17 @@ def hugging_face(dataset: str, spec: DataSpec) -> Source:
             if lacking := [repr(name) for name in names if name not in split.column_names]:
                 allowed = f"existing columns: {', '.join(split.column_names[:30])}"
                 raise DataError(key, got=", ".join(lacking), allowed=allowed, hint="choose an existing column")
-    others = [name for name in columns if not _is_scalar(train.features[name])]
-    if not others:
-        frame, other = (split and _frame(split, [*columns, *apart]) for split in (train, test))
-        places = f"split {TRAIN!r}", f"split {TEST!r}"
-        return from_frames(frame, other, places, spec)
+    arrays = [name for name in columns if not _is_scalar(train.features[name])]
+    if not arrays:
+        frame, test_frame = (split and _frame(split, [*columns, *apart]) for split in (train, test))
+        origins = f"split {TRAIN!r}", f"split {TEST!r}"
+        return from_frames(frame, test_frame, origins, spec)
     if len(columns) > 1 or spec.site_column:
-        got = f"{', '.join(columns)}, of which {others[0]!r} contains images or arrays"
+        got = f"{', '.join(columns)}, of which {arrays[0]!r} contains images or arrays"
         allowed = "a single such column, without a site-column, or columns of numbers and text"
         raise DataError("feature-columns", got=got, allowed=allowed, hint="set feature-columns to such columns")
-    held_out = test and _pair(test, others[0], label_column)
-    source = join(f"column {others[0]!r}", _pair(train, others[0], label_column), held_out)
+    held_out = test and _pair(test, arrays[0], label_column)
+    source = join(f"column {arrays[0]!r}", _pair(train, arrays[0], label_column), held_out)
     return replace(source, groups=_groups([train, test], spec.group_column)) if spec.group_column else source
 
 
@@ -100,23 +100,23 @@ def _groups(splits: Sequence[Any], column: str) -> Int64[np.ndarray, "n"]:
     return number_groups(pd.concat([_frame(split, [column])[column] for split in splits if split is not None]))
 
 
-def _two_splits(found: Any) -> tuple[Any, Any]:
+def _two_splits(splits: Any) -> tuple[Any, Any]:
     """Return the training rows, and the test rows or None."""
     import datasets
 
-    if isinstance(found, datasets.Dataset):
-        return found, None
-    train = found.get(TRAIN) if len(found) > 1 else next(iter(found.values()))
+    if isinstance(splits, datasets.Dataset):
+        return splits, None
+    train = splits.get(TRAIN) if len(splits) > 1 else next(iter(splits.values()))
     if train is None:
         raise DataError(
             "splits",
-            got=", ".join(found),
+            got=", ".join(splits),
             allowed="a split 'train', or a single split",
             hint="save it with a split 'train'",
         )
-    if VALIDATION in found and found[VALIDATION] is not train:
-        train = datasets.concatenate_datasets([train, found[VALIDATION]])
-    return train, None if found.get(TEST) is train else found.get(TEST)
+    if VALIDATION in splits and splits[VALIDATION] is not train:
+        train = datasets.concatenate_datasets([train, splits[VALIDATION]])
+    return train, None if splits.get(TEST) is train else splits.get(TEST)
 
 
 def _is_scalar(feature: Any) -> bool:
@@ -150,8 +150,8 @@ def _class_names(split: Any, column: str) -> NDArray[Any]:
 def _pair(split: Any, column: str, label: str) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return a column of images or of arrays, and the labels."""
     features = _rows(split, column)
-    named = hasattr(split.features[label], "names")
-    labels = _class_names(split, label) if named else np.asarray(split[label][:])
+    has_names = hasattr(split.features[label], "names")
+    labels = _class_names(split, label) if has_names else np.asarray(split[label][:])
     check_pair(f"column {column!r}", features, labels)
     return features, labels
 
@@ -160,7 +160,7 @@ def _rows(split: Any, column: str) -> NDArray[Any]:
     """Return a column of images or of arrays, as uint8 if it is uint8, else as float32."""
     import datasets
 
-    place, images = f"column {column!r}", isinstance(split.features[column], datasets.Image)
+    origin, images = f"column {column!r}", isinstance(split.features[column], datasets.Image)
     # the library widens bytes
     dtype = np.uint8 if images or _number_type(split.features[column]) == "uint8" else np.float32
     one_column = split.select_columns([column])
@@ -168,24 +168,24 @@ def _rows(split: Any, column: str) -> NDArray[Any]:
     start = 0
     try:
         for read in (one_column if images else one_column.with_format("numpy")).iter(READ_ROWS):
-            some = [pixels_of(row) if images else np.asarray(row) for row in read[column]]
+            rows = [pixels_of(row) if images else np.asarray(row) for row in read[column]]
             if not start:
-                features = allocate((len(split), *some[0].shape), dtype)
-            _check_rows(place, some, features.shape[1:])
+                features = allocate((len(split), *rows[0].shape), dtype)
+            _check_rows(origin, rows, features.shape[1:])
             with np.errstate(over="ignore", invalid="raise"):  # numbers that are not finite are refused later
-                features[start : start + len(some)] = some
-            start += len(some)
+                features[start : start + len(rows)] = rows
+            start += len(rows)
     except DataError:
         raise
     except (ValueError, FloatingPointError) as error:
         got = f"arrays with missing numbers or rows ({first_line(error)})"
         raise DataError(
-            place, got=got, allowed="arrays of equal shape", hint="fill the gaps, or drop the rows"
+            origin, got=got, allowed="arrays of equal shape", hint="fill the gaps, or drop the rows"
         ) from error
     return features
 
 
-def _check_rows(place: str, rows: Sequence[NDArray[Any]], shape: tuple[int, ...]) -> None:
+def _check_rows(origin: str, rows: Sequence[NDArray[Any]], shape: tuple[int, ...]) -> None:
     """Raise DataError if rows have another shape or are not numbers."""
     for row in rows:
         if row.shape != shape:
@@ -193,15 +193,15 @@ def _check_rows(place: str, rows: Sequence[NDArray[Any]], shape: tuple[int, ...]
                 f"rows of {shape} and {row.shape}",
                 "equal shapes; for images, equal sizes and numbers of channels",
             )
-            raise DataError(place, got=got, allowed=allowed, hint="resize the rows")
-        check_pair(place, row[np.newaxis], None)
+            raise DataError(origin, got=got, allowed=allowed, hint="resize the rows")
+        check_pair(origin, row[np.newaxis], None)
 
 
-def _open(place: str) -> Any:
+def _open(address: str) -> Any:
     """Open a data set.
 
     Args:
-        place: A name on the hub, perhaps with a colon and the name of a configuration; or the path of a folder that
+        address: A name on the hub, perhaps with a colon and the name of a configuration; or the path of a folder that
             `save_to_disk` has written or `load_dataset` can read.
 
     Returns:
@@ -218,8 +218,8 @@ def _open(place: str) -> Any:
         raise DataError(
             "Hugging Face's datasets", got=got, allowed="a working installation", hint=install("simulation")
         ) from None
-    if place.startswith(("/", "~", ".")):
-        path = Path(place).expanduser()
+    if address.startswith(("/", "~", ".")):
+        path = Path(address).expanduser()
         try:
             if not path.is_absolute():
                 raise ValueError("a relative path, but an app runs in a separate folder")
@@ -228,10 +228,10 @@ def _open(place: str) -> Any:
         except Exception as error:  # the library raises many unrelated types
             allowed = "the absolute path of a data set that save_to_disk wrote, or that load_dataset reads"
             raise DataError(
-                repr(place), got=first_line(error), allowed=allowed, hint="set dataset to hf: and such a path"
+                repr(address), got=first_line(error), allowed=allowed, hint="set dataset to hf: and such a path"
             ) from None
     online = not constants.HF_HUB_OFFLINE and _reachable(constants.ENDPOINT)
-    name, _, configuration = place.partition(":")
+    name, _, configuration = address.partition(":")
     try:
         with _offline(not online):
             return load_dataset(name, configuration or None)

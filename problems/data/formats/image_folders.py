@@ -95,9 +95,9 @@ def _classes(folder: Path, *, nested: bool = False) -> list[Path]:
 def _images(folder: Path, *, nested: bool = False) -> list[Path]:
     """Return the images of a folder and, if they are nested, of the folders below it that are not hidden."""
     entries = [entry for entry in folder.iterdir() if not is_hidden(entry)]
-    found = [entry for entry in entries if entry.suffix.lower() in IMAGE_ENDINGS and entry.is_file()]
+    images = [entry for entry in entries if entry.suffix.lower() in IMAGE_ENDINGS and entry.is_file()]
     below = [path for entry in entries if nested and entry.is_dir() for path in _images(entry, nested=True)]
-    return sorted(found + below)
+    return sorted(images + below)
 
 
 def _read_folders(root: Path, train: Path, test: Path | None, bits: int, group_column: str) -> Source:
@@ -138,8 +138,8 @@ def _split(folder: Path, *, nested: bool = False) -> list[tuple[Path, Path]]:
 def _count_others(root: Path, taken: Iterable[Path]) -> Counter[str]:
     """Count the ignored files below a folder by ending and folder; a hidden folder's files are counted together."""
     known, counts = set(taken), Counter[str]()
-    for place, names, files in os.walk(root):
-        folder = Path(place)
+    for parent, names, files in os.walk(root):
+        folder = Path(parent)
         hidden = [name for name in names if is_hidden(folder / name)]
         names[:] = [name for name in names if name not in hidden]
         here = f" in {folder.relative_to(root)}" if folder != root else ""

@@ -50,7 +50,7 @@ def check_columns(
     frame: "pd.DataFrame",
     columns: Sequence[Column],
     spec: DataSpec,
-    found: Sequence[DataError] = (),
+    errors: Sequence[DataError] = (),
     *,
     train_count: int | None = None,
     site: bool = False,
@@ -62,7 +62,7 @@ def check_columns(
         frame: The table, in which `DataSpec.missing_values` are missing.
         columns: The columns that are to be features. Text columns with listed values are checked for gaps only.
         spec: The options, with the keys for columns.
-        found: Earlier errors, to be reported with the others.
+        errors: Earlier errors, to be reported with the others.
         train_count: The number of training rows, if rows of a test file follow them.
         site: Whether the file belongs to one site, so text values must be listed.
         private: Whether the errors leave the table's owner and must not quote values; a site's errors must not either.
@@ -72,9 +72,9 @@ def check_columns(
     """
     checks = [_Check(frame[column.name], column, spec, train_count, site, site or private) for column in columns]
     faults = [fault for check in checks for fault in check.faults()]
-    if found or faults:
+    if errors or faults:
         # Equal hints in succession are printed once.
-        raise DataError.join([*found, *sorted(faults, key=lambda fault: fault.hint)])
+        raise DataError.join([*errors, *sorted(faults, key=lambda fault: fault.hint)])
     if doubts := [text for text in (check.sentinels() for check in checks) if text]:
         words = "columns contain %s and no other number below 0: if it means missing, list it in missing-values"
         _log.warning(words, ", ".join(doubts))
@@ -113,8 +113,8 @@ def is_index(values: "pd.Series[Any]") -> bool:
     """Return whether an unnamed column counts rows, like an index that pandas wrote: different whole numbers."""
     if not _UNNAMED.fullmatch(str(values.name)) or not is_numeric(values) or values.isna().any():
         return False
-    found = numbers(values)
-    return bool((found >= 0).all() and (found == np.round(found)).all() and len(np.unique(found)) == len(found))
+    cells = numbers(values)
+    return bool((cells >= 0).all() and (cells == np.round(cells)).all() and len(np.unique(cells)) == len(cells))
 
 
 def numeric_column(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
@@ -162,11 +162,11 @@ class _Check:
             if self.kind is not None and gaps.all() and not self.site and self.spec.missing != "error":
                 yield self._fault("no cell that is not missing", "columns with cells", _DROP)
             if gaps.any() and self.spec.missing == "error":
-                way_out = "set missing to mean, median or indicator, or fill or drop these cells"
-                yield self._fault(name_cells(gaps, "missing"), "no missing cells", way_out)
+                hint = "set missing to mean, median or indicator, or fill or drop these cells"
+                yield self._fault(name_cells(gaps, "missing"), "no missing cells", hint)
             if _has_nested(self.values):
-                way_out = f"{_DROP}, or write each value into a separate column"
-                yield self._fault("cells that are lists or the like", "a single value in each cell", way_out)
+                hint = f"{_DROP}, or write each value into a separate column"
+                yield self._fault("cells that are lists or the like", "a single value in each cell", hint)
             elif self.column.categories:
                 yield from self._strangers()
             elif self.kind is None:
@@ -174,8 +174,8 @@ class _Check:
             elif self.kind == "date":
                 days(self.values)
             elif self.kind != "empty":
-                found = numbers(self.values)[: self.train_count]  # an id may start again in the test file
-                if self.kind == "number" and _is_id(found[~np.isnan(found)], self.column.name):
+                cells = numbers(self.values)[: self.train_count]  # an id may start again in the test file
+                if self.kind == "number" and _is_id(cells[~np.isnan(cells)], self.column.name):
                     yield self._an_id
         except DataError as error:
             yield error
@@ -184,11 +184,11 @@ class _Check:
         """Describe a value that may mean "missing", and its frequency; "" if there is none."""
         if self.kind != "number":
             return ""
-        found = numbers(self.values)
-        least = np.nanmin(found)
-        if least not in SENTINELS or (found[found != least] < 0).any():
+        cells = numbers(self.values)
+        smallest = np.nanmin(cells)
+        if smallest not in SENTINELS or (cells[cells != smallest] < 0).any():
             return ""
-        return f"{self.column.name!r} {least:g} ({int((found == least).sum()):,} of {len(found):,})"
+        return f"{self.column.name!r} {smallest:g} ({int((cells == smallest).sum()):,} of {len(cells):,})"
 
     def far_values(self) -> str:
         """Describe the values far from all others that may mean "missing", and their frequency; "" without any."""
@@ -211,52 +211,52 @@ class _Check:
             what = name_cells(strange, "that are not listed in feature-columns")
             _log.warning("column %r has %s: they belong to no category", self.column.name, what)
         else:
-            way_out = f"list these values in feature-columns, or {REST} for all others"
-            yield self._fault(name_cells(strange, "that are not listed in feature-columns"), ", ".join(listed), way_out)
+            hint = f"list these values in feature-columns, or {REST} for all others"
+            yield self._fault(name_cells(strange, "that are not listed in feature-columns"), ", ".join(listed), hint)
 
-    def _faults_of_text(self, places: Int64[np.ndarray, "there"]) -> Iterator[DataError]:
-        """Yield the faults of a text column; ``places`` are the rows with cells."""
-        words = self.values.iloc[places].map(str).str.strip()
+    def _faults_of_text(self, rows: Int64[np.ndarray, "there"]) -> Iterator[DataError]:
+        """Yield the faults of a text column; ``rows`` are the rows with cells."""
+        words = self.values.iloc[rows].map(str).str.strip()
         different, numbers, dates = words.nunique(), _marks(words), words.str.fullmatch(_DATE).to_numpy()
 
         def strays(good: Bool[np.ndarray, "there"]) -> str:
-            wrong = places[~good]
+            wrong = rows[~good]
             where = f", the first in row {wrong[0] + 1:,}" if len(wrong) else ""
             return f" except for {len(wrong):,} of {len(self.values):,}{where}" if len(wrong) else ""
 
         markers = ", or list the missing values in missing-values"
         missing_words: Collection[str] = MISSING_WORDS if words[numbers].nunique() >= MIN_NUMBERS else MARKERS
         if numbers.sum() >= MOSTLY * (~words.str.casefold().isin(missing_words)).sum() > 0:
-            way_out = f"correct or drop these cells{markers}{_LISTING}"
-            yield self._fault(f"numbers as text{strays(numbers)}", "numbers alone", way_out)
+            hint = f"correct or drop these cells{markers}{_LISTING}"
+            yield self._fault(f"numbers as text{strays(numbers)}", "numbers alone", hint)
         elif _has_thousands(words):
-            way_out = f"write 1,234 as 1234 or, if the comma is a decimal one, as 1.234{_DECIMAL}"
-            yield self._fault("numbers with commas between thousands", "numbers without such commas", way_out)
+            hint = f"write 1,234 as 1234 or, if the comma is a decimal one, as 1.234{_DECIMAL}"
+            yield self._fault("numbers with commas between thousands", "numbers without such commas", hint)
         elif _marks(words.str.replace(",", ".", regex=False)).mean() >= MOSTLY:
             yield self._fault("numbers with decimal commas", "decimal points", f"write them with points{_DECIMAL}")
         elif disguise := find_disguise(words.tolist()):
             pair = disguise.startswith("two")
-            way_out = f"write {'each into a separate column' if pair else 'the numbers alone'}{_LISTING}"
-            yield self._fault(disguise, "a single number in each cell" if pair else "numbers alone", way_out)
+            hint = f"write {'each into a separate column' if pair else 'the numbers alone'}{_LISTING}"
+            yield self._fault(disguise, "a single number in each cell" if pair else "numbers alone", hint)
         elif dates.mean() >= MOSTLY:
             forms = words[dates].str.extract(_DATE)[0].str.replace(r"\d", "0", regex=True)
             form = forms.value_counts().index[0]
             iso = form == "0000-00-00"
-            way_out = f"correct these cells{markers}" if iso else f"write the dates in this form, or {_DROP}"
+            hint = f"correct these cells{markers}" if iso else f"write the dates in this form, or {_DROP}"
             got = f"dates{strays(dates)}" if iso else f"dates in the form {form}"
-            yield self._fault(got, "dates in the form 0000-00-00, years first", way_out)
+            yield self._fault(got, "dates in the form 0000-00-00, years first", hint)
         elif ID_NAME.fullmatch(self.column.name) or (different > 2 and 2 * different > len(words)):
             yield self._an_id
         elif different > MOST_VALUES:
             listing = f"list the frequent values in feature-columns with {REST} for all others, as in "
-            way_out = f"{_DROP} or encode it, or {listing}{self._example(words)}"
-            yield self._fault(f"text of {different:,} different values", f"at most {MOST_VALUES}", way_out)
+            hint = f"{_DROP} or encode it, or {listing}{self._example(words)}"
+            yield self._fault(f"text of {different:,} different values", f"at most {MOST_VALUES}", hint)
         elif self.site:
-            allowed, way_out = (
+            allowed, hint = (
                 "numbers, and text whose values are listed",
                 f"encode it the same way at every site{_LISTING}",
             )
-            yield self._fault("text", allowed, way_out)
+            yield self._fault("text", allowed, hint)
 
     def _example(self, words: "pd.Series[str]") -> str:
         """Make an entry of feature-columns with the most frequent values, or with invented ones if they are private."""

@@ -45,8 +45,8 @@ def call_loader(path: str, data_dir: str, seed: int, *, site: bool = False, grou
     """
     loader = _find(path)
     try:
-        found = loader(**_choose_arguments(loader, {"data_dir": data_dir, "seed": seed}))
-        halves = _halves(path, found)
+        result = loader(**_choose_arguments(loader, {"data_dir": data_dir, "seed": seed}))
+        halves = _halves(path, result)
         groups = None
         if group_column:
             halves, groups = pop_groups(path, halves, group_column)
@@ -70,28 +70,28 @@ def _find(path: str) -> Callable[..., Any]:
     loader = import_named(path, _unfit)
     if not callable(loader):
         raise _unfit(f"{path!r}, a {type(loader).__name__}, which is not callable")
-    found: Callable[..., Any] = loader
-    return found
+    function: Callable[..., Any] = loader
+    return function
 
 
-def _choose_arguments(loader: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
+def _choose_arguments(loader: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
     """Select the keyword arguments that a function accepts."""
     parameters = inspect.signature(loader).parameters
-    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
-        return given
-    return {name: value for name, value in given.items() if name in parameters}
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return arguments
+    return {name: value for name, value in arguments.items() if name in parameters}
 
 
-def _halves(path: str, found: Any) -> list[Any]:
+def _halves(path: str, result: Any) -> list[Any]:
     """Return the training data and, if there are any, the test data: torch Datasets, or pairs of arrays."""
-    if _is_dataset(found):
-        return [found]
-    if isinstance(found, tuple) and len(found) == 2 and all(map(_is_dataset, found)):
-        return list(found)
-    if isinstance(found, tuple | list) and len(found) in (2, 4):
-        return [tuple(found[start : start + 2]) for start in range(0, len(found), 2)]
-    many = f" of {len(found)}" if isinstance(found, tuple | list) else ""
-    raise _unfit(f"{path!r}, which returned a {type(found).__name__}{many}", _FORMS)
+    if _is_dataset(result):
+        return [result]
+    if isinstance(result, tuple) and len(result) == 2 and all(map(_is_dataset, result)):
+        return list(result)
+    if isinstance(result, tuple | list) and len(result) in (2, 4):
+        return [tuple(result[start : start + 2]) for start in range(0, len(result), 2)]
+    many = f" of {len(result)}" if isinstance(result, tuple | list) else ""
+    raise _unfit(f"{path!r}, which returned a {type(result).__name__}{many}", _FORMS)
 
 
 def _warn_of_changes(path: str, dataset: Any) -> None:
@@ -110,18 +110,18 @@ def _warn_of_changes(path: str, dataset: Any) -> None:
         _log.warning(words, path, sum(changed), len(rows))
 
 
-def _equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    return np.array_equal(one, other, equal_nan=one.dtype.kind in "fc" and other.dtype.kind in "fc")
+def _equal(left: NDArray[Any], right: NDArray[Any]) -> bool:
+    return np.array_equal(left, right, equal_nan=left.dtype.kind in "fc" and right.dtype.kind in "fc")
 
 
 def _pair_of(path: str, half: Any) -> Pair:
-    place = f"the result of {path!r}"
+    origin = f"the result of {path!r}"
     if _is_dataset(half):
         features, labels = _rows(path, half)
     else:
-        check_index(place, *half)
-        features, labels = (read_frame(place, half[0]) if is_frame(half[0]) else _array(half[0])), _labels(half[1])
-    check_pair(place, features, labels)
+        check_index(origin, *half)
+        features, labels = (read_frame(origin, half[0]) if is_frame(half[0]) else _array(half[0])), _labels(half[1])
+    check_pair(origin, features, labels)
     return features, labels
 
 
@@ -172,5 +172,5 @@ def _array(value: Any) -> NDArray[Any]:
         value = value.detach().cpu()
     elif hasattr(value, "getbands"):
         return pixels_of(value)
-    found: NDArray[Any] = np.asarray(value)
-    return found
+    array: NDArray[Any] = np.asarray(value)
+    return array

@@ -190,8 +190,8 @@ def _read_pixels(paths: list[Path], channels: int, dtype: Any) -> Shaped[np.ndar
         if not index:
             pixels = np.empty((len(paths), channels, *array.shape[1:]), dtype)
         if array.shape[1:] != pixels.shape[2:]:
-            one, other = ((shape[1], shape[0]) for shape in (pixels.shape[2:], array.shape[1:]))
-            got = f"{paths[0].name} of {one}, and {path} of {other}"
+            size, other_size = ((shape[1], shape[0]) for shape in (pixels.shape[2:], array.shape[1:]))
+            got = f"{paths[0].name} of {size}, and {path} of {other_size}"
             raise DataError(
                 f"images in {path.parent}", got=got, allowed="images of equal size", hint="resize the images"
             )
@@ -233,7 +233,7 @@ def channels_first(picture: Any) -> Shaped[np.ndarray, "channels height width"]:
 
 def _largest(pixels: Float32[np.ndarray, "n channels height width"], bits: int) -> float:
     """Return the largest number of the bits in use."""
-    top = max(float(pixels[some].max()) for some in slices(pixels))
+    top = max(float(pixels[part].max()) for part in slices(pixels))
     return float(2 ** (bits or next(depth for depth in BITS if top < 2**depth)) - 1)
 
 

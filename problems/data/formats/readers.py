@@ -139,8 +139,8 @@ def read_site(path: Path, spec: DataSpec) -> Source:
     endings = _SITE_ENDINGS.get(spec.dataset, ("a folder of class folders",))
     opened = tables.OPENED_ENDINGS if spec.dataset in TABLES else endings
     if not path.is_file() or not path.name.lower().endswith(opened):
-        got, way_out = f"no file of dataset {spec.dataset!r}", "set dataset to the kind of the file, or change the path"
-        raise DataError(repr(str(path)), got=got, allowed=", ".join(endings), hint=way_out)
+        got, hint = f"no file of dataset {spec.dataset!r}", "set dataset to the kind of the file, or change the path"
+        raise DataError(repr(str(path)), got=got, allowed=", ".join(endings), hint=hint)
     if spec.dataset == "npz":
         return arrays.npz(path, None)
     if spec.dataset == "svmlight":
@@ -160,15 +160,15 @@ def _image_set(name: str, data_dir: str) -> Source:
             raise _not_found(name, data_dir, also=f" ({error.key}: {error.got})") from None
     root = folder(data_dir)
     if name == "fashion-mnist":
-        found = images.fashion_mnist(root)
+        source = images.fashion_mnist(root)
     elif name == "stl10":
-        found = images.stl10(root)
+        source = images.stl10(root)
     else:
-        found = cifar.cifar(name, root)
-    found = found or image_folders.class_folders(root, bare=False)
-    if found is None:
+        source = cifar.cifar(name, root)
+    source = source or image_folders.class_folders(root, bare=False)
+    if source is None:
         raise _not_found(name, data_dir)
-    return found
+    return source
 
 
 def _named_file(spec: DataSpec, names: Sequence[str]) -> Path:
@@ -184,8 +184,8 @@ def _found(spec: DataSpec, names: Sequence[str]) -> Path:
 
 
 def _folders(root: Path, spec: DataSpec) -> Source:
-    found = image_folders.class_folders(root, bits=spec.pixel_bits, group_column=spec.group_column)
-    if found is None:
+    source = image_folders.class_folders(root, bits=spec.pixel_bits, group_column=spec.group_column)
+    if source is None:
         allowed = (
             f"train/<class>/ (and test/<class>/), or <class>/, with files {', '.join(image_folders.IMAGE_ENDINGS)}"
         )
@@ -195,15 +195,15 @@ def _folders(root: Path, spec: DataSpec) -> Source:
             allowed=allowed,
             hint="move the images into such folders",
         )
-    return found
+    return source
 
 
 def _not_found(dataset: str, data_dir: str, also: str = "") -> DataError:
     where, *looked_for = _FILES[dataset]
-    place = f"no such files in data-dir {data_dir!r} and the folders in it" if data_dir else "no data-dir"
+    got = f"no such files in data-dir {data_dir!r} and the folders in it" if data_dir else "no data-dir"
     return DataError(
         f"data set {dataset!r}",
-        got=place + also,
+        got=got + also,
         allowed=f"a folder with {'; or '.join(looked_for)}",
         hint=f"to get it: {where}; put it into a folder and set data-dir to that folder",
     )

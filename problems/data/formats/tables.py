@@ -139,19 +139,19 @@ def table(train: Path, test: Path | None, spec: DataSpec, *, site: bool = False)
     words = [column.name for column in parse_columns(spec.feature_columns) if column.categories]
     words += [spec.group_column] * bool(spec.group_column)  # group 01 is not group 1
     dialect = Dialect.of(spec)
-    frame, other = read_table(train, words, dialect), None if test is None else read_table(test, words, dialect)
-    if other is not None and test is not None:
+    frame, test_frame = read_table(train, words, dialect), None if test is None else read_table(test, words, dialect)
+    if test_frame is not None and test is not None:
         # a column that is text in one file is text in both, as written
-        both = [name for name in frame.columns if name in other.columns]
-        if words_of := [name for name in both if is_text(frame[name]) != is_text(other[name])]:
-            frame, other = (read_table(path, [*words, *words_of], dialect) for path in (train, test))
-    return from_frames(frame, other, (train, test), spec, site=site)
+        both = [name for name in frame.columns if name in test_frame.columns]
+        if words_of := [name for name in both if is_text(frame[name]) != is_text(test_frame[name])]:
+            frame, test_frame = (read_table(path, [*words, *words_of], dialect) for path in (train, test))
+    return from_frames(frame, test_frame, (train, test), spec, site=site)
 
 
 def from_frames(
     frame: "pd.DataFrame",
-    other: "pd.DataFrame | None",
-    places: tuple[str | Path, str | Path | None],
+    test_frame: "pd.DataFrame | None",
+    origins: tuple[str | Path, str | Path | None],
     spec: DataSpec,
     *,
     site: bool = False,
@@ -160,8 +160,8 @@ def from_frames(
 
     Args:
         frame: The training table.
-        other: The test table; None without a test table.
-        places: The origins of both, for errors.
+        test_frame: The test table; None without a test table.
+        origins: The origins of both, for errors.
         spec: See `table`.
         site: See `table`.
 
@@ -170,23 +170,23 @@ def from_frames(
     """
     import pandas as pd
 
-    (train, test), label_column = places, spec.labels_in
-    named, train_count, everything = parse_columns(spec.feature_columns), None, frame
+    (train, test), label_column = origins, spec.labels_in
+    listed, train_count, everything = parse_columns(spec.feature_columns), None, frame
     frame, counting, hits = clean(frame, train, spec, site=site)
-    if other is not None:
+    if test_frame is not None:
         assert test is not None
-        other, _, more_hits = clean(other, test, spec, site=True)
+        test_frame, _, more_hits = clean(test_frame, test, spec, site=True)
         hits.update(more_hits)
-        if not _only_some(spec) and set(other.columns) != set(frame.columns):
-            differing = sorted(map(str, set(other.columns) ^ set(frame.columns)))
+        if not _only_some(spec) and set(test_frame.columns) != set(frame.columns):
+            differing = sorted(map(str, set(test_frame.columns) ^ set(frame.columns)))
             got = f"other columns than {train}: {', '.join(differing[:10])}"
             raise DataError(
                 test, got=got, allowed=f"the columns of {train}", hint="set feature-columns or drop-columns"
             )
         train_count = len(frame)
-        shared = [name for name in frame.columns if name in other.columns]
-        frame = pd.concat([frame[shared], other[shared]], ignore_index=True)
-    files = train if other is None else f"{train} and {test}"
+        shared = [name for name in frame.columns if name in test_frame.columns]
+        frame = pd.concat([frame[shared], test_frame[shared]], ignore_index=True)
+    files = train if test_frame is None else f"{train} and {test}"
 
     def take(key: str, name: str) -> "pd.Series[Any]":
         if name not in frame.columns:
@@ -194,21 +194,21 @@ def from_frames(
         return frame.pop(name)
 
     labels = take("label-column", label_column)
-    place = f"column {spec.site_column!r}"
-    sites = label_classes(take("site-column", spec.site_column).to_numpy(), place)[1] if spec.site_column else None
+    site_name = f"column {spec.site_column!r}"
+    sites = label_classes(take("site-column", spec.site_column).to_numpy(), site_name)[1] if spec.site_column else None
     groups = number_groups(take("group-column", spec.group_column)) if spec.group_column else None
     if not len(frame.columns):
         got = f"no column but {label_column!r}"
         raise DataError(train, got=got, allowed="at least a column of features", hint="add columns of features")
-    wanted = fill_in(named, sorted(frame.columns) if site else frame.columns)
+    wanted = fill_in(listed, sorted(frame.columns) if site else frame.columns)
     lacking = [column.name for column in wanted if column.name not in frame.columns]
     if lacking:
         got = f"no column {', '.join(map(repr, lacking[:10]))} of feature-columns"
         raise DataError(train, got=got, allowed=_columns(frame), hint="set feature-columns to existing columns")
-    missing, found = int(labels.isna().sum()), list[DataError]()
+    missing, faults = int(labels.isna().sum()), list[DataError]()
     if missing:
         got = f"{missing:,} of {len(labels):,} labels missing"
-        found = [
+        faults = [
             DataError(
                 f"column {label_column!r}",
                 got=got,
@@ -216,7 +216,7 @@ def from_frames(
                 hint="fill these cells, or drop their rows",
             )
         ]
-    check_columns(frame, wanted, spec, found, train_count=train_count, site=site)
+    check_columns(frame, wanted, spec, faults, train_count=train_count, site=site)
     if groups is None:
         _warn_of_repeats(everything, [column.name for column in wanted], (label_column, spec.site_column))
     if counting:
@@ -226,19 +226,19 @@ def from_frames(
     return replace(make_source(labels.to_numpy(), encoder, train_count, sites), groups=groups, notes=notes)
 
 
-def _warn_of_repeats(frame: "pd.DataFrame", features: Sequence[str], others: Sequence[str]) -> None:
+def _warn_of_repeats(frame: "pd.DataFrame", features: Sequence[str], excluded: Sequence[str]) -> None:
     frame = frame.set_axis(frame.columns.map(str), axis="columns")
-    warn_of_repeats(frame, [name for name in frame.columns if name not in (*features, *others)], features)
+    warn_of_repeats(frame, [name for name in frame.columns if name not in (*features, *excluded)], features)
 
 
 def clean(
-    frame: "pd.DataFrame", place: str | Path, spec: DataSpec, *, site: bool
+    frame: "pd.DataFrame", origin: str | Path, spec: DataSpec, *, site: bool
 ) -> tuple["pd.DataFrame", list[str], Counter[str]]:
     """Drop columns and index of a table, and make the cells that mean missing missing.
 
     Args:
         frame: The table.
-        place: The table's origin, for errors.
+        origin: The table's origin, for errors.
         spec: The options, with the keys for columns.
         site: Whether the file belongs to one site or party, and may lack some of the columns to be dropped.
 
@@ -253,18 +253,18 @@ def clean(
     dropped = [name for name in parse_names("drop-columns", spec.drop_columns) if name != spec.group_column]
     lacking = [repr(name) for name in dropped if name not in frame.columns]
     if lacking and not site:
-        got, way_out = f"{', '.join(lacking[:10])}, which {place} lacks", "remove them from drop-columns"
-        raise DataError("drop-columns", got=got, allowed=_columns(frame), hint=way_out)
+        got, hint = f"{', '.join(lacking[:10])}, which {origin} lacks", "remove them from drop-columns"
+        raise DataError("drop-columns", got=got, allowed=_columns(frame), hint=hint)
     markers, hits = parse_markers(spec.missing_values), Counter[str]()
     if not site:
-        check_names(markers, frame.columns, place)
+        check_names(markers, frame.columns, origin)
     frame = frame.drop(columns=dropped, errors="ignore")
     counting = [name for name in frame.columns[:1] if not _only_some(spec) and is_index(frame[name])]
-    named = Markers(by_column=markers.by_column)
+    specific = Markers(by_column=markers.by_column)
     own = {
-        spec.site_column: named.of(spec.site_column),
-        spec.group_column: named.of(spec.group_column),
-        spec.labels_in: (*_no_labels(markers.everywhere, spec), *named.of(spec.labels_in)),
+        spec.site_column: specific.of(spec.site_column),
+        spec.group_column: specific.of(spec.group_column),
+        spec.labels_in: (*_no_labels(markers.everywhere, spec), *specific.of(spec.labels_in)),
     }
     frame = frame.drop(columns=counting)
     for name in frame.columns:
@@ -283,8 +283,8 @@ def _no_labels(markers: Sequence[str], spec: DataSpec) -> list[str]:
 
 def _only_some(spec: DataSpec) -> bool:
     """Return whether only the columns in ``feature-columns`` are features."""
-    named = {column.name for column in parse_columns(spec.feature_columns)}
-    return bool(named) and REST not in named
+    listed = {column.name for column in parse_columns(spec.feature_columns)}
+    return bool(listed) and REST not in listed
 
 
 def encode(

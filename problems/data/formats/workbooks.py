@@ -84,8 +84,8 @@ def _check_sheet(contents: Contents, sheet: Any) -> None:
     # the result of a formula may be an empty text
     bare = [match[1] for match in _FORMULA.finditer(xml) if not (match[2] and b't="str"' in match[1])]
     if bare:
-        place = _PLACE.search(bare[0])
-        first = f", the first in {place[1].decode()}" if place else ""
+        cell = _PLACE.search(bare[0])
+        first = f", the first in {cell[1].decode()}" if cell else ""
         got = f"{len(bare):,} formula{'s' * (len(bare) > 1)} without a stored result{first}"
         hint = "open the workbook in a spreadsheet program and save it, or save the sheet as csv"
         raise DataError(contents.path, got=got, allowed="formulas with their results", hint=hint)
