@@ -139,7 +139,7 @@ def loader_path(dataset: str) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column in ``feature-columns``. For a text column, ``categories`` lists the values; `REST` is any other value."""
+    """A column in ``feature-columns``. ``categories`` lists a text column's values; `REST` is any other value."""
 
     name: str
     categories: tuple[str, ...] = ()
