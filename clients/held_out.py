@@ -6,7 +6,7 @@ import numpy as np
 
 from payloads.held_out import BINS, SCORE_COUNTS, TEST_SCORE_COUNTS, GroupCounts, ScoreCounts, ScoreEdges
 from payloads.record import FloatArray, IntArray, not_finite
-from problems.binned_scores import codes, first_edges, places, scores_of
+from problems.binned_scores import codes, find_bins, first_edges, scores_of
 from problems.least_cell import Groups, is_small
 from problems.models import FlatModel
 from problems.site import Site
@@ -64,12 +64,12 @@ def score(
         raise DivergedScoresError(text) from error
     edges = first_edges(BINS) if asked is None else asked.edges
     if least == 1:
-        return ScoreCounts.of(places(scores, edges), labels), replaced
+        return ScoreCounts.of(find_bins(scores, edges), labels), replaced
     groups = [Groups.of(scores_of(scores[labels == side]), least) for side in (False, True)]
     if summed:
         spread = [codes(group.spread()) for group in groups]
         sides = np.repeat([False, True], [len(part) for part in spread])
-        return ScoreCounts.of(places(np.concatenate(spread), edges), sides), replaced
+        return ScoreCounts.of(find_bins(np.concatenate(spread), edges), sides), replaced
     return count_groups(groups[0], groups[1], edges), replaced
 
 
@@ -81,7 +81,7 @@ def count_groups(negatives: Groups, positives: Groups, edges: IntArray) -> Group
         positives: The groups of positives.
         edges: The edges of the bins.
     """
-    binned = [group.at(places(codes(group.centres), edges), BINS) for group in (negatives, positives)]
+    binned = [group.at(find_bins(codes(group.centres), edges), BINS) for group in (negatives, positives)]
     (negative, negative_spreads), (positive, positive_spreads) = binned
     return GroupCounts(
         negatives=negative,

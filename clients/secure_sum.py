@@ -30,7 +30,7 @@ from payloads.secure_sum import (
     Shares,
     Survivors,
     Views,
-    by_place,
+    by_client,
     rows_of,
 )
 from privacy.ring import Ring
@@ -54,7 +54,7 @@ from privacy.shamir import SHARE_BYTES
 MEMORY = "secure-sum"
 # the server's message in each stage
 QUESTIONS: dict[str, type[Payload] | None] = {KEYS: None, BOXES: Members, VIEWS: Survivors, SHARES: Evidence}
-_MEMBERS = ("places", "mask_keys", "box_keys", "commitments")
+_MEMBERS = ("clients", "mask_keys", "box_keys", "commitments")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,9 +77,9 @@ class Demands:
         Raises:
             SecureSumError: A member is unknown; names the first such member.
         """
-        for place, member in group.members.items() if self.peers else ():
-            if place != me and member.box_key not in self.peers:
-                raise SecureSumError(f"partition {place} has none of the keys in this site's sum-peers")
+        for client, member in group.members.items() if self.peers else ():
+            if client != me and member.box_key not in self.peers:
+                raise SecureSumError(f"partition {client} has none of the keys in this site's sum-peers")
 
 
 class SumClient:
@@ -139,9 +139,9 @@ class SumClient:
             SecureSumError: See `answer`.
         """
         memory = self._recall(VALUES)
-        self._keep(memory, VALUES, present=pack(asked.places), question=question)
-        present, elements = set(asked.places.tolist()), values.elements.view(ring.dtype)
-        if len(present) < len(asked.places):
+        self._keep(memory, VALUES, present=pack(asked.clients), question=question)
+        present, elements = set(asked.clients.tolist()), values.elements.view(ring.dtype)
+        if len(present) < len(asked.clients):
             raise SecureSumError("the list of participants names a client twice")
         if len(present) < self.demands.fewest:
             text = f"{len(present)} clients take part in the sum, allowed: at least {self.demands.fewest}"
@@ -167,7 +167,7 @@ class SumClient:
             public=told.box_key,
             peers=before.peers if same else b"",
             agreed=before.agreed if same else b"",
-            places=pack([self.me]),
+            clients=pack([self.me]),
             mask_keys=told.mask_key,
             box_keys=told.box_key,
             commitments=told.commitment,
@@ -178,7 +178,7 @@ class SumClient:
     def _share_out(self, question: Members) -> Payload:
         before = self._recall(BOXES)
         told: dict[str, Any] = {name: value.tobytes() for name, value in question.arrays().items()}
-        told["places"] = pack(question.places)
+        told["clients"] = pack(question.clients)
         memory = dataclasses.replace(before, **told)
         group, own = self._group(memory), self._secrets(memory)
         if group.members.get(self.me) != Member(before.mask_keys, before.box_keys, before.commitments):
@@ -194,9 +194,9 @@ class SumClient:
         memory = self._recall(VIEWS)
         group = self._group(memory)
         # a refusal below ends the sum for this client, too
-        self._keep(memory, VIEWS, survivors=pack(question.places))
+        self._keep(memory, VIEWS, survivors=pack(question.clients))
         agreed = agree_on_boxes(self.me, self._secrets(memory), group, memory.by_key())
-        present, survivors = unpack(memory.present), set(question.places.tolist())
+        present, survivors = unpack(memory.present), set(question.clients.tolist())
         codes = vouch(self.me, agreed, group, memory.question, present, survivors, self.demands.fewest)
         receivers, rows = rows_of(codes, CODE_BYTES)
         return Views(receivers=receivers, codes=rows)
@@ -213,8 +213,8 @@ class SumClient:
             memory.question,
             unpack(memory.present),
             unpack(memory.survivors),
-            by_place(evidence.vouchers, evidence.codes),
-            by_place(evidence.senders, evidence.boxes),
+            by_client(evidence.vouchers, evidence.codes),
+            by_client(evidence.senders, evidence.boxes),
         )
         owners, shares = rows_of(told, SHARE_BYTES)
         return Shares(owners=owners, shares=shares)
@@ -247,8 +247,8 @@ class SumClient:
 
 @lru_cache(maxsize=4)
 def _make_group(
-    places: bytes, mask_keys: bytes, box_keys: bytes, commitments: bytes, share: float, purpose: bytes
+    clients: bytes, mask_keys: bytes, box_keys: bytes, commitments: bytes, share: float, purpose: bytes
 ) -> Group:
     """Return the group from stage 2; clients in the same process share it."""
     members = map(Member, split_keys(mask_keys), split_keys(box_keys), split_keys(commitments))
-    return Group(dict(zip(np.frombuffer(places, np.int64).tolist(), members, strict=True)), share, purpose)
+    return Group(dict(zip(np.frombuffer(clients, np.int64).tolist(), members, strict=True)), share, purpose)

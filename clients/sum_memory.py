@@ -29,7 +29,7 @@ class SumMemory:
         mask_key, seed: The keys of its `Secrets`; empty after the last stage.
         box_key, public: The private key for boxes, and the public key.
         peers, agreed: The other clients' public keys, and the secrets agreed on with them, in the same order.
-        places, mask_keys, box_keys, commitments: The members, from stage 2 on; before, only the client itself.
+        clients, mask_keys, box_keys, commitments: The members, from stage 2 on; before, only the client itself.
         present: The participants, from stage 3 on.
         question: The hash of the message of stage 3.
         survivors: The indices of the clients for which this client has vouched, from stage 4 on.
@@ -45,7 +45,7 @@ class SumMemory:
     public: bytes = _field()
     peers: bytes = _field()
     agreed: bytes = _field(secret=True)
-    places: bytes = _field(8)
+    clients: bytes = _field(8)
     mask_keys: bytes = _field()
     box_keys: bytes = _field()
     commitments: bytes = _field()
@@ -76,14 +76,14 @@ class SumMemory:
 _LAYOUT = [(one.name, one.type, one.metadata.get("width", 0)) for one in dataclasses.fields(SumMemory)]
 
 
-def pack(places: IntArray | list[int]) -> bytes:
-    """Return clients' places as bytes."""
-    return np.asarray(places, np.int64).tobytes()
+def pack(clients: IntArray | list[int]) -> bytes:
+    """Return clients' clients as bytes."""
+    return np.asarray(clients, np.int64).tobytes()
 
 
-def unpack(places: bytes) -> set[int]:
-    """Return the set of places in bytes from `pack`."""
-    return set(np.frombuffer(places, np.int64).tolist())
+def unpack(clients: bytes) -> set[int]:
+    """Return the set of clients in bytes from `pack`."""
+    return set(np.frombuffer(clients, np.int64).tolist())
 
 
 def split_keys(keys: bytes) -> list[bytes]:

@@ -71,9 +71,9 @@ class PublicKeys(Payload):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Members(Payload):
-    """Down, stage 2: each client's `Member`, in order of the clients' places."""
+    """Down, stage 2: each client's `Member`, in order of the clients' clients."""
 
-    places: IntArray = array("n", kind="int")
+    clients: IntArray = array("n", kind="int")
     mask_keys: ByteArray = array("n", KEY_BYTES, kind="bytes")
     box_keys: ByteArray = array("n", KEY_BYTES, kind="bytes")
     commitments: ByteArray = array("n", KEY_BYTES, kind="bytes")
@@ -83,7 +83,7 @@ class Members(Payload):
         """Return the record of some members."""
         keys = np.frombuffer(b"".join(b"".join(vars(one).values()) for one in members.values()), np.uint8)
         parts = keys.reshape(-1, 3, KEY_BYTES).transpose(1, 0, 2)
-        return cls(places=np.array(list(members)), mask_keys=parts[0], box_keys=parts[1], commitments=parts[2])
+        return cls(clients=np.array(list(members)), mask_keys=parts[0], box_keys=parts[1], commitments=parts[2])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ class Boxes(Payload):
 class Present(Payload):
     """Down, stage 3, in addition to the message's other records: the clients whose boxes have arrived."""
 
-    places: IntArray = array("n", kind="int")
+    clients: IntArray = array("n", kind="int")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -113,7 +113,7 @@ class MaskedValues(Payload):
 class Survivors(Payload):
     """Down, stage 4: the clients whose values have arrived."""
 
-    places: IntArray = array("n", kind="int")
+    clients: IntArray = array("n", kind="int")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -144,13 +144,13 @@ class Shares(Payload):
 
 def rows_of(numbers: Mapping[int, bytes], width: int) -> tuple[IntArray, ByteArray]:
     """Return the keys (k,) of a mapping and its values (k, width), in the form of the records' fields."""
-    places = np.array(list(numbers), dtype=np.int64)
-    return places, np.frombuffer(b"".join(numbers.values()), np.uint8).reshape(-1, width)
+    clients = np.array(list(numbers), dtype=np.int64)
+    return clients, np.frombuffer(b"".join(numbers.values()), np.uint8).reshape(-1, width)
 
 
-def by_place(places: IntArray, rows: ByteArray) -> dict[int, bytes]:
+def by_client(clients: IntArray, rows: ByteArray) -> dict[int, bytes]:
     """Return the inverse of `rows_of`."""
-    return {int(place): row.tobytes() for place, row in zip(places, rows, strict=True)}
+    return {int(client): row.tobytes() for client, row in zip(clients, rows, strict=True)}
 
 
 def own_values(record: type[Payload] | None) -> list[str]:

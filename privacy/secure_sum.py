@@ -94,7 +94,7 @@ class Group:
     """The public facts of a sum, known to all its clients.
 
     Attributes:
-        members: A client's place -> its public keys and commitment.
+        members: A client's client -> its public keys and commitment.
         share: The share of a client's neighbours that must stay to unmask it.
         purpose: The run, the round and the exchange, as bytes.
 
@@ -118,30 +118,30 @@ class Group:
         """A hash of these facts. Every key is bound to it, so clients that received different facts share no key."""
         lines = [self.purpose, repr(self.share).encode()]
         lines += [
-            place.to_bytes(4, "big") + member.mask_key + member.box_key + member.commitment
-            for place, member in sorted(self.members.items())
+            client.to_bytes(4, "big") + member.mask_key + member.box_key + member.commitment
+            for client, member in sorted(self.members.items())
         ]
         return sha256(b"".join(sha256(line).digest() for line in lines)).digest()
 
     @cached_property
     def neighbours(self) -> dict[int, list[int]]:
         """Each client's neighbours, sorted."""
-        places = sorted(self.members)
-        return neighbours(places, smallest_degree(len(places), self.share), self.digest)
+        clients = sorted(self.members)
+        return neighbours(clients, smallest_degree(len(clients), self.share), self.digest)
 
     @cached_property
     def threshold(self) -> int:
         """The number of a client's neighbours that must stay to unmask it."""
         return threshold_of(self.share, len(self.neighbours[min(self.members)]))
 
-    def peers(self, place: int, present: Collection[int]) -> set[int]:
+    def peers(self, client: int, present: Collection[int]) -> set[int]:
         """Return the neighbours of a client that are in ``present``."""
-        return set(self.neighbours[place]).intersection(present)
+        return set(self.neighbours[client]).intersection(present)
 
     def alone(self, present: Collection[int]) -> list[int]:
         """Return the clients in ``present`` that have fewer neighbours in it than the threshold."""
         left = set(present)
-        return [place for place in sorted(left) if len(self.peers(place, left)) < self.threshold]
+        return [client for client in sorted(left) if len(self.peers(client, left)) < self.threshold]
 
 
 def fewest_in_sum(present: int, share: float) -> int:
@@ -160,7 +160,7 @@ def agree_on_boxes(
     """Return the secrets of stage 2: for each neighbour 32 bytes that only the client and this neighbour can compute.
 
     Args:
-        me: The client's place.
+        me: The client's client.
         own: The client's secrets.
         group: The members.
         known: A neighbour's box key -> the secret, if it was computed before.
@@ -176,7 +176,7 @@ def share_out(me: int, own: Secrets, group: Group, agreed: Mapping[int, bytes]) 
     """Return the boxes of stage 2: for each neighbour `SEALED_BYTES` bytes.
 
     Args:
-        me: The client's place.
+        me: The client's client.
         own: The client's secrets.
         group: The members.
         agreed: The secrets from `agree_on_boxes`.
@@ -203,7 +203,7 @@ def mask(
     """Return the masked values of stage 3: (k,) elements of Z_2^bits plus the client's mask.
 
     Args:
-        me: The client's place.
+        me: The client's client.
         own: The client's secrets.
         group: The members.
         present: The clients whose boxes were passed on. Only these may take part.
@@ -235,9 +235,9 @@ def view_of(group: Group, question: bytes, present: Collection[int], survivors: 
         group: The members, with the purpose of the sum.
         question: As in `mask`.
         present: As in `mask`.
-        survivors: The places of the clients whose values are in the sum.
+        survivors: The clients of the clients whose values are in the sum.
     """
-    parts = [group.digest, question, *(repr(sorted(places)).encode() for places in (present, survivors))]
+    parts = [group.digest, question, *(repr(sorted(clients)).encode() for clients in (present, survivors))]
     return sha256(b"".join(sha256(part).digest() for part in parts)).digest()
 
 
@@ -253,12 +253,12 @@ def vouch(
     """Return the codes of stage 4: `CODE_BYTES` bytes for each surviving neighbour.
 
     Args:
-        me: The client's place.
+        me: The client's client.
         agreed: The secrets from `agree_on_boxes`.
         group: The members.
         question: As in `mask`.
         present: As in `mask`.
-        survivors: The places of the clients whose values are in the sum.
+        survivors: The clients of the clients whose values are in the sum.
         fewest: The smallest number of clients in a sum that the site's owner allows.
 
     Raises:
@@ -286,14 +286,14 @@ def reveal(
     """Return the shares of stage 5: one share for each neighbour whose box arrived.
 
     Args:
-        me: The client's place.
+        me: The client's client.
         agreed: The secrets from `agree_on_boxes`.
         group: The members.
         question: As in `mask`.
         present: As in `mask`.
         survivors: The survivors for which this client has vouched.
-        codes: A neighbour's place -> the code by which it vouches for its view.
-        boxes: A neighbour's place -> the box that it sealed for this client. Boxes that do not open are left out.
+        codes: A neighbour's client -> the code by which it vouches for its view.
+        boxes: A neighbour's client -> the box that it sealed for this client. Boxes that do not open are left out.
 
     Raises:
         SecureSumError: Fewer neighbours than the threshold vouch for this client's view.
@@ -327,8 +327,8 @@ def unmask(
     Args:
         group: The members.
         present: The clients that took part in stage 3.
-        uploads: A client's place -> its masked values (k,).
-        revealed: The place of a client that answered in stage 5 -> the place of its neighbour -> the share.
+        uploads: A client's client -> its masked values (k,).
+        revealed: The client of a client that answered in stage 5 -> the client of its neighbour -> the share.
         bits: The bits of an element.
         question: The hash of the message of stage 3.
 
@@ -376,7 +376,7 @@ def _own_stream(seed: bytes, group: Group, question: bytes, count: int, bits: in
 
 
 def _pair_key(private: X25519PrivateKey, owner: int, peer: int, group: Group, question: bytes) -> bytes:
-    own, other = (group.members[place].mask_key for place in (owner, peer))
+    own, other = (group.members[client].mask_key for client in (owner, peer))
     return agree(private, other, info=b"pair's mask" + group.digest + question, own_public=own)
 
 

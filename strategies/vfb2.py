@@ -1,7 +1,8 @@
-"""VFB2's server half: it introduces the parties to each other, defines each segment, and repeats failed segments.
+"""The server half of VFB2: it sends the parties each other's addresses, starts each segment, and repeats failed ones.
 
-The server has no part in updates. It gets the metrics from the reporter (the first active party) and, at checkpoints
-and at the end, the blocks if ``vfb2.assemble`` is set and every party agrees. `vertical.records` names the paper.
+A segment is one round's training, during which the parties talk to each other and the server only waits. The first
+active party, the reporter, sends the metrics. The server gets the parties' blocks of the model only at checkpoints and
+at the end, and only if ``vfb2.assemble`` is set and every party agrees. `vertical.records` names the paper.
 """
 
 import secrets
@@ -30,7 +31,7 @@ from strategies.vertical.meeting import (
     forms_of,
     log_common_rows,
     peers_of,
-    warn_of_looks,
+    warn_of_exposure,
 )
 from strategies.vertical.strategy import VerticalStrategy
 from vertical.records import (
@@ -54,13 +55,14 @@ from vertical.settings import VFB2Settings
 
 # maximum bytes of a party's certificate, and of host:port
 MOST_CREDENTIALS = {"c": 16 * PAGE, "a": 512}
-# part of a party's error if the parties have too few rows in common
+# a part of a party's error if the parties have too few rows in common
 NONE_IN_COMMON = "rows in common"
+# the metric with a bound of the objective's curvature
 EIGENVALUE = "largest_eigenvalue"
 
 
 class VFB2(VerticalStrategy):
-    """Base of the three variants, which differ only in the parties' work."""
+    """Base of the three variants of VFB2, which differ only in the parties' computations."""
 
     introductions = (CREDENTIALS, DATA_SUMMARY)
     down_type = Segment
@@ -72,7 +74,7 @@ class VFB2(VerticalStrategy):
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         super().__init__(training, settings)
-        # set by `introduce`
+        # the results of `introduce`
         self.credentials: list[Credentials] = []
         self.summaries: list[DataSummary] = []
         self.active: tuple[int, ...] = ()
@@ -102,7 +104,7 @@ class VFB2(VerticalStrategy):
         return roster
 
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
-        """Introduce the parties, find their common rows, and run segment 0, which measures at weights 0.
+        """Introduce the parties, find their common rows, and run segment 0, which measures the metrics at weights 0.
 
         A run that scores rows has no segment 0.
 
@@ -124,7 +126,7 @@ class VFB2(VerticalStrategy):
         columns = [int(shown.columns[0]) for shown in self.summaries]
         agreed = "%d parties have the same %d training and %d test rows, %s columns; labels of party %s"
         log(INFO, agreed, len(replies), *self.rows, " + ".join(map(str, columns)), names)
-        warn_of_looks(self.training.num_server_rounds * self.settings.epochs, columns, self.settings.embedding)
+        warn_of_exposure(self.training.num_server_rounds * self.settings.epochs, columns, self.settings.embedding)
         if eigenvalue is not None:
             check_step(self.training.learning_rate, eigenvalue, len(self.active), self.settings)
 
@@ -135,7 +137,8 @@ class VFB2(VerticalStrategy):
             The numbers of common training and test rows.
 
         Raises:
-            StrategyError: A party failed, or too few rows are common. The error describes different forms of ids.
+            StrategyError: A party failed, or too few rows are common. The text describes ids that parties write
+                differently.
         """
         try:
             replies = self.ask(0, range(len(self.credentials)), arrays, self.segment(), INTERSECTION)
@@ -172,11 +175,12 @@ class VFB2(VerticalStrategy):
             self.rows = rows
 
     def down(self, server_round: int) -> Segment:
+        """Return the payload of the round's segment."""
         self.under_way = server_round
         return self.segment()
 
     def segment(self) -> Segment:
-        """Return the payload of a new attempt at the segment under way."""
+        """Return the payload of a new attempt at the current segment."""
         self.serial += 1
         return self.meeting()
 
@@ -201,7 +205,7 @@ class VFB2(VerticalStrategy):
 
     @property
     def shares(self) -> bool:
-        """Whether the server gets the blocks: in a run that trains, with ``vfb2.assemble``, if every party agrees."""
+        """Whether the server gets the parties' blocks: if the run trains, ``vfb2.assemble`` is set, and all agree."""
         wanted = self.settings.assemble and not self.settings.score_run
         return wanted and all(bool(shown.share[0]) for shown in self.credentials)
 
@@ -210,11 +214,11 @@ class VFB2(VerticalStrategy):
         self.introduce(server_round, arrays)
         return self.segment()
 
-    def limits(self, place: int) -> Mapping[str, int]:
-        columns = int(self.summaries[place].columns[0]) if self.summaries else 0
+    def limits(self, party: int) -> Mapping[str, int]:
+        columns = int(self.summaries[party].columns[0]) if self.summaries else 0
         return {**MOST_CREDENTIALS, "k": len(METRICS), "w": columns}
 
-    def check_report(self, place: int, payload: Any, phase: str) -> None:
+    def check_report(self, party: int, payload: Any, phase: str) -> None:
         """Check a party's report.
 
         Raises:
@@ -228,21 +232,21 @@ class VFB2(VerticalStrategy):
             raise PayloadError(f"report of attempt {payload.serial[0]}, expected {self.serial}")
         if phase and payload.rows is None:
             raise PayloadError(f"the report of the {phase} phase has no rows")
-        if phase != INTERSECTION and place == self.active[0] and self.evaluates() and not payload.metrics():
+        if phase != INTERSECTION and party == self.active[0] and self.evaluates() and not payload.metrics():
             raise PayloadError("the reporter's report has no metrics")
-        held = int(self.summaries[place].columns[0])
-        if payload.weights is not None and len(payload.weights) != held:
-            raise PayloadError(f"Report.weights: got {len(payload.weights)} weights of a block of {held} columns")
+        columns = int(self.summaries[party].columns[0])
+        if payload.weights is not None and len(payload.weights) != columns:
+            raise PayloadError(f"Report.weights: got {len(payload.weights)} weights of a block of {columns} columns")
 
     def evaluates(self) -> bool:
-        """Return whether the segment under way measures the metrics."""
+        """Return whether the current segment measures the metrics."""
         training = self.training
         if self.settings.score_run:
             return False
         return self.under_way == training.num_server_rounds or self.under_way % training.evaluate_every == 0
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
-        """Take over a segment's results.
+        """Store a segment's results.
 
         Returns:
             The unchanged model, since no model is exchanged, and the maximum of each counter over the parties.
@@ -255,7 +259,7 @@ class VFB2(VerticalStrategy):
         return self.model, dict(zip(COUNTERS, largest.tolist(), strict=True))
 
     def finish(self, replies: Sequence[Reply]) -> None:
-        """Take over a segment's metrics, times and blocks."""
+        """Store a segment's metrics, times and blocks."""
         reports: list[Report] = [reply.payload for reply in replies]
         self.finished = self.under_way
         self.measured = reports[self.active[0]].metrics()
@@ -265,7 +269,7 @@ class VFB2(VerticalStrategy):
         self.blocks = blocks if len(blocks) == len(reports) else []
 
     def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
-        """Return the blocks of all parties, in their order, if the server has them."""
+        """Return the blocks of all parties, in the order of the parties, if the server has them."""
         return self.blocks or arrays
 
     def snapshot(self) -> VFB2Progress | None:

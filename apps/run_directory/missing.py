@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from apps.evaluation.metric_names import add_suffix
-from strategies.rounds.errors import way_out
+from strategies.rounds.errors import advise
 
 # the number of consecutive rounds or evaluations that lead to a warning
 RUNNING = 3
@@ -106,7 +106,7 @@ class Watch:
         self._dropped = kept | {site: self._dropped.get(site, 0) + 1 for site in dropped}
         for site, reason in dropped.items():
             if self._dropped[site] >= RUNNING:
-                advice = way_out(reason, self._steps)
+                advice = advise(reason, self._steps)
                 yield site, f"partition {site} was dropped in {RUNNING} rounds in a row ({_cut(reason)}): {advice}"
 
     def _scores(self, line: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

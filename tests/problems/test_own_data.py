@@ -387,7 +387,7 @@ FITTED = Preprocessing((*columns("x", "y", "z").inputs, Feature("z", "missing"))
             {"columns": np.frombuffer(b'["x", 1]', np.uint8)},
             "columns: got unreadable columns: SiteReport.columns",
         ),
-        ({"columns": np.frombuffer(b"[" * 10**5, np.uint8)}, "SiteReport.columns: no JSON, allowed: the columns"),
+        ({"columns": np.frombuffer(b"[" * 10**5, np.uint8)}, "SiteReport.columns: not JSON, allowed: the columns"),
         ({"columns": encode_columns(columns("x", "y", "z", scale="log"))}, "columns: got other keys of the run config"),
         (
             {"columns": encode_columns(DATED)},
