@@ -1,4 +1,7 @@
-"""VFB2's client half: it passes messages on to `vertical`; `vertical.records` gives the paper and its symbols."""
+"""The client half of VFB2, a party of a vertical run: it passes the server's messages on to the package `vertical`.
+
+`vertical.records` names the paper and its symbols.
+"""
 
 from collections.abc import Callable, Sequence
 from logging import ERROR
@@ -40,11 +43,11 @@ _SCORING = _ANSWERS | {"": score}
 
 
 class SegmentError(RuntimeError):
-    """A failure of the parties' common work. The text contains no data of a party whose errors are withheld."""
+    """A failure while the parties train together. The text contains no data of a party that withholds its errors."""
 
 
 class NoModel:
-    """The empty model that Flower sees: a party's block is part of its state."""
+    """The empty model that Flower gets, since a party's block of the model is part of the party's state."""
 
     stochastic = False
     device = torch.device("cpu")
@@ -59,7 +62,7 @@ class NoModel:
             ValueError: The model has entries.
         """
         if len(arrays) != 1 or arrays[0].size:
-            raise ValueError(f"a vertical run's messages carry an empty model, got {[a.shape for a in arrays]}")
+            raise ValueError(f"the model of a vertical run must be empty, got arrays of {[a.shape for a in arrays]}")
 
     def arrays(self, copy: Copy) -> list[FloatArray]:
         """Return the model without entries."""
@@ -70,10 +73,10 @@ class VFB2Client(PayloadClient[NoModel]):
     """Base class of the three VFB2 clients.
 
     Attributes:
-        party: The site.
+        party: The party's data and settings.
         block: The party's final block and the data needed to predict with it, after the last segment. Never sent.
-        scores: The id and z of each row, in a run that scores rows, at a party that is allowed to learn them.
-        facts: Entries for the owner's log; see `vertical.turn.Turn`.
+        scores: The id and the score z of each row, in a run that scores rows, at a party that may learn the scores.
+        facts: Entries for the owner's audit log; see `vertical.turn.Turn`.
     """
 
     down = Segment
@@ -95,7 +98,7 @@ class VFB2Client(PayloadClient[NoModel]):
         self.facts: dict[str, Any] = {}
 
     def fit(self, parameters: list[FloatArray], config: Config) -> Fitted:
-        """Answer a message of the server; in a round, take part in its segment.
+        """Answer a message of the server. In a round, take part in the round's segment, the parties' training.
 
         Args:
             parameters: The model, which has no entries.
@@ -105,8 +108,8 @@ class VFB2Client(PayloadClient[NoModel]):
             The model ([] in a phase), the number of the party's training rows, and no metrics.
 
         Raises:
-            SegmentError: A party failed; the text names it.
-            RefusalError: The policy forbids the message, or the data cannot be used.
+            SegmentError: A party failed. The text names the party.
+            RefusalError: The owner's policy forbids the message, or the data cannot be used.
         """
         self.begin(parameters, config)
         phase, state, rows = str(config.get(PHASE, "")), VFB2State.empty() if self.state is None else self.state, 0
@@ -116,7 +119,7 @@ class VFB2Client(PayloadClient[NoModel]):
         else:
             answers = _SCORING if self.settings.score_run else _TRAINING
             if not isinstance(self.inbox, Segment) or phase not in answers:
-                raise ValueError(f"a segment's message without a Segment, or of the unknown phase {phase!r}")
+                raise ValueError(f"the message has no Segment, or the unknown phase {phase!r}")
             own = self.party, self.algorithm, self.training, self.settings
             turn = Turn(*own, self.inbox, state, config, self.facts)
             self.outbox = self._answer(turn, answers[phase])

@@ -254,7 +254,7 @@ def test_what_cannot_be_is_no_score(negatives: list[int], positives: list[int], 
 def test_edges_that_descend_are_refused() -> None:
     edges = np.arange(BINS - 1)
     assert ScoreEdges(edges=edges).check_order().edges is edges
-    with pytest.raises(PayloadError, match=r"ScoreEdges\.edges: they descend"):
+    with pytest.raises(PayloadError, match=r"ScoreEdges\.edges: got edges that descend"):
         ScoreEdges(edges=edges[::-1]).check_order()
 
 
