@@ -1,7 +1,7 @@
-"""Base classes of all clients: a Flower ``NumPyClient`` with a typed inbox, outbox and state.
+"""Base classes of all clients: a Flower ``NumPyClient`` that also exchanges typed records (payloads).
 
-A client receives the model and a record in `inbox` before ``fit``, and leaves a record in `outbox` after it. Its memory
-between rounds is `state`. docs/architecture.md shows how to drive a client by hand.
+The caller sets the attribute `inbox` to the record from the server before ``fit``, and reads the record for the server
+from `outbox` after ``fit``. The client's memory between rounds is `state`. docs/architecture.md shows an example.
 """
 
 import sys
@@ -28,7 +28,7 @@ from problems.site import Site as Site
 
 
 class Trained(Protocol):
-    """A client's model: a `FlatModel`, or the oracle of a minimax problem."""
+    """The interface of a client's model: a `FlatModel`, or the oracle of a minimax problem."""
 
     stochastic: bool
     device: torch.device
@@ -52,12 +52,19 @@ Fitted = tuple[list[FloatArray], int, Config]
 
 
 class PayloadClient(NumPyClient, Generic[M]):
-    """Base class of all clients. Subclasses name their records, and implement `fit` and `evaluate`."""
+    """Base class of all clients. Subclasses set the types of their records, and implement `fit` and `evaluate`.
+
+    Attributes:
+        down: The type of the record from the server, `inbox`.
+        up: The type of the record for the server, `outbox`.
+        memory: The type of the client's memory, `state`.
+        summed: With secure sums, the minimum number of clients in each sum that the server sees.
+    """
 
     down: type[Payload] | None = None
     up: type[Payload] | None = None
     memory: type[Payload] | None = None
-    # the record sent in each exchange before a round's own, by the exchange's name
+    # the type of the record for the server in each additional exchange, by the exchange's name
     phases: Mapping[str, type[Payload]] = MappingProxyType({})
     settings_type: type[Settings] = Settings
     settings: Any
@@ -76,7 +83,7 @@ class PayloadClient(NumPyClient, Generic[M]):
         self.summed = 1
 
     def begin(self, parameters: list[FloatArray], config: Config) -> int:
-        """Load the model, seed torch (dropout) for this client and round, and clear the outbox; return the round.
+        """Prepare a round: load the model, seed torch (for dropout) and clear the outbox. Return the round's number.
 
         Raises:
             TypeError: The inbox or the state contains another algorithm's record.
@@ -97,7 +104,7 @@ class PayloadClient(NumPyClient, Generic[M]):
 
 
 class MethodClient(PayloadClient[M]):
-    """Flower client of a `Method`'s client half. Subclasses name their `method`."""
+    """A Flower client that runs a `Method`'s client half. Subclasses set `method`."""
 
     method: Method
     guard: Guard | None = None
@@ -113,7 +120,7 @@ class MethodClient(PayloadClient[M]):
         self.objective = self.method.client.objective(model, site, self.loss, training, self.settings)
 
     def fit(self, parameters: list[FloatArray], config: Config) -> Fitted:
-        """Do one round of the method's client half. In one of the method's phases, answer the server instead.
+        """Train for one round. In a message of one of the method's phases, answer the server's question instead.
 
         Args:
             config: The message's scalars, with the round under `ROUND` and the phase, if there is one, under `PHASE`.
@@ -138,7 +145,7 @@ class MethodClient(PayloadClient[M]):
         return self.model.arrays(ready_to_send), len(self.site), {}
 
     def protect(self, guard: Guard) -> None:
-        """Train through a guard of the site's samples; see `methods.private`.
+        """Turn on differential privacy of the site's samples; see `methods.private`.
 
         Raises:
             ModelError: The model's score of a sample depends on other samples, or is random.
@@ -150,7 +157,7 @@ class MethodClient(PayloadClient[M]):
         return Task(server_round, self.training, self.settings, self.site, self.objective, self.loss, self.summed)
 
     def received(self, config: Config) -> Any:
-        """Return the record sent with the model: the inbox.
+        """Return the server's record for this round: the inbox.
 
         Args:
             config: The message's scalars, which a subclass may use instead of the inbox.

@@ -1,4 +1,4 @@
-"""A site's half of the evaluation on held-out rows, for any algorithm: counts of their scores."""
+"""A site's part of the evaluation on held-out rows, for any algorithm: it counts the rows by class and score."""
 
 from collections.abc import Sequence
 
@@ -6,21 +6,21 @@ import numpy as np
 
 from payloads.held_out import BINS, SCORE_COUNTS, TEST_SCORE_COUNTS, GroupCounts, ScoreCounts, ScoreEdges
 from payloads.record import FloatArray, IntArray, not_finite
-from problems.binned_scores import codes, first_edges, places, scores_of
+from problems.binned_scores import codes, find_bins, first_edges, scores_of
 from problems.least_cell import Groups, is_small
 from problems.models import FlatModel
 from problems.site import Site
 
 
 class DivergedScoresError(ValueError):
-    """Scores of a site's rows that are not finite; the text does not reveal the number of rows."""
+    """An error: scores of a site's rows are not finite. The text does not reveal the number of rows."""
 
 
 def score(
     model: FlatModel,
     parameters: Sequence[FloatArray],
     site: Site,
-    asked: ScoreEdges | None,
+    question: ScoreEdges | None,
     phase: str = SCORE_COUNTS,
     *,
     summed: bool = False,
@@ -31,14 +31,18 @@ def score(
     the least cell, nothing is counted.
 
     Args:
-        asked: The edges of the bins; None: `first_edges`.
-        phase: The rows to count; `TEST_SCORE_COUNTS` selects the test rows of a run that evaluates on validation rows.
+        model: The network.
+        parameters: The model's arrays.
+        site: The site.
+        question: The edges of the bins. None: `first_edges`.
+        phase: The rows to count: `SCORE_COUNTS`, or `TEST_SCORE_COUNTS` for the test rows if the held-out rows are
+            validation rows.
         summed: Whether the server sees only a sum over sites. Non-finite scores then become 0 or the largest numbers,
-            since an error would reveal a fact about one site to the server that chose the model. The site spreads the
-            scores of its groups itself, since the server cannot.
+            since an error would reveal a fact about one site to the server, which chooses the model. The site also
+            converts its groups to single scores, since the server cannot do so from a sum.
 
     Returns:
-        The counts, and whether scores were replaced.
+        The counts, and whether non-finite scores were replaced.
 
     Raises:
         DivergedScoresError: A score is not finite as float32.
@@ -48,28 +52,28 @@ def score(
     if rows is None:
         kind = "has no test rows" if phase == TEST_SCORE_COUNTS else "has no held-out rows"
         raise ValueError(f"partition {site.partition_id} {kind}: the server evaluates on its own")
-    labels, least = rows.labels.cpu().numpy() > 0.5, site.least_cell
+    labels, least_cell = rows.labels.cpu().numpy() > 0.5, site.least_cell
     positives = int(labels.sum())
-    if is_small((len(labels) - positives, positives), least):
+    if is_small((len(labels) - positives, positives), least_cell):
         return ScoreCounts.of(np.zeros(0, np.int64), np.zeros(0, bool)), False
     model.load(parameters)
-    found = model.predict(rows.features).cpu().numpy()
+    values = model.predict(rows.features).cpu().numpy()
     with np.errstate(over="ignore"):
-        found = found.astype(np.float32)
-    replaced = summed and not_finite(found) > 0
+        values = values.astype(np.float32)
+    replaced = summed and not_finite(values) > 0
     try:
-        scores = codes(np.nan_to_num(found) if summed else found)
+        scores = codes(np.nan_to_num(values) if summed else values)
     except ValueError as error:
         text = "the global model's scores are not finite: the run has diverged, its steps are too large"
         raise DivergedScoresError(text) from error
-    edges = first_edges(BINS) if asked is None else asked.edges
-    if least == 1:
-        return ScoreCounts.of(places(scores, edges), labels), replaced
-    groups = [Groups.of(scores_of(scores[labels == side]), least) for side in (False, True)]
+    edges = first_edges(BINS) if question is None else question.edges
+    if least_cell == 1:
+        return ScoreCounts.of(find_bins(scores, edges), labels), replaced
+    groups = [Groups.of(scores_of(scores[labels == side]), least_cell) for side in (False, True)]
     if summed:
         spread = [codes(group.spread()) for group in groups]
         sides = np.repeat([False, True], [len(part) for part in spread])
-        return ScoreCounts.of(places(np.concatenate(spread), edges), sides), replaced
+        return ScoreCounts.of(find_bins(np.concatenate(spread), edges), sides), replaced
     return count_groups(groups[0], groups[1], edges), replaced
 
 
@@ -81,7 +85,7 @@ def count_groups(negatives: Groups, positives: Groups, edges: IntArray) -> Group
         positives: The groups of positives.
         edges: The edges of the bins.
     """
-    binned = [group.at(places(codes(group.centres), edges), BINS) for group in (negatives, positives)]
+    binned = [group.at(find_bins(codes(group.centres), edges), BINS) for group in (negatives, positives)]
     (negative, negative_spreads), (positive, positive_spreads) = binned
     return GroupCounts(
         negatives=negative,

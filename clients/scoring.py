@@ -48,10 +48,11 @@ class FedX1Client(ScoringClient):
     method = FEDX1
 
     def fit(self, parameters: list[FloatArray], config: Config) -> Fitted:
-        """Do one round, or the scoring round.
+        """Train for one round. In round 0, the scoring round, only score samples with the initial model.
 
         Args:
-            config: The message's scalars; round 0 is the scoring round, whether or not they name the phase.
+            parameters: The model's arrays.
+            config: The message's scalars. The round's number is sufficient; the phase may be absent in round 0.
         """
         phase: Config = {PHASE: SCORING} if config[ROUND] == SCORING_ROUND else {}
         return super().fit(parameters, config | phase)
@@ -61,7 +62,7 @@ FedX2Client = client_of(FEDX2, "FedX2", FedX1Client)
 
 
 class MinimaxClient(MethodClient[Oracle]):
-    """Base class of the minimax clients. ``model`` is the oracle of the site's f_i, whose point is z = (x, y)."""
+    """Base class of the minimax clients. ``model`` is the oracle of the site's f_i, at the point z = (x, y)."""
 
     def received(self, config: Config) -> Any:
         """Return the record sent with the model, or an empty record."""
@@ -72,7 +73,8 @@ class MinimaxClient(MethodClient[Oracle]):
         """Measure a point on the site's own samples.
 
         Returns:
-            f_i over all samples, with the site's own prior and weight 1; the number of samples; no metrics.
+            f_i over all samples, with the site's own share of positives and weight 1; the number of samples; no
+            metrics.
         """
         self.model.load(parameters)
         return self.model.weigh(self.site.class_counts[1] / len(self.site)).value(), len(self.site), {}

@@ -1,7 +1,7 @@
 """A client's side of secure sums (`privacy.secure_sum`): one answer to each stage, with a memory between messages.
 
 The memory is stored in the node's Flower context, like a client's other memory, and is never written to disk. It is
-stored as bytes, not as a payload, since the five stages would otherwise check it more often than the messages.
+stored as bytes, not as a payload, since a payload would be validated in each of the five stages.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from payloads.secure_sum import (
     Shares,
     Survivors,
     Views,
-    by_place,
+    by_client,
     rows_of,
 )
 from privacy.ring import Ring
@@ -54,7 +54,7 @@ from privacy.shamir import SHARE_BYTES
 MEMORY = "secure-sum"
 # the server's message in each stage
 QUESTIONS: dict[str, type[Payload] | None] = {KEYS: None, BOXES: Members, VIEWS: Survivors, SHARES: Evidence}
-_MEMBERS = ("places", "mask_keys", "box_keys", "commitments")
+_MEMBERS = ("clients", "mask_keys", "box_keys", "commitments")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,31 +62,37 @@ class Demands:
     """The demands of a site's owner on a sum.
 
     Attributes:
-        fewest: The least number of clients whose sum may be unmasked.
+        min_clients: The minimum number of clients whose sum may be unmasked.
         box_key: The site's own private key for boxes; b"": a new key in every run.
         peers: The box keys of the sites that may take part; empty: any site.
     """
 
-    fewest: int = FEWEST_MEMBERS
+    min_clients: int = FEWEST_MEMBERS
     box_key: bytes = dataclasses.field(default=b"", repr=False)
     peers: frozenset[bytes] = frozenset()
 
     def check_members(self, group: Group, me: int) -> None:
-        """Check that all other members are known; a client with another site's key cannot open the boxes for it.
+        """Check that the owner has listed all other members' keys.
+
+        A client that pretends to have a listed site's key cannot open the boxes for that site.
+
+        Args:
+            group: The members.
+            me: The client's partition id.
 
         Raises:
-            SecureSumError: A member is unknown; names the first such member.
+            SecureSumError: A member's key is not listed. The text names the first such member.
         """
-        for place, member in group.members.items() if self.peers else ():
-            if place != me and member.box_key not in self.peers:
-                raise SecureSumError(f"partition {place} has none of the keys in this site's sum-peers")
+        for client, member in group.members.items() if self.peers else ():
+            if client != me and member.box_key not in self.peers:
+                raise SecureSumError(f"partition {client} has none of the keys in this site's sum-peers")
 
 
 class SumClient:
     """A client in a secure sum.
 
     Args:
-        me: The client's index.
+        me: The client's partition id.
         number: The sum's number, counted over the run. No client takes part again in a sum with a lower number.
         purpose: The sum's purpose; see `payloads.secure_sum.purpose_of`.
         settings: The hash of the run config, which ``purpose`` contains.
@@ -119,43 +125,44 @@ class SumClient:
             question: The stage's message, of the type in `QUESTIONS`.
 
         Raises:
-            SecureSumError: A stage comes out of order or twice, or the answer would endanger the client's values.
+            SecureSumError: A stage is out of order or repeated, or the answer could reveal the client's values.
         """
         if stage == KEYS:
-            return self._tell_keys()
+            return self._send_keys()
         if stage == BOXES:
             return self._share_out(question)
         return self._vouch(question) if stage == VIEWS else self._reveal(question)
 
-    def mask(self, values: MaskedValues, ring: Ring, asked: Present, question: bytes) -> MaskedValues:
-        """Answer the stage `VALUES`: return the client's values under its mask.
+    def mask(self, values: MaskedValues, ring: Ring, participants: Present, question: bytes) -> MaskedValues:
+        """Answer the stage `VALUES`: return the client's values plus its mask.
 
         Args:
-            values: The values, made by `payloads.secure_sum.pack`.
-            asked: The participants.
+            values: The values from `payloads.summed_values.pack`.
+            ring: The ring of the sum.
+            participants: The participants.
             question: The hash of the whole message; see `payloads.wire.digest`.
 
         Raises:
             SecureSumError: See `answer`.
         """
         memory = self._recall(VALUES)
-        self._keep(memory, VALUES, present=pack(asked.places), question=question)
-        present, elements = set(asked.places.tolist()), values.elements.view(ring.dtype)
-        if len(present) < len(asked.places):
+        self._keep(memory, VALUES, present=pack(participants.clients), question=question)
+        present, elements = set(participants.clients.tolist()), values.elements.view(ring.dtype)
+        if len(present) < len(participants.clients):
             raise SecureSumError("the list of participants names a client twice")
-        if len(present) < self.demands.fewest:
-            text = f"{len(present)} clients take part in the sum, allowed: at least {self.demands.fewest}"
+        if len(present) < self.demands.min_clients:
+            text = f"{len(present)} clients take part in the sum, allowed: at least {self.demands.min_clients}"
             raise SecureSumError(text)
         masked = mask(self.me, self._secrets(memory), self._group(memory), present, elements, ring.bits, question)
         return dataclasses.replace(values, elements=masked.view(f"int{ring.bits}"))
 
-    def _tell_keys(self) -> Payload:
+    def _send_keys(self) -> Payload:
         before = self._load() or SumMemory(-1, 0)
         if before.number >= self.number:
             raise SecureSumError(f"sum {self.number} was requested again")
         own = Secrets.make(self.demands.box_key or before.box_key)
         same = before.box_key == own.box_key
-        told = own.member(before.public if same else b"")
+        member = own.member(before.public if same else b"")
         memory = SumMemory(
             number=self.number,
             answered=0,
@@ -164,22 +171,22 @@ class SumClient:
             mask_key=own.mask_key,
             seed=own.seed,
             box_key=own.box_key,
-            public=told.box_key,
+            public=member.box_key,
             peers=before.peers if same else b"",
             agreed=before.agreed if same else b"",
-            places=pack([self.me]),
-            mask_keys=told.mask_key,
-            box_keys=told.box_key,
-            commitments=told.commitment,
+            clients=pack([self.me]),
+            mask_keys=member.mask_key,
+            box_keys=member.box_key,
+            commitments=member.commitment,
         )
         self._keep(memory, KEYS)
-        return PublicKeys.of(told, self.settings)
+        return PublicKeys.of(member, self.settings)
 
     def _share_out(self, question: Members) -> Payload:
         before = self._recall(BOXES)
-        told: dict[str, Any] = {name: value.tobytes() for name, value in question.arrays().items()}
-        told["places"] = pack(question.places)
-        memory = dataclasses.replace(before, **told)
+        members: dict[str, Any] = {name: value.tobytes() for name, value in question.arrays().items()}
+        members["clients"] = pack(question.clients)
+        memory = dataclasses.replace(before, **members)
         group, own = self._group(memory), self._secrets(memory)
         if group.members.get(self.me) != Member(before.mask_keys, before.box_keys, before.commitments):
             raise SecureSumError(f"the members' keys differ from the keys that partition {self.me} has sent")
@@ -194,10 +201,10 @@ class SumClient:
         memory = self._recall(VIEWS)
         group = self._group(memory)
         # a refusal below ends the sum for this client, too
-        self._keep(memory, VIEWS, survivors=pack(question.places))
+        self._keep(memory, VIEWS, survivors=pack(question.clients))
         agreed = agree_on_boxes(self.me, self._secrets(memory), group, memory.by_key())
-        present, survivors = unpack(memory.present), set(question.places.tolist())
-        codes = vouch(self.me, agreed, group, memory.question, present, survivors, self.demands.fewest)
+        present, survivors = unpack(memory.present), set(question.clients.tolist())
+        codes = vouch(self.me, agreed, group, memory.question, present, survivors, self.demands.min_clients)
         receivers, rows = rows_of(codes, CODE_BYTES)
         return Views(receivers=receivers, codes=rows)
 
@@ -206,22 +213,22 @@ class SumClient:
         group = self._group(memory)
         agreed = agree_on_boxes(self.me, self._secrets(memory), group, memory.by_key())
         self._keep(memory, SHARES, mask_key=b"", seed=b"")
-        told = reveal(
+        revealed = reveal(
             self.me,
             agreed,
             group,
             memory.question,
             unpack(memory.present),
             unpack(memory.survivors),
-            by_place(evidence.vouchers, evidence.codes),
-            by_place(evidence.senders, evidence.boxes),
+            by_client(evidence.vouchers, evidence.codes),
+            by_client(evidence.senders, evidence.boxes),
         )
-        owners, shares = rows_of(told, SHARE_BYTES)
+        owners, shares = rows_of(revealed, SHARE_BYTES)
         return Shares(owners=owners, shares=shares)
 
     def _secrets(self, memory: SumMemory) -> Secrets:
         if not (memory.mask_key and memory.seed and memory.box_key):
-            raise SecureSumError("the secrets of this sum are gone")
+            raise SecureSumError("this client has deleted its secrets of the sum, since it has answered the last stage")
         return Secrets(memory.mask_key, memory.box_key, memory.seed)
 
     def _group(self, memory: SumMemory) -> Group:
@@ -247,8 +254,8 @@ class SumClient:
 
 @lru_cache(maxsize=4)
 def _make_group(
-    places: bytes, mask_keys: bytes, box_keys: bytes, commitments: bytes, share: float, purpose: bytes
+    clients: bytes, mask_keys: bytes, box_keys: bytes, commitments: bytes, share: float, purpose: bytes
 ) -> Group:
-    """Return the group from stage 2; clients in the same process share it."""
+    """Return the group of stage 2. Cached, since the clients of a process have the same group."""
     members = map(Member, split_keys(mask_keys), split_keys(box_keys), split_keys(commitments))
-    return Group(dict(zip(np.frombuffer(places, np.int64).tolist(), members, strict=True)), share, purpose)
+    return Group(dict(zip(np.frombuffer(clients, np.int64).tolist(), members, strict=True)), share, purpose)

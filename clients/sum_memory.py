@@ -1,4 +1,4 @@
-"""A client's memory of secure sums: the fields, and their bytes in a record of the node's Flower context."""
+"""A client's memory of secure sums (`clients.secure_sum`) and its form in the node's Flower context."""
 
 import dataclasses
 from typing import Any, Self
@@ -25,14 +25,14 @@ class SumMemory:
         number: The sum's number, counted over the run.
         answered: The number of stages that the client has answered.
         purpose: The sum's purpose, see `payloads.secure_sum.purpose_of`.
-        run: The run's id. Flower passes the context of a run on to the next run of a series.
-        mask_key, seed: The keys of its `Secrets`; empty after the last stage.
-        box_key, public: The private key for boxes, and the public key.
+        run: The run's id, since Flower may pass the context of one run to the next.
+        mask_key, seed: The keys of the client's `Secrets`. Empty after the last stage.
+        box_key, public: The private and the public key for boxes.
         peers, agreed: The other clients' public keys, and the secrets agreed on with them, in the same order.
-        places, mask_keys, box_keys, commitments: The members, from stage 2 on; before, only the client itself.
+        clients, mask_keys, box_keys, commitments: The members, from stage 2 on. In stage 1, only the client itself.
         present: The participants, from stage 3 on.
         question: The hash of the message of stage 3.
-        survivors: The indices of the clients for which this client has vouched, from stage 4 on.
+        survivors: The clients for which this client has vouched, from stage 4 on.
     """
 
     number: int
@@ -45,7 +45,7 @@ class SumMemory:
     public: bytes = _field()
     peers: bytes = _field()
     agreed: bytes = _field(secret=True)
-    places: bytes = _field(8)
+    clients: bytes = _field(8)
     mask_keys: bytes = _field()
     box_keys: bytes = _field()
     commitments: bytes = _field()
@@ -58,7 +58,7 @@ class SumMemory:
         """Read the memory from a record of the context.
 
         Raises:
-            SecureSumError: The record is damaged; names the field.
+            SecureSumError: The record is damaged. The text names the field.
         """
         values = values_of(record)
         for name, kind, width in _LAYOUT:
@@ -68,24 +68,24 @@ class SumMemory:
         return cls(**values)
 
     def by_key(self) -> dict[bytes, bytes]:
-        """Return the agreed secrets by the other client's public key."""
+        """Return the agreed secrets, by the other client's public key."""
         return dict(zip(split_keys(self.peers), split_keys(self.agreed), strict=True))
 
 
 # each field of a memory: its name, its type, and the bytes of a row
-_LAYOUT = [(one.name, one.type, one.metadata.get("width", 0)) for one in dataclasses.fields(SumMemory)]
+_LAYOUT = [(field.name, field.type, field.metadata.get("width", 0)) for field in dataclasses.fields(SumMemory)]
 
 
-def pack(places: IntArray | list[int]) -> bytes:
-    """Return clients' places as bytes."""
-    return np.asarray(places, np.int64).tobytes()
+def pack(clients: IntArray | list[int]) -> bytes:
+    """Return partition ids as bytes."""
+    return np.asarray(clients, np.int64).tobytes()
 
 
-def unpack(places: bytes) -> set[int]:
-    """Return the set of places in bytes from `pack`."""
-    return set(np.frombuffer(places, np.int64).tolist())
+def unpack(clients: bytes) -> set[int]:
+    """Return the set of partition ids in bytes from `pack`."""
+    return set(np.frombuffer(clients, np.int64).tolist())
 
 
 def split_keys(keys: bytes) -> list[bytes]:
-    """Return the single keys in joined keys of `KEY_BYTES` bytes each."""
+    """Return the keys, of `KEY_BYTES` bytes each, in concatenated bytes."""
     return [keys[begin : begin + KEY_BYTES] for begin in range(0, len(keys), KEY_BYTES)]

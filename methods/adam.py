@@ -26,7 +26,7 @@ ADAM_STEP = 0.01
 
 @dataclass(frozen=True)
 class Point:
-    """A round's state: w. With Adam's steps also m and v, which are None before the first step, and t."""
+    """A client's state between two steps of a round: w. With Adam also m and v, None before the first step, and t."""
 
     x: Float[Tensor, "*stack d"]
     moments: Float[Tensor, "*stack 2 d"] | None = None
@@ -37,7 +37,7 @@ P = TypeVar("P", bound=Point)
 
 
 def adam_step(carry: P, gradient: Float[Tensor, "*stack d"], eta: float) -> P:
-    """w <- w - eta m / (1 - beta_1^t) / (sqrt(v / (1 - beta_2^t)) + epsilon).
+    """Take Adam's step: w <- w - eta m / (1 - beta_1^t) / (sqrt(v / (1 - beta_2^t)) + epsilon).
 
     Args:
         carry: The step's carry; its tensors are changed in place.

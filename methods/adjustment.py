@@ -1,12 +1,9 @@
-"""Clipping and weight decay of a step's gradient, before a method sees it: g <- g min(1, C / |g|), then
-g <- g + lambda w.
+"""Clipping and weight decay of the gradient g of a local step at weights w, before a method uses g.
+
+g <- g min(1, C / |g|), then g <- g + lambda w, with C = ``clip-gradient`` and lambda = ``weight-decay``.
 
 Both act on all trained parameters. They equal ``torch.nn.utils.clip_grad_norm_`` and the weight decay of
 ``torch.optim.SGD``, in which the decay is a part of the gradient (L2).
-
-| formula | here |
-|---|---|
-| C, lambda | ``clip-gradient``, ``weight-decay`` |
 """
 
 from dataclasses import dataclass
@@ -21,9 +18,15 @@ from problems.models import FlatModel
 
 @dataclass(frozen=True)
 class Adjustment:
-    """C, lambda, and the frozen parts of the model."""
+    """The adjustment of gradients in a run.
 
-    longest: float
+    Attributes:
+        max_length: C. 0: gradients are not clipped.
+        decay: lambda. 0: no weight decay.
+        frozen: The slices of the flat model that are not trained.
+    """
+
+    max_length: float
     decay: float
     frozen: tuple[tuple[int, int], ...]
 
@@ -35,10 +38,10 @@ class Adjustment:
         return cls(training.clip_gradient, training.weight_decay, model.frozen)
 
     def __call__(self, gradient: Float[Tensor, "*stack d"], w: Float[Tensor, "*stack d"]) -> Float[Tensor, "*stack d"]:
-        """Adjust the gradient at w in place; each gradient of a stack is clipped by its own length."""
-        if self.longest:
+        """Adjust the gradient at w in place. In a stack of clients, each gradient is clipped separately."""
+        if self.max_length:
             length = gradient.norm(dim=-1, keepdim=True)
-            gradient.mul_(self.longest / length.clamp_(min=self.longest))
+            gradient.mul_(self.max_length / length.clamp_(min=self.max_length))
         if self.decay:
             gradient.add_(w, alpha=self.decay)
             for start, stop in self.frozen:

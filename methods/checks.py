@@ -1,4 +1,4 @@
-"""Checks at a method's server: of run configs, sites and clients' records."""
+"""A method's checks of run configs, sites and clients' records. They run at the server."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,29 +14,31 @@ from problems.errors import InputError
 
 
 def check_batch(
-    key: str, batch_size: int, kind: str, held: Sequence[int], names: Mapping[str, str] | None = None
+    key: str, batch_size: int, kind: str, counts: Sequence[int], names: Mapping[str, str] | None = None
 ) -> None:
-    """Warn of sites that cannot fill a batch and use all their elements instead.
+    """Check that all sites together can fill a batch. Warn of single sites that cannot, and use all their elements.
 
     Args:
         key: The run-config key of the batch size.
         batch_size: The batch size.
         kind: The elements of a batch, e.g. "positives".
-        held: The number of these elements at each site.
+        counts: The number of these elements at each site.
         names: The names of sites, by partition id as text.
 
     Raises:
         InputError: All sites together cannot fill a batch.
     """
-    total = sum(held)
+    total = sum(counts)
     if batch_size > total:
-        allowed = f"at most {total}, since all {len(held)} sites together have {total} {kind}"
+        allowed = f"at most {total}, since all {len(counts)} sites together have {total} {kind}"
         raise InputError(key, got=batch_size, allowed=allowed, hint=f"lower {key}")
-    named = [f"{label_site(partition, names)} ({count})" for partition, count in enumerate(held) if count < batch_size]
-    if named:
-        which = ", ".join(named[:8]) + (", ..." if len(named) > 8 else "")
+    small = [
+        f"{label_site(partition, names)} ({count})" for partition, count in enumerate(counts) if count < batch_size
+    ]
+    if small:
+        listed = ", ".join(small[:8]) + (", ..." if len(small) > 8 else "")
         text = "%s = %d: %d of %d sites have fewer %s and use all of them: %s"
-        getLogger("flwr").warning(text, key, batch_size, len(named), len(held), kind, which)
+        getLogger("flwr").warning(text, key, batch_size, len(small), len(counts), kind, listed)
 
 
 def check_batches(plan: Plan[Any]) -> None:
@@ -46,7 +48,7 @@ def check_batches(plan: Plan[Any]) -> None:
         plan: The plan of round 0.
 
     Raises:
-        InputError: All sites together have fewer samples.
+        InputError: All sites together have fewer samples than a batch.
     """
     check_batch(
         "batch-size", plan.training.batch_size, "samples", plan.class_counts.sum(axis=1).tolist(), plan.site_names
@@ -58,21 +60,22 @@ class Checks:
     """The server's checks. Each raises an error; the defaults check the batch size only.
 
     Attributes:
-        run: (plan) -> None, before the sites are known; raises `InputError`.
-        sites: (plan) -> None, before anything is sent; raises `InputError`.
-        limits: (place, model, plan) -> the greatest length of each dimension of a client's record, by its letter. The
-            dimension d has a fixed length. A longer record is refused unread.
-        record: (record, model, plan) -> None, for a client's well-formed record; raises `PayloadError`.
+        run: (plan) -> None. Checks the run config before the handshake; raises `InputError`.
+        sites: (plan) -> None. Checks the sites after the handshake; raises `InputError`.
+        limits: (i, model, plan) -> for client i, the maximum length of each dimension of a record, by the letter that
+            declares the dimension, except the model's length d. A longer record is refused unread.
+        record: (record, model, plan) -> None. Checks the values of a client's well-formed record; raises
+            `PayloadError`.
     """
 
     run: Callable[[Any], None] = lambda plan: None
     sites: Callable[[Any], None] = check_batches
-    limits: Callable[[int, Sequence[Float[np.ndarray, "part"]], Any], Mapping[str, int]] = lambda place, model, plan: {}
+    limits: Callable[[int, Sequence[Float[np.ndarray, "part"]], Any], Mapping[str, int]] = lambda i, model, plan: {}
     record: Callable[[Any, Sequence[Float[np.ndarray, "part"]], Any], None] = lambda record, model, plan: None
 
 
 def check_classes(plan: Plan[Any], what: str) -> None:
-    """Refuse sites that together have only one class.
+    """Check that the sites together have both classes.
 
     Args:
         plan: The plan of round 0.
@@ -86,14 +89,14 @@ def check_classes(plan: Plan[Any], what: str) -> None:
 
 
 def check_both_classes(key: str, negatives: int, positives: int, why: str, where: str = "") -> None:
-    """Refuse rows of one class only.
+    """Check that rows are of both classes.
 
     Args:
         key: The name of the rows in the error.
         negatives: The number of negatives.
         positives: The number of positives.
-        why: The reason why both classes are needed; it follows the word "since".
-        where: The location of the rows; it follows their numbers.
+        why: The reason why both classes are needed, such as "AUC needs both".
+        where: The location of the rows, such as " at all sites together".
 
     Raises:
         InputError: A class has no rows.

@@ -11,12 +11,14 @@ Neural Networks", ICML 2020): local proximal descent ascent, stage by stage.
 | alpha_s between two stages | ``restart_dual``, from `ClassScores` |
 | I | ``local-steps`` |
 
-A stage pulls v towards a reference, the mean point of the stage before, while training continues from the last point.
-Each new stage divides the learning rate, and starts from the lambda that is best for the scores at its first point:
-E[s|-] - E[s|+] (for `AUC_MINIMAX`; other problems keep their dual block).
+v are the primal variables (the weights and two scalars), alpha is the dual variable (lambda in `problems.minimax.auc`).
+A stage pulls v towards a reference, the mean point of the previous stage, while training continues from the last point.
+Each new stage divides the learning rate, and starts from the best alpha for the scores s at its first point: the mean
+score of negatives minus the mean score of positives, E[s|-] - E[s|+] (for `AUC_MINIMAX`; other problems keep alpha).
 
-If the published code and the formulas differ, the formulas are the default. That code divides lambda's gradient by
-p(1-p) (``coda.scaled-dual``) and uses noise as the first stage's reference (``coda.reference-noise``).
+If the published code and the paper's formulas differ, the formulas are the default. The code divides alpha's gradient
+by p(1-p), with p the share of positives (``coda.scaled-dual``), and uses noise as the first stage's reference
+(``coda.reference-noise``).
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,14 +60,14 @@ CodaTask = Task[CodaSettings, Oracle]
 
 @dataclass(frozen=True, eq=False)
 class CodaDown(MinimaxDown):
-    """Down. Without a ``reference``, the message's model is the reference."""
+    """The record sent to the clients. Without a ``reference``, the message's model is the reference."""
 
     reference: FloatArray | None = array("d", optional=True)
 
 
 @dataclass(frozen=True, eq=False)
 class ClassScores(Payload):
-    """Up, in the phase `CLASS_SCORES`: a site's sum and number of scores for each class, negatives first."""
+    """A client's answer in the phase `CLASS_SCORES`: the sum and the number of its scores by class, negatives first."""
 
     sums: FloatArray = array(2)
     counts: IntArray = array(2, kind="int")
@@ -73,7 +75,7 @@ class ClassScores(Payload):
 
 @dataclass(frozen=True)
 class Carry:
-    """A round's state: z = (v, alpha), v_0, the signs of descent and ascent, and f_i."""
+    """A client's state between two steps: z = (v, alpha), v_0, the signs of descent and ascent, and f_i."""
 
     x: Float[Tensor, "*stack d"]
     reference: Float[Tensor, "*stack p"]
@@ -146,22 +148,21 @@ def sum_scores(x: Float[Tensor, "d"], down: CodaDown, task: CodaTask) -> ClassSc
 
 
 def restarts_dual(plan: CodaPlan) -> bool:
-    """Return whether the round starts from a new lambda: with ``restart-dual``, at the start of each later stage.
+    """Return whether the round starts from a new alpha: with ``restart-dual``, in the first round of each new stage.
 
-    Args:
-        plan: The round's plan; its loss must be `AUC_MINIMAX`, for which the best lambda is known.
+    Only for the loss `AUC_MINIMAX`, for which the best alpha is known.
     """
     first = stage_of(plan.server_round, plan.settings).first
     return 1 < first == plan.server_round and plan.settings.restart_dual and plan.loss == AUC_MINIMAX
 
 
 def best_dual(answers: Sequence[ClassScores], sizes: Float64[np.ndarray, "c"], plan: CodaPlan) -> float | None:
-    """Return E[s|-] - E[s|+] over the sites that answered, weighted as in f; None if a class has no samples there.
+    """Return the best alpha, E[s|-] - E[s|+], over the sites that answered; None if they have only one class.
 
     Args:
         answers: The answers of c sites.
         sizes: The sizes of these sites, 1 on average over all sites.
-        plan: The round's plan; determines whether sites count by their samples.
+        plan: The round's plan. Its setting ``client-weights`` determines whether sites count by their samples, as in f.
     """
     # each sample has the weight 1 or, if sites have equal weights, 1 / its site's size
     weights = np.ones(len(answers)) if plan.training.by_examples else 1 / sizes
@@ -174,20 +175,20 @@ def best_dual(answers: Sequence[ClassScores], sizes: Float64[np.ndarray, "c"], p
 
 
 def restart_dual(x: Float[np.ndarray, "d"], plan: CodaPlan) -> Exchanges[Float[np.ndarray, "d"]]:
-    """Restart lambda in the first round of every stage but the first.
+    """Restart alpha in the first round of every stage but the first.
 
     Args:
-        x: The model of the round before.
+        x: The result of the previous round.
         plan: The round's plan.
 
     Returns:
-        The model. Its last entry is the new lambda if it was restarted and the answers contain both classes.
+        The model. If alpha was restarted and the answers contain both classes, the last entry is the new alpha.
     """
     if not restarts_dual(plan):
         return x
     answers = yield Ask(CLASS_SCORES, plan.sample())
     sizes = plan.class_counts.sum(axis=1)
-    dual = best_dual(answers.ups, (plan.num_sites * sizes / sizes.sum())[answers.places], plan)
+    dual = best_dual(answers.ups, (plan.num_sites * sizes / sizes.sum())[answers.clients], plan)
     if dual is None:
         text = "round %d: lambda is not restarted: the sites that answered have only one class"
         getLogger("flwr").warning(text, plan.server_round)
@@ -198,7 +199,7 @@ def restart_dual(x: Float[np.ndarray, "d"], plan: CodaPlan) -> Exchanges[Float[n
 def run_round(
     x: Float[np.ndarray, "d"], state: StageState, plan: CodaPlan
 ) -> Exchanges[tuple[Float[np.ndarray, "d"], StageState]]:
-    """alpha_s in a stage's first round, then z <- mean z_i over all sites; a `ServerHalf.round`."""
+    """Restart alpha in a stage's first round, then z <- mean z_i over all sites; a `ServerHalf.round`."""
     x = yield from restart_dual(x, plan)
     replies = yield Train(CodaDown(population=count_population(plan), reference=tell_reference(x, state, plan)), x)
     point = replies.mean_point()
@@ -212,7 +213,7 @@ def check_scores(record: Payload, model: object, plan: CodaPlan) -> None:
 
 
 def choose(method: Method, settings: CodaSettings) -> Method:
-    """Drop the phase `CLASS_SCORES` if no stage restarts lambda; a `Method.choose`."""
+    """Drop the phase `CLASS_SCORES` if no stage restarts alpha; a `Method.choose`."""
     return method if settings.stage_rounds and settings.restart_dual else replace(method, phases={})
 
 

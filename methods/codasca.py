@@ -3,8 +3,8 @@ Communication Complexity", ICML 2021): CoDA with the control variates of SCAFFOL
 
 | paper | here |
 |---|---|
-| (v, alpha), stages, 1 / gamma | as in `methods.coda` |
-| c_k, c | ``control`` of `ControlVariate`, of `StageState` |
+| (v, alpha), v_0, stages, 1 / gamma | as in `methods.coda` |
+| c_k of client k; c | ``control`` of `ControlVariate`; of `StageState` |
 | the change of c_k | `ControlChange` |
 | eta_g | ``server-learning-rate`` |
 
@@ -22,7 +22,7 @@ from methods import coda
 from methods.coda import CodaDown, CodaTask
 from methods.method import Records
 from methods.minimax import count_population
-from methods.scaffold import ControlChange, ControlVariate, kept, new_control, recall
+from methods.scaffold import ControlChange, ControlVariate, new_control, recall, record_change
 from methods.server import Exchanges, Train
 from methods.stages import CodaPlan, StageState, follow_stage, tell_reference
 from payloads.record import FloatArray, array
@@ -31,7 +31,7 @@ from problems.sampling import Indices
 
 @dataclass(frozen=True, eq=False)
 class CodascaDown(CodaDown):
-    """Down: as in CoDA, and c once it is not zero."""
+    """The record sent to the clients: CoDA's fields, and c unless it is zero."""
 
     control: FloatArray | None = array("d", optional=True)
 
@@ -63,13 +63,13 @@ def step(carry: Carry, rows: Indices, eta: float, task: CodaTask) -> Carry:
 
 def finish(carry: Carry, task: CodaTask) -> tuple[Float[Tensor, "d"], ControlChange, ControlVariate]:
     """c_k <- the mean of the round's gradients; its change is sent."""
-    return carry.x, *kept(carry.own, carry.total / task.training.local_steps)
+    return carry.x, *record_change(carry.own, carry.total / task.training.local_steps)
 
 
 def run_round(
     x: Float[np.ndarray, "d"], state: StageState, plan: CodaPlan
 ) -> Exchanges[tuple[Float[np.ndarray, "d"], StageState]]:
-    """alpha_s in a stage's first round, then z <- z + eta_g mean (z_i - z), and the new c; a `ServerHalf.round`."""
+    """Restart alpha in a stage's first round, then z <- z + eta_g mean (z_i - z) and a new c; a `ServerHalf.round`."""
     x = yield from coda.restart_dual(x, plan)
     control = None if state.control is None else state.control.astype(x.dtype)
     reference = tell_reference(x, state, plan)

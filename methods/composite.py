@@ -9,10 +9,10 @@ Algorithm 1): a smooth f plus a penalty g that has a prox, exact on unequal site
 
 `methods.penalised` has the other symbols.
 
-A client computes its correction for a round when that round's model arrives, from its memory of the round before. If a
-model arrives for the round in which the client has just trained, the server has discarded that round: the client
-repeats it with the same correction. Without a memory of the round before, the correction is 0. A reply contains the
-round of the memory it started from, so the server notices a lost memory and makes all clients start again.
+A client computes its correction for a round when that round's model arrives, from its memory of the previous round. If
+a model arrives for the round in which the client has just trained, the server has discarded that round: the client
+repeats the round with the same correction. Without a memory of the previous round, the correction is 0. Each reply
+names the round of the memory from which the client started, so the server notices a lost memory and resets all clients.
 """
 
 from dataclasses import dataclass, replace
@@ -51,7 +51,7 @@ class CorrectionState(Payload):
 
 @dataclass(frozen=True)
 class Carry:
-    """A round's state: z-hat, z, P(x-bar), c_i, and the step t = 0, 1, ..."""
+    """A client's state between two steps: z-hat, z, P(x-bar), c_i, and the step t = 0, 1, ..."""
 
     pre: Float[Tensor, "*stack d"]
     z: Float[Tensor, "*stack d"]
@@ -65,24 +65,25 @@ def correct(
 ) -> Float[np.ndarray, "d"]:
     """Line 19: c_i^{r+1} = (P(x-bar^r) - x-bar^{r+1}) / eta-tilde - the mean of the client's gradients in round r.
 
-    It is 0 in the first round (line 3), and without a memory of the round before. A repeated round has the same one.
+    The correction is 0 in the first round (line 3), and without a memory of round r. If round r + 1 is repeated, the
+    correction is the same as before.
 
     Args:
         point: x-bar^{r+1}.
-        memory: The memory of the client's newest round: r, unless the client has missed a round or repeats one.
-        task: The client's task; its round is r + 1.
+        memory: The memory of the client's newest round: r, unless the client has missed a round or repeats a round.
+        task: The client's task in round r + 1.
     """
-    made = 0 if memory is None else int(memory.check({"d": len(point)}, finite=False).server_round[0])
-    if memory is None or made not in (task.server_round - 1, task.server_round):
+    newest = 0 if memory is None else int(memory.check({"d": len(point)}, finite=False).server_round[0])
+    if memory is None or newest not in (task.server_round - 1, task.server_round):
         return np.zeros_like(point)
-    if made == task.server_round:
+    if newest == task.server_round:
         return memory.correction
-    correction: FloatArray = (memory.start - point) / between(task.training, made) - memory.gradient
+    correction: FloatArray = (memory.start - point) / between(task.training, newest) - memory.gradient
     return correction
 
 
 def start(x: Float[Tensor, "d"], down: None, memory: CorrectionState | None, task: PenalisedTask) -> Carry:
-    """Lines 18 and 19, the end of the round before, then line 6: z-hat = z = P_{eta-tilde g}(x-bar)."""
+    """Lines 18 and 19, the end of the previous round, then line 6: z-hat = z = P_{eta-tilde g}(x-bar)."""
     correction = as_tensor(correct(as_array(x), memory, task), x)
     z = task.f.penalty.prox(x, between(task.training, task.server_round - 1), out=x)
     return Carry(z.clone(), z, as_array(z).copy(), correction, 0)
@@ -102,8 +103,8 @@ def finish(carry: Carry, task: PenalisedTask) -> tuple[Float[Tensor, "d"], None,
     correction, length = as_array(carry.correction), local(task.training, task.server_round) * task.training.local_steps
     gradient = (carry.start - as_array(carry.pre)) / length - correction
     number = np.array([task.server_round])
-    kept = CorrectionState(server_round=number, correction=correction, start=carry.start, gradient=gradient)
-    return carry.pre, None, kept
+    memory = CorrectionState(server_round=number, correction=correction, start=carry.start, gradient=gradient)
+    return carry.pre, None, memory
 
 
 def update(
@@ -128,7 +129,8 @@ COMPOSITE = make_method(
     retries_failed=True,
     joint_states=True,
     objection=(
-        "composite's clients compute their corrections from the models they receive, and a model clipped or noised in "
-        "transit makes them wrong, in every later round too; fedmid, fedda and fast-fedda have no corrections"
+        "composite's clients compute their corrections from the models that they receive, and a model that is clipped "
+        "or noised in transit makes the corrections of all further rounds wrong; fedmid, fedda and fast-fedda have no "
+        "corrections"
     ),
 )

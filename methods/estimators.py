@@ -2,7 +2,7 @@
 
     estimate_t = carry_t + mean_i [ g_i(z_t) - weight_t * g_i(reference_t) ],
 
-in which the same clients compute both gradients.
+in which z_t is the server's point in round t, g_i is client i's gradient, and the same clients compute both gradients.
 """
 
 import math
@@ -75,10 +75,10 @@ class Estimator:
     """A gradient estimator.
 
     Attributes:
-        question: (t, state, settings) -> the question of round t = 0, 1, ..., given the state after the round before.
-        points: The greatest number of points at which it needs gradients.
+        question: (t, state, settings) -> the question of round t = 0, 1, ..., given the state after round t - 1.
+        points: The maximum number of points at which the estimator needs gradients.
         rho: The decay of the steps with ``fedsgda.rho = "auto"``.
-        periodic: Whether it asks a large batch of clients every ``fedsgda.period`` rounds.
+        periodic: Whether the estimator asks a large batch of clients every ``fedsgda.period`` rounds.
     """
 
     question: Callable[[int, EstimatorState | None, FedSGDASettings], Question]
@@ -96,14 +96,14 @@ def alpha(t: int, settings: FedSGDASettings) -> float:
     """Return alpha_t = beta_t = min(1, c_alpha / (t + 1)^(2 rho)).
 
     Args:
-        t: The round, counted from 0. Round 0 uses 1 instead, since it has no estimate before it.
+        t: The round, counted from 0. Round 0 uses 1 instead, since there is no previous estimate.
         settings: The settings; provide c_alpha and rho.
     """
     return min(1.0, settings.alpha_constant / math.pow(t + 1, 2 * settings.decay(STORM.rho)))
 
 
 def ask_storm(t: int, state: EstimatorState | None, settings: FedSGDASettings) -> Question:
-    """(1 - alpha_t) (estimate_{t-1} - mean g_i(z_{t-1})) + mean g_i(z_t) (Cutkosky and Orabona 2019)."""
+    """Ask for (1 - alpha_t) (estimate_{t-1} - mean g_i(z_{t-1})) + mean g_i(z_t) (Cutkosky and Orabona 2019)."""
     weight = 1.0 - alpha(t, settings)
     if state is None or weight == 0:
         return Question()

@@ -1,7 +1,8 @@
 """Fast-FedDA (Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in Federated Learning",
 ICML 2022) with equal weights: dual averaging for a strongly convex f, over all points and gradients.
 
-With b_t = gamma + mu t / 2 after t local steps of the run,
+With b_t = gamma + mu t / 2 after t local steps of the run, the strong convexity mu of f (``strong-convexity``), the
+first step size 1 / gamma (``anchor-weight``), and the prox P of the penalty g (see `methods.penalised`),
 
     w_t = P_{t/b_t g}(v_t),   v_{t+1} = v_t + (mu/2 (w_t - v_t) - grad f_i(w_t)) / b_{t+1},   v_0 = w_0.
 
@@ -21,7 +22,7 @@ from methods.server import ServerHalf
 
 @dataclass(frozen=True)
 class Carry:
-    """A round's state: v, w, and t."""
+    """A client's state between two steps: v, w, and t."""
 
     v: Float[Tensor, "*stack d"]
     w: Float[Tensor, "*stack d"]
@@ -29,9 +30,9 @@ class Carry:
 
 
 def mu(task: PenalisedTask | PenalisedPlan) -> float:
-    """Return f's strong convexity."""
-    given = task.settings.strong_convexity
-    return task.settings.ridge if isinstance(given, str) else given
+    """Return f's strong convexity: the setting ``strong-convexity`` or, if it is "auto", ``ridge``."""
+    convexity = task.settings.strong_convexity
+    return task.settings.ridge if isinstance(convexity, str) else convexity
 
 
 def weight(task: PenalisedTask | PenalisedPlan, t: int) -> float:

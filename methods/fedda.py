@@ -1,7 +1,10 @@
 """FedMid and FedDA, the paper's FedDualAvg (Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML 2021).
 
-FedMid takes proximal steps at the clients and at the server. FedDA moves a dual point by gradients at its prox, whose
-parameter is the sum of all the run's steps so far.
+FedMid takes proximal steps at the clients and at the server. FedDA moves a dual point by gradients at the point's prox.
+The parameter of this prox is the sum of all step sizes of the run so far.
+
+In the formulas f_i is a client's loss, g the penalty, P_{s g} the prox of g with parameter s (see `methods.penalised`),
+eta the local step size, eta_g the server's, K the number of local steps, and "mean" the mean of the clients' points.
 """
 
 from dataclasses import dataclass, replace
@@ -20,7 +23,7 @@ from payloads.settings import TrainingSettings
 
 
 def step_mid(carry: Point, batch: Batch, eta: float, task: PenalisedTask) -> Point:
-    """x <- P_{eta g}(x - eta grad f_i(x))."""
+    """Take FedMid's local step: x <- P_{eta g}(x - eta grad f_i(x))."""
     x = carry.x.sub_(task.f.gradient(carry.x, batch), alpha=eta)
     task.f.penalty.prox(x, eta, out=x)
     return carry
@@ -29,7 +32,7 @@ def step_mid(carry: Point, batch: Batch, eta: float, task: PenalisedTask) -> Poi
 def update_mid(
     x: Float[np.ndarray, "d"], state: None, replies: Replies[Payload], plan: PenalisedPlan
 ) -> tuple[Float[np.ndarray, "d"], None]:
-    """x <- P_{eta_g eta K g}(x + eta_g (mean - x))."""
+    """Take FedMid's step at the server: x <- P_{eta_g eta K g}(x + eta_g (mean - x))."""
     moved = replies.move(x, plan)
     return prox_at(moved, between(plan.training, plan.server_round), plan), None
 
@@ -39,7 +42,7 @@ FEDMID = make_method(make_client(local_sgd.start, step_mid, local_sgd.finish), m
 
 @dataclass(frozen=True)
 class Carry:
-    """A round's state: the dual point z, its prox w, and the prox parameter of the next step."""
+    """A client's state between two steps: the dual point z, its prox w, and the prox parameter of the next step."""
 
     z: Float[Tensor, "*stack d"]
     w: Float[Tensor, "*stack d"]
@@ -47,10 +50,11 @@ class Carry:
 
 
 def until(training: TrainingSettings, server_round: int) -> float:
-    """Return the sum of eta-tilde over the rounds up to this one: the prox parameter of this round's model.
+    """Return the prox parameter of a round's model: the sum of `between` over all rounds up to this round.
 
     Args:
-        server_round: The last round of the sum; 0 for an empty sum.
+        training: The settings.
+        server_round: The round. 0: the sum is empty.
     """
     if training.lr_decay == 1:
         return server_round * between(training, 1)
@@ -75,7 +79,7 @@ def finish(carry: Carry, task: PenalisedTask) -> tuple[Float[Tensor, "d"], None,
 def update(
     x: Float[np.ndarray, "d"], state: None, replies: Replies[Payload], plan: PenalisedPlan
 ) -> tuple[Float[np.ndarray, "d"], None]:
-    """z <- z + eta_g (mean - z)."""
+    """Take FedDA's step at the server: z <- z + eta_g (mean - z)."""
     return replies.move(x, plan), None
 
 

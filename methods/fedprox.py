@@ -1,8 +1,8 @@
 """FedProx (Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous Networks", MLSys
 2020): local SGD on f_i + mu/2 |w - w_server|^2.
 
-mu is sent in each message's config under the name in Flower's FedProx, so our client works with Flower's strategy, and
-our strategy with Flower's clients.
+w_server is the model that the client received. mu is sent in each message's config under the key of Flower's FedProx,
+so our client works with Flower's strategy, and our strategy with Flower's clients.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ FedProxTask = Task[FedProxSettings, SampleObjective]
 
 @dataclass(frozen=True, kw_only=True)
 class Carry(Point):
-    """A round's state: w, the server's model, and mu."""
+    """A client's state between two steps: w, the server's model, and mu."""
 
     reference: Float[Tensor, "*stack d"]
     mu: float

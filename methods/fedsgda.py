@@ -13,10 +13,11 @@ Frameworks 1 to 3).
 | c_eta, c_gamma, c_alpha, rho | ``primal_step``, ``dual_step``, ``alpha_constant``, ``rho`` |
 | m, S-hat (Appendix B) | ``period``, ``large_batch`` |
 
-A round has two exchanges with two independent samples of clients. S'_t sends gradients, from which the estimator makes
-(u_t, v_t). S_t takes K local steps, corrected by (u_t, v_t), and the mean of its points is the next point. The paper's
-clients send their gradients at both points; here they send only the combination that every estimator uses. The learning
-rate has no effect: the steps in x and y have their own constants.
+f_i(x, y) is a client's objective, minimised over x and maximised over y, and g_i its gradient. A round has two
+exchanges with two independent samples of clients. S'_t sends gradients, from which the estimator makes (u_t, v_t). S_t
+takes K local steps, corrected by (u_t, v_t), and the mean of its points is the next point. The paper's clients send
+their gradients at both points; here they send only the combination that every estimator uses. The learning rate has no
+effect: the steps in x and y have their own constants.
 """
 
 from collections.abc import Iterator, Sequence
@@ -60,7 +61,7 @@ from problems.models.vectors import exact_mean
 from problems.randomness import Purpose
 from problems.sampling import Indices
 
-# the exchange before a round's own: clients send gradients and take no step
+# the exchange before a round's main exchange: clients send gradients and take no step
 GRADIENTS = "gradients"
 
 
@@ -70,8 +71,11 @@ FedSGDAPlan = Plan[FedSGDASettings]
 
 @dataclass(frozen=True, eq=False)
 class FedSGDADown(MinimaxDown):
-    """Down: in the gradient phase the reference point and its weight, if the estimator has a reference; in the update
-    phase the estimate."""
+    """The record sent to the clients.
+
+    In the gradient phase: the reference point and its weight, if the estimator has a reference. In the update phase:
+    the estimate.
+    """
 
     reference: FloatArray | None = array("d", optional=True)
     weight: FloatArray | None = array(1, optional=True)
@@ -80,7 +84,7 @@ class FedSGDADown(MinimaxDown):
 
 @dataclass(frozen=True, eq=False)
 class LocalGradient(Payload):
-    """Up, in the gradient phase: g_i(z) - weight * g_i(reference), each over all of the client's samples."""
+    """A client's answer in the gradient phase: g_i(z) - weight * g_i(reference), over all of the client's samples."""
 
     gradient: FloatArray = array("d", combined="mean")
 
@@ -89,7 +93,7 @@ class LocalGradient(Payload):
 
 
 def collect(x: Float[Tensor, "d"], down: FedSGDADown, task: FedSGDATask) -> LocalGradient:
-    """Framework 2, the answer in the phase `GRADIENTS`.
+    """Answer in the phase `GRADIENTS` (Framework 2).
 
     Args:
         x: z, the message's point.
@@ -97,19 +101,27 @@ def collect(x: Float[Tensor, "d"], down: FedSGDADown, task: FedSGDATask) -> Loca
         task: The client's task; the gradients are over all its samples.
 
     Returns:
-        The gradient of f_i at z, minus weight times that at the reference point.
+        The gradient of f_i at z, minus weight times the gradient at the reference point.
     """
     f = weigh(task, down)
     if down.reference is None or down.weight is None:
         return LocalGradient(gradient=as_array(f.gradient(x, None).clone()))
-    other = peek(f, as_tensor(down.reference, x), None)
-    return LocalGradient(gradient=as_array(f.gradient(x, None) - float(down.weight[0]) * other))
+    at_reference = peek(f, as_tensor(down.reference, x), None)
+    return LocalGradient(gradient=as_array(f.gradient(x, None) - float(down.weight[0]) * at_reference))
 
 
 @dataclass(frozen=True)
 class Carry:
-    """A round's state: z^(k), z_t, (u_t, v_t), the signed steps eta_t and gamma_t, f_i, and its gradients at z_t on
-    each of the round's batches, or None if they are not computed in advance."""
+    """A client's state between two steps.
+
+    Attributes:
+        x: z^(k), the point after k steps.
+        origin: z_t, the point of the message.
+        estimate: (u_t, v_t).
+        steps: The signed steps eta_t and gamma_t of each coordinate.
+        f: f_i.
+        at_origin: The gradients of f_i at z_t on each of the round's batches. None: not computed in advance.
+    """
 
     x: Float[Tensor, "*stack d"]
     origin: Float[Tensor, "*stack d"]
@@ -123,7 +135,7 @@ class Batch(NamedTuple):
     """The b rows of a mini-batch, and the index of its gradient in `Carry.at_origin`."""
 
     rows: Indices
-    place: int
+    index: int
 
 
 def draw(task: FedSGDATask, down: object) -> Iterator[tuple[float, Batch]]:
@@ -134,17 +146,17 @@ def draw(task: FedSGDATask, down: object) -> Iterator[tuple[float, Batch]]:
 
     Returns:
         The learning rate, which has no effect, and the batch of each iteration. Without batch norm the first batch is
-        left out, since `start` does that step.
+        left out, since `start` takes the first step.
     """
-    for place, (eta, rows) in enumerate(islice(draw_batches(task, down), 0 if len(task.f.buffers) else 1, None)):
-        yield eta, Batch(rows, place)
+    for index, (eta, rows) in enumerate(islice(draw_batches(task, down), 0 if len(task.f.buffers) else 1, None)):
+        yield eta, Batch(rows, index)
 
 
 def start(x: Float[Tensor, "d"], down: FedSGDADown, memory: None, task: FedSGDATask, rho: float) -> Carry:
     """Line 1 of Framework 3 and, without batch norm, the first step.
 
-    The two gradients of the first step are equal and cancel, so it moves along (u_t, v_t) itself. Batch norm still
-    needs them for its statistics.
+    The two gradients of the first step are equal and cancel, so the first step moves along (u_t, v_t) itself. With
+    batch norm they are still computed, for the statistics.
 
     Args:
         x: z_t, the message's point.
@@ -169,8 +181,8 @@ def step(carry: Carry, batch: Batch, eta: float, task: FedSGDATask) -> Carry:
     """Lines 3 to 5 of Framework 3: x <- x - eta_t d_x and y <- y + gamma_t d_y with
     d = g_i(z^(k); B) - g_i(z_t; B) + (u_t, v_t), the same mini-batch B and the same dropout in both gradients."""
     f, known = carry.f, carry.at_origin
-    other = peek(f, carry.origin, batch.rows) if known is None else known[batch.place]
-    carry.x.addcmul_(carry.steps, f.gradient(carry.x, batch.rows) - other + carry.estimate)
+    at_origin = peek(f, carry.origin, batch.rows) if known is None else known[batch.index]
+    carry.x.addcmul_(carry.steps, f.gradient(carry.x, batch.rows) - at_origin + carry.estimate)
     return carry
 
 
@@ -197,8 +209,8 @@ def estimate(
     """Line 5: make (u_t, v_t) from the answers of S'_t.
 
     Args:
-        question: The question that was asked.
-        state: The state after the round before; None in the first round.
+        question: The question that the clients have answered.
+        state: The state after the previous round. None in the first round.
         x: z_t, the point of the question.
         answers: The answers, one from each client, with equal weights.
 
@@ -251,7 +263,7 @@ def make_fedsgda(estimator: Estimator, sends: str) -> Method:
     """Make FedSGDA of an estimator.
 
     Args:
-        estimator: E; the rest of the method is the same for all.
+        estimator: E, the only difference between the variants.
         sends: A description of all data sent with the model.
     """
     return make_method(

@@ -1,9 +1,12 @@
 """FedX (Guo, Jin, Luo, Yang, "FedX: Federated Learning for Compositional Pairwise Risk Optimization", ICML 2023):
 Algorithm 1, FedX1, for linear f; Algorithms 2 and 3, FedX2, for any f; the larger buffers of Appendices E and F.
 
+FedX minimises the mean over positives of f(mean over partners of l(score of positive, score of partner)). A client
+pairs its own samples, the active half of a pair, with scores that other clients have sent, the lazy half.
+
 | paper | here |
 |---|---|
-| H_{i,1}, H_{i,2}, U_i | ``history`` of the `Carry` |
+| H_{i,1}, H_{i,2}, U_i, the scores and u of a client's round | ``history`` of the `Carry` |
 | z; h_xi; h_zeta, u_zeta | ``active``; ``partners``; ``positives`` of a `PairBatch` |
 | z-hat | ``independent`` of a `PairBatch` |
 | G_{i,k,1} + G_{i,k,2} | ``slopes`` in `step`, mapped to the weights |
@@ -11,11 +14,11 @@ Algorithm 1, FedX1, for linear f; Algorithms 2 and 3, FedX2, for any f; the larg
 
 `methods.predictions` contains the histories, pools and buffers; `methods.pairwise` defines the other symbols.
 
-Differences from the paper's boxes. Line 12 swaps the names of the histories; here the partner of an active positive
-comes from the pool of partners, and the partner of an active partner from the pool of positives. The first observation
-of a sample is its first u, since the box's u = 0 would make f' infinite. Predictions of the scoring round come
-without u; u is observed on the partners drawn with them. Line 14 records the active samples unless
-``independent-history`` is set.
+Differences from the algorithms as printed. Line 12 swaps the names of the histories; here the partner of an active
+positive comes from the pool of partners, and the partner of an active partner from the pool of positives. A sample's
+first u is its first observation, since the printed u = 0 would make f' infinite. Predictions of round 0, in which
+clients only score samples, come without u; u is then observed on the partners drawn with them. Line 14 records the
+active samples unless ``independent-history`` is set.
 """
 
 from collections.abc import Iterator
@@ -65,7 +68,7 @@ from methods.server import Ask, Exchanges, Plan, ServerHalf, Train
 from problems.objectives.pairwise import LINEAR, PAIRWISE_LOSSES, times
 from problems.randomness import Purpose
 
-# the exchange before round 1; see `score`
+# the number of the scoring round, the exchange before round 1 in which clients only score samples; see `score`
 SCORING_ROUND = 0
 
 INDEPENDENT = Purpose.INDEPENDENT_POSITIVES, Purpose.INDEPENDENT_PARTNERS
@@ -76,7 +79,7 @@ INDEPENDENT = Purpose.INDEPENDENT_POSITIVES, Purpose.INDEPENDENT_PARTNERS
 
 @dataclass(frozen=True)
 class Carry(pairwise.Carry):
-    """Also omega_1i and omega_2i, |S_2|, and the round's history, to which each step adds."""
+    """The carry of `methods.pairwise`, and omega_1i and omega_2i, |S_2|, and the round's history of scores."""
 
     omegas: Float64[Tensor, "*stack 2"]
     num_partners: int
@@ -95,15 +98,15 @@ def score_others(
 
     Args:
         x: w.
-        u: The table of the site's positives; None: leave out u.
+        u: The table of u of the site's positives. None: the result has no u.
         sample: The positives and partners to score.
-        partners: `Predictions` from the pool, on which u is observed if the table has no value; None without a table.
+        partners: `Predictions` from the pool, on which u is observed if the table has no value. None without a table.
 
     Returns:
         The scores. With a table also the sample's u: the stored value, or the value observed now if none is stored.
     """
     a, b, _ = task.f.forward(x, sample)
-    return Scored(a, None if u is None else fill_in(u[sample.places], observe(task, a, partners)), b, sample.labels)
+    return Scored(a, None if u is None else fill_in(u[sample.u_rows], observe(task, a, partners)), b, sample.labels)
 
 
 def score(x: Float[Tensor, "d"], down: None, task: PairwiseTask) -> FedXPredictions:
@@ -112,7 +115,7 @@ def score(x: Float[Tensor, "d"], down: None, task: PairwiseTask) -> FedXPredicti
     Args:
         x: The initial model.
         down: None, since only the model is sent.
-        task: The client's task; its local steps are the K batches to score.
+        task: The client's task. The clients score as many batches as a round has local steps, K.
 
     Returns:
         The predictions of these batches, without u.
@@ -126,12 +129,20 @@ def start(
 ) -> Carry:
     """Lines 7 and 9 of both algorithms, 21 of Algorithm 2: receive the pool (and G, and load u), start a history.
 
+    Args:
+        x: w, the model in the message.
+        pool: The pool in the message.
+        memory: The client's u of earlier rounds, or None.
+        task: The client's task.
+
     Raises:
         ValueError: The message has no pool.
         PayloadError: The memory belongs to other positives, or to another loss.
     """
     if pool is None:
-        raise ValueError(f"round {task.server_round}: the inbox is empty, a FedXPool is needed")
+        raise ValueError(
+            f"round {task.server_round}: the server's message has no FedXPool; set the client's inbox to it"
+        )
     clients, positives, partners = pool.totals.tolist()
     first, second = len(task.f.positives) / max(positives, 1), len(task.f.partners) / max(partners, 1)
     omegas = torch.tensor([clients * first, clients * second], dtype=torch.float64, device=x.device)
@@ -156,15 +167,15 @@ def draw_batches(task: PairwiseTask, pool: FedXPool) -> Iterator[tuple[float, Pa
     unknown = task.f.tracked and bool(positives.u.isnan().any())
     # line 11, and the sample of line 14; the scoring round used the first K batches
     samples = active_batches(task, own, training.local_steps)
-    rest = active_batches(task, own, training.local_steps, INDEPENDENT)
-    others: Iterator[Any] = rest if settings.independent_history else repeat(None)
-    for iteration, active, other in zip(task.iterations, samples, others, strict=False):
+    separate = active_batches(task, own, training.local_steps, INDEPENDENT)
+    recorded: Iterator[Any] = separate if settings.independent_history else repeat(None)
+    for iteration, active, independent in zip(task.iterations, samples, recorded, strict=False):
         # line 12
         lazy = positives.take(first.take(settings.positive_batch_size))
         lazy_partners = partners.take(second.take(settings.negative_batch_size))
         if unknown:
             lazy = lazy._replace(u=fill_in(lazy.u, observe(task, lazy.scores, lazy_partners)))
-        yield task.eta(iteration), PairBatch(active, lazy, lazy_partners, other)
+        yield task.eta(iteration), PairBatch(active, lazy, lazy_partners, independent)
 
 
 def step(carry: Carry, batch: PairBatch, eta: float, task: PairwiseTask) -> Carry:
@@ -173,11 +184,11 @@ def step(carry: Carry, batch: PairBatch, eta: float, task: PairwiseTask) -> Carr
     # line 13: h(w, z_1) and h(w, z_2)
     a, b, pull = task.f.forward(carry.x, active)
     # line 14 of Algorithm 2: h(w, z-hat_1) and h(w, z-hat_2), with u as before this step
-    others = None if independent is None else score_others(carry.x, carry.u, independent, partners, task)
+    scored = None if independent is None else score_others(carry.x, carry.u, independent, partners, task)
     # line 15 of Algorithm 2: u(z_1), equation (8)
-    u = None if carry.u is None else update_u(carry.u, active.places, observe(task, a, partners), task)
+    u = None if carry.u is None else update_u(carry.u, active.u_rows, observe(task, a, partners), task)
     # the scores join H_1 and H_2, u joins U
-    carry.history.append(others or Scored(a, u, b, active.labels))
+    carry.history.append(scored or Scored(a, u, b, active.labels))
     # G_1 and G_2, equations (4) and (5), with u equation (9): the factors of grad h(z_1) and of grad h(z_2),
     # omega_1i mean_j c_j f'(u_i) d_1 l(a_i, lazy b_j) / b and omega_2i mean_i c_i f'(lazy u_i) d_2 l(lazy a_i, b_j) / m
     s = differences(a, partners.scores)  # (b, m)
@@ -216,7 +227,7 @@ def run_round(
     Args:
         tracked: Whether clients send u.
     """
-    # lines 24 and 25 of Algorithm 1: the whole pool goes to every client; 26 and 27 of Algorithm 2: with U and G
+    # lines 24 and 25 of Algorithm 1: send the whole pool to every client; 26 and 27 of Algorithm 2: with U and G
     positives, partners = count_halves(objective_of(plan), plan.class_counts)
     *_, p, q, with_u = state.runs.T
     pool = FedXPool(

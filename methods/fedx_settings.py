@@ -52,14 +52,14 @@ class FedXSettings(Settings):
 
 
 def objective_of(plan: Plan[FedXSettings]) -> PairwiseObjective:
-    """Make the run's f and l."""
+    """Make the run's pairwise objective: the outer function f and the pair loss l (see `methods.pairwise`)."""
     return make_objective(plan.loss, **plan.settings.objective_options)
 
 
 def count_halves(
     objective: PairwiseObjective, class_counts: Int64[np.ndarray, "N 2"]
 ) -> tuple[Int64[np.ndarray, "N"], Int64[np.ndarray, "N"]]:
-    """Count the two halves of pairs at every site.
+    """Count the positives and the partners, the two halves of pairs, at every site.
 
     Args:
         objective: The objective; determines whether partners are the negatives or all samples.
@@ -84,7 +84,7 @@ def check_pairs(plan: Plan[FedXSettings]) -> None:
 
 
 def check_pool(plan: Plan[FedXSettings]) -> None:
-    """Refuse histograms of an unbounded score, and a budget without histograms; a `Checks.run`."""
+    """Check that histograms have a bounded score, and that a budget has histograms; a `Checks.run`."""
     settings = plan.settings
     if settings.pool != "histogram" and settings.pool_epsilon:
         got = f"{settings.pool_epsilon:g} with fedx.pool={settings.pool!r}"
@@ -96,7 +96,7 @@ def check_pool(plan: Plan[FedXSettings]) -> None:
 
 
 def check_linear(plan: Plan[FedXSettings]) -> None:
-    """Also refuse a loss whose f is not linear; a `Checks.run`."""
+    """Check the pool, and that the loss has a linear f; a `Checks.run`."""
     if not objective_of(plan).linear:
         got = f"{plan.loss!r}, whose f is not linear"
         raise InputError("loss", got=got, allowed="a linear f with strategy fedx1", hint="set strategy to fedx2")

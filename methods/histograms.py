@@ -1,14 +1,15 @@
 """FedX without single scores: the pool as two histograms, of all positives' scores and of all negatives'.
 
-FedX needs only the distribution of the other sites' scores: the lazy parts of (4) and (5) are means over it. With
-``pool = "histogram"`` a client counts the scores of all its samples, after its round's steps, in ``bins`` equal bins of
-the score's range. The server adds the counts up, and a client uses every bin's middle as a prediction, weighted by its
-share, so drawing adds no noise to a step. The u of a lazy positive is the inner mean over the partners' histogram.
+FedX (`methods.fedx`) needs only the distribution of the other sites' scores: the lazy parts of equations (4) and (5)
+are means over this distribution. With ``pool = "histogram"`` a client counts the scores of all its samples, after its
+round's steps, in ``bins`` equal bins of the score's range. The server adds up the counts. A client uses every bin's
+middle as a prediction, weighted by the bin's share of the samples, so drawing adds no noise to a step. The u of a lazy
+positive is the inner mean over the partners' histogram.
 
-With ``pool-epsilon`` each client adds Gaussian noise to its counts, drawn by the system's generator and rounded; in a
-secure sum of at least n clients, a share of 1 / n of the variance. A sample counts once in each histogram of the run.
+With ``pool-epsilon`` each client adds Gaussian noise to its counts, drawn by the system's generator and rounded. In a
+secure sum of at least n clients, each adds 1 / n of the variance. A sample counts once in each histogram of the run.
 
-Site j's samples count |S_j| times, so the shares equal those in the union and need no omega_j.
+Every sample counts once, so larger sites have larger shares, and the paper's factors omega_j are not needed.
 """
 
 from collections.abc import Iterator
@@ -45,7 +46,7 @@ SCORING = "scoring"
 
 @dataclass(frozen=True, eq=False)
 class ScoreHistograms(Payload):
-    """Up: all samples of a site by class and by bin of their score and, in FedX2, its momentum."""
+    """A client's reply: the numbers of its samples by class and by bin of their score; in FedX2 also its momentum."""
 
     positive_counts: IntArray = array("h", kind="int", combined="total")
     negative_counts: IntArray = array("h", kind="int", combined="total")
@@ -54,8 +55,13 @@ class ScoreHistograms(Payload):
 
 @dataclass(frozen=True, eq=False)
 class HistogramState(Payload):
-    """The server's state: the sums of the counts in each of the last ``tau`` rounds, positives first; with a budget,
-    the sum over all histograms so far of 1 / variance of the noise; and the participants' mean momentum."""
+    """The server's state.
+
+    Attributes:
+        recent: The sums of the counts in each of the last ``tau`` rounds, positives first.
+        precision: With a budget, the sum of 1 / variance of the noise over all histograms so far.
+        momentum: The mean momentum of the round's clients.
+    """
 
     recent: IntArray = array("t", "e", kind="int")
     precision: FloatArray | None = array(1, optional=True)
@@ -64,7 +70,7 @@ class HistogramState(Payload):
 
 @dataclass(frozen=True, eq=False)
 class HistogramPool(Payload):
-    """Down: the samples of all sites by class and by bin of their score, of the last ``tau`` rounds together."""
+    """The record sent to the clients: all sites' counts by class and bin, summed over the last ``tau`` rounds."""
 
     # all sites together: clients N, positives |S_1|, partners |S_2|
     totals: IntArray = array(3, kind="int")
@@ -81,11 +87,8 @@ def count_scores(x: Float[Tensor, "d"], task: PairwiseTask) -> ScoreHistograms:
     """Count the scores of all samples of a site.
 
     Args:
-        x: w, the model that scores them.
+        x: w, the model that scores the samples.
         task: The client's task; provides the samples, the score, and the number of bins.
-
-    Returns:
-        The counts.
 
     Raises:
         ValueError: A score is not finite, in a run without secure sums and without a budget.
@@ -105,11 +108,11 @@ def count_scores(x: Float[Tensor, "d"], task: PairwiseTask) -> ScoreHistograms:
     bins = task.settings.bins
     positive = site.labels.cpu().numpy() > 0.5
     if site.least_cell > 1 and not task.settings.pool_epsilon:  # no row counts by itself
-        for one in (positive, ~positive):
-            groups = Groups.of(scores[one], site.least_cell)
-            scores[one] = np.repeat(groups.centres, groups.sizes)
-    places = np.clip(((scores - low) / (high - low) * bins).astype(np.int64), 0, bins - 1)
-    counts = [np.bincount(places[one], minlength=bins).astype(np.int64) for one in (positive, ~positive)]
+        for rows in (positive, ~positive):
+            groups = Groups.of(scores[rows], site.least_cell)
+            scores[rows] = np.repeat(groups.centres, groups.sizes)
+    binned = np.clip(((scores - low) / (high - low) * bins).astype(np.int64), 0, bins - 1)
+    counts = [np.bincount(binned[rows], minlength=bins).astype(np.int64) for rows in (positive, ~positive)]
     if deviation := deviation_of(task.settings, task.training):
         share = max(deviation / np.sqrt(task.summed), 1.0)  # rounding would remove much smaller noise
         counts = [count + np.rint(share * secret_normal(bins)).astype(np.int64) for count in counts]
@@ -117,7 +120,7 @@ def count_scores(x: Float[Tensor, "d"], task: PairwiseTask) -> ScoreHistograms:
 
 
 def score(x: Float[Tensor, "d"], down: None, task: PairwiseTask) -> ScoreHistograms:
-    """Answer the phase `SCORING`: lines 3 and 4 of both algorithms, with the counts of all samples."""
+    """Answer the phase `SCORING` (lines 3 and 4 of both algorithms) with the counts of all samples."""
     return count_scores(x, task)
 
 
@@ -138,20 +141,20 @@ def deviation_of(settings: FedXSettings, training: TrainingSettings) -> float:
 
 
 def bounds_of(task: PairwiseTask) -> tuple[float, float]:
-    """Return the range of the scores; the server has checked that they have bounds."""
+    """Return the range of the scores. The server has checked that the scores are bounded."""
     assert task.f.score.bounds is not None
     return task.f.score.bounds
 
 
 def fill_from_counts(task: PairwiseTask, pool: HistogramPool) -> tuple[Predictions, Predictions]:
-    """Make predictions of the histograms' bins.
+    """Make a prediction of each bin of the histograms.
 
     Args:
         task: The client's task; provides the score's range, and whether u is tracked.
         pool: The pool in the message.
 
     Returns:
-        The positives and the partners, on the site's device; none of a class that no site has.
+        The positives and the partners, on the site's device. Empty for a class that no site has.
     """
     (low, high), device = bounds_of(task), task.site.labels.device
     bins = len(pool.positive_counts)
@@ -226,7 +229,7 @@ def collect_counts(
     """Add the sum of a round's counts to the sums of the last ``tau`` - 1 rounds.
 
     Args:
-        state: The state after the round before.
+        state: The state after the previous round.
         replies: The replies of the round, or of the scoring round.
         plan: The round's plan; provides ``tau``.
     """
@@ -240,7 +243,7 @@ def collect_counts(
 
 
 def report(state: HistogramState, plan: Plan[FedXSettings]) -> dict[str, float]:
-    """Report the spent share of the budget; a `ServerHalf.report`."""
+    """Report the epsilon that the histograms have spent so far; a `ServerHalf.report`."""
     if state.precision is None:
         return {}
     return {"pool_epsilon": epsilon_of(state.precision[0] ** -0.5, plan.settings.pool_delta, 1)}
@@ -251,11 +254,11 @@ def check_counts(record: ScoreHistograms, model: object, plan: Plan[FedXSettings
     bins = plan.settings.bins
     for counts in (record.positive_counts, record.negative_counts):
         if len(counts) != bins or ((counts < 0).any() and not plan.settings.pool_epsilon):
-            raise PayloadError(f"counts in {len(counts)} bins, expected numbers >= 0 in {bins}")
+            raise PayloadError(f"counts in {len(counts)} bins, expected numbers >= 0 in {bins} bins")
 
 
 def with_histograms(method: Method) -> Method:
-    """Make the form of FedX whose pool is two histograms.
+    """Return the variant of FedX whose pool is two histograms.
 
     Args:
         method: `methods.fedx.FEDX1` or `methods.fedx.FEDX2`.
@@ -266,5 +269,7 @@ def with_histograms(method: Method) -> Method:
         server=ServerHalf(prologue=prologue, round=run_round, report=report),
         records=replace(method.records, down=HistogramPool, up=ScoreHistograms, state=HistogramState),
         phases={SCORING: Phase(ScoreHistograms, score)},
-        checks=replace(method.checks, limits=lambda place, model, plan: {"h": plan.settings.bins}, record=check_counts),
+        checks=replace(
+            method.checks, limits=lambda client, model, plan: {"h": plan.settings.bins}, record=check_counts
+        ),
     )

@@ -39,18 +39,18 @@ def batches(task: PairwiseTask, down: Momentum | None) -> Iterator[tuple[float, 
         down: The record sent with the model; without effect.
 
     Returns:
-        The step size and the batch of each iteration; none at a site with a single class, which has no pairs.
+        The step size and the batch of each iteration. Empty at a site with a single class, which has no pairs.
     """
     if len(task.f.positives) and len(task.f.partners):
         yield from zip(map(task.eta, task.iterations), active_batches(task, task.f.positives), strict=True)
 
 
 def step(carry: Carry, batch: ActiveBatch, eta: float, task: PairwiseTask) -> Carry:
-    """w <- w - eta G, G the gradient over all pairs of the batch; for non-linear f with u and momentum."""
+    """Take the step w <- w - eta G, with the gradient G over all pairs of the batch; with u and momentum if tracked."""
     f = task.f.objective
     a, b, pull = task.f.forward(carry.x, batch)
     s = differences(a, b)  # (b, m)
-    u = None if carry.u is None else update_u(carry.u, batch.places, f.observe(s, batch.labels, None), task)
+    u = None if carry.u is None else update_u(carry.u, batch.u_rows, f.observe(s, batch.labels, None), task)
     slope = f.slope(s, batch.labels, u) / (s.shape[-2] * s.shape[-1])
     return descend(carry, pull, (-slope.sum(dim=-1), slope.sum(dim=-2)), eta, task)
 

@@ -59,7 +59,7 @@ F = TypeVar("F")  # f_i: an object that computes its gradients at a point, on a 
 
 @dataclass(frozen=True)
 class Task(Generic[S, F]):
-    """One client's task in one round.
+    """The inputs of one client's computations in one round.
 
     Attributes:
         server_round: The round's number, counted from 1. An exchange before round 1 has the number 0.
@@ -68,8 +68,8 @@ class Task(Generic[S, F]):
         site: The site's samples.
         f: The site's objective f_i.
         loss: The name of the loss.
-        summed: The least number of clients in a sum in which the server sees this client's values. 1: the server sees
-            them alone.
+        summed: With secure sums, the minimum number of clients in each sum that the server sees. 1: the server sees
+            each client's values.
     """
 
     server_round: int
@@ -110,13 +110,15 @@ class Phase:
 
 @dataclass(frozen=True)
 class SampleGradients:
-    """The number of gradients by which a method uses a site's samples, if it uses only gradients of means over samples.
+    """The numbers of gradients that a method computes from a site's samples, for differential privacy's accountant.
+
+    Only for methods that use samples in no other way than by gradients of means over samples.
 
     Attributes:
-        of_batch: The gradients on each of a round's K batches.
-        whole: The gradients over all samples in a round.
-        first: The batches before the first step of a run.
-        phases: The phases in which samples have no other use.
+        of_batch: The number of gradients on each of a round's K batches.
+        whole: The number of gradients over all samples in a round.
+        first: The number of additional batches before the first step of a run.
+        phases: The phases that use samples only by such gradients.
     """
 
     of_batch: int = 1
@@ -173,15 +175,17 @@ class Traits:
         own_steps: The method's own keys of step sizes.
         unread: The common settings without effect.
         number_types: The values of ``dtype`` that it can compute in.
-        needs_all_clients: The reason why every client must take part in every round; it follows the words "strategy x".
-            "": a few clients a round are enough.
+        needs_all_clients: The reason why every client must take part in every round, as the end of a sentence that
+            begins with the strategy's name. "": a few clients a round are enough.
         retries_failed: Whether a client without a good reply is asked again, up to ``max-retries`` times, before the
             run ends.
-        joint_states: Whether the sum of the clients' memories matters: if one is lost, all clients discard theirs.
-        needs_examples: The reason why ``client-weights`` must be "examples"; it follows the words "strategy x".
-        weighted_gradients: Whether gradients already include their site's weight by samples, and means over sites are
+        joint_states: Whether the sum of the clients' memories matters. If a memory is lost, all clients then discard
+            their memories.
+        needs_examples: The reason why ``client-weights`` must be "examples", as the end of a sentence that begins with
+            the strategy's name. "": both values are supported.
+        weighted_gradients: Whether gradients already include their site's weight by samples, so means over sites are
             plain.
-        sums_instead: The way to do without each client's own values; it ends an error.
+        sums_instead: The change of the run config with which the method supports secure sums, as an error's hint.
         objection: The reason why a model must not be clipped or noised in transit.
     """
 
@@ -208,12 +212,12 @@ class Method(Traits):
 
     Attributes:
         phases: The additional exchanges, by name.
-        taken: The uses of samples. None: the method needs more than gradients of means over samples, so clipping each
-            sample does not make it private.
+        taken: The gradients that the method computes from samples. None: the method uses samples in other ways, too, so
+            clipping each sample's gradient does not make it private.
         adjusts: Whether a step's gradient may be clipped and have weight decay; see `methods.adjustment`.
         has_adam: Whether local steps may be Adam's; see `methods.adam`.
         checks: The server's checks.
-        choose: (method, settings) -> the form of the method for a run's settings. None: the method has a single form.
+        choose: (method, settings) -> the variant of the method for a run's settings. None: there is a single variant.
     """
 
     client: ClientHalf
@@ -228,7 +232,7 @@ class Method(Traits):
     choose: Callable[["Method", Any], "Method"] | None = None
 
     def of(self, settings: Any) -> "Method":
-        """Choose the form of the method for a run.
+        """Return the variant of the method for a run.
 
         Args:
             settings: The run's settings of the method's family.
@@ -248,10 +252,10 @@ def as_tensor(array: Float[np.ndarray, "*shape"], like: Tensor) -> Float[Tensor,
 
 
 def as_array(tensor: Shaped[Tensor, "*shape"]) -> Shaped[np.ndarray, "*shape"]:
-    """View a tensor as an array, for a record or a memory.
+    """View a tensor as an array of the same number type, for a record or a memory.
 
     Args:
-        tensor: A tensor of any number type, which the array keeps.
+        tensor: The tensor.
 
     Returns:
         For a tensor on a CPU, an array that shares its memory: a change of either changes both. Otherwise a copy.
@@ -267,7 +271,7 @@ def momentum_step(
     beta: float,
     eta: float,
 ) -> Float[Tensor, "*stack d"]:
-    """m <- (1 - beta) m + beta gradient, starting from the first gradient; x <- x - eta m.
+    """Take a step along the momentum: m <- (1 - beta) m + beta gradient, x <- x - eta m. The first m is the gradient.
 
     Args:
         x: The point, changed in place.

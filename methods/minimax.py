@@ -28,23 +28,23 @@ F = TypeVar("F", bound=Oracle)
 
 @dataclass(frozen=True, eq=False)
 class MinimaxDown(Payload):
-    """Down, in every exchange: the population, if f_i needs it."""
+    """The record sent to the clients in every exchange: the population (p, n / N), if f_i needs it."""
 
     population: FloatArray | None = array(2, optional=True)
 
 
-def take_oracle(model: F, *others: object) -> F:
-    """Return the client's oracle, which is f_i until the population is known; a `ClientHalf.objective`.
+def take_oracle(model: F, *unused: object) -> F:
+    """Return the client's oracle as f_i, not yet weighted by `weigh`; a `ClientHalf.objective`.
 
     Args:
-        model: The oracle, which has the site's data and the loss.
-        others: The other arguments of an objective; without effect.
+        model: The oracle, an object that computes the gradients of f_i from the site's data.
+        unused: The further arguments of a `ClientHalf.objective`.
     """
     return model
 
 
 def weigh(task: Task[Any, F], down: MinimaxDown) -> F:
-    """Complete f_i with the facts about the other sites.
+    """Return f_i with the weight and the share of positives that follow from the population.
 
     Args:
         task: The client's task; provides f_i, n_i, and whether sites count by their samples.
@@ -75,7 +75,7 @@ def draw_batches(task: Task[Any, Any], down: object) -> Iterator[tuple[float, In
 
 
 def fill_blocks(f: Oracle, of_x: float, of_y: float) -> Float[Tensor, "d"]:
-    """Make a vector for products with points: a factor for x and one for y, such as the signs of descent and ascent.
+    """Return a vector with one value for x and one for y, such as the signs of descent and ascent.
 
     Args:
         f: The oracle; determines the lengths of x and y, and the number type and the device of the result.
@@ -108,7 +108,7 @@ make_method = partial(
 
 
 def count_population(plan: Plan[Any]) -> Float64[np.ndarray, "2"] | None:
-    """Count the population that `weigh` needs at the clients.
+    """Return the population (p, n / N), which `weigh` needs at the clients.
 
     p is the share of positives among all samples. If all sites count the same, p is the mean of the sites' shares, as
     in a population to which each site contributes equally.

@@ -1,6 +1,9 @@
 """The common parts of FedX and local pairs: the risk on a site's samples, its batches, u, the momentum and the step.
 
-| FedX's paper | here |
+The risk is F(w) = mean over z in S_1 of f(g(w; z)), with the inner mean g(w; z) = mean over z' in S_2 of
+l(h(w; z), h(w; z')). u(z) is a moving average of g(w; z), and G of the gradient.
+
+| FedX's paper (see `methods.fedx`) | here |
 |---|---|
 | h(w; z) | `PairwiseRisk.forward`: the model's output, its sigmoid or its tanh |
 | f, l | `PairwiseRisk.objective`, see `problems.objectives.pairwise` |
@@ -41,7 +44,7 @@ ACTIVE = Purpose.POSITIVES, Purpose.PARTNERS
 
 @dataclass(frozen=True, eq=False)
 class Momentum(Payload):
-    """Down, up, and the server's state: the momentum of a local method. Absent before the first round."""
+    """A local method's record in both directions, and the server's state: the momentum. Absent before round 1."""
 
     momentum: FloatArray | None = array("d", optional=True, combined="mean")
 
@@ -55,22 +58,27 @@ class InnerEstimates(Payload):
 
 
 class ActiveBatch(NamedTuple):
-    """The samples of a local step: the features (*stack, b + m, *shape) of b positives and then of m partners, the
-    positives' row numbers in the table of u, and the labels of the partners, or None if the loss ignores them."""
+    """The samples of a local step: b positives and m partners.
+
+    Attributes:
+        features: (*stack, b + m, *shape) The features of the positives, then of the partners.
+        u_rows: The positives' row numbers in the table of u.
+        labels: The labels of the partners. None: the loss ignores labels.
+    """
 
     features: Tensor
-    places: Int64[Tensor, "*stack b"]
+    u_rows: Int64[Tensor, "*stack b"]
     labels: Float64[Tensor, "*stack m"] | None
 
 
 class Predictions(NamedTuple):
-    """Predictions of positives or of partners from the pool.
+    """Scores of other clients' samples from the pool, either of positives or of partners.
 
     Attributes:
         scores: The score of each sample.
         weights: The weight of each sample in a mean.
-        u: The positives' u, NaN where unknown; None for partners, or if u is not tracked.
-        labels: The partners' labels; None for positives, or if the loss ignores them.
+        u: The positives' u, NaN if unknown. None for partners, or if u is not tracked.
+        labels: The partners' labels. None for positives, or if the loss ignores labels.
     """
 
     scores: Float64[Tensor, "*stack entries"]
@@ -79,13 +87,19 @@ class Predictions(NamedTuple):
     labels: Float64[Tensor, "*stack entries"] | None = None
 
     def take(self, rows: Indices) -> "Predictions":
-        places = on_device(rows, self.scores.device)
-        return Predictions._make(None if value is None else value[places] for value in self)
+        """Return some of the predictions, by row number."""
+        chosen = on_device(rows, self.scores.device)
+        return Predictions._make(None if value is None else value[chosen] for value in self)
 
 
 class PairBatch(NamedTuple):
-    """The input of a local step: the active halves of its pairs (the site's samples), the lazy halves (predictions from
-    the pool) and, with ``independent-history``, the sample to record instead of the active one."""
+    """The input of a local step of FedX.
+
+    Attributes:
+        active: The active halves of the pairs: samples of the site.
+        positives, partners: The lazy halves: predictions from the pool.
+        independent: With ``independent-history``, the samples whose scores are recorded instead of the active ones.
+    """
 
     active: ActiveBatch
     positives: Predictions
@@ -95,8 +109,13 @@ class PairBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Carry:
-    """A round's state: w; if u is tracked also u of the site's positives, NaN if not yet observed; and G,
-    None before the first step of a run. A stack of clients concatenates its tables of u."""
+    """A client's state between two steps. A stack of clients concatenates its tables of u.
+
+    Attributes:
+        x: w.
+        u: u of the site's positives, NaN if not yet observed. None: u is not tracked.
+        momentum: G. None before the first step of a run, or if u is not tracked.
+    """
 
     x: Float[Tensor, "*stack d"]
     u: Float64[Tensor, "positives k"] | None
@@ -107,8 +126,8 @@ class PairwiseRisk:
     """The risk F at one site: the site's own S_1 and S_2, and the scores that the pair loss compares.
 
     Attributes:
-        tracked: Whether there are u and a momentum: for non-linear f, or for every f if the argument is True.
-        adjust: The adjustment of a step's gradient, or None.
+        tracked: Whether u and a momentum are used: for a non-linear f, and for any f if the argument is True.
+        adjust: The clipping and weight decay of a step's gradient, or None.
     """
 
     def __init__(
@@ -131,11 +150,11 @@ class PairwiseRisk:
             batch: A batch of b positives and m partners.
 
         Returns:
-            The positives' scores, the partners' scores, and `pull`, which must be called once, before w changes. It
-            maps the slopes of both to a gradient in the weights, like the `pull` of `FlatModel.forward`.
+            The positives' scores, the partners' scores, and a function `pull`. It maps the derivatives in all scores to
+            a gradient in the weights, like the `pull` of `FlatModel.forward`. Call it once, before w changes.
         """
         outputs, back = self.model.forward(w, batch.features)
-        scores, count = self.score.value(outputs), batch.places.shape[-1]
+        scores, count = self.score.value(outputs), batch.u_rows.shape[-1]
 
         def pull(positives: Tensor, partners: Tensor, into: Tensor | None = None, alpha: float = 1.0) -> Tensor:
             slopes = torch.cat([positives, partners], -1).to(scores.dtype).mul_(self.score.slope(scores))
@@ -170,12 +189,12 @@ def active_batches(
         p, q = first.batch(iteration + shift), second.batch(iteration + shift)
         if task.f.objective.partners == "all":
             labels = site.labels.index_select(0, on_device(q, device)).double()
-        places = on_device(np.searchsorted(site.positives, p), device)
-        yield ActiveBatch(site.rows(np.concatenate([p, q])), places, labels)
+        u_rows = on_device(np.searchsorted(site.positives, p), device)
+        yield ActiveBatch(site.rows(np.concatenate([p, q])), u_rows, labels)
 
 
 def start(x: Float[Tensor, "d"], down: Any, memory: InnerEstimates | None, task: PairwiseTask) -> Carry:
-    """Make the carry at w. If u is tracked, it has the u of the client's memory and the received G.
+    """Make the carry at w. If u is tracked, the carry has the u of the client's memory and the received G.
 
     Args:
         x: w, the message's model.
@@ -207,7 +226,7 @@ def finish(carry: Carry, task: PairwiseTask) -> tuple[Float[Tensor, "d"], Moment
 def differences(
     positives: Float64[Tensor, "*stack b"], partners: Float64[Tensor, "*stack m"]
 ) -> Float64[Tensor, "*stack b m"]:
-    """Subtract each positive's score from each partner's score, for all pairs."""
+    """Return each partner's score minus each positive's score, for all pairs."""
     return partners[..., None, :] - positives[..., None]
 
 
@@ -236,7 +255,7 @@ def fill_in(u: Float64[Tensor, "*stack b k"], seen: Float64[Tensor, "*stack b k"
 
 def update_u(
     u: Float64[Tensor, "positives k"],
-    places: Int64[Tensor, "*stack b"],
+    rows: Int64[Tensor, "*stack b"],
     seen: Float64[Tensor, "*stack b k"],
     task: PairwiseTask,
 ) -> Float64[Tensor, "*stack b k"]:
@@ -244,14 +263,14 @@ def update_u(
 
     Args:
         u: The table of all positives, changed in place.
-        places: The row numbers of some positives in the table.
+        rows: The row numbers of some positives in the table.
         seen: The inner means of these positives, as observed now.
         task: The client's task; provides gamma, and the form in which the objective stores u.
 
     Returns:
         The new u of these positives.
     """
-    u[places] = current = fill_in(task.f.objective.average(u[places], seen, task.settings.gamma), seen)
+    u[rows] = current = fill_in(task.f.objective.average(u[rows], seen, task.settings.gamma), seen)
     return current
 
 
@@ -262,7 +281,7 @@ def descend(
     eta: float,
     task: PairwiseTask,
 ) -> C:
-    """w <- w - eta G. G is the gradient or, if u is tracked, G <- (1 - beta) G + beta gradient.
+    """Take the step w <- w - eta G. G is the gradient or, if u is tracked, G <- (1 - beta) G + beta gradient.
 
     Args:
         carry: The step's carry; its w and G are changed in place.
@@ -287,9 +306,10 @@ def average(
 
     Args:
         x: The model before the round; without effect.
-        state: A record with a field ``momentum``; None stands for a `Momentum` without a value.
-        replies: The replies, whose records have such a field, too. Their weights are scaled to the clients with a
-            momentum.
+        state: A record with a field ``momentum``. None stands for a `Momentum` without a value.
+        replies: The replies, whose records also have a field ``momentum``. The weights in its mean are rescaled to the
+            clients with a momentum.
+        plan: The round's plan; without effect.
 
     Returns:
         The mean model, and the state with the mean momentum; the state is unchanged if no client sent a momentum.

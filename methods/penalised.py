@@ -1,12 +1,13 @@
-"""Functions that the methods for f + g share: a smooth f, a penalty g used by its prox only, and the step sizes.
+"""Functions that the methods for f + g share, for a smooth f and a penalty g of which only the prox is used.
 
-f_i is the mean loss of a site's samples plus a ridge term, and P_{eta g}(w) = argmin_u eta g(u) + |u - w|^2 / 2.
+f is the mean of the sites' f_i, and f_i the mean loss of a site's samples plus a ridge term. The prox of g with
+parameter eta is P_{eta g}(w) = argmin_u eta g(u) + |u - w|^2 / 2.
 
 | paper (Zhang, Hu, Johansson 2023) | here |
 |---|---|
-| theta_1, theta_2 | ``weight``, ``ridge`` |
+| theta_1, theta_2, the weights of the penalty and of the ridge term | ``weight``, ``ridge`` |
 | eta, eta_g, tau | ``learning-rate``, ``server-learning-rate``, ``local-steps`` |
-| eta-tilde = eta eta_g tau | `between` |
+| eta-tilde = eta eta_g tau, the prox parameter of a round's model | `between` |
 
 All steps of a round use the eta of its first local step: drops of the learning rate take effect in the next round.
 """
@@ -56,7 +57,7 @@ def share_penalty(settings: PenaltySettings, layout: Layout, device: torch.devic
 
     Args:
         settings: The run's table ``composite``.
-        layout: The flat model's layout, since a penalty may treat its parts differently.
+        layout: The flat model's layout, since a penalty may treat weights and biases differently.
         device: The device of the penalty's tensors; each device has a separate penalty.
     """
     return make_penalty(settings, layout)
@@ -125,7 +126,7 @@ def draw_batches(task: PenalisedTask, down: None) -> Iterator[tuple[float, Batch
 
 @dataclass(frozen=True, eq=False)
 class Smoothness(Payload):
-    """Up, before round 1: a Lipschitz constant of the gradient of f_i, if it is known."""
+    """A client's answer before round 1: a Lipschitz constant of the gradient of f_i, if the constant is known."""
 
     estimate: FloatArray | None = array(1, optional=True, combined="mean")
 
@@ -139,7 +140,7 @@ def tell_smoothness(x: Float[Tensor, "d"], down: None, task: PenalisedTask) -> S
         task: The client's task; the constant is over all its samples.
 
     Returns:
-        A record with the constant if the model is linear, else without.
+        A record with the constant if the model is linear, else an empty record.
     """
     largest = linear_smoothness(task.f.model.module, task.site.features, SAMPLE_LOSSES[task.loss])
     if largest is None:
@@ -148,8 +149,7 @@ def tell_smoothness(x: Float[Tensor, "d"], down: None, task: PenalisedTask) -> S
 
 
 def warn_of_steps(x: Float[np.ndarray, "d"], plan: PenalisedPlan) -> Exchanges[None]:
-    """Ask every site for the smoothness of its f_i, and warn if the steps are too long for the mean of the answers; a
-    `ServerHalf.prologue`.
+    """Warn if the steps are too long for the mean smoothness of the sites' f_i; a `ServerHalf.prologue`.
 
     Args:
         x: The initial model.

@@ -1,5 +1,9 @@
 """The path of FedX's predictions: from a client's history through the server into the buffers of all clients.
 
+A prediction is the score of a sample with, if tracked, the estimate u. A client records predictions in each step of a
+round (its history) and sends them. The server collects them (the pool) and sends the pool to all clients of the next
+round, which draw from it in random order (the buffers).
+
 | FedX's paper | here |
 |---|---|
 | H_{i,1}, H_{i,2}, U_i | a list of `Scored`; up: `FedXPredictions` |
@@ -31,8 +35,10 @@ from problems.sampling import PoolQueue, draw_some
 
 @dataclass(frozen=True, eq=False)
 class FedXPredictions(Payload):
-    """Up: a client's predictions in a round and, in FedX2, its momentum. Letters: p positives, q partners, k = 1 or 2
-    inner components, d parameters."""
+    """A client's reply: its predictions in a round and, in FedX2, its momentum.
+
+    The dimensions: p positives, q partners, k = 1 or 2 components of u, d parameters.
+    """
 
     positive_scores: FloatArray = array("p")
     partner_scores: FloatArray = array("q")
@@ -43,18 +49,24 @@ class FedXPredictions(Payload):
 
 @dataclass(frozen=True, eq=False)
 class FedXState(FedXPredictions):
-    """The server's state: the predictions of the last ``tau`` rounds in n runs, one run for each client and round,
-    oldest first, and the participants' mean momentum. u is zero in a run that was sent without u."""
+    """The server's state: the predictions of the last ``tau`` rounds, and the mean momentum of the round's clients.
 
-    # of every run: the round, the number of clients in it, the client's index, the numbers of positives and partners
-    # that it sent, and 1 if it sent u, else 0
+    The predictions are stored in n runs: a run is one client's predictions of one round. The oldest runs come first. If
+    a client sent no u, the run's u is zero.
+    """
+
+    # for every run: the round, the round's number of clients, the client's partition id, the client's numbers of
+    # positives and partners, and 1 if the client sent u, else 0
     runs: IntArray = array("n", 6, kind="int")
 
 
 @dataclass(frozen=True, eq=False)
 class FedXPool(Payload):
-    """Down: the pool of the last ``tau`` rounds. Entries are grouped in runs, one for each contributing client and
-    round. A run has a length, and a single weight for all its entries."""
+    """The record sent to the clients: the pool, all predictions of the last ``tau`` rounds.
+
+    The entries are grouped in runs: a run is one client's predictions of one round. A run has a length, and a single
+    weight for all its entries.
+    """
 
     # all sites together: clients N, positives |S_1|, partners |S_2|
     totals: IntArray = array(3, kind="int")
@@ -77,8 +89,8 @@ class FedXPool(Payload):
 
 
 class Scored(NamedTuple):
-    """The scores of one step: positives, their u, partners and the partners' labels. ``u`` is None unless it is
-    tracked, ``labels`` is None unless the loss needs them."""
+    """The scores of one step: of the positives, with their u if u is tracked, and of the partners, with their labels if
+    the loss needs labels."""
 
     positives: Float64[Tensor, "*stack b"]
     u: Float64[Tensor, "*stack b k"] | None
@@ -90,15 +102,17 @@ def make_predictions(history: list[Scored], task: PairwiseTask) -> FedXPredictio
     """Choose the part of a history to send.
 
     Args:
-        history: The scores of each step, or one record of the scores of all.
+        history: The scores of each step, or one record of the scores of all steps.
         task: The client's task; provides ``history-size``, ``prediction-noise`` and the number type to send.
 
     Returns:
-        All predictions or a uniform subsample of at most ``history-size`` of each kind, each positive with its u. If
-        noise is set, noisy scores without u.
+        All predictions or a uniform subsample of at most ``history-size`` of each kind, each positive with its u. With
+        ``prediction-noise``, noisy scores without u.
     """
     settings, dtype = task.settings, task.training.dtype
-    joined: list[Any] = [None if some[0] is None else as_array(torch.cat(some)) for some in zip(*history, strict=True)]
+    joined: list[Any] = [
+        None if parts[0] is None else as_array(torch.cat(parts)) for parts in zip(*history, strict=True)
+    ]
     scores, u, partner_scores, labels = joined
     rng = stream(task.training.seed, Purpose.HISTORY, task.site.partition_id, task.server_round)
     p, q = (draw_some(len(values), settings.history_size or len(values), rng) for values in (scores, partner_scores))
@@ -137,17 +151,17 @@ def collect(
     """Line 23 of Algorithm 1, 25 of Algorithm 2: append a round's predictions to those of the last ``tau`` - 1 rounds.
 
     Args:
-        x: A model; the predictions get its number type.
-        state: The state after the round before.
+        x: The model. The predictions get the model's number type.
+        state: The state after the previous round.
         replies: The replies of the round, or of the scoring round.
-        plan: The round's plan; its round's number determines which predictions are too old.
+        plan: The round's plan. The round's number determines which predictions are too old.
     """
-    made, *_, p, q, _ = state.runs.T
-    old = made < np.union1d(made, plan.server_round)[-plan.settings.tau :][0]
+    rounds, *_, p, q, _ = state.runs.T
+    old = rounds < np.union1d(rounds, plan.server_round)[-plan.settings.tau :][0]
     parts, runs = [state, *replies.ups], [*state.runs[~old]]
-    for place, up in zip(replies.places, replies.ups, strict=True):
+    for client, up in zip(replies.clients, replies.ups, strict=True):
         lengths = len(up.positive_scores), len(up.partner_scores)
-        runs.append((plan.server_round, len(replies.ups), place, *lengths, up.positive_u is not None))
+        runs.append((plan.server_round, len(replies.ups), client, *lengths, up.positive_u is not None))
     labels = [part.partner_labels for part in parts if part.partner_labels is not None]
     inner = max((part.positive_u.shape[1] for part in parts if part.positive_u is not None), default=0)
     u = [np.zeros((len(part.positive_scores), inner)) if part.positive_u is None else part.positive_u for part in parts]
@@ -166,38 +180,40 @@ def collect(
 def weigh_runs(
     state: FedXState, lengths: Int64[np.ndarray, "runs"], counts: Int64[np.ndarray, "N"]
 ) -> Float[np.ndarray, "filled"]:
-    """Compute the weight of the entries of each non-empty run, so the mean over the pool estimates (2) and (6).
+    """Compute the weight of the entries of each non-empty run, so the mean over the pool estimates equations (2), (6).
 
-    The inner mean is (1/N) sum_j omega_j mean_j. Let the pool have P entries from T rounds, and let run r have n_r
-    entries and come from a round of |P_r| participants. The pool's mean estimates the inner mean if an entry has the
-    weight omega_j P / (T |P_r| n_r). That is exactly omega_j if all clients send equally many entries. It is also right
-    if a small site sends fewer, or a site with one class sends none.
+    The inner mean over all N sites is (1/N) sum_j omega_j mean_j: omega_j is site j's number of samples divided by the
+    mean number, and mean_j the mean over the site's samples. Let the pool have P entries from T rounds, and let run r,
+    of site j, have n_r entries and come from a round of |P_r| participants. The pool's mean estimates the inner mean if
+    an entry has the weight omega_j P / (T |P_r| n_r). This weight equals omega_j if all clients send equally many
+    entries. It is also correct if a small site sends fewer entries, or a site with one class sends none.
 
     Args:
-        state: The server's state; has the runs, with the round and the client of each.
+        state: The server's state, with the round and the client of each run.
         lengths: The number of entries in every run.
-        counts: The samples of their class at each site.
+        counts: The number of samples of the entries' kind at each site.
     """
-    rounds, participants, places, *_ = state.runs.T
-    some = lengths > 0
-    omegas = len(counts) * counts[places[some]] / counts.sum()
-    weights: FloatArray = omegas * lengths.sum() / (len(np.unique(rounds)) * participants[some] * lengths[some])
+    rounds, participants, clients, *_ = state.runs.T
+    filled = lengths > 0
+    omegas = len(counts) * counts[clients[filled]] / counts.sum()
+    weights: FloatArray = omegas * lengths.sum() / (len(np.unique(rounds)) * participants[filled] * lengths[filled])
     return weights.astype(state.positive_scores.dtype)
 
 
-def bound_history(place: int, model: object, plan: Plan[FedXSettings]) -> dict[str, int]:
-    """Bound the predictions by K batches, each no larger than the site's samples, and by ``history-size``; a
-    `Checks.limits`.
+def bound_history(client: int, model: object, plan: Plan[FedXSettings]) -> dict[str, int]:
+    """Bound the number of a client's predictions; a `Checks.limits`.
+
+    A client sends at most K batches, each no larger than the site's samples, and at most ``history-size`` predictions.
 
     Returns:
-        The limits: positives p, partners q, and the number k of inner components.
+        The maximum numbers p of positives and q of partners, and the number k of components of u.
     """
     fedx, steps, objective = plan.settings, plan.training.local_steps, objective_of(plan)
-    own = [int(counts[place]) for counts in count_halves(objective, plan.class_counts)]
+    own = [int(counts[client]) for counts in count_halves(objective, plan.class_counts)]
     positives = steps * min(fedx.positive_batch_size, own[0])
     partners = steps * min(fedx.negative_batch_size, own[1])
-    most = fedx.history_size or max(positives, partners)
-    return {"p": min(most, positives), "q": min(most, partners), "k": objective.inner_dim}
+    limit = fedx.history_size or max(positives, partners)
+    return {"p": min(limit, positives), "q": min(limit, partners), "k": objective.inner_dim}
 
 
 def check_predictions(record: FedXPredictions, model: object, plan: Plan[FedXSettings]) -> None:
@@ -217,7 +233,7 @@ def check_predictions(record: FedXPredictions, model: object, plan: Plan[FedXSet
 
 
 def fill_buffers(task: PairwiseTask, pool: FedXPool) -> tuple[Predictions, Predictions]:
-    """Line 8: fill the buffers B_{i,1} with C_i, and B_{i,2}.
+    """Fill the buffers B_{i,1} with C_i, and B_{i,2} (line 8 of both algorithms).
 
     Args:
         task: The client's task; determines whether u is tracked.
@@ -239,10 +255,10 @@ def fill_buffers(task: PairwiseTask, pool: FedXPool) -> tuple[Predictions, Predi
 
 
 def queues(task: PairwiseTask, positives: Predictions, partners: Predictions) -> tuple[PoolQueue, PoolQueue]:
-    """Line 8: shuffle the buffers.
+    """Shuffle the buffers (line 8 of both algorithms).
 
     Args:
-        task: The client's task; its client and round address the random numbers.
+        task: The client's task; the client and the round determine the random order.
         positives: B_{i,1}, made by `fill_buffers`.
         partners: B_{i,2}.
 

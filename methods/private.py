@@ -7,13 +7,14 @@ is replaced by
 
     (1/b) ( sum_{j in batch} g_j min(1, C / |g_j|)  +  N(0, (s C)^2 I) ),
 
-Each sample is in a batch with chance b / n, independently. All that leaves the site follows from such gradients, so the
-method itself is unchanged. A term of f_i without samples, such as a ridge, is added afterwards.
+where g_j is the gradient of sample j and b the mean size of a batch. Each of the site's n samples is in a batch with
+chance b / n, independently. All messages of the site follow from such gradients, so the method itself is unchanged. A
+term of f_i without samples, such as a ridge term, is added afterwards.
 
 | paper | here |
 |---|---|
 | C | ``privacy.clip`` |
-| sigma | ``noise`` |
+| sigma, s above | ``noise`` |
 | lot, L | a batch, ``batch-size`` |
 
 Neighbouring data sets differ in one sample, which is zeroed in one of them: its gradient is 0 there. The numbers of
@@ -49,17 +50,17 @@ _LATTICE = 2.0**-20  # the limit, in clips, by which rounding to the lattice may
 
 
 class BudgetError(InputError, ValueError):
-    """A request for more gradients than the run's budget allows."""
+    """An error: the server requested more gradients than the run's privacy budget allows."""
 
 
 def releases_of(taken: SampleGradients, training: TrainingSettings, samples: int, rounds: int) -> Releases:
-    """Count a method's releases of a site's samples.
+    """Count a method's releases, the noisy gradients of a site's samples.
 
     Args:
         taken: The gradients that the method computes.
-        training: The settings; determine the batches of a round.
+        training: The settings; determine the number of batches in a round.
         samples: The number of the site's samples.
-        rounds: The number of rounds so far.
+        rounds: The number of rounds.
     """
     batches = rounds * training.local_steps + (taken.first if rounds else 0)
     return Releases(rate_of(training.batch_size, samples), batches, rounds * taken.whole)
@@ -67,16 +68,16 @@ def releases_of(taken: SampleGradients, training: TrainingSettings, samples: int
 
 @dataclass
 class Ledger:
-    """The count of a site's releases, which refuses more than the allowed number.
+    """The counter of a site's releases, which raises an error for more releases than allowed.
 
     Attributes:
-        most: The allowed releases.
+        allowed: The allowed releases.
         of_batch: The allowed number of gradients on one batch.
-        batches, whole: The batches drawn so far, and the gradients over all samples.
+        batches, whole: The batches drawn so far, and the gradients over all samples so far.
         left: The number of gradients still allowed on the newest batch.
     """
 
-    most: Releases
+    allowed: Releases
     of_batch: int = 1
     batches: int = 0
     whole: int = 0
@@ -86,7 +87,7 @@ class Ledger:
         """Count a batch.
 
         Raises:
-            BudgetError: It exceeds the allowed number.
+            BudgetError: The batch exceeds the allowed number.
         """
         self.batches, self.left = self.batches + 1, self.of_batch
         self._check()
@@ -98,34 +99,35 @@ class Ledger:
             whole: Whether the gradient is over all samples, not on the newest batch.
 
         Raises:
-            BudgetError: It exceeds the allowed number.
+            BudgetError: The gradient exceeds the allowed number.
         """
         self.whole += whole
         self.left -= not whole
         self._check()
 
     def _check(self) -> None:
-        if self.batches > self.most.batches or self.whole > self.most.whole or self.left < 0:
-            got = f"a request for more than {self.most.batches} batches or {self.most.whole} gradients over all samples"
+        limit = self.allowed
+        if self.batches > limit.batches or self.whole > limit.whole or self.left < 0:
+            got = f"a request for more than {limit.batches} batches or {limit.whole} gradients over all samples"
             allowed = "the number in num-server-rounds rounds, for which the noise was computed"
             raise BudgetError("privacy.epsilon", got=got, allowed=allowed, hint="start a new run")
 
 
 def refuse_phase(phase: str) -> BudgetError:
-    """Make the error of a phase that uses samples in another way than by guarded gradients."""
+    """Return the error for a phase that uses samples in another way than by private gradients."""
     allowed = "a phase that the budget covers"
     return BudgetError("privacy.epsilon", got=f"the phase {phase!r}", allowed=allowed, hint="set privacy.epsilon to 0")
 
 
 @dataclass(frozen=True)
 class Guard:
-    """The protection between a site's samples and the gradients that its client sees.
+    """The computation of a site's private gradients: clipping, noise and counting.
 
     Attributes:
         clip: C.
-        noise: s, if there is one gradient on each batch.
+        noise: s for one gradient on each batch; more gradients on a batch have more noise.
         batch: b, the mean number of samples in a batch.
-        ledger: The site's ledger.
+        ledger: The counter of the site's releases.
     """
 
     clip: float
@@ -159,8 +161,8 @@ class Guard:
                 continue
             with np.errstate(over="ignore", invalid="ignore"):
                 scores, lengths, pull = model.forward_records(w, features)
-            slopes, *others = derivatives(scores, labels)
-            outside = torch.stack(others) if others else slopes.new_zeros(0, len(labels))
+            slopes, *scalars = derivatives(scores, labels)
+            outside = torch.stack(scalars) if scalars else slopes.new_zeros(0, len(labels))
             lengths = lengths.mul_(slopes.abs()).square_().add_(outside.double().square().sum(0)).sqrt_()
             usable = lengths.isfinite()
             if not usable.all():
@@ -168,8 +170,8 @@ class Guard:
                 continue
             factors = _without_subnormal((self.clip / lengths.clamp_(min=self.clip)).to(slopes.dtype))
             total += pull(_without_subnormal(slopes * factors))
-            if others:
-                total[-len(others) :] += outside @ factors
+            if scalars:
+                total[-len(scalars) :] += outside @ factors
         return total
 
     def blur(
@@ -181,9 +183,9 @@ class Guard:
     ) -> Float[Tensor, "d"]:
         """Turn a sum of clipped gradients into the noisy mean.
 
-        Sum and noise are rounded to one lattice before they are added, so the result has no bits beyond the lattice
-        (I. Mironov, "On significance of the least significant bits for differential privacy", CCS 2012). Rounding to
-        this fine lattice moves the sum by at most 2^-20 clips, and the noise is enlarged accordingly.
+        Sum and noise are rounded to multiples of the same small step, a lattice, before they are added. So the result
+        has no bits below this step (I. Mironov, "On significance of the least significant bits for differential
+        privacy", CCS 2012). Rounding moves the sum by at most 2^-20 clips, and the noise is enlarged accordingly.
 
         Args:
             total: The sum; overwritten.
@@ -205,7 +207,7 @@ class Guard:
 
 
 def _without_subnormal(values: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
-    """Set subnormal numbers to 0: rounding may have doubled them, so a gradient with them could exceed the clip."""
+    """Set subnormal numbers to 0. Rounding may have doubled them, and a gradient could then be longer than the clip."""
     return values.masked_fill_(values.abs() < torch.finfo(values.dtype).tiny, 0.0)
 
 
@@ -265,18 +267,18 @@ class PrivateAUC(AUCOracle):
 
 @dataclass(frozen=True, eq=False)
 class PrivateSite(Site):
-    """A site with unpredictable batches."""
+    """A site whose batches are drawn by the system's generator, so no one can predict them."""
 
     ledger: Ledger = field(kw_only=True)
 
     @classmethod
     def of(cls, site: Site, ledger: Ledger) -> Self:
         """Make a private site that shares the data of an ordinary site."""
-        own = {one.name: getattr(site, one.name) for one in fields(site) if one.init}
-        return cls(**own, ledger=ledger)
+        data = {attribute.name: getattr(site, attribute.name) for attribute in fields(site) if attribute.init}
+        return cls(**data, ledger=ledger)
 
     def is_one_batch(self, batch_size: int) -> bool:
-        """Return False: even a batch of all samples is drawn, and counted."""
+        """Return False: even batches of all samples are drawn, so they are counted."""
         return False
 
     def sampler(self, indices: Indices, batch_size: int, seed: int, purpose: Purpose) -> Any:
@@ -284,7 +286,7 @@ class PrivateSite(Site):
 
 
 def protect(objective: Any, guard: Guard) -> PrivateSamples | PrivateAUC:
-    """Guard an objective's samples.
+    """Return an objective with private gradients.
 
     Args:
         objective: A client's objective, whose gradients are means over single samples.

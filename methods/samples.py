@@ -26,7 +26,7 @@ class SampleObjective:
 
     Attributes:
         loss: The loss. None: every call of `gradient` must pass a slope.
-        adjust: The adjustment of the mean loss's gradient, or None.
+        adjust: The clipping and weight decay of the mean loss's gradient, or None.
         ridge: The factors of the ridge term, or None.
     """
 
@@ -51,10 +51,11 @@ class SampleObjective:
         return gradient if self.ridge is None else gradient.addcmul_(w, self.ridge)
 
     def descend(self, w: Float[Tensor, "*stack d"], batch: Batch, eta: float) -> None:
-        """w <- w - eta * gradient. If nothing is added to the gradient, no temporary tensor is needed.
+        """Take the step w <- w - eta * gradient. Without ridge term and adjustment, no temporary tensor is needed.
 
         Args:
             w: The point, changed in place.
+            batch: The batch.
             eta: The step size.
         """
         if self.ridge is not None or self.adjust is not None:
@@ -77,8 +78,8 @@ def make_sampler(task: Task[Any, Any], purpose: Purpose = Purpose.SAMPLES) -> Ep
     """Make the sampler of a site's mini-batches of ``batch-size`` samples.
 
     Args:
-        task: The client's task; its round has no effect, since batches are numbered over the whole run.
-        purpose: The stream of random numbers; two independent batches of a step need two purposes.
+        task: The client's task. The round has no effect, since batches are numbered over the whole run.
+        purpose: The stream of random numbers. Two independent batches of a step need two purposes.
     """
     return task.site.sampler(task.site.everyone, task.training.batch_size, task.training.seed, purpose)
 

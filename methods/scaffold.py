@@ -3,10 +3,11 @@ Learning", ICML 2020, Algorithm 1 with Option II).
 
 | paper | here |
 |---|---|
-| x, y_i | the server's model, the client's |
-| c_i, c | ``control`` of the client's memory, of the server's state |
+| x, y_i | the server's model, client i's model |
+| c_i, c, the control variates | ``control`` of client i's memory, of the server's state |
 | the change of c_i | `ControlChange` |
 | eta_l, K; eta_g | ``learning-rate``, ``local-steps``; ``server-learning-rate`` |
+| g_i, S, N | client i's stochastic gradient; the clients that answered; the number of all clients |
 
 Option II's new c_i, c_i - c + (x - y_i) / (sum of the step sizes), equals the mean of the round's uncorrected
 gradients, weighted by their step sizes. We compute that mean, since the difference of two close points loses digits.
@@ -38,14 +39,22 @@ class ControlVariate(Payload):
 
 @dataclass(frozen=True, eq=False)
 class ControlChange(Payload):
-    """Up: the client's new control variate minus its old one."""
+    """A client's reply: its new control variate minus its old control variate."""
 
     change: FloatArray = array("d", combined="mean")
 
 
 @dataclass(frozen=True)
 class Carry:
-    """A round's state: y_i, the old c_i, the correction c - c_i, the mean gradient so far, the sum of step sizes."""
+    """A client's state between two steps.
+
+    Attributes:
+        x: y_i.
+        own: The old c_i.
+        correction: c - c_i.
+        control: The mean of the round's gradients so far, the new c_i at the end.
+        length: The sum of the round's step sizes so far.
+    """
 
     x: Float[Tensor, "*stack d"]
     own: FloatArray
@@ -60,9 +69,9 @@ def recall(
     """Load a client's control variate at the start of its round.
 
     Args:
-        memory: The memory of the client's newest round; None before its first.
-        received: c; None while it is zero.
-        x: The server's model; the correction has its number type and its device.
+        memory: The memory of the client's newest round. None before the client's first round.
+        received: c. None while c is zero.
+        x: The server's model. The correction has the model's number type and device.
 
     Returns:
         c_i, which is zero before the client's first round, and the correction c - c_i.
@@ -72,7 +81,7 @@ def recall(
     return own, torch.from_numpy(correction).to(x)
 
 
-def kept(own: Float[np.ndarray, "d"], control: Float[Tensor, "d"]) -> tuple[ControlChange, ControlVariate]:
+def record_change(own: Float[np.ndarray, "d"], control: Float[Tensor, "d"]) -> tuple[ControlChange, ControlVariate]:
     """Make the records of a client's new control variate at the end of its round.
 
     Args:
@@ -103,12 +112,12 @@ def step(carry: Carry, batch: Batch, eta: float, task: ScaffoldTask) -> Carry:
 
 
 def finish(carry: Carry, task: ScaffoldTask) -> tuple[Float[Tensor, "d"], ControlChange, ControlVariate]:
-    """Lines 12 and 13: the new c_i, and its change, which is sent."""
-    return carry.x, *kept(carry.own, carry.control)
+    """Lines 12 and 13: send the change of c_i, and remember the new c_i."""
+    return carry.x, *record_change(carry.own, carry.control)
 
 
 def tell(x: Float[np.ndarray, "d"], state: ControlVariate | None, plan: Plan[Settings]) -> ControlVariate | None:
-    """Line 3: c, in the model's number type; nothing while it is zero."""
+    """Line 3: send c, in the model's number type. Returns None while c is zero."""
     return None if state is None else ControlVariate(control=state.control.astype(x.dtype))
 
 
@@ -120,7 +129,7 @@ def new_control(
     Each client has its weight in the mean over all N sites, no matter which clients answered.
 
     Args:
-        control: c; None stands for zero.
+        control: c. None stands for zero.
         replies: The replies of S, the clients that answered.
 
     Returns:
@@ -128,7 +137,7 @@ def new_control(
     """
     if replies.states_lost:
         return None
-    share = len(replies.places) / replies.num_sites
+    share = len(replies.clients) / replies.num_sites
     change: FloatArray = share * exact_mean([up.change for up in replies.ups], replies.shares)
     return change if control is None else control + change
 

@@ -8,10 +8,11 @@ Algorithm 1).
 | (u, v), one vector | ``momentum`` |
 | xi, zeta | `Batch` |
 | alpha | the same name: a new g(x; xi) has the weight alpha eta in h |
-| rho | the same name: g(x) = (w - rho grad CE(w), w1, w2) |
+| rho | the same name: g(x) = (w - rho grad CE(w), w1, w2), with CE the mean cross-entropy |
 
-The other symbols, and the role of the learning rate, are the same as in `methods.sgdam`. The network at h is not the
-network at w: it has its own batch-norm statistics, ``inner_buffers``.
+w are the network's weights; w1, w2 and w3 are the scalars of the AUC loss f. The client's objective is f(g(x), y). The
+other symbols, and the role of the learning rate, are the same as in `methods.sgdam`. There are two networks, at w and
+at h. The network at h has its own batch-norm statistics, ``inner_buffers``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,7 +59,7 @@ SCGDAMTask = Task[SCGDAMSettings, CompositionalOracle]
 
 @dataclass(frozen=True, eq=False)
 class SCGDAMDown(MinimaxDown):
-    """Down. In round 1 only the population is present."""
+    """The record sent to the clients. In round 1 it has only the population."""
 
     inner: FloatArray | None = array("p", optional=True)
     momentum: FloatArray | None = array("d", optional=True)
@@ -68,7 +69,7 @@ class SCGDAMDown(MinimaxDown):
 
 @dataclass(frozen=True, eq=False)
 class CompositionalUp(Payload):
-    """Up: h, (u, v) as one vector, and the statistics at h."""
+    """A client's reply: h, (u, v) as one vector, and the batch-norm statistics at h."""
 
     inner: FloatArray = array("p", combined="mean")
     momentum: FloatArray = array("d", combined="mean")
@@ -93,7 +94,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Carry:
-    """A round's state: (x, y); (h, y), which is the point of f's second network; (u, v); and f_i."""
+    """A client's state between two steps: (x, y); (h, y), the point of the second network; (u, v); and f_i."""
 
     x: Float[Tensor, "*stack d"]
     h: Float[Tensor, "*stack d"]
@@ -101,12 +102,12 @@ class Carry:
     f: CompositionalOracle
 
 
-def take_compositional(model: Oracle, *others: object) -> CompositionalOracle:
-    """Return the client's oracle for f_i and g_i, which it is until the population is known.
+def take_compositional(model: Oracle, *unused: object) -> CompositionalOracle:
+    """Return the client's oracle of f_i and g_i, not yet weighted; a `ClientHalf.objective`.
 
     Args:
         model: The oracle, which has the site's data and both networks.
-        others: The other arguments of a `ClientHalf.objective`; without effect.
+        unused: The further arguments of a `ClientHalf.objective`.
 
     Raises:
         TypeError: The oracle's problem has no inner function.
@@ -180,7 +181,7 @@ def start(x: Float[Tensor, "d"], down: SCGDAMDown, memory: None, task: SCGDAMTas
 
 
 def step(carry: Carry, batch: Batch, drop: float, task: SCGDAMTask) -> Carry:
-    """Lines 2 to 4."""
+    """Lines 2 to 4 of Algorithm 1: one step of x and y, then of h, then of u and v."""
     s, p = task.settings, carry.f.primal_dim
     x, y, u, v = carry.x[..., :p], carry.x[..., p:], carry.momentum[..., :p], carry.momentum[..., p:]
     # line 2: x <- x - gamma_x eta u, y <- y + gamma_y eta v
@@ -226,8 +227,8 @@ def view_inner(state: CompositionalState | None) -> dict[str, list[FloatArray]]:
     return {INNER: [state.inner] if state.inner_buffers is None else [state.inner, state.inner_buffers]}
 
 
-def bound_lengths(place: int, model: Sequence[FloatArray], plan: Plan[SCGDAMSettings]) -> dict[str, int]:
-    """Bound h by the length of x, and its batch-norm statistics by the number at w; a `Checks.limits`."""
+def bound_lengths(client: int, model: Sequence[FloatArray], plan: Plan[SCGDAMSettings]) -> dict[str, int]:
+    """Bound h by the length of x, and the batch-norm statistics at h by their number at w; a `Checks.limits`."""
     point, *buffers = model
     return {"p": len(point) - 1, "b": len(buffers[0]) if buffers else 0}
 

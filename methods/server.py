@@ -1,10 +1,10 @@
-"""The server half of a method: its plan of a round, the clients' replies, and the exchanges with the clients.
+"""The server half of a method: a round as a generator, with the facts that it gets (`Plan`) and the clients' `Replies`.
 
-A round of the server is a generator. It yields each exchange and receives the replies to it:
+The generator yields each exchange with the clients, and receives the replies to it:
 
     def run_round(x, state, plan):
         answers = yield Ask(PHASE, clients, down)     # clients answer with a record and take no step
-        replies = yield Train(down)                   # the round's own exchange: clients return a point and a record
+        replies = yield Train(down)                   # the main exchange: clients return a point and a record
         return replies.mean_point(), state            # the next model, and the state to keep
 
 A round with one exchange needs no generator: `ServerHalf.tell` makes its message, `ServerHalf.update` the
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def count_share(training: TrainingSettings, num_sites: int) -> int:
-    """Count the clients of a round from ``fraction-train`` and ``min-train-nodes``.
+    """Compute the number of clients of a round from ``fraction-train`` and ``min-train-nodes``.
 
     Example:
         >>> count_share(TrainingSettings.model_validate({"fraction-train": 0.5}), num_sites=10)
@@ -43,13 +43,17 @@ def draw_clients(count: int, num_sites: int, seed: int, server_round: int, purpo
     """Draw the clients of a round without replacement.
 
     Args:
+        count: The number of clients to draw.
+        num_sites: The number of sites.
+        seed: The run's seed.
+        server_round: The round.
         purpose: The purpose of the draw. Two independent draws in a round need two purposes.
 
     Returns:
-        The clients' indices among the sites, sorted.
+        The partition ids of the clients, sorted.
 
     Raises:
-        InputError: There are fewer sites.
+        InputError: There are fewer sites than clients to draw.
     """
     if count > num_sites:
         got, allowed = (
@@ -61,12 +65,12 @@ def draw_clients(count: int, num_sites: int, seed: int, server_round: int, purpo
     if count == num_sites:
         return list(range(count))
     rng = stream(seed, purpose, server_round)
-    return sorted(int(place) for place in rng.choice(num_sites, count, replace=False))
+    return sorted(int(client) for client in rng.choice(num_sites, count, replace=False))
 
 
 @dataclass(frozen=True)
 class Plan(Generic[S]):
-    """The server's knowledge in a round, apart from the model and its own state.
+    """The facts about a round that the server's functions get, in addition to the model and the server's state.
 
     Attributes:
         server_round: The round's number, counted from 1.
@@ -110,19 +114,19 @@ class Plan(Generic[S]):
 
 @dataclass(frozen=True)
 class Replies(Generic[U]):
-    """The good replies of a round, in the order of the partition ids.
+    """The good replies of a round or of a phase, in the order of the partition ids.
 
     Attributes:
-        places: The indices, among the N sites, of the c clients that replied.
+        clients: The partition ids of the c clients that replied, out of N sites.
         points: The point of each client.
         ups: The record of each client.
         weights: Weights for a mean over these c replies, 1 on average; None: equal weights.
         shares: Weights for a mean over all N sites, 1 on average over all N; None: equal weights.
-        num_sites: N.
-        states_lost: Whether a client lost its memory. Corrections that belong together are then reset at all clients.
+        num_sites: N, the number of all sites.
+        states_lost: Whether a client lost its memory. Methods whose clients' corrections must add up then reset all.
     """
 
-    places: Sequence[int]
+    clients: Sequence[int]
     points: Sequence[Float[np.ndarray, "d"]]
     ups: Sequence[U]
     weights: Float64[np.ndarray, "c"] | None
@@ -135,24 +139,24 @@ class Replies(Generic[U]):
         return mean(self.points, self.weights)
 
     def mean(self, field: str) -> FloatArray:
-        """Average a field of the records; the mean is rounded once.
+        """Return the mean of a field of the records, rounded once.
 
         Args:
-            field: The field's name; every record must have a value in it.
+            field: The field's name. Every record must have a value in this field.
         """
         return mean([getattr(up, field) for up in self.ups], self.weights)
 
     def having(self, field: str) -> Self:
-        """Select the replies whose record has a value in an optional field; rescale their weights to a mean of 1."""
-        kept = [place for place, up in enumerate(self.ups) if getattr(up, field) is not None]
+        """Select the replies whose record has a value in an optional field. Their weights are rescaled to mean 1."""
+        chosen = [index for index, up in enumerate(self.ups) if getattr(up, field) is not None]
         weights = self.weights
         return replace(
             self,
-            places=[self.places[place] for place in kept],
-            points=[self.points[place] for place in kept] if self.points else [],
-            ups=[self.ups[place] for place in kept],
-            weights=None if weights is None or not kept else weights[kept] / weights[kept].mean(),
-            shares=None if self.shares is None else self.shares[kept],
+            clients=[self.clients[index] for index in chosen],
+            points=[self.points[index] for index in chosen] if self.points else [],
+            ups=[self.ups[index] for index in chosen],
+            weights=None if weights is None or not chosen else weights[chosen] / weights[chosen].mean(),
+            shares=None if self.shares is None else self.shares[chosen],
         )
 
     def move(self, start: Float[np.ndarray, "d"], plan: Plan[Any]) -> Float[np.ndarray, "d"]:
@@ -173,8 +177,8 @@ class Ask:
 
     Attributes:
         phase: The name of a `Phase` of the method.
-        clients: The indices of the clients that are asked.
-        down: The record sent with the model, the same for all. None: only the model is sent.
+        clients: The partition ids of the clients that the server asks.
+        down: The record sent with the model, the same for all clients. None: only the model is sent.
     """
 
     phase: str
@@ -184,11 +188,11 @@ class Ask:
 
 @dataclass(frozen=True)
 class Train:
-    """A round's own exchange, in which the round's clients train.
+    """A round's main exchange, in which the round's clients train.
 
     Attributes:
-        down: The record sent with the model, the same for all. None: only the model is sent.
-        x: The model that is sent. None: the model of the round before.
+        down: The record sent with the model, the same for all clients. None: only the model is sent.
+        x: The model that is sent. None: the result of the previous round.
     """
 
     down: Payload | None = None
@@ -202,7 +206,7 @@ Exchanges = Generator[Ask | Train, Replies[Any], T]
 def average(
     x: Float[np.ndarray, "d"], state: Any, replies: Replies[Any], plan: Plan[Any]
 ) -> tuple[Float[np.ndarray, "d"], Any]:
-    """Average the points and keep the state, a `ServerHalf.update`.
+    """Average the points and keep the state; a `ServerHalf.update`.
 
     Returns:
         The mean of the points, and the unchanged state.
@@ -213,7 +217,7 @@ def average(
 def average_records(
     x: Float[np.ndarray, "d"], state: Any, replies: Replies[U], plan: Plan[Any]
 ) -> tuple[Float[np.ndarray, "d"], U]:
-    """Average the points and the records: the update of a method whose state is the mean of the clients' records.
+    """Average the points and the records; a `ServerHalf.update` for methods whose state is the mean of the records.
 
     Args:
         x: The model before the round; without effect.
@@ -234,11 +238,11 @@ class ServerHalf:
 
     Attributes:
         init: (x, plan) -> state.
-        tell: (x, state, plan) -> down.
+        tell: (x, state, plan) -> down, the record that is sent to the clients with x.
         update: (x, state, replies, plan) -> x, state.
         output: (x, plan) -> the model to evaluate and save, made from a round's x.
         views: (state) -> further models of the same shape to evaluate and to save, by the suffix of their metrics.
-        headline: (settings) -> the view that the log and the curves show; "" is the model itself.
+        headline: (settings) -> the name of the view that the log and the curves show. "": the model itself.
         report: (state, plan) -> further entries of a round's log line, by name.
         prologue: (x, plan) -> the exchanges before round 1, which return the state. None: no exchanges; `init` makes
             the state.

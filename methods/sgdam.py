@@ -2,10 +2,12 @@
 Algorithms", ICML 2022), in the form of LocalSCGDAM (Zhang, Zhang, Yang, Souvenir, Gao, "Federated Compositional Deep
 AUC Maximization", NeurIPS 2023, Algorithm 1) without its inner function.
 
+Descent in x and ascent in y, both along momenta, for the minimax problem of `methods.minimax`.
+
 | paper | here |
 |---|---|
 | (x, y), one flat point z | the message's model |
-| (u, v), one vector | ``momentum`` |
+| (u, v), the momenta of x and y, one vector | ``momentum`` |
 | eta, gamma_x, gamma_y | the same names: a step is gamma_x eta in x, gamma_y eta in y |
 | beta_x, beta_y | the same names: a new gradient has the weight beta_x eta in u, beta_y eta in v |
 | p (communication period) | ``local-steps`` |
@@ -61,21 +63,21 @@ SGDAMTask = Task[SGDAMSettings, Oracle]
 
 @dataclass(frozen=True, eq=False)
 class SGDAMDown(MinimaxDown):
-    """Down. The momentum is absent in round 1."""
+    """The record sent to the clients. The momentum is absent in round 1."""
 
     momentum: FloatArray | None = array("d", optional=True)
 
 
 @dataclass(frozen=True, eq=False)
 class SaddleMomentum(Payload):
-    """Up, and the server's state: (u, v) as one vector."""
+    """A client's reply, and the server's state: (u, v) as one vector."""
 
     momentum: FloatArray = array("d", combined="mean")
 
 
 @dataclass(frozen=True)
 class Carry:
-    """A round's state: z = (x, y), (u, v), the signed steps gamma eta, the weights beta eta, and f_i."""
+    """A client's state between two steps: z = (x, y), (u, v), the signed steps gamma eta, the weights beta eta, f_i."""
 
     x: Float[Tensor, "*stack d"]
     momentum: Float[Tensor, "*stack d"]
@@ -100,18 +102,18 @@ def draw_next(task: SGDAMTask, down: object) -> Iterator[tuple[float, Indices]]:
 
 
 def start(x: Float[Tensor, "d"], down: SGDAMDown, memory: None, task: SGDAMTask) -> Carry:
-    """Receive the momentum; in round 1 it is the first batch's gradient."""
-    f, own, given = weigh(task, down), task.settings, down.momentum
-    if given is None:
+    """Receive the momentum. In round 1 the momentum is the gradient on the first batch."""
+    f, own = weigh(task, down), task.settings
+    if down.momentum is None:
         momentum = f.gradient(x, make_sampler(task).batch(task.iterations[0])).clone()
     else:
-        momentum = as_tensor(given, x)
+        momentum = as_tensor(down.momentum, x)
     steps = fill_blocks(f, -own.gamma_x * own.eta, own.gamma_y * own.eta)
     return Carry(x, momentum, steps, fill_blocks(f, own.beta_x * own.eta, own.beta_y * own.eta), f)
 
 
 def step(carry: Carry, rows: Indices, drop: float, task: SGDAMTask) -> Carry:
-    """Lines 2 and 4 of Algorithm 1."""
+    """Lines 2 and 4 of Algorithm 1: one step of x and y, then of their momenta."""
     # x <- x - gamma_x eta u, y <- y + gamma_y eta v
     carry.x.addcmul_(carry.steps, carry.momentum, value=drop)
     # u <- (1 - beta_x eta) u + beta_x eta g_x, v <- (1 - beta_y eta) v + beta_y eta g_y

@@ -1,5 +1,7 @@
-"""Local SGD with momentum, on the cross-entropy and on the ratio loss (Wang, Xu, Wang, Zhu, "Addressing Class Imbalance
-in Federated Learning", AAAI 2021, for two classes). Models and momenta are averaged.
+"""Local SGD with momentum, on the cross-entropy and on the ratio loss. The server averages models and momenta.
+
+The ratio loss gives the samples of a rare class a larger weight (Wang, Xu, Wang, Zhu, "Addressing Class Imbalance in
+Federated Learning", AAAI 2021; here for two classes).
 
 | method | here |
 |---|---|
@@ -48,7 +50,7 @@ class SGDMSettings(Settings):
 
 @dataclass(frozen=True, eq=False)
 class SGDMDown(Payload):
-    """Down. The momentum is absent in round 1."""
+    """The record sent to the clients. The momentum is absent in round 1."""
 
     # negatives and positives of all sites together, for the ratio loss
     class_counts: IntArray | None = array(2, kind="int", optional=True)
@@ -57,7 +59,7 @@ class SGDMDown(Payload):
 
 @dataclass(frozen=True, eq=False)
 class LocalMomentum(Payload):
-    """Up, and the server's state: m."""
+    """A client's reply, and the server's state: m."""
 
     momentum: FloatArray = array("d", combined="mean")
 
@@ -67,7 +69,7 @@ SGDMTask = Task[SGDMSettings, SampleObjective]
 
 @dataclass(frozen=True)
 class Carry:
-    """A round's state: w; m, which is None before the first step of a run; the slope of the ratio loss, or None."""
+    """A client's state between two steps: w; m, None before the first step of a run; the slope of the ratio loss."""
 
     x: Float[Tensor, "*stack d"]
     momentum: Float[Tensor, "*stack d"] | None
@@ -103,7 +105,7 @@ def tell(x: Float[np.ndarray, "d"], state: LocalMomentum | None, plan: Plan[SGDM
 
 
 def check_ratio(plan: Plan[SGDMSettings]) -> None:
-    """Also check that the ratio loss has weights: a `Checks.sites`."""
+    """Check the batch size, and that the ratio loss has both classes; a `Checks.sites`."""
     check_batches(plan)
     if plan.loss != RATIO_LOSS:
         return

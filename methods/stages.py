@@ -1,4 +1,4 @@
-"""The stages of CoDA and CODASCA: their settings, lengths and reference points; `methods.coda` has the symbols."""
+"""The stages of CoDA and CODASCA: their settings, lengths and reference points. `methods.coda` explains the symbols."""
 
 from dataclasses import dataclass, replace
 
@@ -44,11 +44,11 @@ def stage_of(server_round: int, settings: CodaSettings) -> Stage:
 
     Args:
         server_round: The round's number, counted from 1.
-        settings: The settings; without ``stage_rounds``, stage 0 never ends.
+        settings: The settings. If ``stage_rounds`` is 0, stage 0 never ends.
     """
     stage = Stage(0, 1)
     while settings.stage_rounds:
-        # the cap at server_round ends no stage too early and keeps the number small
+        # bounded by server_round, since stages may grow without limit; a stage of this length does not end yet
         rounds = round(min(settings.stage_rounds * settings.stage_growth**stage.index, server_round))
         if server_round < stage.first + rounds:
             break
@@ -78,8 +78,8 @@ def tell_reference(x: Float[np.ndarray, "d"], state: StageState, plan: CodaPlan)
 
     Args:
         x: The model in the message.
-        state: The server's state; contains the stage's reference if there is a proximal term.
-        plan: The round's plan; its loss determines the part of x that the proximal term pulls.
+        state: The server's state, with the stage's reference if there is a proximal term.
+        plan: The round's plan. The loss determines the part of x that the proximal term pulls.
 
     Returns:
         The reference in the model's number type. None if the model itself serves as the reference.
@@ -96,7 +96,7 @@ def follow_stage(state: StageState, point: Float[np.ndarray, "d"], plan: CodaPla
     """Add a round's point to the stage's sum. At the stage's end, the points' mean becomes the next reference.
 
     Args:
-        state: The state after the round before.
+        state: The state after the previous round.
         point: The model that the round has made.
         plan: The round's plan.
 

@@ -1,9 +1,9 @@
-"""The private names of Flower that we use. Names that only the engines of ``simulations`` need are in
-``simulations/engines/flower_internals.py``, which no site imports. No other file uses private names.
+"""Flower's private names that this project uses. No other file uses private names of Flower, with one exception:
+``simulations/engines/flower_internals.py`` has the names that only simulations need, and no site imports it.
 
 Flower's public names are the entries of ``__all__`` in ``flwr.app``, ``flwr.client``, ``flwr.clientapp``,
-``flwr.common``, ``flwr.serverapp`` and ``flwr.simulation``, and the options of its commands. The names in both modules
-may change with any release: ``tests/payloads/test_flower_internals.py`` then fails first and names them.
+``flwr.common``, ``flwr.serverapp`` and ``flwr.simulation``, and the options of its commands. The private names may
+change with any release: ``tests/payloads/test_flower_internals.py`` then fails first and names them.
 """
 
 import os
@@ -90,7 +90,7 @@ def readdress(message: Message, node_id: int, content: RecordDict | None = None)
 
 
 def values_of(record: ArrayRecord | ConfigRecord | MetricRecord | RecordDict) -> dict[str, Any]:
-    """Return the dictionary in which a record keeps its values. Its methods are several times quicker."""
+    """Return the dictionary in which a record keeps its values. Reading it is several times faster than the record."""
     values: dict[str, Any] = record.__dict__["_data"]
     return values
 
@@ -112,8 +112,8 @@ def _empty(kind: type[Record]) -> dict[str, Any]:
     return kind().__dict__
 
 
-def make_twin(one: T) -> T:
-    """Return an object with the same attributes, made without its constructor."""
-    twin = one.__class__.__new__(one.__class__)
-    twin.__dict__.update(one.__dict__)
+def make_twin(original: T) -> T:
+    """Return a shallow copy of an object, made without its constructor."""
+    twin = original.__class__.__new__(original.__class__)
+    twin.__dict__.update(original.__dict__)
     return twin

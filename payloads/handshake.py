@@ -1,5 +1,7 @@
-"""The handshake before round 1: a site's identity and, if it has rows, its number of rows of each class. No row
-leaves the site."""
+"""The records of the handshake before round 1: a site's report, and the common scaling that the server sends back.
+
+A report has the site's identity and facts about its rows, such as the number of rows of each class. No row is sent.
+"""
 
 import dataclasses
 import json
@@ -13,7 +15,7 @@ from payloads.site_names import check_name, label_site
 
 # key in the config of a site's reply: the reason why the site cannot take part
 REFUSAL = "refusal"
-# The limits of a site's rows, and of the number of sites. Larger numbers overflow sums, or take for ever to count.
+# The limits of a site's rows, and of the number of sites. Larger numbers would overflow sums, or be too slow to check.
 MOST_ROWS, MOST_SITES = 2**40, 2**24
 # the limits of a site's distinct label values, and of the characters of a label value
 MOST_LABELS, LONGEST_LABEL = 128, 64
@@ -25,7 +27,7 @@ class SiteReport(Payload):
 
     # identity: the partition id, and the number of partitions in the site's config
     identity: IntArray = array(2, kind="int")
-    # class counts: negatives, positives. Absent from the report of a party in a vertical run.
+    # class counts: the numbers of negatives and positives. Absent from the report of a party in a vertical run.
     class_counts: IntArray | None = array(2, kind="int", optional=True)
     # class counts of the rows held out for evaluation
     held_out_counts: IntArray | None = array(2, kind="int", optional=True)
@@ -35,20 +37,21 @@ class SiteReport(Payload):
     shape: IntArray | None = array("k", kind="int", optional=True)
     # the pixel value that became 1, if the site's images have more than 8 bits
     pixel_max: FloatArray | None = array(1, optional=True)
-    # encoding of the site's table: JSON of a `Preprocessing`, not yet fitted, whose inputs are the c numbers below
+    # the conversion of the site's table to c numbers a row: JSON of a `Preprocessing` that is not yet fitted
     columns: NDArray[np.uint8] | None = array("b", kind="bytes", optional=True)
     # label values in the site's own file: the negative values, and the positive values (positive-label)
     negative_labels: NDArray[np.uint8] | None = array("e", kind="bytes", optional=True)
     positive_labels: NDArray[np.uint8] | None = array("f", kind="bytes", optional=True)
-    # counts of non-missing cells in the training rows, if columns are scaled or filled; 0 if too few to be reported
+    # counts of non-missing cells in the training rows, if columns are scaled or filled; 0 if too few to report
     counts: IntArray | None = array("c", kind="int", optional=True)
-    # means, variances and quantiles of these cells, one column after another; only the statistics that are needed
+    # means, variances and quantiles of these cells, one column after another; only the statistics that the run needs
     means: FloatArray | None = array("c", optional=True)
     variances: FloatArray | None = array("c", optional=True)
     quantiles: FloatArray | None = array("s", optional=True)
-    # two digests of 16 bytes each under a key that the site keeps: of nothing, and of the site's rows in their order
+    # two digests of 16 bytes each under the site's secret key: of nothing, and of the site's rows in their order
     fingerprint: NDArray[np.uint8] | None = array(32, kind="bytes", optional=True)
-    # the site's least-cell. Held-out rows of a smaller class are not counted, and all their counts are 0.
+    # The site's least-cell, the smallest count of rows that may leave it. If a class has fewer held-out rows, all
+    # counts of held-out rows are 0.
     least_cell: IntArray | None = array(1, kind="int", optional=True)
     # the name that the site's owner has chosen, in UTF-8
     name: NDArray[np.uint8] | None = array("n", kind="bytes", optional=True)
@@ -65,7 +68,10 @@ class SiteReport(Payload):
         """
         if not (0 <= self.partition_id < self.num_partitions <= MOST_SITES):
             got = f"partition {self.partition_id} of {self.num_partitions}"
-            raise PayloadError(f"SiteReport.identity: got {got}, expected a smaller one of at most {MOST_SITES:,}")
+            raise PayloadError(
+                f"SiteReport.identity: got {got}, expected a partition id from 0 to num-partitions - 1, and "
+                f"num-partitions up to {MOST_SITES:,}"
+            )
         for name in ("class_counts", "held_out_counts", "test_counts", "counts"):
             numbers = getattr(self, name)
             if numbers is not None and not ((numbers >= 0) & (numbers <= MOST_ROWS)).all():
@@ -146,8 +152,8 @@ def decode_names(encoded: NDArray[np.uint8]) -> tuple[str, ...]:
 class Scaling(Payload):
     """The common scaling and fill values of all sites' columns, from statistics of all sites' training rows.
 
-    It travels in each message, since a site keeps nothing of a run. The c numbers and the k raw columns are the same as
-    in the sites' reports. A deviation of 0 marks a constant number.
+    The server sends the record in each message, since sites keep no data of a run. The c numbers and the k raw columns
+    are the same as in the sites' reports. A deviation of 0 marks a constant number.
     """
 
     # mean and deviation of each number, after its transform
@@ -155,7 +161,7 @@ class Scaling(Payload):
     deviations: FloatArray = array("c")
     # the fill values of missing cells, unless missing cells are an error
     fills: FloatArray | None = array("c", optional=True)
-    # q quantiles of each number, if it becomes its level among them, or a bin between some of them
+    # q quantiles of each number, if numbers are converted to their level among the quantiles, or to bins between them
     quantiles: FloatArray | None = array("c", "q", optional=True)
     # whether each raw column has a "missing" feature, if the run asks for these features
     indicators: BoolArray | None = array("k", kind="bool", optional=True)

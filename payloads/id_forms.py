@@ -1,7 +1,7 @@
-"""The form of a party's row ids, which reveals ids that parties write in different ways, such as ``007`` and ``7``.
+"""The form of a party's row ids, by which the server finds ids that parties write in different ways, as ``007``, ``7``.
 
-A party reports the lengths of its shortest and longest id, and for each of `MARKS` whether any id has it. No id
-travels.
+A party reports the lengths of its shortest and longest id, and for each of `MARKS` whether any id has it. No id is
+sent.
 """
 
 import re
@@ -34,11 +34,11 @@ def check_lengths(lengths: NDArray[np.signedinteger]) -> None:
     """Check the lengths that a party has reported.
 
     Raises:
-        PayloadError: They are not the lengths of a shortest and a longest id.
+        PayloadError: The lengths are negative, or in the wrong order.
     """
-    shortest, longest = lengths.tolist()
-    if not 0 <= shortest <= longest:
-        raise PayloadError(f"DataSummary.id_lengths: got {shortest} and {longest}, expected 0 <= shortest <= longest")
+    low, high = lengths.tolist()
+    if not 0 <= low <= high:
+        raise PayloadError(f"DataSummary.id_lengths: got {low} and {high}, expected 0 <= shortest <= longest")
 
 
 def compare_forms(forms: Sequence[tuple[NDArray[np.signedinteger], NDArray[np.bool_]]]) -> str:
@@ -48,17 +48,17 @@ def compare_forms(forms: Sequence[tuple[NDArray[np.signedinteger], NDArray[np.bo
         forms: The lengths and marks of each party, as `measure_ids` returns them.
     """
     differences = []
-    for place, name in enumerate(MARKS):
-        having, lacking = ([party for party, (_, marks) in enumerate(forms) if marks[place] == side] for side in (1, 0))
+    for index, name in enumerate(MARKS):
+        having, lacking = ([party for party, (_, marks) in enumerate(forms) if marks[index] == side] for side in (1, 0))
         if having and lacking:
             differences.append(f"{name} at party {_join(having)} but not at party {_join(lacking)}")
     apart = max(int(lengths[0]) for lengths, _ in forms) > min(int(lengths[1]) for lengths, _ in forms)
     if not differences and not apart:
         return ""
-    sizes = [f"{shortest} to {longest}" if shortest < longest else str(shortest) for (shortest, longest), _ in forms]
+    sizes = [f"{low} to {high}" if low < high else str(low) for (low, high), _ in forms]
     if len(set(sizes)) > 1:
         differences.append(f"lengths of {', '.join(sizes)} characters at party {_join(range(len(forms)))}")
-    return f"ids are written differently, and 007 is not 7: {'; '.join(differences)}"
+    return f"the parties write ids differently, and 007 is not 7: {'; '.join(differences)}"
 
 
 def _join(parties: Sequence[int]) -> str:

@@ -1,7 +1,7 @@
-"""Typed, named records of arrays. Everything except the model travels and is stored as such a record.
+"""Payloads: typed records of named arrays. All data in messages and checkpoints except the model are payloads.
 
-A payload declares its fields with their dimensions, `scores: NDArray = array("p")`. Each field is encoded separately
-with safetensors (dtype and shape inside, no pickle) as one bytes entry of a Flower ``ConfigRecord``.
+A payload class declares its fields with their dimensions, `scores: NDArray = array("p")`. Each field is encoded
+separately with safetensors (dtype and shape inside, no pickle) as one bytes entry of a Flower ``ConfigRecord``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DTYPES: dict[Kind, tuple[np.dtype[Any], ...]] = {
 }
 _TENSOR = "value"
 # safetensors' names of number types, including types that no field has: errors can then name a wrong type.
-_NAMED = {
+_DTYPE_NAMES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8",
     "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
 }  # fmt: skip
@@ -69,14 +69,14 @@ def array(
     """Declare a payload field.
 
     Args:
-        dims: The length of each dimension: a number, or a letter. A letter stands for the same length throughout a
-            record, and for the length that the receiver expects, if any.
+        dims: The length of each dimension: a number, or a letter. A letter stands for the same length in all fields of
+            a record, and for the length that the receiver expects, if any.
         kind: "float" (float32 or float64), "int" (int32 or int64), "bool" or "bytes" (uint8).
-        optional: Whether the field may be None. It then does not travel.
-        finite: Whether NaN and infinities are refused on arrival.
-        secret: Whether the field is never written to a disk. It must then be optional.
-        combined: The only value that the server needs, if not each client's: the "mean" of the clients, weighted as
-            their models, or their "total" (of an "int"). Empty: each client's value.
+        optional: Whether the field may be None. A field that is None is not sent.
+        finite: Whether the receiver refuses NaN and infinities.
+        secret: Whether the field must never be written to a disk. Secret fields must be optional.
+        combined: With secure sums, the value that the server needs: the "mean" over the clients, weighted like their
+            models, or their "total" (of an "int"). "": each client's value, so secure sums are impossible.
 
     Example:
         >>> @dataclasses.dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ def array(
         'float'
     """
     if secret and not optional:
-        raise ValueError("a secret field must be optional: records read from a disk lack it")
+        raise ValueError("a secret field must be optional, since records read from a disk lack it; set optional=True")
     spec = ArraySpec(dims, kind, optional, finite, secret, combined)
     default = None if optional else dataclasses.MISSING
     return dataclasses.field(default=default, metadata={"spec": spec}, kw_only=True)
@@ -124,7 +124,7 @@ class Payload:
         return {name: value for name, value in self.arrays().items() if not specs[name].secret}
 
     def check(self, sizes: dict[str, int] | None = None, *, finite: bool = True) -> Self:
-        """Return the payload after a check of every field against its declaration.
+        """Check every field against its declaration, and return the payload.
 
         Args:
             sizes: The lengths that the caller expects, by dimension letter.
@@ -150,11 +150,11 @@ class Payload:
         return cls(**{name: arrays.get(name) for name in cls._check_names(arrays)}).check(sizes)
 
     @classmethod
-    def _check_names(cls, given: Mapping[str, Any]) -> dict[str, ArraySpec]:
-        """Return the declared fields; raise `PayloadError` if ``given`` has any other field."""
+    def _check_names(cls, fields: Mapping[str, Any]) -> dict[str, ArraySpec]:
+        """Return the declared fields; raise `PayloadError` if ``fields`` has an undeclared field."""
         declared = specs_of(cls)
-        if not given.keys() <= declared.keys():
-            unknown = min(given.keys() - declared.keys())
+        if not fields.keys() <= declared.keys():
+            unknown = min(fields.keys() - declared.keys())
             raise PayloadError(f"{cls.__name__}: unknown field {unknown!r}, allowed: {', '.join(declared)}")
         return declared
 
@@ -176,7 +176,7 @@ class Payload:
         Args:
             record: The record.
             sizes: The lengths that the caller expects, by dimension letter.
-            limits: The greatest lengths of all other dimensions, so an untrusted sender cannot exhaust the receiver's
+            limits: The maximum lengths of all other dimensions, so an untrusted sender cannot exhaust the receiver's
                 memory. A field's size is checked before the field is read.
 
         Raises:
@@ -188,8 +188,8 @@ class Payload:
         bounds = None if limits is None else {**limits, **(sizes or {})}
         for name, blob in blobs.items():
             field = f"{cls.__name__}.{name}"
-            longest = None if bounds is None else _longest(field, specs[name].dims, bounds)
-            values[name] = _decode(field, blob, longest)
+            limit = None if bounds is None else _max_shape(field, specs[name].dims, bounds)
+            values[name] = _decode(field, blob, limit)
         return cls(**values).check(sizes)
 
 
@@ -214,35 +214,35 @@ def _find_fault(value: object, spec: ArraySpec, known: dict[str, int], finite: b
 
 
 def not_finite(value: FloatArray) -> int:
-    """Return how many values are NaN or infinite."""
+    """Return the number of values that are NaN or infinite."""
     return int(value.size - np.count_nonzero(np.isfinite(value)))
 
 
-def _longest(field: str, dims: tuple[str | int, ...], bounds: Mapping[str, int]) -> list[int]:
-    """Return the greatest length of each dimension; raise `PayloadError` if a dimension has no bound."""
+def _max_shape(field: str, dims: tuple[str | int, ...], bounds: Mapping[str, int]) -> list[int]:
+    """Return the maximum length of each dimension; raise `PayloadError` if a dimension has no bound."""
     for dim in dims:
         if isinstance(dim, str) and dim not in bounds:
-            raise PayloadError(f"{field}: dimension {dim!r} has no limit, and the sender is not trusted")
+            raise PayloadError(f"{field}: dimension {dim!r} has no limit; the strategy's limits must bound it")
     return [bounds[dim] if isinstance(dim, str) else dim for dim in dims]
 
 
-def _decode(field: str, blob: object, longest: list[int] | None) -> NDArray[Any]:
+def _decode(field: str, blob: object, limit: list[int] | None) -> NDArray[Any]:
     if not isinstance(blob, bytes):
         raise PayloadError(f"{field}: got {type(blob).__name__}, expected safetensors bytes")
     start = 8 + int.from_bytes(blob[:8], "little")
     if start > min(len(blob), _LONGEST_HEADER):
         raise PayloadError(f"{field}: not safetensors bytes (a header of {start} bytes)")
     size = len(blob) - start
-    if longest is not None and size > 8 * math.prod(longest):
-        raise PayloadError(f"{field}: got {size} bytes, allowed: at most {_shape(longest)} numbers of 8 bytes")
+    if limit is not None and size > 8 * math.prod(limit):
+        raise PayloadError(f"{field}: got {size} bytes, allowed: at most {_shape(limit)} numbers of 8 bytes")
     try:
         dtype, shape = _layout_of(blob[:start], size)
     except PayloadError as error:
         raise PayloadError(f"{field}: {error}") from None
     except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise PayloadError(f"{field}: not safetensors bytes ({error})") from None
-    if longest is not None and any(got > most for got, most in zip(shape, longest, strict=False)):
-        raise PayloadError(f"{field}: got shape {shape}, allowed: at most {_shape(longest)}")
+    if limit is not None and any(got > bound for got, bound in zip(shape, limit, strict=False)):
+        raise PayloadError(f"{field}: got shape {shape}, allowed: at most {_shape(limit)}")
     try:
         value: NDArray[Any] = np.frombuffer(blob, dtype, offset=start).reshape(shape)
     except ValueError as error:  # more dimensions than NumPy has
@@ -274,7 +274,7 @@ def _layout_of(header: bytes, size: int) -> tuple[np.dtype[Any], tuple[int, ...]
     if set(tensors) != {_TENSOR}:
         raise PayloadError(f"got tensors {sorted(tensors)}, expected one named {_TENSOR!r}")
     described = tensors[_TENSOR]
-    dtype, shape = np.dtype(_NAMED[described["dtype"]]), tuple(described["shape"])
+    dtype, shape = np.dtype(_DTYPE_NAMES[described["dtype"]]), tuple(described["shape"])
     if not all(type(length) is int and length >= 0 for length in shape):
         raise ValueError(f"shape {shape}")
     if described["data_offsets"] != [0, size] or math.prod(shape) * dtype.itemsize != size:

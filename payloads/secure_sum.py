@@ -1,4 +1,7 @@
-"""The messages of a secure sum (`privacy.secure_sum`)."""
+"""The messages of a secure sum, in which the server learns only the sum of the clients' values.
+
+`privacy.secure_sum` explains the five stages. Clients are named by their partition ids.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -16,18 +19,18 @@ from privacy.secure_sum import CODE_BYTES, SEALED_BYTES, Member
 from privacy.shamir import SHARE_BYTES
 
 ByteArray = NDArray[np.uint8]
-# the stages; the replies of the third stage are summed
+# the stages; the replies of the third stage, VALUES, are summed
 KEYS, BOXES, VALUES, VIEWS, SHARES = STAGES = ("keys", "boxes", "values", "views", "shares")
-# the exchange of a round that has no phase
+# the name of a round's main exchange, which has no phase
 OWN_EXCHANGE = "its own exchange"
 
 
 def purpose_of(server_round: int, phase: str, number: int, settings: bytes) -> bytes:
-    """Return the purpose of a sum, which no other exchange of any run has.
+    """Return the purpose of a sum: bytes that identify the sum, and differ from the bytes of any other sum.
 
     Args:
         server_round: The round's number.
-        phase: The exchange's name; "" for a round's own exchange.
+        phase: The exchange's name. "": the round's main exchange.
         number: The sum's number, counted over the run.
         settings: A hash of the run config.
     """
@@ -38,7 +41,7 @@ def hash_settings(run_config: Mapping[str, bool | float | int | str]) -> bytes:
     """Return a SHA-256 hash of a run config, which is the same at all nodes of a run.
 
     Args:
-        run_config: The flat run config, as Flower hands it to the app.
+        run_config: The flat run config that Flower passes to the app.
     """
     items = sorted((key, repr(value)) for key, value in run_config.items())
     return sha256(repr(items).encode()).digest()
@@ -46,7 +49,7 @@ def hash_settings(run_config: Mapping[str, bool | float | int | str]) -> bytes:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PublicKeys(Payload):
-    """Up, stage 1: a `Member`, and the hash of the run config that its node received."""
+    """A client's reply in stage 1: its `Member`, and the hash of the run config that its node received."""
 
     mask_key: ByteArray = array(KEY_BYTES, kind="bytes")
     box_key: ByteArray = array(KEY_BYTES, kind="bytes")
@@ -71,24 +74,24 @@ class PublicKeys(Payload):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Members(Payload):
-    """Down, stage 2: each client's `Member`, in order of the clients' places."""
+    """The server's message in stage 2: each client's `Member`."""
 
-    places: IntArray = array("n", kind="int")
+    clients: IntArray = array("n", kind="int")
     mask_keys: ByteArray = array("n", KEY_BYTES, kind="bytes")
     box_keys: ByteArray = array("n", KEY_BYTES, kind="bytes")
     commitments: ByteArray = array("n", KEY_BYTES, kind="bytes")
 
     @classmethod
     def of(cls, members: Mapping[int, Member]) -> Self:
-        """Return the record of some members."""
-        keys = np.frombuffer(b"".join(b"".join(vars(one).values()) for one in members.values()), np.uint8)
+        """Return the record of members, given by partition id."""
+        keys = np.frombuffer(b"".join(b"".join(vars(member).values()) for member in members.values()), np.uint8)
         parts = keys.reshape(-1, 3, KEY_BYTES).transpose(1, 0, 2)
-        return cls(places=np.array(list(members)), mask_keys=parts[0], box_keys=parts[1], commitments=parts[2])
+        return cls(clients=np.array(list(members)), mask_keys=parts[0], box_keys=parts[1], commitments=parts[2])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Boxes(Payload):
-    """Up, stage 2: a box for each neighbour."""
+    """A client's reply in stage 2: a box (encrypted shares of its secrets) for each neighbour."""
 
     holders: IntArray = array("k", kind="int")
     boxes: ByteArray = array("k", SEALED_BYTES, kind="bytes")
@@ -96,14 +99,17 @@ class Boxes(Payload):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Present(Payload):
-    """Down, stage 3, in addition to the message's other records: the clients whose boxes have arrived."""
+    """A record in the server's message of stage 3: the participants, whose boxes have arrived."""
 
-    places: IntArray = array("n", kind="int")
+    clients: IntArray = array("n", kind="int")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MaskedValues(Payload):
-    """Up, stage 3: the elements of all parts one after another, and each part's length. An absent part has length 0."""
+    """A client's reply in stage 3: the masked elements of all parts, concatenated, and each part's length.
+
+    The parts are the arrays of the model and of the payload. An absent part has length 0.
+    """
 
     elements: IntArray = array("v", kind="int")
     lengths: IntArray = array("f", kind="int")
@@ -111,14 +117,14 @@ class MaskedValues(Payload):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Survivors(Payload):
-    """Down, stage 4: the clients whose values have arrived."""
+    """The server's message in stage 4: the survivors, whose values have arrived."""
 
-    places: IntArray = array("n", kind="int")
+    clients: IntArray = array("n", kind="int")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Views(Payload):
-    """Up, stage 4: for each surviving neighbour, the code that vouches for the client's view of the sum."""
+    """A client's reply in stage 4: for each surviving neighbour, a code that confirms the client's view of the sum."""
 
     receivers: IntArray = array("k", kind="int")
     codes: ByteArray = array("k", CODE_BYTES, kind="bytes")
@@ -126,7 +132,14 @@ class Views(Payload):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evidence(Payload):
-    """Down, stage 5: the codes for the client and the boxes for it, each by their senders."""
+    """The server's message in stage 5: the codes and the boxes that neighbours have made for the client.
+
+    Attributes:
+        vouchers: The senders of the codes.
+        codes: The codes.
+        senders: The senders of the boxes.
+        boxes: The boxes.
+    """
 
     vouchers: IntArray = array("m", kind="int")
     codes: ByteArray = array("m", CODE_BYTES, kind="bytes")
@@ -136,25 +149,25 @@ class Evidence(Payload):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Shares(Payload):
-    """Up, stage 5: shares, by the owners of the secrets."""
+    """A client's reply in stage 5: shares of its neighbours' secrets, with the owners of the secrets."""
 
     owners: IntArray = array("k", kind="int")
     shares: ByteArray = array("k", SHARE_BYTES, kind="bytes")
 
 
 def rows_of(numbers: Mapping[int, bytes], width: int) -> tuple[IntArray, ByteArray]:
-    """Return the keys (k,) of a mapping and its values (k, width), in the form of the records' fields."""
-    places = np.array(list(numbers), dtype=np.int64)
-    return places, np.frombuffer(b"".join(numbers.values()), np.uint8).reshape(-1, width)
+    """Return a mapping from clients to bytes as two arrays: the clients (k,), and their bytes (k, width)."""
+    clients = np.array(list(numbers), dtype=np.int64)
+    return clients, np.frombuffer(b"".join(numbers.values()), np.uint8).reshape(-1, width)
 
 
-def by_place(places: IntArray, rows: ByteArray) -> dict[int, bytes]:
+def by_client(clients: IntArray, rows: ByteArray) -> dict[int, bytes]:
     """Return the inverse of `rows_of`."""
-    return {int(place): row.tobytes() for place, row in zip(places, rows, strict=True)}
+    return {int(client): row.tobytes() for client, row in zip(clients, rows, strict=True)}
 
 
 def own_values(record: type[Payload] | None) -> list[str]:
-    """Return the names of the fields of which the server needs each client's value, not a sum over clients."""
+    """Return the names of a record's fields of which the server needs each client's value, not only a sum."""
     return [] if record is None else [name for name, spec in specs_of(record).items() if not spec.combined]
 
 

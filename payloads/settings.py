@@ -1,6 +1,6 @@
-"""Settings that the client and the strategy of an algorithm share, as typed, frozen models.
+"""The settings that a run config sets, as typed, frozen pydantic models, for both the clients and the strategy.
 
-Types are strict: Flower does not check that an override has the type of the value it replaces.
+Types are strict, since Flower does not check the types of overrides.
 """
 
 import math
@@ -32,7 +32,7 @@ def setting(meaning: str, default: Any = None, allowed: str | None = None, **bou
     """Return the field of a setting.
 
     Args:
-        meaning: The setting's meaning, for the pages of settings.
+        meaning: The setting's meaning, for the documentation.
         default: The default.
         allowed: The allowed values. Defaults to a description of type and bounds.
         bounds: The bounds, see `pydantic.Field`.
@@ -41,7 +41,7 @@ def setting(meaning: str, default: Any = None, allowed: str | None = None, **bou
 
 
 def describe_allowed(field: FieldInfo) -> str:
-    """Return the allowed values of a setting, for errors and for the pages of settings.
+    """Return the allowed values of a setting, for errors and for the documentation.
 
     Args:
         field: The setting's field. A title replaces the description by type and bounds.
@@ -54,11 +54,11 @@ def _describe(kind: Any, bounds: Sequence[Any]) -> str:
         return ", ".join(get_args(kind))
     if get_origin(kind) is Annotated:
         return _describe(
-            kind.__origin__, [one for info in kind.__metadata__ for one in getattr(info, "metadata", [info])]
+            kind.__origin__, [bound for info in kind.__metadata__ for bound in getattr(info, "metadata", [info])]
         )
     if kind not in _KINDS:
-        return ", or ".join(_describe(one, bounds) for one in get_args(kind) if one is not NoneType)
-    limits = {sign: getattr(one, name) for one in bounds for name, sign in _SIGNS.items() if hasattr(one, name)}
+        return ", or ".join(_describe(member, bounds) for member in get_args(kind) if member is not NoneType)
+    limits = {sign: getattr(bound, name) for bound in bounds for name, sign in _SIGNS.items() if hasattr(bound, name)}
     if len(limits) == 2 and kind is int:
         return f"an integer from {limits['>=']} to {limits['<=']}"
     if len(limits) == 2:
@@ -100,15 +100,20 @@ class Settings(BaseModel):
         return training
 
 
-def refuse_other(owner: object, wanted: type | None, given: object) -> None:
+def refuse_other(owner: object, wanted: type | None, value: object) -> None:
     """Refuse settings or records that belong to another algorithm.
 
+    Args:
+        owner: The client or strategy that would use the value.
+        wanted: The type that the owner accepts.
+        value: The settings or the record.
+
     Raises:
-        TypeError: ``given`` is neither None nor of the type ``wanted``. The error names both types.
+        TypeError: ``value`` is neither None nor of the type ``wanted``. The text names both types.
     """
-    if given is not None and type(given) is not wanted:
+    if value is not None and type(value) is not wanted:
         name = "nothing" if wanted is None else wanted.__name__
-        raise TypeError(f"{type(owner).__name__} takes {name}, got {type(given).__name__}")
+        raise TypeError(f"{type(owner).__name__} takes {name}, got {type(value).__name__}")
 
 
 class PrivacySettings(Settings):
@@ -243,16 +248,16 @@ class TrainingSettings(Settings):
         """The fewest clients that a round asks: ``min-train-nodes`` if it is a count, else 1."""
         return self.min_train_nodes if isinstance(self.min_train_nodes, int) else 1
 
-    def fewest_replies(self, asked: int) -> int:
-        """Return how many valid replies a round needs. A share is rounded up.
+    def fewest_replies(self, num_asked: int) -> int:
+        """Return the number of valid replies that a round needs. A share is rounded up.
 
         Args:
-            asked: The number of clients that the round asks.
+            num_asked: The number of clients that the round asks.
         """
         if isinstance(self.min_train_nodes, int):
             return self.min_train_nodes
         # 0.1 of 30 is a bit more than 3 in floating point
-        return math.ceil(round(self.min_train_nodes * asked, 9))
+        return math.ceil(round(self.min_train_nodes * num_asked, 9))
 
     @field_validator("lr_decay_at")
     @classmethod

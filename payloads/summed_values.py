@@ -1,11 +1,12 @@
 """The terms of a secure sum: a reply as a vector of ring elements, and the means that follow from the sum of vectors.
 
-A client sends the difference between its model and the server's, which is small. A "mean" is a sum of values times the
-client's weight in (0, 1], divided by the sum of the weights. If a client has no value of an optional field, it adds
-zeros, and its weight does not count. A "total" is a sum of integers.
+Instead of its model, a client sends the difference from the server's model, which is small. For a field with
+``combined="mean"`` the sum is over values times the client's weight in (0, 1], and is divided by the sum of the
+weights. If a client has no value of an optional field, the client adds zeros, and its weight does not count. A field
+with ``combined="total"`` is a sum of integers.
 
-The last element counts the clients that had to alter their values. Only its sum is revealed. An error instead would
-reveal, in every round, something about the values of a single client.
+The last element counts the clients that had to alter their values, for example to clip them. The server sees only the
+sum of these counts. An error instead would reveal a fact about the values of a single client.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from payloads.record import FloatArray, IntArray, Payload, not_finite, specs_of
 from payloads.secure_sum import MaskedValues
 from privacy.ring import Ring
 
-# number of values encoded at once: their half a dozen copies then fit into the processor's cache
+# the number of values that are encoded at once, so the temporary arrays fit into the processor's cache
 _PIECE = 2**13
 _MEAN, _WEIGHT, _TOTAL = "mean", "weight", "total"
 
@@ -37,15 +38,15 @@ def pack(
     Values beyond the limit are clipped to it. If a value is not finite, all values become zeros.
 
     Args:
-        model: The differences from the server's model; [] if the reply has none.
+        model: The differences from the server's model. Empty if the reply has no model.
         payload: The client's payload, if the reply has one.
         ring: The ring of the sum.
         limit: The largest absolute value of a term.
         weight: The client's weight in a mean.
-        altered: Whether the client has altered values of its reply before.
+        altered: Whether the client has already altered values of its reply.
 
     Returns:
-        The term, and the number of values that were altered here.
+        The term, and the number of values that this function has altered.
     """
     parts, above = list(_parts_of(model, payload)), float(np.nextafter(limit, np.inf))
     changed = 0
@@ -74,12 +75,12 @@ def clip(
     finite = not any(map(not_finite, means))
     bound = limit / weight * (1 - 2.0**-50) if weight else np.inf  # rounding must not exceed the limit
     tame = {
-        place: np.clip(values, -bound, bound, dtype=np.float64) if finite else np.zeros_like(values)
-        for place, (kind, values) in enumerate(parts)
+        index: np.clip(values, -bound, bound, dtype=np.float64) if finite else np.zeros_like(values)
+        for index, (kind, values) in enumerate(parts)
         if kind == _MEAN
     }
     changed = sum(int((abs(values) > bound).sum()) if finite else values.size for values in means)
-    return [(kind, tame.get(place, values)) for place, (kind, values) in enumerate(parts)], changed
+    return [(kind, tame.get(index, values)) for index, (kind, values) in enumerate(parts)], changed
 
 
 def _parts_of(model: Sequence[FloatArray], payload: Payload | None) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -139,7 +140,7 @@ def unpack(
 
 
 def _length(dims: Sequence[str | int], dim: int) -> int:
-    """Return the length of an absent field. It is 0 unless it is fixed or the model's."""
-    if any(isinstance(one, str) and one != "d" for one in dims):
+    """Return the number of zeros for an absent field: its size if all dimensions are fixed or the model's, else 0."""
+    if any(isinstance(letter, str) and letter != "d" for letter in dims):
         return 0
-    return int(np.prod([dim if isinstance(one, str) else one for one in dims], dtype=np.int64))
+    return int(np.prod([dim if isinstance(length, str) else length for length in dims], dtype=np.int64))

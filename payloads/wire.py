@@ -1,4 +1,4 @@
-"""The layout of every message: model in "arrays", extras in "payload", scalars in "config" and "metrics"."""
+"""The layout of every message: the model in "arrays", further arrays in "payload", scalars in "config" or "metrics"."""
 
 import io
 import math
@@ -27,7 +27,7 @@ SCALING = "scaling"
 PRESENT = "present"
 
 ROUND = "server-round"
-# the name of a message's exchange; absent in a round's own exchange
+# the name of a message's exchange; absent in a round's main exchange
 PHASE = "phase"
 # the run's unique name, under which clients keep files
 RUN_TOKEN = "run-token"
@@ -38,7 +38,7 @@ STAGE = "stage"
 SUM_NUMBER = "sum-number"
 # the samples of the largest client, in a message whose reply is a term of a secure sum; absent with equal weights
 LARGEST_SITE = "largest-site"
-# in the reply of a client with a memory: the round of the memory that it started from, 0 for none
+# in the reply of a client with a memory: the round of the memory from which the client started; 0: no memory yet
 STATE_ROUND = "state-round"
 # in a message's config: memories made before this round are invalid
 STATE_SINCE = "state-since"
@@ -78,14 +78,14 @@ def model_arrays(record: ArrayRecord) -> list[FloatArray]:
         >>> model_arrays(model_record([np.ones(3)]))[0].tolist()
         [1.0, 1.0, 1.0]
     """
-    named = values_of(record)
-    if tuple(named) not in (MODEL_ARRAYS[:1], MODEL_ARRAYS):
-        raise PayloadError(f"model: got arrays {reprlib.repr(list(named))}, expected {list(MODEL_ARRAYS)}")
+    encoded = values_of(record)
+    if tuple(encoded) not in (MODEL_ARRAYS[:1], MODEL_ARRAYS):
+        raise PayloadError(f"model: got arrays {reprlib.repr(list(encoded))}, expected {list(MODEL_ARRAYS)}")
     try:
-        arrays = [_decode(value) for value in named.values()]
+        arrays = [_decode(value) for value in encoded.values()]
     except Exception as error:  # untrusted bytes: NumPy's reader raises a dozen types
         raise PayloadError(f"model: an array cannot be read ({type(error).__name__}: {error})") from None
-    for name, value in zip(named, arrays, strict=True):
+    for name, value in zip(encoded, arrays, strict=True):
         if value.ndim != 1 or value.dtype not in _FLOATS:
             raise PayloadError(f"model: {name!r} is {value.dtype.name}{value.shape}, expected a flat float vector")
     return arrays
@@ -187,11 +187,11 @@ def content(
     scaling: ConfigRecord | None = None,
     present: ConfigRecord | None = None,
 ) -> RecordDict:
-    """Make a message's content from its parts. An absent part does not travel.
+    """Make a message's content from its parts. Parts that are None are not sent.
 
     Args:
         arrays: The model.
-        config: Scalars for a client, or a site's facts in the handshake.
+        config: Scalars for a client, or facts about a site (such as its device) in the handshake.
         payload: The payload.
         metrics: Numbers in a client's reply, by name.
         local: Paths on a disk that server and client share. None in a deployment.
@@ -218,7 +218,7 @@ def content(
 def digest(records: RecordDict, kind: str) -> bytes:
     """Return a SHA-256 hash of a whole message, 32 bytes.
 
-    Every part is hashed with its type and its length, so no byte can move from a name to a value or to another part.
+    Every part is hashed with its type and its length, so different messages never give the same bytes to hash.
 
     Args:
         records: The message's content.
@@ -257,7 +257,7 @@ def check_records(records: RecordDict) -> None:
     """Refuse a message to a client with a record that no client reads.
 
     Raises:
-        PayloadError: It has an unknown record, or a record of another type.
+        PayloadError: The message has an unknown record, or a record of the wrong type.
     """
     for name, record in values_of(records).items():
         if type(record) is not (expected := _DOWN.get(name)):
@@ -285,7 +285,7 @@ R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
 
 
 def find(records: RecordDict, name: str, kind: type[R]) -> R | None:
-    """Return the record of a name and kind, or None. It is quicker than ``RecordDict.config_records``."""
+    """Return the record of a name and kind, or None. Faster than ``RecordDict.config_records``."""
     record = values_of(records).get(name)
     return record if isinstance(record, kind) else None
 

@@ -1,1 +1,1 @@
-"""The arithmetic and the cryptography of secure sums, and the accounting of differential privacy."""
+"""The arithmetic and cryptography of secure sums, and the accounting of differential privacy."""

@@ -1,4 +1,6 @@
-"""Budgets of differential privacy. Neighbouring data sets differ by the presence of one record.
+"""Budgets of differential privacy: the noise that a budget requires, and the epsilon that noisy releases spend.
+
+Neighbouring data sets differ by the presence of one record.
 
 ``dp-accounting`` does the accounting. For noise on all records it is exact (B. Balle, Y.-X. Wang, "Improving the
 Gaussian Mechanism for Differential Privacy", ICML 2018, Theorem 8): several releases of the same record with noise of
@@ -21,7 +23,7 @@ _ORDERS = [*range(2, 65), 96, 128, 256, 512]
 
 @lru_cache
 def noise_for(epsilon: float, delta: float, releases: int) -> float:
-    """Return the standard deviation of the noise with which a number of releases spends a budget.
+    """Return the standard deviation of the noise with which a number of releases spends exactly a budget.
 
     Args:
         epsilon: The budget's epsilon, above 0.

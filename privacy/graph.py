@@ -1,6 +1,8 @@
-"""The graph of the pairs of clients that mask together: all pairs, or in large groups some neighbours of each client
-(J. H. Bell, K. A. Bonawitz, A. Gascon, T. Lepoint, M. Raykova, "Secure Single-Server Aggregation with
-(Poly)Logarithmic Overhead", CCS 2020, section 3).
+"""The graph of a secure sum (`privacy.secure_sum`), whose edges are the pairs of clients that share a mask.
+
+In small groups all pairs are neighbours. In large groups each client has only some neighbours (J. H. Bell,
+K. A. Bonawitz, A. Gascon, T. Lepoint, M. Raykova, "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead",
+CCS 2020, section 3).
 
 The clients form a ring in a random order, and each client is joined to the ``degree / 2`` next clients on both sides.
 All clients compute the graph from the same public seed, so it is never sent.
@@ -32,14 +34,14 @@ def neighbours(clients: Sequence[int], degree: int, seed: bytes) -> dict[int, li
     """
     count = len(clients)
     if degree >= count - 1:
-        return {client: [other for other in clients if other != client] for client in clients}
+        return {client: [peer for peer in clients if peer != client] for client in clients}
     if degree % 2:
-        raise ValueError(f"{degree} neighbours; in a ring they are an even number")
+        raise ValueError(f"the ring needs an even number of neighbours, got {degree}")
     order = order_ring(count, seed)
     steps = [step for step in range(-degree // 2, degree // 2 + 1) if step]
     return {
-        clients[order[place]]: sorted(clients[order[(place + step) % count]] for step in steps)
-        for place in range(count)
+        clients[order[position]]: sorted(clients[order[(position + step) % count]] for step in steps)
+        for position in range(count)
     }
 
 
@@ -54,7 +56,7 @@ def order_ring(count: int, seed: bytes) -> NDArray[np.int64]:
 
 
 def threshold_of(share: float, degree: int) -> int:
-    """Return how many of a client's neighbours must stay to unmask it. It is always more than half of them."""
+    """Return the number of a client's neighbours that must stay to unmask it: always more than half of them."""
     return max(ceil(round(share * degree, 9)), degree // 2 + 1)
 
 
@@ -70,29 +72,29 @@ def smallest_degree(clients: int, share: float) -> int:
         clients: The number of clients in the sum.
         share: The share of a client's neighbours that must stay to unmask it.
     """
-    others = clients - 1
-    degrees = [one for one in range(2, others, 2) if clients * (CORRUPT + SILENT) ** (one / 2) < _SECRECY]
+    peers = clients - 1
+    degrees = [degree for degree in range(2, peers, 2) if clients * (CORRUPT + SILENT) ** (degree / 2) < _SECRECY]
     if not degrees:
-        return others
+        return peers
     from scipy.stats import hypergeom  # takes half a second, which every message to a deployed site would pay
 
-    corrupt, left = int(CORRUPT * clients), others - int(SILENT * clients)
+    corrupt, left = int(CORRUPT * clients), peers - int(SILENT * clients)
     for degree in degrees:
         threshold = threshold_of(share, degree)
-        unmasked = hypergeom.sf(threshold - 1, others, corrupt, degree)
-        stuck = hypergeom.cdf(threshold - 1, others, left, degree)
+        unmasked = hypergeom.sf(threshold - 1, peers, corrupt, degree)
+        stuck = hypergeom.cdf(threshold - 1, peers, left, degree)
         if clients * unmasked < _SECRECY and clients * stuck < _SUCCESS:
             return degree
-    return others
+    return peers
 
 
 def count_tolerated(clients: int, share: float) -> tuple[int, int]:
-    """Return how many clients may collude with a lying server before a single value can be revealed.
+    """Return the numbers of clients that may collude with a lying server without revealing a single client's value.
 
     An honest client reveals shares only if ``threshold_of`` its neighbours, including colluding neighbours, confirm its
     view of the sum. Each honest client confirms one view. To unmask a client, the server also needs the mask key of
-    one of its neighbours that reveals shares. Thresholds of the same neighbours would then have to confirm two views,
-    which takes at least ``2 * threshold - degree`` colluding ones.
+    one of its neighbours that reveals shares. A threshold of the same neighbours would then have to confirm each of two
+    views, which requires at least ``2 * threshold - degree`` colluding neighbours.
 
     Args:
         clients: The number of clients in the sum.

@@ -1,6 +1,7 @@
-"""Keys that two sites agree on, streams of masks made from them, and boxes that only the two can open.
+"""The cryptography of secure sums: secrets that two sites agree on, streams of masks, and boxes for one receiver.
 
-X25519 (RFC 7748), HKDF-SHA256 (RFC 5869), AES-256 in counter mode and AES-256-GCM, all from ``cryptography``.
+A box is authenticated encryption. The primitives are X25519 (RFC 7748), HKDF-SHA256 (RFC 5869), AES-256 in counter mode
+and AES-256-GCM, all from the package ``cryptography``.
 """
 
 from functools import cache
@@ -44,7 +45,9 @@ def agree(private: X25519PrivateKey, peer_public: bytes, *, info: bytes, own_pub
     try:
         shared = private.exchange(X25519PublicKey.from_public_bytes(peer_public))
     except ValueError as error:
-        raise ValueError("the peer's public key is a point of small order, which makes no secret") from error
+        raise ValueError(
+            "the peer's public key is a point of small order, so the secret would be predictable"
+        ) from error
     return derive(shared, info + b"".join(sorted((own_public, peer_public))))
 
 
@@ -82,12 +85,12 @@ def stream(key: bytes, count: int, bits: int, *, into: NDArray[Any] | None = Non
 
 
 def seal(key: bytes, content: bytes, about: bytes) -> bytes:
-    """Return a box with the content, `BOX_BYTES` longer.
+    """Return a box with the content: encrypted and authenticated, `BOX_BYTES` longer than the content.
 
     Args:
         key: A key that seals no other box.
         content: The content.
-        about: Further bytes that are needed to open the box. The box does not contain them.
+        about: Further bytes that are needed to open the box. The box does not contain these bytes.
     """
     return AESGCM(key).encrypt(_NONCE, content, about)
 
@@ -124,7 +127,7 @@ def read_public(pem: bytes) -> frozenset[bytes]:
     """
     keys = [load_pem_public_key(_BEGIN + block) for block in pem.split(_BEGIN)[1:]]
     if not keys:
-        raise ValueError("there is no public key")
+        raise ValueError("the text contains no public key")
     raw = [key.public_bytes_raw() for key in keys if isinstance(key, X25519PublicKey)]
     if len(raw) < len(keys):
         raise ValueError("a public key of another kind than X25519")

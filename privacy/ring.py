@@ -24,7 +24,7 @@ class Ring:
 
     Attributes:
         bits: The bits of an element.
-        fraction_bits: The number of bits behind the binary point.
+        fraction_bits: The number of bits after the binary point.
     """
 
     bits: Literal[32, 64]
@@ -57,7 +57,7 @@ class Ring:
 
     @cached_property
     def capacity(self) -> float:
-        """The smallest sum that would be decoded with the wrong sign."""
+        """The smallest positive sum that `decode` would return with the wrong sign."""
         return 2.0 ** (self.bits - 1 - self.fraction_bits)
 
     def limit_for(self, terms: int) -> float:
@@ -105,6 +105,6 @@ class Ring:
             raise ValueError(f"value {int(missing.argmax())} of {flat.size} is NaN; only finite numbers can be masked")
         worst = int(np.abs(flat).argmax())
         raise RingOverflowError(
-            f"value {worst} of {flat.size} is {flat[worst]:g}; the ring takes values within +-{limit:g}, "
-            f"so either the model diverges (lower the step) or the features need scaling"
+            f"value {worst} of {flat.size} is {flat[worst]:g}, but a masked sum allows values within +-{limit:g}; "
+            "lower learning-rate if the model diverges, otherwise scale the features"
         )

@@ -2,7 +2,9 @@
 
 K. Bonawitz, V. Ivanov, B. Kreuter, A. Marcedone, H. B. McMahan, S. Patel, D. Ramage, A. Segal, K. Seth, "Practical
 Secure Aggregation for Privacy-Preserving Machine Learning" (CCS 2017), Figure 4, with the sparse graph of Bell et al.
-(`privacy.graph`). A sum has five stages. In each stage the server sends a question to the remaining clients:
+(`privacy.graph`), which determines each client's neighbours. A "stream" is a sequence of pseudorandom masks from a key,
+a "share" a part of a secret (`privacy.shamir`), and a "box" an encrypted message (`privacy.keys`). Clients are named by
+their partition ids. A sum has five stages. In each stage the server sends a question to the remaining clients:
 
 1. Each client makes `Secrets`, and sends their public side, a `Member`.
 2. It sends each neighbour a box that only that neighbour can open: a share of its seed and a share of its mask key.
@@ -50,7 +52,7 @@ FEWEST_MEMBERS = 3
 
 
 class SecureSumError(ValueError):
-    """A step of a secure sum that would reveal a value or spoil the sum, and is therefore refused."""
+    """An error: a step of a secure sum was refused, since it would reveal a value or make the sum wrong."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,8 @@ class Member:
 class Secrets:
     """A client's secrets, 32 bytes each: two private keys, and the seed of a stream of masks.
 
-    The mask key and the seed serve a single sum. The box key may serve many sums: boxes are bound to their sum in
-    another way, and no share of the box key is ever sent.
+    The mask key and the seed are used in a single sum. The box key may be used in many sums, since boxes are bound to
+    their sum by further bytes, and no share of the box key is ever sent.
     """
 
     mask_key: bytes = field(repr=False)
@@ -81,10 +83,10 @@ class Secrets:
         return cls(fresh[0], box_key or fresh[1], fresh[2])
 
     def member(self, box_key: bytes = b"") -> Member:
-        """Return their public side.
+        """Return the public side of the secrets.
 
         Args:
-            box_key: The public key for boxes, if it was computed before.
+            box_key: The public key for boxes, if it is already computed. b"": it is computed.
         """
         return Member(_public(self.mask_key), box_key or _public(self.box_key), sha256(self.seed).digest())
 
@@ -94,7 +96,7 @@ class Group:
     """The public facts of a sum, known to all its clients.
 
     Attributes:
-        members: A client's place -> its public keys and commitment.
+        members: The public keys and the commitment of each client, by partition id.
         share: The share of a client's neighbours that must stay to unmask it.
         purpose: The run, the round and the exchange, as bytes.
 
@@ -115,33 +117,33 @@ class Group:
 
     @cached_property
     def digest(self) -> bytes:
-        """A hash of these facts. Every key is bound to it, so clients that received different facts share no key."""
+        """A hash of the group. Every key is bound to this hash, so clients with different groups share no key."""
         lines = [self.purpose, repr(self.share).encode()]
         lines += [
-            place.to_bytes(4, "big") + member.mask_key + member.box_key + member.commitment
-            for place, member in sorted(self.members.items())
+            client.to_bytes(4, "big") + member.mask_key + member.box_key + member.commitment
+            for client, member in sorted(self.members.items())
         ]
         return sha256(b"".join(sha256(line).digest() for line in lines)).digest()
 
     @cached_property
     def neighbours(self) -> dict[int, list[int]]:
         """Each client's neighbours, sorted."""
-        places = sorted(self.members)
-        return neighbours(places, smallest_degree(len(places), self.share), self.digest)
+        clients = sorted(self.members)
+        return neighbours(clients, smallest_degree(len(clients), self.share), self.digest)
 
     @cached_property
     def threshold(self) -> int:
         """The number of a client's neighbours that must stay to unmask it."""
         return threshold_of(self.share, len(self.neighbours[min(self.members)]))
 
-    def peers(self, place: int, present: Collection[int]) -> set[int]:
+    def peers(self, client: int, present: Collection[int]) -> set[int]:
         """Return the neighbours of a client that are in ``present``."""
-        return set(self.neighbours[place]).intersection(present)
+        return set(self.neighbours[client]).intersection(present)
 
     def alone(self, present: Collection[int]) -> list[int]:
         """Return the clients in ``present`` that have fewer neighbours in it than the threshold."""
         left = set(present)
-        return [place for place in sorted(left) if len(self.peers(place, left)) < self.threshold]
+        return [client for client in sorted(left) if len(self.peers(client, left)) < self.threshold]
 
 
 def fewest_in_sum(present: int, share: float) -> int:
@@ -160,10 +162,10 @@ def agree_on_boxes(
     """Return the secrets of stage 2: for each neighbour 32 bytes that only the client and this neighbour can compute.
 
     Args:
-        me: The client's place.
+        me: The client's partition id.
         own: The client's secrets.
         group: The members.
-        known: A neighbour's box key -> the secret, if it was computed before.
+        known: The secrets that are already computed, by the neighbour's box key.
     """
     keys = {peer: group.members[peer].box_key for peer in group.neighbours[me]}
     if known.keys() >= set(keys.values()):  # loading a private key takes as long as agreeing on a secret
@@ -176,7 +178,7 @@ def share_out(me: int, own: Secrets, group: Group, agreed: Mapping[int, bytes]) 
     """Return the boxes of stage 2: for each neighbour `SEALED_BYTES` bytes.
 
     Args:
-        me: The client's place.
+        me: The client's partition id.
         own: The client's secrets.
         group: The members.
         agreed: The secrets from `agree_on_boxes`.
@@ -203,10 +205,10 @@ def mask(
     """Return the masked values of stage 3: (k,) elements of Z_2^bits plus the client's mask.
 
     Args:
-        me: The client's place.
+        me: The client's partition id.
         own: The client's secrets.
         group: The members.
-        present: The clients whose boxes were passed on. Only these may take part.
+        present: The participants: the clients whose boxes have arrived.
         elements: The client's values (k,).
         bits: The bits of an element.
         question: A hash of the message. Masks of clients that received different messages do not cancel.
@@ -217,7 +219,7 @@ def mask(
     """
     members = me in present and set(present) <= group.members.keys()
     if not members or len(peers := group.peers(me, present)) < group.threshold:
-        raise SecureSumError(f"{len(present)} clients take part, of which too few are neighbours of this one")
+        raise SecureSumError(f"{len(present)} clients take part, of which too few are neighbours of client {me}")
     private = X25519PrivateKey.from_private_bytes(own.mask_key)
     keys = {peer: _pair_key(private, me, peer, group, question) for peer in peers}
     block = _own_stream(own.seed, group, question, len(elements), bits)
@@ -235,9 +237,9 @@ def view_of(group: Group, question: bytes, present: Collection[int], survivors: 
         group: The members, with the purpose of the sum.
         question: As in `mask`.
         present: As in `mask`.
-        survivors: The places of the clients whose values are in the sum.
+        survivors: The clients whose values are in the sum.
     """
-    parts = [group.digest, question, *(repr(sorted(places)).encode() for places in (present, survivors))]
+    parts = [group.digest, question, *(repr(sorted(clients)).encode() for clients in (present, survivors))]
     return sha256(b"".join(sha256(part).digest() for part in parts)).digest()
 
 
@@ -248,24 +250,24 @@ def vouch(
     question: bytes,
     present: Collection[int],
     survivors: Collection[int],
-    fewest: int = FEWEST_MEMBERS,
+    min_clients: int = FEWEST_MEMBERS,
 ) -> dict[int, bytes]:
     """Return the codes of stage 4: `CODE_BYTES` bytes for each surviving neighbour.
 
     Args:
-        me: The client's place.
+        me: The client's partition id.
         agreed: The secrets from `agree_on_boxes`.
         group: The members.
         question: As in `mask`.
         present: As in `mask`.
-        survivors: The places of the clients whose values are in the sum.
-        fewest: The smallest number of clients in a sum that the site's owner allows.
+        survivors: The clients whose values are in the sum.
+        min_clients: The smallest number of clients in a sum that the site's owner allows.
 
     Raises:
         SecureSumError: The survivors are too few, did not take part, or include too few neighbours of this client.
     """
-    if not set(survivors) <= set(present) or len(set(survivors)) < max(fewest, FEWEST_MEMBERS):
-        raise SecureSumError(f"a sum over {len(survivors)} clients of {len(present)}, allowed: at least {fewest}")
+    if not set(survivors) <= set(present) or len(set(survivors)) < max(min_clients, FEWEST_MEMBERS):
+        raise SecureSumError(f"a sum over {len(survivors)} clients of {len(present)}, allowed: at least {min_clients}")
     peers = group.peers(me, survivors)
     if me not in survivors or len(peers) < group.threshold:
         raise SecureSumError(f"a sum without this client, or with fewer than {group.threshold} of its neighbours")
@@ -283,17 +285,17 @@ def reveal(
     codes: Mapping[int, bytes],
     boxes: Mapping[int, bytes],
 ) -> dict[int, bytes]:
-    """Return the shares of stage 5: one share for each neighbour whose box arrived.
+    """Return the shares of stage 5: one share for each neighbour whose box has arrived.
 
     Args:
-        me: The client's place.
+        me: The client's partition id.
         agreed: The secrets from `agree_on_boxes`.
         group: The members.
         question: As in `mask`.
         present: As in `mask`.
         survivors: The survivors for which this client has vouched.
-        codes: A neighbour's place -> the code by which it vouches for its view.
-        boxes: A neighbour's place -> the box that it sealed for this client. Boxes that do not open are left out.
+        codes: The code by which each neighbour vouches for its view, by the neighbour.
+        boxes: The box that each neighbour has sealed for this client, by the neighbour. Invalid boxes are skipped.
 
     Raises:
         SecureSumError: Fewer neighbours than the threshold vouch for this client's view.
@@ -327,8 +329,8 @@ def unmask(
     Args:
         group: The members.
         present: The clients that took part in stage 3.
-        uploads: A client's place -> its masked values (k,).
-        revealed: The place of a client that answered in stage 5 -> the place of its neighbour -> the share.
+        uploads: The masked values (k,) of each surviving client, by partition id.
+        revealed: The shares, by the client that revealed them in stage 5, then by the neighbour that owns the secret.
         bits: The bits of an element.
         question: The hash of the message of stage 3.
 
@@ -337,7 +339,7 @@ def unmask(
             client whose secret cannot be restored.
     """
     if len(uploads) < FEWEST_MEMBERS:
-        raise SecureSumError(f"the values of {len(uploads)} clients arrived, needed: {FEWEST_MEMBERS}")
+        raise SecureSumError(f"only {len(uploads)} clients sent values, but a secure sum needs {FEWEST_MEMBERS}")
     total: NDArray[Any] = sum(uploads.values(), np.zeros(1, f"uint{bits}"))
     for owner in sorted(present):
         near = revealed.keys() & set(group.neighbours[owner])
@@ -354,8 +356,8 @@ def unmask(
             secret = join(shares)
         except ValueError:
             secret = b""
-        told = member.commitment if arrived else member.mask_key
-        if not secret or (sha256(secret).digest() if arrived else _public(secret)) != told:
+        expected = member.commitment if arrived else member.mask_key
+        if not secret or (sha256(secret).digest() if arrived else _public(secret)) != expected:
             raise SecureSumError(f"partition {owner}: the shares of its {what} are wrong, from {sorted(shares)}")
         if arrived:
             total -= _own_stream(secret, group, question, len(total), bits)
@@ -376,8 +378,8 @@ def _own_stream(seed: bytes, group: Group, question: bytes, count: int, bits: in
 
 
 def _pair_key(private: X25519PrivateKey, owner: int, peer: int, group: Group, question: bytes) -> bytes:
-    own, other = (group.members[place].mask_key for place in (owner, peer))
-    return agree(private, other, info=b"pair's mask" + group.digest + question, own_public=own)
+    own, peer_key = (group.members[client].mask_key for client in (owner, peer))
+    return agree(private, peer_key, info=b"pair's mask" + group.digest + question, own_public=own)
 
 
 def _code(agreed: bytes, sender: int, receiver: int, view: bytes) -> bytes:

@@ -1,8 +1,10 @@
-"""Shamir's secret sharing (A. Shamir, "How to Share a Secret", Communications of the ACM 22, 1979).
+"""Shamir's secret sharing: any threshold of shares restores a secret, and fewer shares reveal nothing about the secret.
+
+A. Shamir, "How to Share a Secret", Communications of the ACM 22, 1979.
 
 A secret of 32 bytes is the value at 0 of a random polynomial over the integers modulo a prime. Holder h has the value
-at h + 1. A threshold of holders can find the polynomial; fewer learn nothing about the secret. The arithmetic is
-Python's: a library that shares 16 bytes at a time in GF(2^128) took a hundred times as long.
+at h + 1. A threshold of holders can compute the polynomial. The arithmetic uses Python's integers: a library that
+shares 16 bytes at a time in GF(2^128) took a hundred times as long.
 """
 
 import secrets
@@ -50,16 +52,16 @@ def join(shares: Mapping[int, bytes]) -> bytes:
     """Return the secret that was split into shares.
 
     Args:
-        shares: A holder's number -> its share. There must be as many as the threshold, and all must be right.
+        shares: The shares, by the holder's number. Their number must be the threshold, and all must be correct.
 
     Raises:
-        ValueError: The shares do not belong to a secret: some are wrong, or there are too few.
+        ValueError: The shares do not belong to a secret: a share is wrong, or there are too few.
     """
     points = {holder + 1: int.from_bytes(share, "big") for holder, share in shares.items()}
     secret = 0
     for x, value in points.items():
-        others = [other for other in points if other != x]
-        secret += value * prod(others) * pow(prod(other - x for other in others), -1, _PRIME)
+        further = [point for point in points if point != x]
+        secret += value * prod(further) * pow(prod(point - x for point in further), -1, _PRIME)
     if (secret := secret % _PRIME) >= 2**256:
-        raise ValueError("the shares come from no secret")
+        raise ValueError("the shares do not belong to one secret")
     return secret.to_bytes(SECRET_BYTES, "big")

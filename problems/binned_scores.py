@@ -71,7 +71,7 @@ def first_edges(bins: int, kept: Sequence[int] = ()) -> Int32[np.ndarray, "{bins
     return _fill(np.union1d(_FIRST, np.asarray(kept, np.int64)), bins - 1)
 
 
-def places(code: Int32[np.ndarray, "n"], edges: Int[np.ndarray, "edges"]) -> Int64[np.ndarray, "n"]:
+def find_bins(code: Int32[np.ndarray, "n"], edges: Int[np.ndarray, "edges"]) -> Int64[np.ndarray, "n"]:
     """Return the bin of each code, counted from 0.
 
     Args:

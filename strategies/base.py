@@ -1,6 +1,7 @@
-"""Base of all strategies: a drop-in ``flwr.serverapp.strategy.Strategy`` whose messages carry a payload.
+"""Base of all strategies: a Flower ``Strategy`` whose messages carry a typed record, the payload, with the model.
 
-It adapts the parts of a round in `strategies.rounds` to Flower's interface; an algorithm overrides methods of `Family`.
+`PayloadStrategy` adapts the parts of a round in `strategies.rounds` to Flower's interface. An algorithm overrides the
+methods of `Family`. A client is identified by its partition id.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, STATE_SINCE, content, mode
 from strategies.rounds.exchange import Exchange
 from strategies.rounds.family import Family
 from strategies.rounds.guards import ExchangeGuard, Steps, surround
-from strategies.rounds.handshake import Roster, call_the_roll
+from strategies.rounds.handshake import Roster, collect_reports
 from strategies.rounds.replies import Reply, RoundReport, SiteStates
 from strategies.rounds.robust import RobustMeans
 from strategies.rounds.schema import Schema, agree
@@ -32,10 +33,10 @@ class PayloadStrategy(Family, Strategy):
 
     Attributes:
         schema: The common schema of the sites' own files. None before the handshake, or if sites read no files.
-        prepared: Whether everything before round 1 is done.
-        exchange: The newest exchange.
-        pending: The generator of the newest exchange and its guards.
-        guards: The guards of each exchange, the first outermost.
+        prepared: Whether the handshake and the prologue are done.
+        exchange: The newest exchange: messages to some clients, and their replies.
+        pending: The generator that runs the newest exchange inside its guards.
+        guards: The guards around each exchange (see `strategies.rounds.guards`), the outermost first.
     """
 
     exchange_type: ClassVar[type[Exchange]] = Exchange
@@ -58,14 +59,16 @@ class PayloadStrategy(Family, Strategy):
         """
         if not self.roster:
             timeout, counted = self.training.handshake_timeout, self.counts_samples
-            roster = call_the_roll(grid, timeout, counted=counted, local=self.local)
+            roster = collect_reports(grid, timeout, counted=counted, local=self.local)
             self.schema, self.states = agree(roster.reports), SiteStates.unknown(len(roster))
             self.roster = roster
             self.meet(roster)
         return self.roster
 
     def prepare(self, arrays: ArrayRecord, grid: Grid) -> Roster:
-        """Do the handshake and, without a restored state, the prologue, unless they are done.
+        """Run all exchanges before round 1: the handshake and, unless a state was restored, the prologue.
+
+        Repeated calls only return the roster.
 
         Args:
             arrays: The initial model of the first round.
@@ -87,7 +90,7 @@ class PayloadStrategy(Family, Strategy):
     def messages(
         self,
         server_round: int,
-        places: Sequence[int],
+        clients: Sequence[int],
         arrays: ArrayRecord,
         payload: Payload | None,
         config: Mapping[str, Any] | None = None,
@@ -98,6 +101,9 @@ class PayloadStrategy(Family, Strategy):
         A guard may leave out clients.
 
         Args:
+            clients: The partition ids of the clients.
+            arrays: The model to send.
+            payload: The payload to send. None: no payload.
             config: Scalars for the messages' config.
             phase: The name of the exchange. "": the round's main exchange.
         """
@@ -113,8 +119,8 @@ class PayloadStrategy(Family, Strategy):
             local=ConfigRecord(dict(self.local)) if self.local else None,
             scaling=None if scaling is None else scaling.to_record(),
         )
-        self.exchange = self.exchange_type(self, server_round, phase, up, records, wanted=len(places))
-        self.pending = surround(self.exchange, places, self.guards)
+        self.exchange = self.exchange_type(self, server_round, phase, up, records, wanted=len(clients))
+        self.pending = surround(self.exchange, clients, self.guards)
         return next(self.pending)
 
     def receive(self, server_round: int, replies: Iterable[Message]) -> list[Reply]:
@@ -137,7 +143,7 @@ class PayloadStrategy(Family, Strategy):
     def ask(
         self,
         server_round: int,
-        places: Sequence[int],
+        clients: Sequence[int],
         arrays: ArrayRecord,
         payload: Payload | None,
         phase: str,
@@ -145,10 +151,17 @@ class PayloadStrategy(Family, Strategy):
     ) -> list[Reply]:
         """Run an additional exchange from start to end: one of ``phases``, or an evaluation.
 
+        Args:
+            clients: The partition ids of the clients.
+            arrays: The model to send.
+            payload: The payload to send. None: no payload.
+            phase: The name of the exchange.
+            config: Scalars for the messages' config.
+
         Raises:
             StrategyError: Fewer than ``min-train-nodes`` replies are good.
         """
-        messages = self.messages(server_round, places, arrays, payload, config, phase)
+        messages = self.messages(server_round, clients, arrays, payload, config, phase)
         assert self.exchange is not None
         return self.receive(server_round, self.exchange.send(messages))
 
@@ -171,16 +184,16 @@ class PayloadStrategy(Family, Strategy):
         self.model = model_arrays(arrays)
         arrays = self.inquire(server_round, arrays)
         self.model = model_arrays(arrays)
-        places = roster.sample(self.training, server_round)
-        return self.messages(server_round, places, arrays, self.down(server_round), config)
+        clients = roster.sample(self.training, server_round)
+        return self.messages(server_round, clients, arrays, self.down(server_round), config)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message], **more: Any
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Validate the replies, drop and name bad replies, and combine the good replies.
+        """Validate the replies, drop and report bad replies, and combine the good replies.
 
         Raises:
-            StrategyError: Too few replies are good, or the new model or state is not finite although all replies were.
+            StrategyError: Too few replies are good, or the new model or state is not finite although all replies are.
         """
         valid = self.receive(server_round, replies)
         with np.errstate(over="ignore", invalid="ignore"):  # `check_finite` follows

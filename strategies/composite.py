@@ -1,4 +1,7 @@
-"""The strategies for f + g: `methods.composite`, `methods.fedda` and `methods.fast_fedda`."""
+"""The strategies for composite objectives f + g: `methods.composite`, `methods.fedda` and `methods.fast_fedda`.
+
+f is the mean of the clients' losses, and g a penalty or a constraint with a proximal operator.
+"""
 
 from methods.composite import COMPOSITE
 from methods.fast_fedda import FAST_FEDDA

@@ -1,4 +1,4 @@
-"""The server halves of local SGD and its variants. Each is a module of `methods`."""
+"""The strategies of local SGD and its variants, each defined by a module of `methods`."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -40,10 +40,12 @@ class FedProx(MethodStrategy):
             return super().combine(server_round, replies)
         total = sum(reply.num_examples for reply in replies)
         if not total:
-            raise StrategyError(f"round {server_round}: no client that answered has examples to weigh its model by")
-        first, *others = replies
-        mean = [array * (first.num_examples / total) for array in first.model]
-        for reply in others:
+            raise StrategyError(
+                f"round {server_round}: every client that answered has 0 examples, so their models have no weights; "
+                "set client-weights to equal"
+            )
+        mean = [array * (replies[0].num_examples / total) for array in replies[0].model]
+        for reply in replies[1:]:
             for summed, array in zip(mean, reply.model, strict=True):
                 summed += array * (reply.num_examples / total)
         return mean, {}

@@ -1,4 +1,8 @@
-"""The adapter between the server half of a `Method` and Flower."""
+"""The adapter between the server half of a `Method` and Flower.
+
+A method's server half is a generator for each round: it yields the exchanges that it needs, exactly one of which is the
+training exchange (`Train`), and returns the new model and state.
+"""
 
 import sys
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -19,8 +23,7 @@ from payloads.record import FloatArray, IntArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import model_arrays, model_record
 from privacy.budget import epsilon_of_batches, noise_of_batches
-from problems.binned_scores import TOLERANCES, bounds, centres, codes, first_edges, refine
-from problems.binned_scores import places as bins_of
+from problems.binned_scores import TOLERANCES, bounds, centres, codes, find_bins, first_edges, refine
 from problems.errors import InputError
 from problems.least_cell import Groups
 from problems.models.vectors import mean
@@ -33,7 +36,7 @@ from strategies.rounds.replies import Reply
 T = TypeVar("T")
 # yields each training exchange, receives its replies, and returns a result
 Trains = Generator[Train, Replies[Any], T]
-# Equal scores of many rows, and scores far from 0 that differ little, need the most exchanges.
+# The maximum number of exchanges of `count_scores`. Many equal scores need the most, and close scores far from 0.
 EXCHANGES = 4
 
 
@@ -41,7 +44,7 @@ class MethodStrategy(PayloadStrategy):
     """A strategy that runs the server half of a `Method`. Subclasses set `method`."""
 
     method: Method
-    # the round that `inquire` has begun, its exchanges, and the training exchange
+    # the round that has begun (None between rounds), its remaining exchanges, and its training exchange
     opened: int | None = None
     exchanges: Trains[Any]
     train: Train
@@ -56,7 +59,7 @@ class MethodStrategy(PayloadStrategy):
         declare(self, self.method.of(self.settings))
         self.headline = self.method.server.headline(self.settings)
         # the newest round's model; None before the first round of this process
-        self.made: FloatArray | None = None
+        self.newest: FloatArray | None = None
         with raise_setup():
             self.method.checks.run(self.plan(0))
 
@@ -66,11 +69,11 @@ class MethodStrategy(PayloadStrategy):
         return {"": method.records.up, **{name: phase.up for name, phase in method.phases.items()}}
 
     def meet(self, roster: Roster) -> None:
-        held = roster.class_counts.sum(axis=1).tolist()
+        largest = int(roster.class_counts.sum(axis=1).max())
         with raise_setup():
             self.method.checks.sites(replace(self.plan(0), class_counts=roster.class_counts))
-        if self.privacy.epsilon and self.privacy.delta * max(held) > 1:
-            got, allowed = f"{self.privacy.delta:g}", f"at most 1 / {max(held)}, one over the rows of the largest site"
+        if self.privacy.epsilon and self.privacy.delta * largest > 1:
+            got, allowed = f"{self.privacy.delta:g}", f"at most 1 / {largest}, one over the rows of the largest site"
             raise SetupError("privacy.delta", got=got, allowed=allowed, hint="lower privacy.delta")
 
     def plan(self, server_round: int) -> Plan[Any]:
@@ -90,15 +93,15 @@ class MethodStrategy(PayloadStrategy):
         )
 
     def replies(self, replies: list[Reply]) -> Replies[Any]:
-        """Convert the good replies of a round or a phase for the method. Replies of a phase carry no model."""
-        places = [reply.place for reply in replies]
+        """Convert the good replies of a round or a phase to the method's form. Replies of a phase carry no model."""
+        clients = [reply.client for reply in replies]
         weights = self.weights(replies)
         return Replies(
-            places,
+            clients,
             [reply.model[0] for reply in replies if reply.model],
             [reply.payload for reply in replies],
             weights,
-            None if weights is None else self.roster.sample_weights[places],
+            None if weights is None else self.roster.sample_weights[clients],
             len(self.roster),
             bool(self.report.state_lost),
         )
@@ -126,8 +129,7 @@ class MethodStrategy(PayloadStrategy):
             if isinstance(exchange, Train):
                 replies = yield exchange
             else:
-                asked = self.ask(server_round, exchange.clients, arrays, exchange.down, exchange.phase)
-                replies = self.replies(asked)
+                replies = self.replies(self.ask(server_round, exchange.clients, arrays, exchange.down, exchange.phase))
 
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
         begun = self.method.server.begin(model_arrays(arrays)[0], self.plan(0))
@@ -141,7 +143,7 @@ class MethodStrategy(PayloadStrategy):
         """
         point, *buffers = model_arrays(arrays)
         objection = self.method.objection
-        if objection and self.made is not None and not np.array_equal(self.made, point, equal_nan=True):
+        if objection and self.newest is not None and not np.array_equal(self.newest, point, equal_nan=True):
             raise SetupError(
                 f"round {server_round}: the model",
                 got="a model that differs from the last round's result, as if a wrapper had added noise",
@@ -163,42 +165,44 @@ class MethodStrategy(PayloadStrategy):
             self.begin_round(server_round, model_record(self.model))
         return self.train.down
 
-    def limits(self, place: int) -> Mapping[str, int]:
-        return self.method.checks.limits(place, self.model, self.plan(0))
+    def limits(self, client: int) -> Mapping[str, int]:
+        return self.method.checks.limits(client, self.model, self.plan(0))
 
     def check_payload(self, payload: Any) -> None:
         self.method.checks.record(payload, self.model, self.plan(0))
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
         self.down(server_round)  # begins the round if `inquire` did not run
-        read = self.replies(replies)
-        point, self.state = finish(self.exchanges, read)
-        self.opened, self.made = None, point
+        converted = self.replies(replies)
+        point, self.state = finish(self.exchanges, converted)
+        self.opened, self.newest = None, point
         self.report.extras.update(self.method.server.report(self.state, self.plan(server_round)))
         _, *buffers = zip(*(reply.model for reply in replies), strict=True)  # batch-norm statistics, site by site
-        return [point, *(mean(values, read.weights) for values in buffers)], {}
+        return [point, *(mean(values, converted.weights) for values in buffers)], {}
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message], **more: Any
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Combine the replies, and report the privacy budget that samples have spent."""
+        """Combine the replies, and report the privacy budget that has been spent."""
         combined = super().aggregate_train(server_round, replies, **more)
         if self.privacy.epsilon:
             self.report.extras["epsilon"] = self.account(server_round)
         return combined
 
     def account(self, rounds: int) -> float:
-        """Return the epsilon that a sample of the smallest site has spent if the site took part in every round.
+        """Return the epsilon that the rounds have spent for a sample of the smallest site.
+
+        The site is assumed to have taken part in every round.
 
         Args:
             rounds: The number of finished rounds.
         """
         taken, privacy, samples = self.method.taken, self.privacy, int(self.roster.class_counts.sum(axis=1).min())
         assert taken is not None
-        most, so_far = (
+        whole_run, so_far = (
             releases_of(taken, self.training, samples, number) for number in (self.training.num_server_rounds, rounds)
         )
-        noise = noise_of_batches(privacy.epsilon, privacy.delta, most)
+        noise = noise_of_batches(privacy.epsilon, privacy.delta, whole_run)
         return epsilon_of_batches(noise, privacy.delta, so_far)
 
     def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
@@ -208,31 +212,32 @@ class MethodStrategy(PayloadStrategy):
         return self.method.server.views(self.state)
 
     def count_scores(
-        self, server_round: int, arrays: list[FloatArray], phase: str = SCORE_COUNTS, kept: Sequence[int] = ()
+        self, server_round: int, arrays: list[FloatArray], phase: str = SCORE_COUNTS, fixed_edges: Sequence[int] = ()
     ) -> Tally:
-        """Count held-out rows by class and score under a model. With secure sums, the counts are totals over the sites.
+        """Ask the sites for counts of their held-out rows, by class and by bin of the score under a model.
 
         At most `EXCHANGES` exchanges refine the bins, until AUC and average precision are known within `TOLERANCES`.
+        With secure sums there is a single exchange, and the counts are totals over the sites.
 
         Args:
             phase: The rows to count, an element of `payloads.held_out.EVALUATIONS`.
-            kept: Codes that must be edges of bins.
+            fixed_edges: Scores, as codes of `problems.binned_scores`, that must be edges of bins.
 
         Raises:
             StrategyError: Fewer than ``min-train-nodes`` sites answer.
-            SetupError: The sites that answer hold out rows of one class only.
+            SetupError: The held-out rows of the sites that answer are all of one class.
         """
-        places, record = list(range(len(self.roster))), model_record(arrays)
-        edges = first_edges(BINS, kept)
+        clients, record = list(range(len(self.roster))), model_record(arrays)
+        edges = first_edges(BINS, fixed_edges)
         question = None if np.array_equal(edges, first_edges(BINS)) else ScoreEdges(edges=edges)
         # a client that drops out between two sums would be revealed: their difference is its counts
         exchanges = 1 if (summed := self.privacy.secure_sum) else EXCHANGES
         for exchange in range(exchanges):
-            replies = self.ask(server_round, places, record, question, phase)
-            places = [reply.place for reply in replies]
+            replies = self.ask(server_round, clients, record, question, phase)
+            clients = [reply.client for reply in replies]
             counted = [count_rows(edges, reply.payload) for reply in replies]
-            of_sites = [np.array(side, np.int64) for side in zip(*counted, strict=True)]
-            negatives, positives = (counts.sum(axis=0) for counts in of_sites)
+            by_class = [np.array(counts, np.int64) for counts in zip(*counted, strict=True)]  # each (sites, bins)
+            negatives, positives = (counts.sum(axis=0) for counts in by_class)
             unknown = bounds(edges, negatives, positives)
             if (np.array(unknown) <= TOLERANCES).all():
                 break
@@ -240,12 +245,12 @@ class MethodStrategy(PayloadStrategy):
                 text = "round %d: counts of scores determine AUC to within %.4f, average precision to within %.4f"
                 log(INFO, text, server_round, *unknown)
                 break
-            edges = refine(edges, negatives, positives, kept)
+            edges = refine(edges, negatives, positives, fixed_edges)
             question = ScoreEdges(edges=edges)
         key = f"round {server_round}: the sites' held-out rows"
         with raise_setup():
             check_both_classes(key, int(negatives.sum()), int(positives.sum()), "metrics need both")
-        tally = Tally.of_bins(edges, of_sites[0], of_sites[1], tuple(places))
+        tally = Tally.of_bins(edges, by_class[0], by_class[1], tuple(clients))
         return tally.total() if summed else tally
 
 
@@ -281,15 +286,15 @@ def count_rows(edges: IntArray, counts: ScoreCounts) -> tuple[IntArray, IntArray
         edges: The edges of the bins.
         counts: The site's counts. If they count groups of rows, the scores of each group are spread evenly.
     """
-    found = []
+    by_class = []
     for name in ("negative", "positive"):
         rows, spreads = getattr(counts, f"{name}s"), getattr(counts, f"{name}_spreads", None)
         if spreads is not None:
             filled = np.flatnonzero(rows)
             groups = Groups(rows[filled].astype(np.int64), centres(edges)[filled], spreads[filled].astype(np.float64))
-            rows = np.bincount(bins_of(codes(groups.spread()), edges), minlength=len(rows))
-        found.append(rows)
-    return found[0], found[1]
+            rows = np.bincount(find_bins(codes(groups.spread()), edges), minlength=len(rows))
+        by_class.append(rows)
+    return by_class[0], by_class[1]
 
 
 def strategy_of(method: Method, name: str, base: type[MethodStrategy] = MethodStrategy) -> type[MethodStrategy]:

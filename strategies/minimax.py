@@ -13,11 +13,11 @@ class MinimaxStrategy(MethodStrategy):
 
 
 class StagewiseStrategy(MinimaxStrategy):
-    """Base of CoDA and CODASCA."""
+    """Base of CoDA and CODASCA, which train in stages."""
 
 
 class FedSGDA(MinimaxStrategy):
-    """Base of FedSGDA with any estimator."""
+    """Base of FedSGDA's variants, which differ in their gradient estimator."""
 
 
 Coda = strategy_of(CODA, "Coda", StagewiseStrategy)

@@ -44,7 +44,7 @@ class SumGuard(SiteGuard):
             raise SecureSumError("the server asked for values outside of a secure sum")
         if measures and request.extras is not None:
             raise SecureSumError("the server chose the bins of the scores, allowed: the fixed bins in a secure sum")
-        work.summed = fewest_in_sum(len(set(request.present.places.tolist())), privacy.secure_threshold)
+        work.summed = fewest_in_sum(len(set(request.present.clients.tolist())), privacy.secure_threshold)
         answer = yield from proceed(work)
         return mask(answer, work)
 
@@ -91,7 +91,7 @@ def mask(answer: Answer, work: Work) -> Answer:
     steps = [new - old for new, old in zip(answer.arrays, request.parameters, strict=False)]
     if steps and training.aggregation == NORM_BOUND:  # the server cannot bound it, since it sees no single step
         steps[0] = bound_length(steps[0], training.norm_bound)
-    ring, asked = make_ring(training.dtype, limit, len(request.present.places)), request.config
+    ring, asked = make_ring(training.dtype, limit, len(request.present.clients)), request.config
     weight = len(work.client.site) / int(asked[LARGEST_SITE]) if LARGEST_SITE in asked else 1.0
     if not 0 <= weight <= 1:
         raise SecureSumError(

@@ -6,7 +6,7 @@ from typing import Any
 
 from apps.evaluation.metric_names import add_suffix
 from payloads.site_names import label_site
-from strategies.rounds.errors import way_out
+from strategies.rounds.errors import advise
 
 # the number of consecutive rounds or evaluations that lead to a warning
 RUNNING = 3
@@ -110,7 +110,7 @@ class Watch:
         self._dropped = kept | {site: self._dropped.get(site, 0) + 1 for site in dropped}
         for site, reason in dropped.items():
             if self._dropped[site] >= RUNNING:
-                advice = way_out(reason, self._steps)
+                advice = advise(reason, self._steps)
                 label = label_site(site, self.names)
                 yield site, f"{label} was dropped in {RUNNING} rounds in a row ({_cut(reason)}): {advice}"
 

@@ -26,7 +26,7 @@ def check_sums(node: Mapping[str, Scalar], config: RunConfig) -> None:
         ConfigError: The run has no secure sums. The error names the key of the node config and the run's value.
     """
     own, demands = SiteConfig.of(node).privacy, demands_of(node)
-    if (own.secure_sum or demands.fewest > FEWEST_MEMBERS or demands.peers) and not config.privacy.secure_sum:
+    if (own.secure_sum or demands.min_clients > FEWEST_MEMBERS or demands.peers) and not config.privacy.secure_sum:
         got, allowed = "a run with privacy.secure-sum=false", "true, since this site's settings demand secure sums"
         raise ConfigError("secure-sum", got=got, allowed=allowed, hint="set privacy.secure-sum to true")
 

@@ -1,1 +1,1 @@
-"""The parts of a round, which every strategy uses. docs/architecture.md explains their dependencies."""
+"""The parts of a training round that every strategy uses. docs/architecture.md explains their dependencies."""

@@ -1,4 +1,4 @@
-"""The errors that end a run, and the reasons why a reply does not count."""
+"""The errors that end a run, and the reasons why the server drops a client's reply."""
 
 import re
 from collections.abc import Iterator
@@ -11,30 +11,29 @@ from payloads.handshake import REFUSAL
 from payloads.wire import CONFIG, find
 from problems.errors import InputError
 
-# the reason of a client that sent nothing
+# the reason if a client sends nothing
 NO_ANSWER = "no answer"
-# characters; longer reasons are cut, since a site may send any text
+# the maximum characters of a reason, since a site may send any text
 LONGEST_REASON = 1000
 
 
 class StrategyError(RuntimeError):
-    """An error that ends the run; the message names the round and the reason.
+    """An error that ends the run: a site failed, or too few replies are good. The text names the round and the reason.
 
-    It occurs during a run: a site failed, or too few replies are good. If the run config, the sites or their data must
-    be changed, the error is a `SetupError`.
+    If the user must change the run config, the sites or their data, the error is a `SetupError`.
     """
 
 
 class SetupError(InputError, StrategyError):
-    """A run config, sites or data that a strategy cannot run with."""
+    """An error that ends the run, since the strategy does not support the run config, the sites or their data."""
 
 
 @contextmanager
 def raise_setup() -> Iterator[None]:
-    """Raise the `InputError` of a method as a `SetupError`.
+    """Convert an `InputError` of the enclosed block to a `SetupError`.
 
     Raises:
-        SetupError: The enclosed block raised an `InputError`.
+        SetupError: The block raised an `InputError`.
     """
     try:
         yield
@@ -49,7 +48,7 @@ def reason_of(error: Error) -> str:
 
 
 def refusal_of(reply: Message) -> str | None:
-    """Return the reason why a site cannot or will not take part; None if it has not refused."""
+    """Return the reason why a site refuses to take part; None if its reply is not a refusal."""
     if not reply.has_content():
         return None
     config = find(reply.content, CONFIG, ConfigRecord)
@@ -58,15 +57,15 @@ def refusal_of(reply: Message) -> str | None:
 
 def shorten(reason: str) -> str:
     """Return a reason on one line, cut to `LONGEST_REASON` characters."""
-    kept = "".join(char if char.isprintable() else " " for char in reason[:LONGEST_REASON])
-    return kept if len(reason) <= LONGEST_REASON else f"{kept}... ({len(reason) - LONGEST_REASON} more characters)"
+    begin = "".join(char if char.isprintable() else " " for char in reason[:LONGEST_REASON])
+    return begin if len(reason) <= LONGEST_REASON else f"{begin}... ({len(reason) - LONGEST_REASON} more characters)"
 
 
-def way_out(reason: str, steps: str) -> str:
+def advise(reason: str, steps: str) -> str:
     """Return advice for a site that is dropped repeatedly.
 
     Args:
-        reason: The reason why it was dropped.
+        reason: The reason why the site was dropped.
         steps: The keys of the step sizes, joined by "or".
     """
     if "not finite" in reason:

@@ -1,4 +1,7 @@
-"""The declarations and hooks of a strategy. An exchange uses nothing else of its strategy."""
+"""`Family`, the base of all strategies: an algorithm's declarations and the hooks that it overrides.
+
+An exchange uses only this interface of its strategy. "Family" since algorithms that share settings share a subclass.
+"""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -23,21 +26,24 @@ class Family:
     """Settings, state and hooks of a strategy.
 
     Attributes:
+        training, privacy, settings: The common keys, the keys of the table ``privacy``, and the algorithm's own keys.
         loss: The name of the loss, never "auto".
         state: The server's state between rounds, a ``state_type``. None before the first state.
         roster: The sites. Empty before the handshake.
+        states: The round of each client's memory.
+        grid: Flower's grid, which delivers messages. None before the handshake.
         report: The report of the current round.
         model: The arrays sent to the round's clients.
         extra_config: Scalars for every message's config, set by the caller that runs the rounds.
-        local: Paths on a disk that server and clients share, set by the same caller.
+        local: Paths on a disk that server and clients share, set by the caller that runs the rounds.
         layout: Names and shapes of the parts of the flat model, for strategies that distinguish weights and biases.
         measured: The newest model's metrics, if the clients measured them.
-        headline: The name in `views` that the log and the curves show. "": the model itself.
+        headline: The name in `views` of the model that the log and the curves show. "": the result of `output`.
     """
 
-    # whether the server sends its model; if not, each client keeps a part, and the clients measure the metrics
+    # whether the server sends a model; if not, each client keeps a part of the model, and the clients measure metrics
     shares_model = True
-    # whether the clients talk to each other within an exchange, which requires all of them to run at once
+    # whether clients exchange data with each other during an exchange; all of them must then run at the same time
     clients_meet = False
     # whether the clients report their numbers of samples in the handshake
     counts_samples = True
@@ -64,10 +70,10 @@ class Family:
 
     @classmethod
     def own_values(cls, settings: Settings) -> str:
-        """Name a value that the server needs from each client, so secure sums are impossible.
+        """Name a value that the server needs from each client. Such a value makes secure sums impossible.
 
         Returns:
-            The record and the field; "" if sums over clients suffice.
+            The names of the record and of its field, such as "Reply.scores"; "" if sums over clients suffice.
         """
         records = cls.ups_of(settings).values()
         return next((f"{record.__name__}.{name}" for record in records if record for name in own_values(record)), "")
@@ -93,7 +99,7 @@ class Family:
     # Before round 1.
 
     def meet(self, roster: Roster) -> None:
-        """Check the sites before anything is sent.
+        """Check the sites after the handshake, before anything else is sent.
 
         Raises:
             StrategyError: The sites do not fit the strategy.
@@ -132,14 +138,15 @@ class Family:
         """
         return list(grid.send_and_receive(messages, timeout=self.training.round_timeout))
 
-    def limits(self, place: int) -> Mapping[str, int]:
+    def limits(self, client: int) -> Mapping[str, int]:
         """Bound the size of a client's payload. Larger payloads are refused unread.
 
         Args:
-            place: The client's place in the roster.
+            client: The client's partition id.
 
         Returns:
-            The maximum length of each dimension except ``d``, by its letter.
+            The maximum length of each dimension, by the letter with which `payloads.record.array` declares it, except
+            the model's length ``d``.
         """
         return {}
 
@@ -147,7 +154,7 @@ class Family:
         """Check the values of a well-formed payload.
 
         Raises:
-            PayloadError: The values are impossible. The reply is dropped with this text as the reason.
+            PayloadError: The values are impossible. The reply is dropped, and the error's text is the reason.
         """
 
     @abstractmethod
@@ -173,7 +180,7 @@ class Family:
         return arrays
 
     def views(self) -> dict[str, list[FloatArray]]:
-        """Return further models of the same shape to evaluate and save, by the suffix of their metrics."""
+        """Return further models of the same shape to evaluate and save, by the suffix of their metrics' names."""
         return {}
 
     def snapshot(self) -> Payload | None:
@@ -190,7 +197,7 @@ class Family:
         refuse_other(self, self.state_type, state)
         self.state = state
 
-    # For the hooks to call.
+    # Functions that hooks call.
 
     def weights(self, replies: Sequence[Reply]) -> Weights | None:
         """Return weights in proportion to the samples that the sites reported in the handshake.
@@ -200,7 +207,7 @@ class Family:
         """
         if self.traits.weighted_gradients or not self.training.by_examples:
             return None
-        weights: Weights = self.roster.sample_weights[[reply.place for reply in replies]]
+        weights: Weights = self.roster.sample_weights[[reply.client for reply in replies]]
         weights /= weights.mean()
         return weights
 
@@ -225,6 +232,6 @@ class Family:
 
     @classmethod
     def steps(cls) -> str:
-        """Return the keys to lower if values are not finite, joined by "or"."""
+        """Return the run-config keys to lower if values are not finite, joined by "or"."""
         common = [name for name in ("learning_rate", "server_learning_rate") if name not in cls.traits.unread]
         return " or ".join([*map(kebab, common), *cls.traits.own_steps])

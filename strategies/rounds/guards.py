@@ -1,7 +1,7 @@
-"""Guards around the server's exchanges, which change the messages or the replies.
+"""Guards: wrappers around the server's exchanges that change the messages or the replies.
 
-An exchange is a generator: it yields the messages, receives the replies, and returns the good replies. A guard wraps
-such a generator in another generator.
+An exchange runs as a generator: it yields the messages, receives the replies, and returns the good replies. A guard
+wraps this generator in another generator.
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -18,7 +18,7 @@ Proceed = Callable[[Exchange, Sequence[int]], Steps]
 
 
 class ExchangeGuard:
-    """Base of the guards. Subclasses override these methods."""
+    """Base of the guards. By default a guard accepts every run and changes nothing."""
 
     def check(self, family: Family, clients: int) -> None:
         """Check a run before round 1.
@@ -31,28 +31,28 @@ class ExchangeGuard:
             SetupError: The guard does not support the run.
         """
 
-    def at_server(self, exchange: Exchange, places: Sequence[int], proceed: Proceed) -> Steps:
-        """Surround an exchange.
+    def at_server(self, exchange: Exchange, clients: Sequence[int], proceed: Proceed) -> Steps:
+        """Run an exchange, and change its messages or its replies.
 
         Args:
             exchange: The exchange, not yet open.
-            places: The places of its clients in the roster.
+            clients: The partition ids of the exchange's clients.
             proceed: A function that starts the inner guards and the exchange.
 
         Returns:
             The good replies.
         """
-        return (yield from proceed(exchange, places))
+        return (yield from proceed(exchange, clients))
 
 
-def surround(exchange: Exchange, places: Sequence[int], guards: Sequence[ExchangeGuard]) -> Steps:
+def surround(exchange: Exchange, clients: Sequence[int], guards: Sequence[ExchangeGuard]) -> Steps:
     """Wrap an exchange, which is not yet open, in guards. The first guard is outermost."""
-    proceed: Proceed = _hold
+    proceed: Proceed = _run
     for guard in reversed(guards):
         proceed = partial(guard.at_server, proceed=proceed)
-    return proceed(exchange, places)
+    return proceed(exchange, clients)
 
 
-def _hold(exchange: Exchange, places: Sequence[int]) -> Steps:
-    replies = yield exchange.write(places)
+def _run(exchange: Exchange, clients: Sequence[int]) -> Steps:
+    replies = yield exchange.write(clients)
     return exchange.receive(replies)

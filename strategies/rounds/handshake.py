@@ -1,4 +1,4 @@
-"""The handshake before the first round, which lists the sites by partition id.
+"""The handshake before the first round, which makes the roster: the list of the sites by partition id.
 
 Flower's node ids change from run to run. Everything that must be reproducible (sampling, order of aggregation)
 therefore uses partition ids. The server asks each node for its partition id once.
@@ -26,16 +26,18 @@ from payloads.wire import CONFIG, PAYLOAD, ROUND, content, count_bytes, find
 from problems.randomness import Purpose
 from strategies.rounds.errors import SetupError, StrategyError, raise_setup, reason_of, refusal_of, shorten
 
-# Bytes; enough for the names and statistics of some hundred thousand columns.
+# the maximum bytes of a report, enough for the names and statistics of a few hundred thousand columns
 LARGEST_REPORT = 2**24
 
 
 @dataclass(frozen=True)
 class Roster:
-    """The sites of a run in the order of their partition ids, 0 to N - 1: a site's place is its partition id.
+    """The sites of a run, ordered by partition id, 0 to N - 1. A site's index is its partition id.
 
     Attributes:
-        bytes_up: The bytes of the reports.
+        node_ids: The Flower node id of each site.
+        reports: The report of each site.
+        bytes_up: The bytes of all reports.
     """
 
     node_ids: tuple[int, ...]
@@ -56,7 +58,7 @@ class Roster:
 
     @cached_property
     def class_counts(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-        """(N, 2) negatives and positives of each site; 0 if not reported."""
+        """(N, 2) Each site's numbers of negatives and positives; 0 if not reported."""
         counted = [report.class_counts for report in self.reports]
         array = np.array([(0, 0) if counts is None else counts for counts in counted], dtype=np.int64).reshape(-1, 2)
         array.setflags(write=False)  # cached, and read in every round
@@ -64,7 +66,7 @@ class Roster:
 
     @cached_property
     def sample_weights(self) -> NDArray[np.float64]:
-        """(N,) N n_i / n of each site, which has n_i of all n samples; exactly 1 if all sites have the same number."""
+        """(N,) N n_i / n for each site, with n_i of all n samples. Exactly 1 if all sites have equally many samples."""
         sizes = self.class_counts.sum(axis=1)
         weights: NDArray[np.float64] = len(self) * sizes / sizes.sum()
         weights.setflags(write=False)
@@ -75,26 +77,28 @@ class Roster:
         return count_share(training, len(self))
 
     def sample(self, training: TrainingSettings, server_round: int) -> list[int]:
-        """Sample the clients of a round without replacement, and return their places in ascending order.
+        """Sample the clients of a round without replacement, and return their partition ids in ascending order.
 
         Raises:
-            SetupError: There are fewer clients than `share`.
+            SetupError: The run has fewer clients than a round needs.
         """
         count, seed = self.share(training), training.seed
         with raise_setup():
             return draw_clients(count, len(self), seed, server_round, Purpose.SAMPLE_CLIENTS)
 
 
-def call_the_roll(
+def collect_reports(
     grid: Grid, timeout: float, *, counted: bool = True, local: Mapping[str, str] | None = None
 ) -> Roster:
-    """Ask every node for its partition, until all partitions have answered.
+    """Ask every node for its report, until all partitions have answered, and return the roster.
 
-    The number of partitions is the largest number that a site reports. Warns if sites differ in device or libraries.
+    Each site reports the run's number of partitions; the largest counts. Warns if sites differ in device or libraries.
 
     Args:
+        grid: Flower's grid.
+        timeout: The maximum seconds to wait for all sites.
         counted: Whether each site must report its number of rows of each class.
-        local: Paths for sites on the server's disk, by name.
+        local: Paths on a disk that server and sites share, by name.
 
     Raises:
         StrategyError: No site joins in time, a site cannot answer, partitions are missing or claimed twice, or two
@@ -111,11 +115,11 @@ def call_the_roll(
             question = content(config=ConfigRecord({ROUND: 0}), local=paths)
             messages = [Message(question, dst_node_id=node, message_type=MessageType.QUERY) for node in new]
             replies = list(grid.send_and_receive(messages, timeout=max(deadline - time.monotonic(), 1.0)))
-            asked = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+            receivers = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
             for reply in replies:
                 node = reply.metadata.src_node_id
                 if reply.has_error():  # the SuperLink may have answered for the site
-                    failed[asked.get(reply.metadata.reply_to_message_id, node)] = shorten(reason_of(reply.error))
+                    failed[receivers.get(reply.metadata.reply_to_message_id, node)] = shorten(reason_of(reply.error))
                     continue
                 reports[node] = _read_report(reply, counted)
                 facts.append(dict(find(reply.content, CONFIG, ConfigRecord) or {}))
@@ -123,12 +127,13 @@ def call_the_roll(
         expected = max((report.num_partitions for report in reports.values()), default=1)
         missing = _missing(reports, expected)
         if failed:
-            # also by partition, if all missing partitions have failed
-            named = f", partition{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
-            whose = named if reports and len(missing) == len(failed) else ""
             reasons = "; ".join(f"node {node}: {reason}" for node, reason in failed.items())
             sites = "a site" if len(failed) == 1 else f"{len(failed)} sites"
-            raise StrategyError(f"handshake: {sites} failed{whose}: {reasons}")
+            # the partition ids of failed nodes are known if exactly as many partitions are missing
+            partitions = ""
+            if reports and len(missing) == len(failed):
+                partitions = f", partition{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
+            raise StrategyError(f"handshake: {sites} failed{partitions}: {reasons}")
         if len(reports) >= expected:
             _warn_of_mixtures(facts)
             return _by_partition(reports, bytes_up)
@@ -166,7 +171,12 @@ def _warn_of_mixtures(facts: list[dict[str, object]]) -> None:
     for name in sorted({name for site in facts for name in site}):
         values = sorted({str(site.get(name)) for site in facts})
         if len(values) > 1:
-            log(WARNING, "sites differ in %s: %s; they may not compute the same thing", name, ", ".join(values))
+            log(
+                WARNING,
+                "sites differ in %s: %s; so the same computation may differ between them",
+                name,
+                ", ".join(values),
+            )
 
 
 def _by_partition(reports: Mapping[int, SiteReport], bytes_up: int) -> Roster:

@@ -1,7 +1,7 @@
-"""Validated replies of a round, the round's costs, and bookkeeping of the clients' memories.
+"""Validated replies of a round, the round's costs, and the detection of lost client memories.
 
-A client's newest memory, called its state, was made in the round of its newest good reply or, if later replies were
-dropped, after it. A reply that started from an older memory, or from none, shows that the newer memory is lost.
+A client may keep a memory between rounds, called its state. It is at least as new as the client's newest good reply. A
+reply that started from an older memory, or without a memory, therefore shows that the newer memory is lost.
 """
 
 from __future__ import annotations
@@ -20,13 +20,21 @@ from payloads.site_names import label_site
 
 @dataclass(frozen=True)
 class Reply:
-    """A valid reply of the client at a place in the roster."""
+    """A valid reply.
 
-    place: int
+    Attributes:
+        client: The client's partition id.
+        model: The client's model. Empty in an exchange without models.
+        payload: The payload, or None.
+        num_examples: The client's number of samples.
+        state_round: The round that made the memory from which the client started. 0: the client had no memory yet.
+            None: the client keeps no memory.
+    """
+
+    client: int
     model: list[FloatArray]
     payload: Any
     num_examples: int
-    # the round that made the client's initial memory; 0: it had no memory yet; None: the client keeps no memory
     state_round: int | None = None
 
 
@@ -58,40 +66,42 @@ class SiteStates(Payload):
 
     @classmethod
     def unknown(cls, sites: int) -> Self:
-        """Return the states of n clients before any reply."""
+        """Return the states before any reply."""
         return cls(kept=np.zeros(sites, dtype=np.int64), since=np.zeros(1, dtype=np.int64))
 
     def update(
         self,
         server_round: int,
-        found: Mapping[int, Reply],
+        replies: Mapping[int, Reply],
         joint_owner: str | None,
         label: Callable[[int], str] = label_site,
     ) -> tuple[SiteStates, list[int]]:
-        """Return the states after a round, and the places of the clients that lost their memories.
+        """Return the states after a round, and the partition ids of the clients that lost their memories.
 
         Args:
-            found: The good replies, by place.
+            server_round: The round.
+            replies: The good replies, by partition id.
             joint_owner: The name of the strategy if it has ``joint_states``, else None. If set and a memory is lost,
                 all clients start the next round without a memory.
-            label: The text that stands for a client in the log, by place.
+            label: The function that returns a client's label in the log from its partition id.
         """
-        made = {place: number for place in sorted(found) if (number := found[place].state_round) is not None}
-        lost = [place for place, number in made.items() if number < self.kept[place]]
-        named = [
-            f"{label(place)} has {_name_state(made[place])}, kept {_name_state(self.kept[place])}" for place in lost
-        ]
-        kept, since = self.kept.copy(), self.since
-        kept[list(made)] = server_round
+        started = {client: number for client in sorted(replies) if (number := replies[client].state_round) is not None}
+        lost = [client for client, number in started.items() if number < self.kept[client]]
+        newest, since = self.kept.copy(), self.since
+        newest[list(started)] = server_round
         if lost:
-            which = "; ".join(named[:8]) + ("; ..." if len(named) > 8 else "")
-            log(WARNING, "round %d: client state lost: %s", server_round, which)
+            losses = [
+                f"{label(client)} has {_name_state(started[client])}, kept {_name_state(self.kept[client])}"
+                for client in lost
+            ]
+            listed = "; ".join(losses[:8]) + ("; ..." if len(losses) > 8 else "")
+            log(WARNING, "round %d: client state lost: %s", server_round, listed)
             if joint_owner is not None:
-                kept, since = np.zeros_like(kept), np.array([server_round + 1])
+                newest, since = np.zeros_like(newest), np.array([server_round + 1])
                 text = "round %d: %s sums the clients' states: all clients restart without a state in round %d"
                 log(WARNING, text, server_round, joint_owner, server_round + 1)
-        return SiteStates(kept=kept, since=since), lost
+        return SiteStates(kept=newest, since=since), lost
 
 
-def _name_state(made: int | np.signedinteger[Any]) -> str:
-    return f"the state of round {made}" if made else "none"
+def _name_state(server_round: int | np.signedinteger[Any]) -> str:
+    return f"the state of round {server_round}" if server_round else "none"

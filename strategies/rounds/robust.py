@@ -1,6 +1,6 @@
-"""Robust means over clients, which limit the influence of a few bad clients.
+"""Robust means over clients, which limit the influence of a few faulty or malicious clients.
 
-The clients' points, and the payload fields that a method averages, are changed before the method reads them. Every
+The clients' models, and the payload fields that a method averages, are changed before the method reads them. Every
 method whose server half is a mean therefore supports robust means.
 
 - ``trimmed-mean`` (D. Yin, Y. Chen, K. Ramchandran, P. Bartlett, "Byzantine-Robust Distributed Learning", ICML 2018):
@@ -35,17 +35,19 @@ class RobustMeans(ExchangeGuard):
     """The guard that makes a round's means robust, unless secure sums have averaged the replies already."""
 
     def check(self, family: Family, clients: int) -> None:
-        """Raise a SetupError for a robust mean over too few clients."""
+        """Check that a robust mean has enough clients.
+
+        Raises:
+            SetupError: A round has fewer than `FEWEST` clients.
+        """
         aggregation = family.training.aggregation
         if aggregation != MEAN and clients < FEWEST:
-            got, hint = (
-                f"{aggregation!r} over {clients} clients a round",
-                "set aggregation to mean, or raise fraction-train",
-            )
-            raise SetupError("aggregation", got=got, allowed=f"{FEWEST} clients or more", hint=hint)
+            got, allowed = f"{aggregation!r} over {clients} clients a round", f"{FEWEST} or more clients a round"
+            hint = "set aggregation to mean, or raise fraction-train"
+            raise SetupError("aggregation", got=got, allowed=allowed, hint=hint)
 
-    def at_server(self, exchange: Exchange, places: Sequence[int], proceed: Proceed) -> Steps:
-        valid, training, report = (yield from proceed(exchange, places)), exchange.family.training, exchange.report
+    def at_server(self, exchange: Exchange, clients: Sequence[int], proceed: Proceed) -> Steps:
+        valid, training, report = (yield from proceed(exchange, clients)), exchange.family.training, exchange.report
         if training.aggregation == MEAN or exchange.summed or not valid:
             return valid
         valid, bounded = make_robust(valid, training, exchange.model)
@@ -59,38 +61,38 @@ def make_robust(
 ) -> tuple[list[Reply], int]:
     """Change a round's good replies to make their mean robust.
 
-    With a trimmed mean or a median, every reply gets the same robust value, and all clients have equal weights. With a
-    bound, each reply keeps its own shortened values, and clients keep their weights.
+    With a trimmed mean or a median, every reply gets the same robust value, so the clients' weights have no effect.
+    With "norm-bound", each reply keeps its own values, shortened to the bound, and clients keep their weights.
 
     Args:
         replies: The good replies.
-        training: The settings; `TrainingSettings.aggregation` is not "mean".
+        training: The settings, with an ``aggregation`` other than "mean".
         model: The server's model, from which the clients started.
 
     Returns:
-        The replies, and the number of clients with a shortened value; 0 without a bound.
+        The replies, and the number of clients with a shortened value; 0 unless ``aggregation`` is "norm-bound".
     """
-    sent = len(replies[0].model)  # 0 in an exchange without models
-    points = [_combine([reply.model[part] for reply in replies], training, model[part]) for part in range(sent)]
-    models = list(zip(*points, strict=True)) if sent else [()] * len(replies)
+    parts = len(replies[0].model)  # 0 in an exchange without models
+    points = [_combine([reply.model[part] for reply in replies], training, model[part]) for part in range(parts)]
+    models = list(zip(*points, strict=True)) if parts else [()] * len(replies)
     payloads = [reply.payload for reply in replies]
     fields = {} if payloads[0] is None else specs_of(type(payloads[0]))
     changed: dict[str, list[Any]] = {}
     for name in (name for name, spec in fields.items() if spec.combined == "mean"):
-        places = [place for place, payload in enumerate(payloads) if getattr(payload, name) is not None]
-        values = _combine([getattr(payloads[place], name) for place in places], training) if places else []
+        present = [index for index, payload in enumerate(payloads) if getattr(payload, name) is not None]
+        values = _combine([getattr(payloads[index], name) for index in present], training) if present else []
         changed[name] = [None] * len(replies)
-        for place, value in zip(places, values, strict=True):
-            changed[name][place] = value
+        for index, value in zip(present, values, strict=True):
+            changed[name][index] = value
     robust = [
         replace(
             reply,
-            model=list(models[place]),
-            payload=replace(reply.payload, **{name: values[place] for name, values in changed.items()})
+            model=list(models[index]),
+            payload=replace(reply.payload, **{name: values[index] for name, values in changed.items()})
             if changed
             else reply.payload,
         )
-        for place, reply in enumerate(replies)
+        for index, reply in enumerate(replies)
     ]
     if training.aggregation != NORM_BOUND:
         return robust, 0
@@ -100,13 +102,13 @@ def make_robust(
 def _differs(old: Reply, new: Reply, fields: dict[str, Any]) -> bool:
     pairs = [*zip(old.model, new.model, strict=True)]
     pairs += [(getattr(old.payload, name), getattr(new.payload, name)) for name in fields]
-    return any(one is not other for one, other in pairs)
+    return any(before is not after for before, after in pairs)
 
 
 def _combine(
     values: Sequence[Float[np.ndarray, "*shape"]], training: TrainingSettings, base: FloatArray | None = None
 ) -> list[FloatArray]:
-    """Return each client's new values of an array.
+    """Return each client's robust values of one array.
 
     Args:
         values: The array of each client.

@@ -1,4 +1,7 @@
-"""The common shapes, columns and labels of sites that read their own files, and the scaling of their columns."""
+"""The common schema of sites that read their own files: shapes, columns, labels, and the scaling of columns.
+
+The server compares the sites' reports of the handshake, and ends the run if they do not fit together.
+"""
 
 import json
 from collections import Counter
@@ -18,6 +21,7 @@ from problems.data.doubts import OTHER_UNITS, join_doubts
 from problems.data.units import find_strange_sites
 from strategies.rounds.errors import SetupError
 
+# the maximum number of names or errors that a message lists
 _SHOWN = 8
 _SAME_APP = "run the same release of the ClientApp at every site"
 
@@ -31,7 +35,7 @@ class Schema:
         preprocessing: The conversion of raw rows to features. None if the features do not come from tables.
         scaling: The statistics for scaling and filling. None if nothing is scaled or filled.
         negative_labels, positive_labels: The label values of all sites' files, sorted.
-        pixel_max: The number in the files that became 1, for images of more than 8 bits.
+        pixel_max: The pixel value that was scaled to 1, for images of more than 8 bits.
     """
 
     shape: tuple[int, ...]
@@ -45,11 +49,11 @@ class Schema:
 def agree(reports: Sequence[SiteReport]) -> Schema | None:
     """Return the common schema of all sites; None if no site reads its own file.
 
-    Warns of a site without a positive label, and of labels counted as negative that only one site has.
+    Warns of a site without a positive label, and of negative labels that only one site has.
 
     Raises:
-        SetupError: A site differs from the first site that reads a file, sites without a positive label share no label,
-            or a column has too few cells at every site to scale or fill it.
+        SetupError: A site differs from the first site that reads a file, a site without a positive label shares no
+            label with any other site, or a column has too few cells at every site to scale or fill it.
     """
     first = next((report for report in reports if report.shape is not None), None)
     if first is None:
@@ -70,28 +74,28 @@ def agree(reports: Sequence[SiteReport]) -> Schema | None:
         return Schema(shape, None, None, negative, positive, _pixel_max(first))
     table, scaling = _join(tables), None
     _warn_of_names(table)
-    told = [statistics for statistics in map(statistics_of, reports) if statistics is not None]
-    if told:
+    reported = [statistics for statistics in map(statistics_of, reports) if statistics is not None]
+    if reported:
         try:
-            agreed = agree_on(table, told)
+            agreed = agree_on(table, reported)
         except DataError as error:
             raise SetupError.of(error, "handshake") from None
-        _warn_of_units(table, reports, told)
+        _warn_of_units(table, reports, reported)
         _warn_of_constants(table, agreed.deviations.tolist())
         table, scaling = fit(table, agreed), Scaling(**vars(agreed))
     return Schema((len(table.outputs),), table.with_labels(positive), scaling, negative, positive)
 
 
-def _warn_of_units(table: Preprocessing, reports: Sequence[SiteReport], told: Sequence[Statistics]) -> None:
+def _warn_of_units(table: Preprocessing, reports: Sequence[SiteReport], reported: Sequence[Statistics]) -> None:
     """Warn of sites whose statistics are far from the statistics of all other sites."""
     labels = [report.label for report in reports if report.counts is not None]
-    if found := find_strange_sites(table, told):
-        log(WARNING, OTHER_UNITS, join_doubts(f"{labels[place]}: {text}" for place, text in found))
+    if strange := find_strange_sites(table, reported):
+        log(WARNING, OTHER_UNITS, join_doubts(f"{labels[index]}: {text}" for index, text in strange))
 
 
 def _warn_of_constants(table: Preprocessing, deviations: Sequence[float]) -> None:
     """Warn of columns without effect: no site reports that they vary."""
-    constant = [one.column for one, deviation in zip(table.inputs, deviations, strict=True) if deviation == 0]
+    constant = [number.column for number, deviation in zip(table.inputs, deviations, strict=True) if deviation == 0]
     if constant:
         text = (
             "columns without effect (%d): %s; at each site fewer cells than least-cell differ from the commonest value"
@@ -100,7 +104,7 @@ def _warn_of_constants(table: Preprocessing, deviations: Sequence[float]) -> Non
 
 
 def _warn_of_names(table: Preprocessing) -> None:
-    """Warn of markers for a column that no site has. No single site can detect this."""
+    """Warn of ``missing-values`` markers for a column that no site has. No single site can detect such a marker."""
     known = {*table.columns, table.label_column}
     if lacking := [name for name, _ in table.column_markers if name not in known]:
         log(WARNING, "missing-values has markers for %s, which no site has as a feature", _join_names(lacking))
@@ -110,14 +114,14 @@ def read_columns(report: SiteReport) -> Preprocessing | None:
     """Return a site's preprocessing, not yet fitted; None if the site has no table.
 
     Raises:
-        PayloadError: The report's bytes are malformed.
+        PayloadError: The bytes in the report are malformed.
     """
     if report.columns is None:
         return None
     try:
         table = Preprocessing.from_json(json.loads(report.columns.tobytes()))
     except (ValueError, RecursionError) as error:
-        why = str(error) if isinstance(error, DataError) else "no JSON"
+        why = str(error) if isinstance(error, DataError) else "not JSON"
         raise PayloadError(f"SiteReport.columns: {why}") from None
     if table.inputs != table.outputs:
         raise PayloadError("SiteReport.columns: bins or features of missing cells before the sites have agreed on them")
@@ -140,7 +144,10 @@ def statistics_of(report: SiteReport) -> Statistics | None:
 
 
 def _join(tables: Mapping[str, Preprocessing]) -> Preprocessing:
-    """Join the preprocessing of all sites, by the sites' labels. A site may lack the cells that show a column's kind.
+    """Join the preprocessing of all sites. A column's kind may be unknown at a site without cells in the column.
+
+    Args:
+        tables: The preprocessing of each site, by its label.
 
     Raises:
         SetupError: A column is of different kinds at two sites.
@@ -148,16 +155,20 @@ def _join(tables: Mapping[str, Preprocessing]) -> Preprocessing:
     joint = next(iter(tables.values()))
     for label, table in tables.items():
         if clash := table.find_clash(joint):
-            mine, others = clash
-            place, got = f"handshake: {label}: column {mine.column!r}", f"cells of kind {mine.kind!r}"
-            allowed = f"cells of kind {others.kind!r}, as at other sites"
-            raise SetupError(place, got=got, allowed=allowed, hint="write the column in the same way at every site")
+            mine, joined = clash
+            key, got = f"handshake: {label}: column {mine.column!r}", f"cells of kind {mine.kind!r}"
+            allowed = f"cells of kind {joined.kind!r}, as at other sites"
+            raise SetupError(key, got=got, allowed=allowed, hint="write the column in the same way at every site")
         joint = joint.join(table)
     return joint
 
 
 def _compare_labels(reports: Sequence[SiteReport]) -> None:
-    """Raise SetupError for sites without a positive or a shared label; warn of differences that may be intended."""
+    """Compare the sites' labels. Warn of differences that may be intended.
+
+    Raises:
+        SetupError: A site has no positive label, and no label that any other site has.
+    """
     sites = Counter(value for report in reports for values in report.label_values for value in set(values))
     strangers, doubts = list[SetupError](), list[str]()
     for report in reports:
@@ -179,53 +190,62 @@ def _compare_labels(reports: Sequence[SiteReport]) -> None:
         raise SetupError.join(strangers[:_SHOWN])
     if doubts:
         more = f"; and {len(doubts) - _SHOWN} more" if len(doubts) > _SHOWN else ""
-        check = "every label that positive-label does not name counts as negative; check the spelling: %s%s"
+        check = "labels that positive-label does not list count as negative; check the spelling: %s%s"
         log(WARNING, check, "; ".join(doubts[:_SHOWN]), more)
 
 
-def _difference(first: SiteReport, other: SiteReport) -> tuple[str, str, str, str] | None:
+def _difference(first: SiteReport, site: SiteReport) -> tuple[str, str, str, str] | None:
     """Return the key, got, allowed and hint of an error if a site differs from the first site, else None."""
-    than = first.label
-    if other.shape is None:
-        got = f"a file at {than}, no file at {other.label}"
+    reference = first.label
+    if site.shape is None:
+        got = f"a file at {reference}, no file at {site.label}"
         return "data-path", got, "a file at every site, or at no site", "set data-path at every node, or at no node"
     assert first.shape is not None
     try:
-        table, theirs = read_columns(other), read_columns(first)
+        table, first_table = read_columns(site), read_columns(first)
     except PayloadError as error:
         return "columns", f"unreadable columns: {error}", "the columns of a table", _SAME_APP
-    here, there = (() if one is None else tuple(feature.name for feature in one.inputs) for one in (table, theirs))
-    if here != there:
-        lacks = [name for name in there if name not in here]
-        more = [name for name in here if name not in there]
+    names, first_names = (
+        () if t is None else tuple(feature.name for feature in t.inputs) for t in (table, first_table)
+    )
+    if names != first_names:
+        lacks = [name for name in first_names if name not in names]
+        more = [name for name in names if name not in first_names]
         if not lacks and not more:
-            return "columns", f"another order than {than}", "the same order at all sites", "set feature-columns"
+            return "columns", f"another order than {reference}", "the same order at all sites", "set feature-columns"
         parts = [f"lacks {_join_names(lacks)}"] * bool(lacks) + [f"has {_join_names(more)} in addition"] * bool(more)
         hint = "make the columns equal, or set feature-columns"
-        return "columns", f"a table that {' and '.join(parts)}", f"the columns of {than}", hint
+        return "columns", f"a table that {' and '.join(parts)}", f"the columns of {reference}", hint
     try:
-        _ = other.label_values
+        _ = site.label_values
     except PayloadError as error:
         return "labels", f"values that cannot be read: {error}", "the labels of the site's rows", _SAME_APP
-    own, shape = tuple(other.shape.tolist()), tuple(first.shape.tolist())
-    if own != shape:
-        return "samples", f"shape {own}", f"the shape {shape} of {than}", "convert the samples to one shape"
-    depths = _pixel_max(other), _pixel_max(first)
+    shape, first_shape = tuple(site.shape.tolist()), tuple(first.shape.tolist())
+    if shape != first_shape:
+        return (
+            "samples",
+            f"shape {shape}",
+            f"the shape {first_shape} of {reference}",
+            "convert the samples to one shape",
+        )
+    depths = _pixel_max(site), _pixel_max(first)
     if depths[0] != depths[1]:
-        here_depth, there_depth = map(describe_pixels, depths)
+        depth, first_depth = map(describe_pixels, depths)
         hint = "save the images of all sites in one depth"
         if None not in depths and 1 not in depths:
             hint = f"set pixel-bits={int(max(map(float, filter(None, depths)))).bit_length()}, or {hint}"
-        return "images", here_depth, f"{there_depth}, as at {than}", hint
-    if table is None or theirs is None:
+        return "images", depth, f"{first_depth}, as at {reference}", hint
+    if table is None or first_table is None:
         return None
-    if own != (len(here),):
-        return "samples", f"shape {own}", f"({len(here)},), the number of columns", _SAME_APP
-    if replace(table, outputs=theirs.outputs) != theirs:
-        return "columns", f"other keys of the run config than {than}", "the same run config at all sites", _SAME_APP
-    statistics = statistics_of(other)
+    if shape != (len(names),):
+        return "samples", f"shape {shape}", f"({len(names)},), the number of columns", _SAME_APP
+    if replace(table, outputs=first_table.outputs) != first_table:
+        got = f"other keys of the run config than {reference}"
+        return "columns", got, "the same run config at all sites", _SAME_APP
+    statistics = statistics_of(site)
     if (statistics is None) != (statistics_of(first) is None):
-        return "means", f"means from only one of this site and {than}", "means from both sites or neither", _SAME_APP
+        got = f"means from only one of this site and {reference}"
+        return "means", got, "means from both sites or neither", _SAME_APP
     fault = "" if statistics is None else statistics.find_fault(table)
     return ("columns", fault, "statistics of the site's rows", _SAME_APP) if fault else None
 
@@ -238,7 +258,7 @@ def describe_pixels(pixel_max: float | None) -> str:
     """Return the depth of images in words.
 
     Args:
-        pixel_max: The number in the files that became 1. None: the images have 8 bits.
+        pixel_max: The pixel value that was scaled to 1. None: the images have 8 bits.
     """
     if pixel_max is None:
         return "8-bit images"

@@ -1,8 +1,8 @@
 """The server's side of secure sums (`privacy.secure_sum`): four stages around one exchange, and the unmasked means.
 
-A strategy still gets one reply for each client. Every reply contains the mean over the clients instead of the client's
-own model and payload, so any mean over the replies equals that mean. The first reply contains the totals; in all other
-replies they are zero.
+A strategy still gets one reply for each client. But every reply contains the mean over the clients instead of the
+client's own model and payload, so any mean over the replies equals this mean. Totals, such as counts, are in the first
+reply; in all other replies they are zero.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ from payloads.secure_sum import (
     Shares,
     Survivors,
     Views,
-    by_place,
+    by_client,
     make_ring,
     purpose_of,
     rows_of,
@@ -47,6 +47,7 @@ from strategies.rounds.guards import ExchangeGuard, Proceed, Steps
 from strategies.rounds.replies import Reply
 from strategies.rounds.sum_exchanges import MaskedExchange, StageExchange
 
+# the payload of the replies in each stage except the masked values
 UP: dict[str, type[Payload]] = {KEYS: PublicKeys, BOXES: Boxes, VIEWS: Views, SHARES: Shares}
 
 
@@ -54,16 +55,16 @@ def log_precision(family: Family, clients: int) -> None:
     """Log the range and the precision of secure sums over a number of clients.
 
     Raises:
-        SetupError: The range is too large for so many clients.
+        SetupError: The range is too large for this number of clients.
     """
-    most = family.privacy.secure_range
+    limit = family.privacy.secure_range
     try:
-        ring = make_ring(family.training.dtype, most, clients)
+        ring = make_ring(family.training.dtype, limit, clients)
     except ValueError as error:
         got, hint = str(error), "lower privacy.secure-range, or set dtype to float64"
         raise SetupError("privacy.secure-range", got=got, allowed="a smaller range", hint=hint) from None
     text = "secure sums over %d clients: %d bits, values within +-%g, rounding errors up to %.1g"
-    log(INFO, text, clients, ring.bits, most, 2.0 ** -(ring.fraction_bits + 1))
+    log(INFO, text, clients, ring.bits, limit, 2.0 ** -(ring.fraction_bits + 1))
 
 
 class SecureSums(ExchangeGuard):
@@ -77,25 +78,25 @@ class SecureSums(ExchangeGuard):
         self.sums = 0
 
     def check(self, family: Family, clients: int) -> None:
-        """Check and log the range and the precision of the run's sums."""
+        """Check and log the range and the precision of the run's sums, if the run has secure sums."""
         if family.privacy.secure_sum:
             log_precision(family, clients)
 
-    def at_server(self, exchange: Exchange, places: Sequence[int], proceed: Proceed) -> Steps:
+    def at_server(self, exchange: Exchange, clients: Sequence[int], proceed: Proceed) -> Steps:
         family, phase, records = exchange.family, exchange.phase, exchange.content
         if not family.privacy.secure_sum:
-            return (yield from proceed(exchange, places))
+            return (yield from proceed(exchange, clients))
         self.sums += 1
-        up = ScoreCounts if phase in EVALUATIONS else exchange.up  # never counts of groups
+        up = ScoreCounts if phase in EVALUATIONS else exchange.up  # counts of rows: sites expand groups themselves
         secure = SecureSum(family, self.sums, exchange.server_round, phase, up, 0 if phase else len(family.model))
         if not phase:
-            exchange.report.asked = list(places)
-        places = secure.gather(places)
+            exchange.report.asked = list(clients)
+        clients = secure.gather(clients)
         records[CONFIG] = ConfigRecord({**need(records, CONFIG, ConfigRecord), **secure.config})
         records[PRESENT] = secure.record
-        asked = family, exchange.server_round, phase, up, records, secure.wanted
-        masked = MaskedExchange(*asked, longest=secure.longest, bits=secure.ring.bits)
-        return secure.open((yield from proceed(masked, places)), digest(records, masked.kind))
+        common = family, exchange.server_round, phase, up, records, secure.wanted
+        masked = MaskedExchange(*common, max_elements=secure.max_elements, bits=secure.ring.bits)
+        return secure.open((yield from proceed(masked, clients)), digest(records, masked.kind))
 
 
 class SecureSum:
@@ -104,8 +105,17 @@ class SecureSum:
     Args:
         family: The strategy.
         number: The number of the sum, counted over the run.
+        server_round: The round.
+        phase: The name of the exchange. "": the round's main exchange.
         up: The type of the summed payload. None: clients send no payload.
         parts: The number of a model's arrays that a client sends.
+
+    Attributes:
+        group: The clients that have sent their keys. None before the stage `KEYS`.
+        wanted: The number of clients that were asked to take part.
+        boxes: The encrypted shares, by sender and by receiver.
+        present: The participants: the clients whose boxes have arrived.
+        survivors: The participants whose masked values have arrived.
     """
 
     def __init__(
@@ -115,7 +125,9 @@ class SecureSum:
         self.family, self.server_round, self.phase, self.up, self.parts = family, server_round, phase, up, parts
         # each field is at most as long as the model or the counts of scores
         fields = 2 if up is None else 2 + len(specs_of(up))
-        self.longest = fields * (1 + sum(part.size for part in family.model) + BINS + sum(family.limits(0).values()))
+        self.max_elements = fields * (
+            1 + sum(part.size for part in family.model) + BINS + sum(family.limits(0).values())
+        )
         self.group: Group | None = None
         self.wanted = 0
         self.boxes: dict[int, dict[int, bytes]] = {}
@@ -124,8 +136,8 @@ class SecureSum:
 
     @property
     def record(self) -> ConfigRecord:
-        """The list of participants that is sent to all clients."""
-        return Present(places=np.array(self.present)).to_record()
+        """The list of participants that the server sends to all clients."""
+        return Present(clients=np.array(self.present)).to_record()
 
     @property
     def config(self) -> dict[str, int]:
@@ -138,28 +150,27 @@ class SecureSum:
         """The ring in which the values are summed. Needs the participants."""
         return make_ring(self.family.training.dtype, self.family.privacy.secure_range, len(self.present))
 
-    def gather(self, places: Sequence[int]) -> list[int]:
-        """Run the stages `KEYS` and `BOXES`, and return the participants' places.
+    def gather(self, clients: Sequence[int]) -> list[int]:
+        """Run the stages `KEYS` and `BOXES`, and return the participants.
 
         Raises:
-            StrategyError: Too few clients are left.
+            StrategyError: Too few clients have answered both stages.
         """
-        privacy, self.wanted = self.family.privacy, len(places)
-        replies, settings = self._keep_same_settings(self._ask(KEYS, dict.fromkeys(places)))
-        members = {reply.place: reply.payload.member() for reply in replies}
+        privacy, self.wanted = self.family.privacy, len(clients)
+        replies, settings = self._keep_same_settings(self._ask(KEYS, dict.fromkeys(clients)))
+        members = {reply.client: reply.payload.member() for reply in replies}
         purpose = purpose_of(self.server_round, self.phase, self.number, settings)
         try:
             self.group = Group(members, privacy.secure_threshold, purpose)
         except SecureSumError as error:
             raise self._explain(error) from None
-        told = Members.of(members)
-        for reply in self._ask(BOXES, dict.fromkeys(members, told)):
-            self.boxes[reply.place] = by_place(reply.payload.holders, reply.payload.boxes)
+        for reply in self._ask(BOXES, dict.fromkeys(members, Members.of(members))):
+            self.boxes[reply.client] = by_client(reply.payload.holders, reply.payload.boxes)
         present = list(self.boxes)
         while alone := self.group.alone(present):
-            present = [place for place in present if place not in alone]
+            present = [client for client in present if client not in alone]
         if len(present) < FEWEST_MEMBERS:
-            missing = ", ".join(map(str, sorted(set(places) - set(self.boxes))))
+            missing = ", ".join(map(str, sorted(set(clients) - set(self.boxes))))
             raise self._explain(f"only {len(present)} clients can be unmasked; no answer from {missing}")
         self.present = present
         return present
@@ -169,36 +180,36 @@ class SecureSum:
 
         Args:
             replies: The replies with `MaskedValues`.
-            question: A hash of the message that the replies answer.
+            question: The hash of the message that the replies answer.
 
         Raises:
-            StrategyError: The sum cannot be unmasked; names the missing clients.
+            StrategyError: The sum cannot be unmasked. The text names the missing clients.
         """
         assert self.group is not None
         replies, lengths = self._keep_alike(replies)
-        family, arrived = self.family, [reply.place for reply in replies]
+        family, arrived = self.family, [reply.client for reply in replies]
         # clients with too few neighbours left would refuse to answer
         self.survivors = arrived
         willing = set(arrived).difference(self.group.alone(arrived))
         if not willing:
-            few = f"values of {len(arrived)} of {len(self.present)} clients arrived, too few to be unmasked"
+            few = f"only {len(arrived)} of {len(self.present)} clients sent values, too few to unmask the sum"
             raise self._explain(few)
-        survivors = Survivors(places=np.array(arrived))
+        survivors = Survivors(clients=np.array(arrived))
         views = {
-            reply.place: by_place(reply.payload.receivers, reply.payload.codes)
+            reply.client: by_client(reply.payload.receivers, reply.payload.codes)
             for reply in self._ask(VIEWS, dict.fromkeys(sorted(willing), survivors))
         }
-        evidence = {place: self._evidence(place, views) for place in views}
+        evidence = {client: self._evidence(client, views) for client in views}
         # clients would refuse if too few of their neighbours have vouched for the same sum
-        asked = {place: one for place, one in evidence.items() if len(one.vouchers) >= self.group.threshold}
-        if not asked:
+        enough = {client: proof for client, proof in evidence.items() if len(proof.vouchers) >= self.group.threshold}
+        if not enough:
             few = f"{len(views)} clients confirmed the members of the sum, too few to unmask it"
             raise self._explain(few)
         revealed = {
-            reply.place: by_place(reply.payload.owners, reply.payload.shares) for reply in self._ask(SHARES, asked)
+            reply.client: by_client(reply.payload.owners, reply.payload.shares) for reply in self._ask(SHARES, enough)
         }
         ring = self.ring
-        uploads = {reply.place: reply.payload.elements.view(ring.dtype) for reply in replies}
+        uploads = {reply.client: reply.payload.elements.view(ring.dtype) for reply in replies}
         try:
             total = unmask(self.group, self.present, uploads, revealed, ring.bits, question)
         except SecureSumError as error:
@@ -210,29 +221,30 @@ class SecureSum:
         if altered:
             self._warn_of_altered(altered, len(arrived))
         model = [(old + step).astype(old.dtype) for old, step in zip(family.model, steps, strict=False)]
-        payload = rest = None
+        with_totals = without_totals = None
         if self.up is not None:
-            payload = self._payload(values, arrived)
-            rest = replace(payload, **{k: np.zeros_like(v) for k, v in values.items() if v.dtype.kind == "i"})
-        return [
-            replace(reply, model=model, payload=payload if place == 0 else rest) for place, reply in enumerate(replies)
-        ]
+            with_totals = self._payload(values, arrived)
+            zeros = {name: np.zeros_like(value) for name, value in values.items() if value.dtype.kind == "i"}
+            without_totals = replace(with_totals, **zeros)
+        payloads = [with_totals, *[without_totals] * (len(replies) - 1)]
+        return [replace(reply, model=model, payload=payload) for reply, payload in zip(replies, payloads, strict=True)]
 
     def _warn_of_altered(self, altered: int, clients: int) -> None:
-        what, most = self.phase or "the models", self.family.privacy.secure_range
+        what, limit = self.phase or "the models", self.family.privacy.secure_range
         text = "round %d, %s: %d of %d clients clipped values to +-%g, or sent zeros for values that are not finite: %s"
-        log(WARNING, text, self.server_round, what, altered, clients, most, "lower the steps, or raise secure-range")
+        hint = "lower the steps, or raise privacy.secure-range"
+        log(WARNING, text, self.server_round, what, altered, clients, limit, hint)
 
     def _keep_alike(self, replies: list[Reply]) -> tuple[list[Reply], IntArray]:
-        """Drop replies whose parts do not have the commonest lengths; return the other replies and the lengths."""
-        lengths = {reply.place: tuple(reply.payload.lengths.tolist()) for reply in replies}
-        ((most, _),) = Counter(lengths.values()).most_common(1)
+        """Drop replies whose parts do not have the most common lengths. Return the other replies and these lengths."""
+        lengths = {reply.client: tuple(reply.payload.lengths.tolist()) for reply in replies}
+        ((common, _),) = Counter(lengths.values()).most_common(1)
         report = self.family.report
-        for place, got in lengths.items():
-            if got != most:
-                report.dropped[place] = f"MaskedValues.lengths: got {list(got)}, most clients sent {list(most)}"
-                report.answered = [other for other in report.answered if other != place]
-        return [reply for reply in replies if lengths[reply.place] == most], np.array(most, dtype=np.int64)
+        for client, got in lengths.items():
+            if got != common:
+                report.dropped[client] = f"MaskedValues.lengths: got {list(got)}, most clients sent {list(common)}"
+                report.answered = [answered for answered in report.answered if answered != client]
+        return [reply for reply in replies if lengths[reply.client] == common], np.array(common, dtype=np.int64)
 
     def _payload(self, values: Mapping[str, Any], arrived: Sequence[int]) -> Payload:
         assert self.up is not None
@@ -240,35 +252,38 @@ class SecureSum:
         try:
             payload = self.up(**{k: v.astype(dtype) if v.dtype.kind == "f" else v for k, v in values.items()}).check()
             if isinstance(payload, ScoreCounts):
-                counts = [held_counts(self.family.roster.reports[place], self.phase) for place in arrived]
+                counts = [held_counts(self.family.roster.reports[client], self.phase) for client in arrived]
                 payload.check_rows(np.sum([count for count in counts if count is not None], axis=0))
         except PayloadError as error:
             raise self._explain(error) from None
         return payload
 
-    def _evidence(self, place: int, views: Mapping[int, Mapping[int, bytes]]) -> Evidence:
-        """Return the codes and the boxes for a client."""
-        codes = {sender: codes[place] for sender, codes in views.items() if place in codes}
-        sealed = {sender: self.boxes[sender][place] for sender in self.present if place in self.boxes[sender]}
+    def _evidence(self, client: int, views: Mapping[int, Mapping[int, bytes]]) -> Evidence:
+        """Return the evidence for a client: the codes and the boxes that its neighbours have made for it."""
+        codes = {sender: codes[client] for sender, codes in views.items() if client in codes}
+        sealed = {sender: self.boxes[sender][client] for sender in self.present if client in self.boxes[sender]}
         vouchers, rows = rows_of(codes, CODE_BYTES)
         senders, boxes = rows_of(sealed, SEALED_BYTES)
         return Evidence(vouchers=vouchers, codes=rows, senders=senders, boxes=boxes)
 
     def _keep_same_settings(self, replies: list[Reply]) -> tuple[list[Reply], bytes]:
-        """Drop replies with another run config than most clients; return the other replies and the config's hash."""
+        """Drop replies with another run config than most clients. Return the other replies and the config's hash."""
         hashes = [reply.payload.settings.tobytes() for reply in replies]
-        most = Counter(hashes).most_common(1)[0][0]
+        common = Counter(hashes).most_common(1)[0][0]
         for reply, settings in zip(replies, hashes, strict=True):
-            if settings != most:
-                self.family.report.dropped[reply.place] = "secure sum: another run config than most clients have"
-        return [reply for reply in replies if reply.payload.settings.tobytes() == most], most
+            if settings != common:
+                self.family.report.dropped[reply.client] = "secure sum: another run config than most clients have"
+        return [reply for reply in replies if reply.payload.settings.tobytes() == common], common
 
     def _ask(self, stage: str, questions: Mapping[int, Payload | None]) -> list[Reply]:
         config = ConfigRecord({ROUND: self.server_round, PHASE: self.phase, STAGE: stage, SUM_NUMBER: self.number})
-        # clients that are asked the same share a record
-        records = {id(one): None if one is None else one.to_record() for one in questions.values()}
-        asked = {key: content(config=config, payload=record) for key, record in records.items()}
-        contents = {place: asked[id(question)] for place, question in questions.items()}
+        # clients with the same question share one message content
+        distinct = {id(question): question for question in questions.values()}
+        by_id = {
+            key: content(config=config, payload=None if question is None else question.to_record())
+            for key, question in distinct.items()
+        }
+        contents = {client: by_id[id(question)] for client, question in questions.items()}
         label = f"{self.phase or 'secure sum'}, {stage}"
         exchange = StageExchange(
             self.family,
@@ -291,5 +306,5 @@ class SecureSum:
         return int(family.roster.class_counts.sum(axis=1)[self.present].max())
 
     def _explain(self, reason: object) -> StrategyError:
-        dropped = [f"; {self.family.roster.label(place)}: {why}" for place, why in self.family.report.dropped.items()]
+        dropped = [f"; {self.family.roster.label(client)}: {why}" for client, why in self.family.report.dropped.items()]
         return StrategyError(f"round {self.server_round}: secure sum: {reason}{''.join(dropped[:1])}")

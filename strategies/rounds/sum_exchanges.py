@@ -16,24 +16,24 @@ from privacy.keys import agree
 from privacy.secure_sum import Group
 from strategies.rounds.exchange import Exchange
 
-# the server's key for testing whether a client's key is valid
+# a private key with which the server tests whether a client's public key is valid
 _PROBE = X25519PrivateKey.generate()
 
 
 @lru_cache(maxsize=2**12)
 def _try_key(key: bytes) -> None:
-    """Raise `ValueError` unless the bytes are a public key. Clients send the same box key in each sum."""
+    """Raise `ValueError` unless the bytes are a valid public key. Cached, since clients reuse their box keys."""
     agree(_PROBE, key, info=b"")
 
 
 @dataclass(eq=False)
 class StageExchange(Exchange):
-    """The exchange of a stage: every client gets its own message, and clients are not replaced.
+    """The exchange of one stage: every client gets its own message, and failed clients are not replaced.
 
     Attributes:
-        contents: The records of each message, by place.
+        contents: The records of each message, by partition id.
         group: The members of the sum. None: the members are not yet known.
-        survivors: The places of the members whose values have arrived.
+        survivors: The partition ids of the members whose values have arrived.
         seen: The keys that clients have sent.
     """
 
@@ -43,21 +43,21 @@ class StageExchange(Exchange):
     seen: set[bytes] = field(default_factory=set)
     replaces = False
 
-    def write(self, places: Sequence[int]) -> list[Message]:
+    def write(self, clients: Sequence[int]) -> list[Message]:
         first = Message(RecordDict(), dst_node_id=0, message_type=MessageType.TRAIN)
-        for place in places:
-            self.sent[place] = readdress(first, self.roster.node_ids[place], self.contents[place])
-            self.report.bytes_down += count_bytes(self.contents[place])
+        for client in clients:
+            self.sent[client] = readdress(first, self.roster.node_ids[client], self.contents[client])
+            self.report.bytes_down += count_bytes(self.contents[client])
         return list(self.sent.values())
 
-    def limits(self, place: int) -> Mapping[str, int]:
+    def limits(self, client: int) -> Mapping[str, int]:
         return {"k": 0 if self.group is None else len(self.group.members)}
 
-    def check_payload(self, place: int, payload: Any) -> None:
+    def check_payload(self, client: int, payload: Any) -> None:
         if isinstance(payload, PublicKeys):
             keys = {payload.mask_key.tobytes(), payload.box_key.tobytes()}
             if self.seen.intersection(keys) or len(keys) < 2:
-                raise PayloadError("PublicKeys: a key that another client has sent, or one key twice")
+                raise PayloadError("PublicKeys: got a key that another client has sent, or the same key twice")
             for key in keys:
                 try:
                     _try_key(key)
@@ -65,10 +65,10 @@ class StageExchange(Exchange):
                     raise PayloadError(f"PublicKeys: {error}") from None
             self.seen |= keys
         group = self.group
-        if isinstance(payload, Boxes) and group and sorted(payload.holders.tolist()) != group.neighbours[place]:
+        if isinstance(payload, Boxes) and group and sorted(payload.holders.tolist()) != group.neighbours[client]:
             raise PayloadError(f"Boxes.holders: got {payload.holders.tolist()}, expected the client's neighbours")
         if isinstance(payload, Views) and group:
-            expected = sorted(group.peers(place, self.survivors))
+            expected = sorted(group.peers(client, self.survivors))
             if payload.receivers.tolist() != expected:
                 raise PayloadError(f"Views.receivers: got {payload.receivers.tolist()}, expected {expected}")
 
@@ -78,11 +78,11 @@ class MaskedExchange(Exchange):
     """The exchange of stage 3, whose replies carry masked values instead of a model and a payload.
 
     Attributes:
-        longest: The maximum number of elements of a reply.
+        max_elements: The maximum number of elements of a reply.
         bits: The bits of an element.
     """
 
-    longest: int = field(kw_only=True)
+    max_elements: int = field(kw_only=True)
     bits: int = field(kw_only=True)
     replaces = False
     summed = True
@@ -91,8 +91,8 @@ class MaskedExchange(Exchange):
     def expected(self) -> set[str]:
         return {PAYLOAD}
 
-    def read_values(self, place: int, records: RecordDict) -> tuple[list[FloatArray], Any]:
-        limits = {"v": self.longest, "f": 64}
+    def read_values(self, client: int, records: RecordDict) -> tuple[list[FloatArray], Any]:
+        limits = {"v": self.max_elements, "f": 64}
         masked = MaskedValues.from_record(need(records, PAYLOAD, ConfigRecord), limits=limits)
         if (bits := 8 * masked.elements.dtype.itemsize) != self.bits:
             raise PayloadError(f"MaskedValues.elements: got {bits} bits, expected {self.bits}")

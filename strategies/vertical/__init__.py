@@ -1,1 +1,1 @@
-"""The server side of vertical runs: the parties' meeting, and the strategy that waits for all parties."""
+"""The server side of vertical runs, in which parties have different columns of the same rows and train together."""

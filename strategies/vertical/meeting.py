@@ -1,4 +1,4 @@
-"""Checks before parties train together: number of parties, addresses, labels, equal rows, a stable step."""
+"""The server's checks before the parties of a vertical run connect: number, addresses, labels, rows, step size."""
 
 import math
 from collections import Counter
@@ -15,19 +15,19 @@ from vertical.records import PAGE, UNREACHABLE, Credentials, DataSummary, Report
 from vertical.settings import VFB2Settings
 
 
-def check_number(parties: int, fewest: int, vfb2: VFB2Settings) -> None:
+def check_number(parties: int, min_parties: int, vfb2: VFB2Settings) -> None:
     """Check the number of parties against the settings.
 
     Args:
         parties: The number of parties.
-        fewest: The minimum number of parties of a run that does not allow two parties.
+        min_parties: The minimum number of parties without ``vfb2.allow-two-parties``.
         vfb2: The run's settings.
 
     Raises:
         SetupError: Too few parties, or too many active parties.
     """
-    if parties < (2 if vfb2.allow_two_parties else fewest):
-        allowed, hint = "2 or more", "add clients"
+    if parties < (2 if vfb2.allow_two_parties else min_parties):
+        allowed, hint = "2 or more", "add parties"
         if parties == 2:
             allowed = "3 or more, since two parties learn each other's partial sums, which no mask can hide"
             hint = "add a party, or set vfb2.allow-two-parties=true"
@@ -46,13 +46,13 @@ def peers_of(
     Args:
         credentials: The credentials of each party.
         transport: The setting ``vfb2.transport``.
-        serial: The number of the attempt.
+        serial: The number of the attempt, counted over the run.
 
     Raises:
         StrategyError: See `addresses_of`.
     """
-    shown = [cut("certificate", held.certificate, held.certificate_length)[0] for held in credentials]
-    certificates, certificate_lengths = join_bytes(shown, PAGE)
+    received = [cut("certificate", shown.certificate, shown.certificate_length)[0] for shown in credentials]
+    certificates, certificate_lengths = join_bytes(received, PAGE)
     joined = join_bytes([address.encode() for address in addresses_of(credentials, transport, serial)])
     fields = {"certificates": certificates, "certificate_lengths": certificate_lengths}
     return fields | dict(zip(("addresses", "address_lengths"), joined, strict=True))
@@ -62,6 +62,11 @@ def addresses_of(
     credentials: Sequence[Credentials], transport: Literal["auto", "unix", "tcp"], serial: int
 ) -> list[str]:
     """Return each party's address in an attempt: "unix:/path", "tcp:host:port" or, if unreachable, "none:party".
+
+    Args:
+        credentials: The credentials of each party.
+        transport: The setting ``vfb2.transport``.
+        serial: The number of the attempt, counted over the run.
 
     Raises:
         StrategyError: Unix sockets are selected for several hosts, a party has no address, two parties have the same
@@ -73,12 +78,12 @@ def addresses_of(
         raise SetupError("vfb2.transport", got=got, allowed="auto, tcp", hint="remove vfb2.transport")
     if transport == "unix" or (transport == "auto" and len(hosts) == 1):
         # each party derives the folder from the salt
-        return [f"unix:/{serial}-{place}" for place in range(len(credentials))]
+        return [f"unix:/{serial}-{party}" for party in range(len(credentials))]
     advertised = [shown.advertised.tobytes().decode() for shown in credentials]
     if len(hosts) == 1:
-        near = [f"127.0.0.1:{int(shown.port[0])}" for shown in credentials]
-        advertised = [given or own for given, own in zip(advertised, near, strict=True)]
-    without = [str(place) for place, address in enumerate(advertised) if not address]
+        loopback = [f"127.0.0.1:{int(shown.port[0])}" for shown in credentials]
+        advertised = [address or local for address, local in zip(advertised, loopback, strict=True)]
+    without = [str(party) for party, address in enumerate(advertised) if not address]
     if without:
         raise SetupError(
             f"party {', '.join(without)}",
@@ -90,11 +95,11 @@ def addresses_of(
         raise SetupError(
             "advertise",
             got=f"'{UNREACHABLE}' at every party, {', '.join(map(str, range(len(advertised))))}",
-            allowed="host:port at one party at least, at which the other parties meet",
+            allowed="host:port at one party at least, through which the other parties connect",
             hint="forward a port to one party, and start its SuperNode with --node-config 'advertise=\"host:port\"'",
         )
     counts = Counter(address for address in advertised if address != UNREACHABLE)
-    sharing = [place for place, address in enumerate(advertised) if counts[address] > 1]
+    sharing = [party for party, address in enumerate(advertised) if counts[address] > 1]
     if sharing:
         raise SetupError(
             f"party {', '.join(map(str, sharing))}",
@@ -102,19 +107,19 @@ def addresses_of(
             allowed="a different address for each party",
             hint="set advertise separately in each node config",
         )
-    return [f"none:{place}" if address == UNREACHABLE else f"tcp:{address}" for place, address in enumerate(advertised)]
+    return [f"none:{party}" if address == UNREACHABLE else f"tcp:{address}" for party, address in enumerate(advertised)]
 
 
 def choose_active(summaries: Sequence[DataSummary], vfb2: VFB2Settings) -> tuple[int, ...]:
-    """Return the active parties by index: the first ``vfb2.active-parties`` parties with labels.
+    """Return the numbers of the active parties: the first ``vfb2.active-parties`` parties with labels.
 
     In a run that scores rows, the active parties are the recipients of the scores.
 
     Raises:
-        SetupError: No party, or fewer parties than the run config requires, has labels (in a run that scores rows: had
-            labels in training).
+        SetupError: Fewer parties than the run config requires have labels. In a run that scores rows: no party had
+            labels in training.
     """
-    holders = [place for place, summary in enumerate(summaries) if summary.labels[0]]
+    holders = [party for party, summary in enumerate(summaries) if summary.labels[0]]
     if vfb2.score_run:
         recipients = [*range(len(summaries))] if vfb2.score_for == "all" else holders
         if not recipients:
@@ -122,7 +127,7 @@ def choose_active(summaries: Sequence[DataSummary], vfb2: VFB2Settings) -> tuple
             raise SetupError("vfb2.score-for", got=got, allowed="'all'", hint=hint)
         return tuple(recipients)
     if not holders:
-        hint = "set label-column to a column of one party's file that its owner lists in labels"
+        hint = "set label-column to a column that the owner of a party's file lists in its site setting labels"
         raise SetupError("label-column", got="labels at no party", allowed="labels at one party or more", hint=hint)
     if vfb2.active_parties == "auto":
         active = holders[: vfb2.max_active]
@@ -136,30 +141,33 @@ def choose_active(summaries: Sequence[DataSummary], vfb2: VFB2Settings) -> tuple
     return tuple(active)
 
 
-def check_rows(held: Sequence[DataSummary | Report], *, forms: bool = False) -> tuple[int, int]:
-    """Return the numbers of training and test rows, which must be equal at all parties. The parties compare the ids.
+def check_rows(reports: Sequence[DataSummary | Report], *, forms: bool = False) -> tuple[int, int]:
+    """Return the numbers of training and test rows, which must be equal at all parties.
+
+    Only numbers and forms of ids are compared here. The parties themselves compare the ids.
 
     Args:
-        held: The numbers of each party's rows.
-        forms: Whether ids of different forms count as different rows. Requires the parties' summaries.
+        reports: The report of each party, with its numbers of rows.
+        forms: Whether ids of different forms (lengths, kinds of characters) count as different rows. Requires the
+            parties' summaries.
 
     Raises:
-        StrategyError: Rows differ; names the parties whose rows differ from the most common rows.
+        SetupError: The rows differ. The error names the parties that differ from most parties.
     """
-    marks, written = list[tuple[int, ...]](), []
-    for party in held:
-        assert party.rows is not None
-        mark = party.rows.tolist()
+    facts, written = list[tuple[int, ...]](), []
+    for report in reports:
+        assert report.rows is not None
+        fact = report.rows.tolist()
         if forms:
-            assert isinstance(party, DataSummary)
-            written.append((party.id_lengths, party.id_marks))
-            mark += [*party.id_lengths.tolist(), *party.id_marks.tolist()]
-        marks.append(tuple(mark))
-    common, agreeing = Counter(marks).most_common(1)[0]
-    differing = [place for place, mark in enumerate(marks) if mark != common]
+            assert isinstance(report, DataSummary)
+            written.append((report.id_lengths, report.id_marks))
+            fact += [*report.id_lengths.tolist(), *report.id_marks.tolist()]
+        facts.append(tuple(fact))
+    common, agreeing = Counter(facts).most_common(1)[0]
+    differing = [party for party, fact in enumerate(facts) if fact != common]
     if differing:
-        shown = ", ".join(f"{marks[place][0] + marks[place][1]:,}" for place in differing)
-        agreed = f"{agreeing} of {len(marks)} parties, which agree on {common[0] + common[1]:,}"
+        shown = ", ".join(f"{facts[party][0] + facts[party][1]:,}" for party in differing)
+        agreed = f"{agreeing} of {len(facts)} parties, which agree on {common[0] + common[1]:,}"
         different = compare_forms(written) if forms else ""
         raise SetupError(
             f"party {', '.join(map(str, differing))}",
@@ -182,34 +190,43 @@ def log_common_rows(common: int, summaries: Sequence[DataSummary]) -> None:
         common: The number of rows that all parties have.
         summaries: The summary of each party.
     """
-    held = [int(summary.rows.sum()) for summary in summaries]
-    counts = ", ".join(f"{count:,} at party {party}" for party, count in enumerate(held))
+    rows = [int(summary.rows.sum()) for summary in summaries]
+    counts = ", ".join(f"{count:,} at party {party}" for party, count in enumerate(rows))
     log(INFO, "%s rows in common, of %s", f"{common:,}", counts)
-    if common < min(held) and (forms := forms_of(summaries)):
-        log(WARNING, "%s of %s rows in common: %s", f"{common:,}", f"{min(held):,}", forms)
+    if common < min(rows) and (forms := forms_of(summaries)):
+        log(WARNING, "%s of %s rows in common: %s", f"{common:,}", f"{min(rows):,}", forms)
 
 
-def warn_of_looks(epochs: int, columns: Sequence[int], embedding: int) -> None:
-    """Warn if a party sees, over all epochs, at least as many numbers of each row as the other parties have columns."""
-    others, looks = [sum(columns) - own for own in columns], epochs
+def warn_of_exposure(epochs: int, columns: Sequence[int], embedding: int) -> None:
+    """Warn if a party sees, over all epochs, at least as many numbers of each row as the other parties have columns.
+
+    The party could then compute the values in these columns.
+
+    Args:
+        epochs: The number of epochs of the run.
+        columns: The number of each party's columns.
+        embedding: The setting ``vfb2.embedding``: the numbers of a row that a network sends. 0: no network.
+    """
+    hidden = [sum(columns) - own for own in columns]  # for each party, the number of the other parties' columns
+    seen = epochs
     if embedding:
         # The initial weights of a network are random, so even the evaluation before the first epoch shows sums.
-        looks = (epochs + 1) * embedding
-    if looks >= min(others):
-        words = (
+        seen = (epochs + 1) * embedding
+    if seen >= min(hidden):
+        text = (
             "%d epochs%s show party %d at least as many numbers of every row as the other parties have columns (%d): "
-            "it can compute the values in these columns, see docs/security.md"
+            "the party can compute the values in these columns, see docs/security.md"
         )
         of = f" of embedding {embedding}" if embedding else ""
-        log(WARNING, words, epochs, of, others.index(min(others)), min(others))
+        log(WARNING, text, epochs, of, hidden.index(min(hidden)), min(hidden))
 
 
 def check_step(step: float, eigenvalue: float, active: int, vfb2: VFB2Settings) -> None:
-    """Warn if gamma is too large to be stable under the delay.
+    """Warn if the step size gamma is too large for a stable run, since updates arrive late.
 
     Args:
         step: The first round's gamma.
-        eigenvalue: A bound of the objective's curvature.
+        eigenvalue: A bound of the objective's curvature: of the largest eigenvalue of its Hessian.
         active: The number of active parties.
         vfb2: The run's settings.
 

@@ -1,7 +1,8 @@
-"""Base of the vertical strategies, whose clients have different columns of the same rows and run at the same time.
+"""Base of the vertical strategies. Their clients, the parties, have different columns of the same rows.
 
-An exchange in which parties talk to each other succeeds for all parties or for none. If it fails, the server finds the
-party that the errors blame, introduces the parties to each other again, and repeats the exchange with all of them.
+In most exchanges the parties run at the same time and talk to each other, so the exchange succeeds for all parties or
+for none. If it fails, the server finds the party that the errors blame, sends all parties each other's addresses again,
+and repeats the exchange.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from strategies.rounds.replies import Reply
 from strategies.vertical.together import check_capacity, check_refusals, meet_on
 from vertical.records import VERTICAL
 
-# seconds to wait for the other parties after a failure; Flower reports a killed client late
+# seconds to wait for the other parties' replies after a party has failed; Flower reports a killed client late
 PATIENCE = 90.0
 
 
 class PartyExchange(Exchange):
-    """An exchange with all parties. If they talk to each other and a party fails, all parties are asked again."""
+    """An exchange with all parties. If a party fails while the parties talk to each other, all parties are retried."""
 
     family: VerticalStrategy
 
     def receive(self, replies: Iterable[Message]) -> list[Reply]:
-        """Return the replies of all parties. If they talk to each other and a party fails, ask all parties again.
+        """Return the replies of all parties. If a party fails, retry the exchange with all parties.
 
         Raises:
             StrategyError: A party refuses, or still fails after ``max-retries`` retries.
@@ -47,7 +48,7 @@ class PartyExchange(Exchange):
             return super().receive(replies)
         training, server_round, attempt = self.family.training, self.server_round, 0
         while True:
-            self.found, self.reasons = {}, {}
+            self.good_replies, self.reasons = {}, {}
             self.sort(replies)
             # a silent party may still be working on its message, so it must not get a second message
             hung = NO_ANSWER in self.reasons.values() and set(self.reasons.values()) != {NO_ANSWER}
@@ -55,8 +56,8 @@ class PartyExchange(Exchange):
             if not self.reasons or hung or self.grid is None or attempt == training.max_retries:
                 break
             attempt += 1
-            named = "; ".join(f"party {place}: {reason}" for place, reason in self.reasons.items())
-            log(WARNING, "round %d: retry %d of %d: %s", server_round, attempt, training.max_retries, named)
+            why = "; ".join(f"party {party}: {reason}" for party, reason in self.reasons.items())
+            log(WARNING, "round %d: retry %d of %d: %s", server_round, attempt, training.max_retries, why)
             self.wait()
             payload = self.family.meet_again(server_round, self.content.array_records[ARRAYS])
             self.content, self.sent = self.content.copy(), {}
@@ -69,9 +70,9 @@ class PartyExchange(Exchange):
         check_refusals(self, replies)
         super().sort(replies)
 
-    def check_payload(self, place: int, payload: Any) -> None:
-        super().check_payload(place, payload)
-        self.family.check_report(place, payload, self.phase)
+    def check_payload(self, client: int, payload: Any) -> None:
+        super().check_payload(client, payload)
+        self.family.check_report(client, payload, self.phase)
 
 
 class VerticalStrategy(PayloadStrategy):
@@ -94,21 +95,23 @@ class VerticalStrategy(PayloadStrategy):
         unread=("local_steps", "server_learning_rate", "score", "aggregation", "trim_fraction", "norm_bound"),
         objection="a vertical run sends no model that could be clipped or noised",
     )
-    # the phases in which parties do not talk to each other yet
+    # the phases in which the parties do not talk to each other, since they do not know their addresses yet
     introductions: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def meet_again(self, server_round: int, arrays: ArrayRecord) -> Payload:
-        """Introduce the parties again after one has failed.
+        """Send all parties each other's addresses and certificates again, after a party has failed.
 
         Returns:
             The payload of the next attempt.
         """
 
-    def check_report(self, place: int, payload: Any, phase: str) -> None:
+    def check_report(self, party: int, payload: Any, phase: str) -> None:
         """Check a party's report.
 
         Args:
+            party: The party's number.
+            payload: The report.
             phase: The phase. "": the round's main exchange.
 
         Raises:
@@ -119,7 +122,7 @@ class VerticalStrategy(PayloadStrategy):
         """Do the handshake.
 
         Raises:
-            StrategyError: The handshake failed, or not all parties can run at once.
+            StrategyError: The handshake failed, or the engine cannot run all parties at once.
         """
         known = bool(self.roster)
         roster = super().join(grid)
@@ -128,34 +131,39 @@ class VerticalStrategy(PayloadStrategy):
         return roster
 
     def deliver(self, grid: Grid, messages: list[Message]) -> list[Message]:
-        """Wait ``round-timeout`` for the replies. After a failure, wait at most `PATIENCE` for the other parties."""
+        """Send messages, and wait ``round-timeout`` for the replies, but only `PATIENCE` after a party has failed."""
         return meet_on(grid, messages, self.training.round_timeout, PATIENCE)
 
 
 def find_culprits(reasons: Mapping[int, str], parties: int) -> dict[int, str]:
-    """Return the parties that most errors of a failed segment blame, and the reasons. Ties return several parties.
+    """Return the parties that most errors of a failed exchange blame, with the reasons. Ties return several parties.
 
     Args:
-        reasons: The reason of each missing reply, by party. A reason that blames no existing party blames its sender.
+        reasons: The error of each party without a good reply, by party. An error that blames no existing party blames
+            its sender.
         parties: The number of parties.
+
+    Returns:
+        The reason by party: the party's own error, if it blames itself, and the first different error of other parties.
     """
-    named = {place: find_blamed(reason) or (place, reason) for place, reason in reasons.items()}
-    named = {place: (who, why) if who < parties else (place, reasons[place]) for place, (who, why) in named.items()}
-    own = {place: reason for place, (party, reason) in named.items() if party == place}
-    votes = Counter(party for party, _ in named.values())
-    most = max(votes.values(), default=0)
-    found = {}
-    for party in sorted(party for party, count in votes.items() if count == most):
-        others = [reason for place, (accused, reason) in named.items() if accused == party != place]
-        words = [own[party]] if party in own else []
-        words += [
-            f"other parties report: {reason}" if words else reason for reason in others[:1] if reason not in words
-        ]
-        found[party] = "; ".join(words)
-    return found
+    blamed: dict[int, tuple[int, str]] = {}  # by the party that sent the error
+    for sender, error in reasons.items():
+        party, reason = find_blamed(error) or (sender, error)
+        blamed[sender] = (party, reason) if party < parties else (sender, error)
+    votes = Counter(party for party, _ in blamed.values())
+    max_votes = max(votes.values(), default=0)
+    culprits = {}
+    for culprit in sorted(party for party, count in votes.items() if count == max_votes):
+        party, own = blamed.get(culprit, (None, ""))
+        texts = [own] if party == culprit else []
+        accusations = [reason for sender, (party, reason) in blamed.items() if party == culprit != sender]
+        if accusations and accusations[0] not in texts:
+            texts.append(f"other parties report: {accusations[0]}" if texts else accusations[0])
+        culprits[culprit] = "; ".join(texts)
+    return culprits
 
 
-def find_blamed(words: str) -> tuple[int, str] | None:
-    """Return the party that an error of a client blames, and the reason; None if the error blames no party."""
-    found = re.fullmatch(r"party (\d+): (.*)", words, re.DOTALL)
-    return None if found is None else (int(found[1]), found[2])
+def find_blamed(error: str) -> tuple[int, str] | None:
+    """Return the party that the text of a client's error blames, and the reason. None: the text blames no party."""
+    match = re.fullmatch(r"party (\d+): (.*)", error, re.DOTALL)
+    return None if match is None else (int(match[1]), match[2])

@@ -1,4 +1,4 @@
-"""Exchanges with clients that all run at the same time: the engine's capacity, waiting for replies, and refusals."""
+"""Functions for exchanges whose clients must all run at the same time: capacity, waiting for replies, refusals."""
 
 import os
 import time
@@ -15,16 +15,17 @@ from strategies.rounds.exchange import Exchange
 
 # Flower's simulation has min(MOST_THREADS, cores + MORE_THREADS) server threads
 MOST_THREADS, MORE_THREADS = 32, 4
-# seconds between two polls for replies, if the grid sets none
+# seconds between two polls for replies, if the grid does not set an interval
 SLOW_PULL = 0.5
 
 
 def check_capacity(grid: Grid, parties: int) -> None:
-    """Have the in-process engine run all parties at once, since they wait for each other.
+    """Check that the engine can run all parties at once, since the parties wait for each other.
+
+    The in-process engine is instructed to run all of them. A deployment is not checked.
 
     Raises:
-        SetupError: Flower's simulation cannot run all parties at once, see `check_simulation`. A deployment is not
-            checked.
+        SetupError: Flower's simulation cannot run all parties at once, see `check_simulation`.
     """
     run_together = getattr(grid, "run_together", None)
     if run_together is not None:
@@ -46,8 +47,8 @@ def check_simulation(parties: int, cores: int, actors: int | None) -> None:
     """
     threads = min(MOST_THREADS, cores + MORE_THREADS)
     if parties > threads:
-        most = f"min({MOST_THREADS}, {cores} cores + {MORE_THREADS}) = {threads}"
-        allowed = f"{most}, the maximum that Flower's simulation runs at once on this machine"
+        formula = f"min({MOST_THREADS}, {cores} cores + {MORE_THREADS}) = {threads}"
+        allowed = f"{formula}, the maximum that Flower's simulation runs at once on this machine"
         hint = "use fewer parties, or the in-process engine"
     elif actors is not None and parties > actors:
         allowed = f"{actors}, the maximum that Ray runs at once: its CPUs divided by client-resources-num-cpus"
@@ -59,7 +60,10 @@ def check_simulation(parties: int, cores: int, actors: int | None) -> None:
 
 
 def ray_actors() -> int | None:
-    """Return the number of clients that Ray runs at once: Flower's actors, else Ray's CPUs; None without Ray."""
+    """Return the number of clients that Ray runs at once: the number of Flower's actors, or else of Ray's CPUs.
+
+    None: Ray is not running.
+    """
     import ray
 
     if not ray.is_initialized():
@@ -68,8 +72,8 @@ def ray_actors() -> int | None:
         from ray._private.state import actors  # the public list needs Ray's dashboard
 
         job = ray.get_runtime_context().get_job_id()
-        found = [one for one in actors().values() if one["JobID"] == job and one["State"] == "ALIVE"]
-        count = sum(one["ActorClassName"] == CLIENT_ACTOR for one in found)
+        alive = [actor for actor in actors().values() if actor["JobID"] == job and actor["State"] == "ALIVE"]
+        count = sum(actor["ActorClassName"] == CLIENT_ACTOR for actor in alive)
     except (ImportError, KeyError, TypeError):
         count = 0
     return count or int(ray.cluster_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
@@ -79,8 +83,10 @@ def meet_on(grid: Grid, messages: list[Message], timeout: float, patience: float
     """Send messages to clients that wait for each other, and return their replies.
 
     Args:
+        grid: Flower's grid.
+        messages: The messages, one for each client.
         timeout: The seconds to wait for all replies.
-        patience: The seconds to wait for the other replies after the first error.
+        patience: The seconds to wait for the remaining replies after the first error.
     """
     waiting, replies = list(grid.push_messages(messages)), list[Message]()
     deadline, failed = time.monotonic() + timeout, False
@@ -93,21 +99,22 @@ def meet_on(grid: Grid, messages: list[Message], timeout: float, patience: float
         if broken is not None and waiting and not failed:
             failed = True
             deadline = min(deadline, time.monotonic() + patience)
-            words = "a party failed: %s; waiting at most %g s for %d more"
-            log(WARNING, words, reason_of(broken.error), patience, len(waiting))
+            text = "a party failed: %s; waiting at most %g s for %d more replies"
+            log(WARNING, text, reason_of(broken.error), patience, len(waiting))
         if not waiting or time.monotonic() > deadline:
             return replies
         time.sleep(getattr(grid, PULL_INTERVAL, SLOW_PULL))
 
 
 def check_refusals(exchange: Exchange, replies: Sequence[Message]) -> None:
-    """Check that no party has refused. A retry would bring the same refusal.
+    """Check that no party has refused to take part. A retry would bring the same refusal.
 
     Raises:
-        StrategyError: A party has refused. The error is the first refusal's text.
+        StrategyError: A party has refused. The text is the refusal of the party with the lowest number.
     """
-    places = {message.metadata.message_id: place for place, message in exchange.sent.items()}
-    answers = [(places.get(reply.metadata.reply_to_message_id, len(places)), refusal_of(reply)) for reply in replies]
-    refusals = [(place, words) for place, words in answers if words is not None]
+    receivers = {message.metadata.message_id: party for party, message in exchange.sent.items()}
+    unknown = len(receivers)
+    answers = [(receivers.get(reply.metadata.reply_to_message_id, unknown), refusal_of(reply)) for reply in replies]
+    refusals = [(party, text) for party, text in answers if text is not None]
     if refusals:
         raise StrategyError(min(refusals)[1])

@@ -47,7 +47,7 @@ class Asked:
         if kind != "query":
             records[ARRAYS] = asked.content[ARRAYS]
         if present:
-            records[PRESENT] = Present(places=np.arange(3)).to_record()
+            records[PRESENT] = Present(clients=np.arange(3)).to_record()
         with task_identity():
             message = Message(records, dst_node_id=asked.metadata.dst_node_id, message_type=kind)
         return Work.of(message, self.grid._contexts[asked.metadata.dst_node_id])

@@ -101,7 +101,7 @@ def test_a_run_that_fails_says_so(store: Store, tmp_path: Path, monkeypatch: pyt
         run(tmp_path / "run", store.uri, learning_rate=1e38)
     (found,) = store.runs()
     assert found.info.status == "FAILED"
-    assert "0 good replies of 2" in found.data.tags["failure"]
+    assert "0 of 2 clients sent a valid reply" in found.data.tags["failure"]
 
 
 def test_a_reference_is_tracked_and_a_check_is_not(store: Store, tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ ROWS = [
     Row(
         "model that no reply survives",
         run(DATA, f'model="{OWN}:Replacing"'),
-        ("0 good replies of 2, min-train-nodes is 0.5", "another tensor for its buffer 'seen'", "the same", "copy_()"),
+        ("0 of 2 clients sent a valid reply", "another tensor for its buffer 'seen'", "the same", "copy_()"),
     ),
     Row("too few nodes", run(DATA, "min-train-nodes=5"), ("min-train-nodes", "5", "at most 2", "lower min-train")),
     # options of the other commands

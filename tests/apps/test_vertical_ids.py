@@ -31,7 +31,7 @@ def test_lost_zeros_are_reported_with_the_rows_in_common(tmp_path: Path, caplog:
     with caplog.at_level(logging.INFO, logger="flwr"):
         play(tmp_path / "run", CONFIG, nodes)
     assert "60 rows in common, of 120 at party 0, 120 at party 1, 120 at party 2" in caplog.text
-    assert f"60 of 120 rows in common: ids are written differently, and 007 is not 7: {DIFFERENT}" in caplog.text
+    assert f"60 of 120 rows in common: the parties write ids differently, and 007 is not 7: {DIFFERENT}" in caplog.text
     assert "lengths of 3, 2 to 3, 3 characters" in caplog.text
 
 
@@ -50,7 +50,7 @@ def test_ids_of_one_form_cause_no_warning(tmp_path: Path, caplog: pytest.LogCapt
     with caplog.at_level(logging.INFO, logger="flwr"):
         play(tmp_path / "run", CONFIG, nodes)
     assert "30 rows in common, of 50 at party 0, 120 at party 1, 100 at party 2" in caplog.text
-    assert "written differently" not in caplog.text
+    assert "write ids differently" not in caplog.text
 
 
 @pytest.mark.parametrize(

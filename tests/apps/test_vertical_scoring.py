@@ -263,7 +263,7 @@ def test_blocks_of_one_run_after_different_numbers_of_epochs_do_not_add_up(train
     assert header["epochs"] == 3
     nodes[1]["block"] = str(write_block(tmp_path / "older", arrays, {**header, "epochs": 2}))
     with pytest.raises(
-        RuntimeError, match=r"partition 1 gave no good reply.*with the other parties on: plan field first_epoch"
+        RuntimeError, match=r"partition 1 sent no valid reply.*with the other parties on: plan field first_epoch"
     ):
         play(tmp_path / "run", {**CSV, **INTERSECTION, "vfb2.score-run": token}, nodes)
 

@@ -133,9 +133,9 @@ def test_one_good_reply_too_few_ends_the_run_with_the_reason(strategy: str, tmp_
         broken = exchange.server_round == 2 and not exchange.phase
         return with_error(exchange.reply, exchange) if broken else exchange.reply
 
-    told = "partition 0 gave no good reply, max-retries is 3: the client broke"
+    told = r"partition 0 sent no valid reply \(max-retries=3\): the client broke"
     if strategy not in RETRYING:
-        told = "0 good replies of 3.*partition 0: the client broke"
+        told = "0 of 3 clients sent a valid reply.*partition 0: the client broke"
     with pytest.raises(RuntimeError, match=f"round 2: {told}"):
         federate(tmp_path / "run", {"strategy": strategy}, clients=3, tamper=fail)
     assert "the client broke" in (tmp_path / "run" / "failure.json").read_text("utf-8")

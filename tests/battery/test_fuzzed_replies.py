@@ -142,7 +142,9 @@ def play(strategy: str, data: dict[str, Scalar], path: Path, rng: Random, counts
     run = Run(path)
     if failure:
         # the last pattern: a site's values may be finite, but too large for the network
-        assert re.search(r"\d good replies of \d|gave no good reply|test scores are not finite: .*lower", failure)
+        assert re.search(
+            r"\d of \d clients sent a valid reply|sent no valid reply|test scores are not finite: .*lower", failure
+        )
     else:
         assert all(np.isfinite(value).all() for value in run.model.values())
     dropped = sum(bool(line["dropped"]) for line in run.lines)

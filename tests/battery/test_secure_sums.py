@@ -111,7 +111,7 @@ def test_who_leaves_in_a_stage_is_named_and_the_sum_is_that_of_the_others(stage:
     [
         ("keys", "2 clients; a secure sum needs at least 3"),
         ("boxes", "only 0 clients can be unmasked; no answer from 0, 1, 2"),
-        ("values", "values of 2 of 5 clients arrived, too few to be unmasked; partition 0: "),
+        ("values", "only 2 of 5 clients sent values, too few to unmask the sum; partition 0: "),
         ("views", "2 clients confirmed the members of the sum, too few to unmask it; partition 0: "),
         ("shares", "partition 0: 2 shares of its seed, needed: 3; no answer from partitions 1, 2"),
     ],

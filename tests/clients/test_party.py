@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.parties import PartiesError, run_parties
-from problems.binned_scores import centres, codes, first_edges, places
+from problems.binned_scores import centres, codes, find_bins, first_edges
 from problems.metrics import binary_metrics
 from tests.clients.party_problems import ALGORITHMS, PROBLEMS, Case, make_case
 from tests.reference.vertical import train
@@ -157,7 +157,7 @@ def test_metrics_are_those_of_the_assembled_model(problem: str) -> None:
     }
     if "logistic" in problem:
         expected["accuracy"] = float(np.mean(np.sign(z) == case.test_labels))
-        moved = centres(first_edges(BINS))[places(codes(z), first_edges(BINS))]
+        moved = centres(first_edges(BINS))[find_bins(codes(z), first_edges(BINS))]
         expected["auc"] = binary_metrics(case.test_labels > 0, moved)["auc"]
     else:
         expected["rmse"] = float(np.sqrt(np.mean((z - case.test_labels) ** 2)))

@@ -173,6 +173,8 @@ def test_training_goes_on_without_a_killed_site_and_ends_with_too_few(deployment
     until(lambda: (path / "failure.json").exists(), "the run ends")
     last = lines(path) - 1
     reason = json.loads((path / "failure.json").read_text("utf-8"))["reason"]
-    assert reason.startswith(f"round {last + 1}: 1 good replies of 3, min-train-nodes is 2; partition 0: ")
+    assert reason.startswith(
+        f"round {last + 1}: 1 of 3 clients sent a valid reply, but min-train-nodes=2 requires 2; partition 0: "
+    )
     assert any(gone in reason for gone in GONE), reason
     assert deployment.ended(run_id) == "finished:failed"

@@ -61,7 +61,7 @@ def test_a_value_from_the_limit_on_is_refused(value: float) -> None:
 def test_the_limit_can_be_lowered() -> None:
     assert RING.decode(RING.encode([9.75], limit=10)) == 9.75
     for value in (10.0, -10.0):
-        with pytest.raises(RingOverflowError, match=f"is {value:g}; the ring takes values within \\+-10"):
+        with pytest.raises(RingOverflowError, match=f"is {value:g}, but a masked sum allows values within \\+-10"):
             RING.encode([value], limit=10)
     for limit in (0.0, -1.0, 2.0**23 * 1.01, np.nan, np.inf):
         with pytest.raises(ValueError, match="limit .* is not in"):

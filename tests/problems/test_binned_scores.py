@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from payloads.held_out import BINS
-from problems.binned_scores import bounds, centres, codes, first_edges, places, refine, scores_of
+from problems.binned_scores import bounds, centres, codes, find_bins, first_edges, refine, scores_of
 from problems.metrics import accuracy, binary_metrics
 from strategies.method import EXCHANGES
 
@@ -22,7 +22,7 @@ FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
 def binned(labels: np.ndarray, scores: np.ndarray, exchanges: int) -> Bins:
     code, edges = codes(scores), first_edges(BINS)
     for exchange in range(exchanges):
-        place = places(code, edges)
+        place = find_bins(code, edges)
         counts = [np.bincount(place[labels == label], minlength=BINS) for label in (False, True)]
         if exchange < exchanges - 1:
             edges = refine(edges, *counts)
@@ -34,7 +34,7 @@ def test_metrics_are_within_their_bounds(scores: np.ndarray, data: st.DataObject
     labels = data.draw(hnp.arrays(bool, len(scores)))
     edges, negatives, positives, place = binned(labels, scores, data.draw(st.integers(1, EXCHANGES)))
     moved = centres(edges)[place]
-    np.testing.assert_array_equal(places(codes(moved), edges), place)
+    np.testing.assert_array_equal(find_bins(codes(moved), edges), place)
     np.testing.assert_array_equal(moved >= 0, scores >= 0)
     assert edges.shape == (BINS - 1,)
     assert (np.diff(edges.astype(np.int64)) >= 0).all()

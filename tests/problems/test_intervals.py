@@ -7,7 +7,7 @@ from scipy.special import expit, logit
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
-from problems.binned_scores import bounds, codes, first_edges, floors, places
+from problems.binned_scores import bounds, codes, find_bins, first_edges, floors
 from problems.intervals import BRIER, ECE, FIGURES, RANKING, RELIABILITY_BINS, describe, measure
 from problems.randomness import stream
 from problems.tallies import Tally
@@ -56,7 +56,7 @@ def test_figures_of_bins_are_scikit_learns_within_the_bins_bound(seed: int) -> N
     labels, logits = draw(rng, 400, 2)
     logits += 0.1 * rng.standard_normal(400)
     code, edges = codes(logits), first_edges(2048)
-    counts = [np.bincount(places(code, edges)[labels == label], minlength=2048) for label in (0, 1)]
+    counts = [np.bincount(find_bins(code, edges)[labels == label], minlength=2048) for label in (0, 1)]
     tally = Tally.of_bins(edges, counts[0][None], counts[1][None])
     found = describe(tally, stream(0, "test"), draws=20)
     exact, (auc, precision) = expected(labels, logits), bounds(edges, *counts)

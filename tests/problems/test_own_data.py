@@ -93,7 +93,7 @@ def test_any_name_can_be_quoted(columns: list[tuple[str, list[str]]]) -> None:
         ("[f|m]", "is not a column"),
         ("a[f|m", "'a[f|m' is not a column"),
         ('a,"b', "'\"b' is not a column"),
-        ('"a"b', "allowed: comma-separated names, name[value|value] for text; quoted if they contain commas or brackets"),
+        ('"a"b', "allowed: comma-separated names, name[value|value] for text; quoted if they contain commas or"),
         ("a[f]", "allowed: two or more different values in brackets"),
         ("a[f|]", "allowed: two or more different values in brackets"),
         ("a,a[f|m]", "column 'a' occurs twice"),
@@ -387,7 +387,7 @@ FITTED = Preprocessing((*columns("x", "y", "z").inputs, Feature("z", "missing"))
             {"columns": np.frombuffer(b'["x", 1]', np.uint8)},
             "columns: got unreadable columns: SiteReport.columns",
         ),
-        ({"columns": np.frombuffer(b"[" * 10**5, np.uint8)}, "SiteReport.columns: no JSON, allowed: the columns"),
+        ({"columns": np.frombuffer(b"[" * 10**5, np.uint8)}, "SiteReport.columns: not JSON, allowed: the columns"),
         ({"columns": encode_columns(columns("x", "y", "z", scale="log"))}, "columns: got other keys of the run config"),
         (
             {"columns": encode_columns(DATED)},

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import confusion_matrix
 
 from payloads.held_out import BINS
-from problems.binned_scores import codes, first_edges, places, refine
+from problems.binned_scores import codes, find_bins, first_edges, refine
 from problems.tallies import NOWHERE, Tally
 
 
@@ -25,7 +25,7 @@ def tally_of_bins(labels: np.ndarray, scores: np.ndarray, kept: list[int] | None
     """Return the tally that a server has after two exchanges."""
     code, edges = codes(scores), first_edges(BINS, kept or [])
     for _ in range(2):
-        place = places(code, edges)
+        place = find_bins(code, edges)
         counts = [np.bincount(place[labels == label], minlength=BINS) for label in (0, 1)]
         found = Tally.of_bins(edges, counts[0][None], counts[1][None])
         edges = refine(edges, *counts, kept or [])

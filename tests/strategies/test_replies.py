@@ -38,7 +38,7 @@ class Round:
 
     def receive(self) -> list[int]:
         """Return the indices of the good replies."""
-        return [reply.place for reply in self.strategy.receive(1, self.replies)]
+        return [reply.client for reply in self.strategy.receive(1, self.replies)]
 
     @property
     def dropped(self) -> dict[int, str]:
@@ -136,7 +136,7 @@ def test_the_replies_of_the_round_before_are_ignored() -> None:
     again = list(one.strategy.configure_train(1, model_record(one.start), ConfigRecord(), one.grid))
     fresh = list(one.grid.send_and_receive(again))
     replies = one.strategy.receive(1, [*one.replies, *fresh[:2]])
-    assert [reply.place for reply in replies] == [0, 1]
+    assert [reply.client for reply in replies] == [0, 1]
     assert [reply.num_examples for reply in replies] == [152, 152]
     assert one.dropped == {2: "no answer"}
     assert one.strategy.report.bytes_up == sum(count_bytes(reply.content) for reply in fresh[:2])
@@ -162,7 +162,7 @@ def test_too_few_good_replies_end_the_run(minimum: int, bad: range) -> None:
     one = Round(min_train_nodes=minimum)
     for i in bad:
         one.replies[i] = Message(Error(2, f"broke {i}"), reply_to=one.messages[i])
-    reason = rf"round 1: {3 - len(bad)} good replies of 3, min-train-nodes is {minimum}; partition 0: broke 0"
+    reason = rf"round 1: {3 - len(bad)} of 3 clients sent a valid reply, .*={minimum} requires \d; partition 0: broke 0"
     with pytest.raises(StrategyError, match=reason):
         one.strategy.aggregate_train(1, one.replies)
 

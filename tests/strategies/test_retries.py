@@ -170,7 +170,7 @@ def test_the_bytes_of_a_retried_round(data: dict[str, Scalar], tmp_path: Path) -
 
 def refusal(how: str, server_round: int, partition: int, retries: int = 3, where: str = "") -> str:
     return (
-        f"round {server_round}: partition {partition} gave no good reply, max-retries is {retries}: {where}{how}; "
+        f"round {server_round}: partition {partition} sent no valid reply (max-retries={retries}): {where}{how}; "
         "Composite keeps corrections that add up to zero only over all clients"
     )
 
@@ -243,7 +243,9 @@ def test_a_first_round_that_fails_leaves_nothing_to_go_on_from(data: dict[str, S
 
 def test_every_strategy_s_last_good_round_is_saved(data: dict[str, Scalar], tmp_path: Path) -> None:
     """This includes strategies without retries: too few replies end any run."""
-    with pytest.raises(RunFailedError, match="round 3: 3 good replies of 4, min-train-nodes is 4"):
+    with pytest.raises(
+        RunFailedError, match="round 3: 3 of 4 clients sent a valid reply, but min-train-nodes=4 requires 4"
+    ):
         play(
             tmp_path, {**data, "strategy": "fedda", "min-train-nodes": 4, "checkpoint-every": 10}, only(3, 0, NEVER_RAN)
         )
@@ -318,7 +320,7 @@ def test_without_a_grid_a_missing_reply_ends_the_round(data: dict[str, Scalar], 
     replies = list(grid.send_and_receive(messages))
     assert strategy.exchange is not None
     strategy.exchange.grid = None
-    with pytest.raises(StrategyError, match="round 1: partition 3 gave no good reply, .* no answer; Composite"):
+    with pytest.raises(StrategyError, match="round 1: partition 3 sent no valid reply .* no answer; Composite"):
         strategy.receive(1, replies[:3])
 
 

@@ -108,5 +108,5 @@ def test_secure_sums_allow_a_fixed_bound_alone(tmp_path: Path) -> None:
 
 
 def test_two_clients_are_too_few(tmp_path: Path) -> None:
-    with refuses(RunFailedError, "aggregation: got 'median' over 2 clients a round, allowed: 3 clients"):
+    with refuses(RunFailedError, "aggregation: got 'median' over 2 clients a round, allowed: 3 or more clients"):
         federate(tmp_path / "run", {"strategy": "local-sgd", "aggregation": "median"}, clients=2)

@@ -21,7 +21,7 @@ from strategies.fedx import FedX1
 from strategies.local_sgd import LocalSGDM, LocalSGDMRatio
 from strategies.minimax import FedSGDAMB
 from strategies.rounds.errors import StrategyError, reason_of
-from strategies.rounds.handshake import Roster, call_the_roll
+from strategies.rounds.handshake import Roster, collect_reports
 from tests.refusals import refuses
 
 
@@ -70,11 +70,11 @@ class Nodes(InProcessGrid):
 
 @given(st.lists(st.integers(1, 2**63), min_size=1, max_size=12, unique=True), st.integers(0, 50))
 def test_node_ids_change_nothing_but_the_address(ids: list[int], server_round: int) -> None:
-    roster = call_the_roll(Nodes(ids), timeout=5)
+    roster = collect_reports(Nodes(ids), timeout=5)
     assert roster.node_ids == tuple(ids)  # in the order of the partitions
     assert [r.partition_id for r in roster.reports] == list(range(len(ids)))
     np.testing.assert_array_equal(roster.class_counts, [[10 * i, i] for i in range(len(ids))])
-    plain = call_the_roll(Nodes(range(1, len(ids) + 1)), timeout=5)
+    plain = collect_reports(Nodes(range(1, len(ids) + 1)), timeout=5)
     for fraction in (0.3, 0.5, 1.0):
         training = TrainingSettings(fraction_train=fraction, seed=4)
         assert roster.sample(training, server_round) == plain.sample(training, server_round)
@@ -82,7 +82,7 @@ def test_node_ids_change_nothing_but_the_address(ids: list[int], server_round: i
 
 def test_late_nodes_are_waited_for_and_asked_once() -> None:
     nodes = Nodes([30, 10, 20], joins=[0, 1, 1, 2])
-    roster = call_the_roll(nodes, timeout=5)
+    roster = collect_reports(nodes, timeout=5)
     assert roster.node_ids == (30, 10, 20)
     assert sorted(nodes.asked) == [10, 20, 30]
 
@@ -90,14 +90,14 @@ def test_late_nodes_are_waited_for_and_asked_once() -> None:
 def test_missing_partitions_are_named() -> None:
     app = answering(lambda partition, _: report([0, 3][partition], 5))
     with refuses(StrategyError, r"got 2 of 5 sites within 0\.05 s, allowed: all sites; missing partitions: 1, 2, 4;"):
-        call_the_roll(Nodes([7, 8], app), timeout=0.05)
+        collect_reports(Nodes([7, 8], app), timeout=0.05)
     with refuses(StrategyError, r"handshake: got 0 of 1 sites within"):
-        call_the_roll(Nodes([]), timeout=0.05)
+        collect_reports(Nodes([]), timeout=0.05)
 
 
 def refuses_roll(app: ClientApp, told: str) -> None:
     with pytest.raises(StrategyError, match=told):
-        call_the_roll(Nodes([5, 6], app), timeout=0.05)
+        collect_reports(Nodes([5, 6], app), timeout=0.05)
 
 
 def test_a_partition_that_cannot_be_is_refused() -> None:
@@ -120,7 +120,7 @@ def test_a_site_that_fails_ends_the_handshake_with_its_reason() -> None:
     refuses_roll(answering(lambda p, n: ConfigRecord()), r"malformed: SiteReport\.identity: missing")
     uncounted = answering(lambda p, n: SiteReport(identity=np.array([p, n])))
     refuses_roll(uncounted, r"malformed: SiteReport\.class_counts: missing")
-    assert call_the_roll(Nodes([5, 6], uncounted), timeout=5, counted=False).class_counts.tolist() == [[0, 0]] * 2
+    assert collect_reports(Nodes([5, 6], uncounted), timeout=5, counted=False).class_counts.tolist() == [[0, 0]] * 2
     refuses_roll(answering(report, lambda p: {REFUSAL: "no data here"} if p == 1 else {}), "^no data here$")
 
 
@@ -152,9 +152,9 @@ def test_names_of_sites_are_checked_on_arrival() -> None:
 
 def test_sites_of_different_versions_are_named(caplog: pytest.LogCaptureFixture) -> None:
     app = answering(report, lambda partition: {"torch": f"2.{partition}", "numpy": "2.0"})
-    assert len(call_the_roll(Nodes([5, 6], app), timeout=5)) == 2
+    assert len(collect_reports(Nodes([5, 6], app), timeout=5)) == 2
     assert [record.getMessage() for record in caplog.records] == [
-        "sites differ in torch: 2.0, 2.1; they may not compute the same thing"
+        "sites differ in torch: 2.0, 2.1; so the same computation may differ between them"
     ]
 
 

@@ -21,7 +21,7 @@ from strategies.vertical.meeting import (
     check_rows,
     check_step,
     choose_active,
-    warn_of_looks,
+    warn_of_exposure,
 )
 from strategies.vertical.strategy import find_blamed, find_culprits
 from strategies.vertical.together import check_capacity, check_simulation, meet_on
@@ -431,5 +431,5 @@ def test_as_many_looks_as_columns_are_said(
     epochs: int, embedding: int, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="flwr"):
-        warn_of_looks(epochs, [4, 5, 6], embedding)
+        warn_of_exposure(epochs, [4, 5, 6], embedding)
     assert re.search(said, caplog.text) if said else not caplog.text

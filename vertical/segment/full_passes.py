@@ -6,7 +6,7 @@ the masked sum of all parties' partials, so it learns the predictions of these r
 
 import numpy as np
 
-from problems.binned_scores import codes, first_edges, places
+from problems.binned_scores import codes, find_bins, first_edges
 from problems.metrics import binary_metrics
 from problems.tallies import Tally
 from vertical.problem.analysis import second_moment
@@ -162,7 +162,7 @@ class SegmentEvaluation(SegmentPhase):
         positive = labels > 0
         totals[TEST_MARK] = np.sum((z >= 0.0) == positive) / plan.test_rows
         if len(plan.active) > 1:
-            bins = places(codes(z), first_edges(BINS))
+            bins = find_bins(codes(z), first_edges(BINS))
             for part, chosen in zip(np.split(totals[COUNTS], 2), (~positive, positive), strict=True):
                 part[:] = np.bincount(bins[chosen], minlength=BINS) / plan.test_rows
         elif 0 < positive.sum() < len(positive):
