@@ -135,7 +135,7 @@ class Batch(NamedTuple):
     """The b rows of a mini-batch, and the index of its gradient in `Carry.at_origin`."""
 
     rows: Indices
-    index: int
+    position: int
 
 
 def draw(task: FedSGDATask, down: object) -> Iterator[tuple[float, Batch]]:
@@ -181,7 +181,7 @@ def step(carry: Carry, batch: Batch, eta: float, task: FedSGDATask) -> Carry:
     """Lines 3 to 5 of Framework 3: x <- x - eta_t d_x and y <- y + gamma_t d_y with
     d = g_i(z^(k); B) - g_i(z_t; B) + (u_t, v_t), the same mini-batch B and the same dropout in both gradients."""
     f, known = carry.f, carry.at_origin
-    at_origin = peek(f, carry.origin, batch.rows) if known is None else known[batch.index]
+    at_origin = peek(f, carry.origin, batch.rows) if known is None else known[batch.position]
     carry.x.addcmul_(carry.steps, f.gradient(carry.x, batch.rows) - at_origin + carry.estimate)
     return carry
 

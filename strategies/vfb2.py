@@ -32,7 +32,7 @@ from strategies.vertical.meeting import (
     forms_of,
     log_common_rows,
     peers_of,
-    warn_of_looks,
+    warn_of_exposure,
 )
 from strategies.vertical.strategy import VerticalStrategy
 from vertical.records import (
@@ -127,7 +127,7 @@ class VFB2(VerticalStrategy):
         columns = [int(shown.columns[0]) for shown in self.summaries]
         agreed = "%d parties have the same %d training and %d test rows, %s columns; labels of party %s"
         log(INFO, agreed, len(replies), *self.rows, " + ".join(map(str, columns)), names)
-        warn_of_looks(self.training.num_server_rounds * self.settings.epochs, columns, self.settings.embedding)
+        warn_of_exposure(self.training.num_server_rounds * self.settings.epochs, columns, self.settings.embedding)
         if eigenvalue is not None:
             check_step(self.training.learning_rate, eigenvalue, len(self.active), self.settings)
 

@@ -234,12 +234,9 @@ def fit(preprocessing: Preprocessing, agreed: Agreed) -> Preprocessing:
             got, allowed = f"numbers for {len(array)} columns", f"all sites' numbers for {len(wanted)} columns"
             raise DataError("scale", got=got, allowed=allowed, hint="run the same release at every site")
     fitted, transform = list[Feature](), _transform(preprocessing)
-
-    def scaled_by_level(index: int) -> bool:
-        if agreed.quantiles is None:
-            return False
-        return preprocessing.scale != AUTO or bool(agreed.quantiles[index].any())
-
+    quantiles, by_level = np.zeros((len(features), 0)), np.zeros(len(features), dtype=bool)
+    if agreed.quantiles is not None:
+        quantiles, by_level = agreed.quantiles, agreed.quantiles.any(axis=1) | (preprocessing.scale != AUTO)
     marks = [] if agreed.indicators is None else indicators(preprocessing, agreed.indicators)
     marked = {mark.column for mark in marks}
     for index, feature in enumerate(features):
@@ -248,11 +245,11 @@ def fit(preprocessing: Preprocessing, agreed: Agreed) -> Preprocessing:
             continue
         changed = replace(
             feature,
-            transform="quantile" if scaled_by_level(index) else transform,
+            transform="quantile" if by_level[index] else transform,
             mean=float(agreed.means[index]),
             deviation=float(agreed.deviations[index]),
             fill=0.0 if agreed.fills is None else float(agreed.fills[index]),
-            quantiles=tuple(agreed.quantiles[index].tolist()) if scaled_by_level(index) else (),
+            quantiles=tuple(quantiles[index].tolist()) if by_level[index] else (),
         )
         if bins := _bins(changed, preprocessing, filled=agreed.fills is not None and feature.column not in marked):
             fitted += bins

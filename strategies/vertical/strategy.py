@@ -150,12 +150,12 @@ def find_culprits(reasons: Mapping[int, str], parties: int) -> dict[int, str]:
     for sender, error in reasons.items():
         party, reason = find_blamed(error) or (sender, error)
         blamed[sender] = (party, reason) if party < parties else (sender, error)
-    votes = Counter(party for party, _ in blamed.values())
+    votes = Counter(blame[0] for blame in blamed.values())
     max_votes = max(votes.values(), default=0)
     culprits = {}
     for culprit in sorted(party for party, count in votes.items() if count == max_votes):
-        party, own = blamed.get(culprit, (None, ""))
-        texts = [own] if party == culprit else []
+        blame = blamed.get(culprit)
+        texts = [blame[1]] if blame and blame[0] == culprit else []
         accusations = [reason for sender, (party, reason) in blamed.items() if party == culprit != sender]
         if accusations and accusations[0] not in texts:
             texts.append(f"other parties report: {accusations[0]}" if texts else accusations[0])
