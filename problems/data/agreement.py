@@ -236,7 +236,8 @@ def fit(preprocessing: Preprocessing, agreed: Agreed) -> Preprocessing:
     fitted, transform = list[Feature](), _transform(preprocessing)
     quantiles, by_level = np.zeros((len(features), 0)), np.zeros(len(features), dtype=bool)
     if agreed.quantiles is not None:
-        quantiles, by_level = agreed.quantiles, agreed.quantiles.any(axis=1) | (preprocessing.scale != AUTO)
+        quantiles = agreed.quantiles
+        by_level = quantiles.any(axis=1) if preprocessing.scale == AUTO else np.ones_like(by_level)
     marks = [] if agreed.indicators is None else indicators(preprocessing, agreed.indicators)
     marked = {mark.column for mark in marks}
     for index, feature in enumerate(features):
