@@ -21,7 +21,7 @@ from vertical.problem.blocks.sparse import SparseBlock
 from vertical.problem.objectives import make_objective
 from vertical.segment.masked_sums import Elements, Sums
 from vertical.segment.plan import Array, Holding, SegmentOutcome
-from vertical.segment.shared import Station
+from vertical.segment.shared import SegmentContext
 from vertical.segment.sum_order import Agenda
 from vertical.segment.updates import AsynchronousUpdates
 from vertical.segment.workers import Workers
@@ -115,8 +115,8 @@ def test_the_skew_holds_the_fast_dominator_back() -> None:
     gifts = Gifts(3, Agenda(plan))
     ended: list[bool] = []
     common = (3, plan, Agenda(plan), Holding(features), objective, block, gifts, None, None)
-    station = Station(*common, later=lambda call: call(), done=lambda: ended.append(True))
-    updates = AsynchronousUpdates(station, [[5, 5], [10, 10]], Workers())
+    context = SegmentContext(*common, later=lambda call: call(), done=lambda: ended.append(True))
+    updates = AsynchronousUpdates(context, [[5, 5], [10, 10]], Workers())
 
     def thetas(place: int, *numbers: int) -> list[int]:
         """Return the updates that the party contributes to after these thetas of a slice."""
@@ -147,7 +147,7 @@ def test_the_skew_holds_the_fast_dominator_back() -> None:
     gifts.places.clear()
     updates.begin()
     assert sorted(gifts.places) == [0, 0, 0, 1, 1, 1]
-    assert (station.tally.max_delay, station.tally.applied) == (2, 10)
+    assert (context.tally.max_delay, context.tally.applied) == (2, 10)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

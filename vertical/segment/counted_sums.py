@@ -28,7 +28,7 @@ class CountedSums(Sums):
         broadcast: A function that sends a frame to all other parties.
 
     Attributes:
-        from_zero: Whether `Station.constant` is set, which is known only after the first frames.
+        from_zero: Whether `SegmentContext.constant` is set, which is known only after the first frames.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ class SegmentTally:
 
 
 @dataclass
-class Station:
+class SegmentContext:
     """A party's state during a segment.
 
     Attributes:
@@ -139,8 +139,8 @@ class Station:
 class SegmentPhase(ABC):
     """A part of a segment, which all parties begin at the same point of the segment.
 
-    A phase ends when this party has finished its part, and then calls `Station.done` once. Before a party has begun a
-    phase, it can receive only partials for its own sums. These wait in `Sums`.
+    A phase ends when this party has finished its part. It then calls `SegmentContext.done` once. Before a party has
+    begun a phase, it can receive only partials for its own sums. These wait in `Sums`.
     """
 
     answer_kind: ClassVar[int] = -1

@@ -24,7 +24,7 @@ _FIRST_PAUSE, _LAST_PAUSE = 0.005, 0.2
 _BIND_PATIENCE, _CONNECT_PATIENCE, _PROOF_PATIENCE = 0.5, 2.0, 1.0
 
 
-class Door(Owner):
+class Connector(Owner):
     """The object that listens and connects for a party, until each peer is identified and has sent its hello.
 
     Args:
@@ -95,7 +95,7 @@ class Door(Owner):
 
         Args:
             peer: The index of the peer.
-            connection: A non-blocking socket. The door closes it.
+            connection: A non-blocking socket. The connector closes it.
         """
         if peer < self._me:
             self._tasks[peer] = self._loop.create_task(self._meet(peer, connection))
