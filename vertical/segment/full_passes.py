@@ -27,7 +27,7 @@ class FullPass(SegmentPhase):
     updated. At the end of the pass, each of these blocks stores the theta of all rows.
     """
 
-    answer_kind = Kind.SNAPSHOT_THETA
+    theta_kind = Kind.SNAPSHOT_THETA
 
     def __init__(self, context: SegmentContext) -> None:
         self._context = context
@@ -44,9 +44,9 @@ class FullPass(SegmentPhase):
         products = context.block.partials()
         cut = {index: products[chunk] for index, chunk in enumerate(context.agenda.chunks)}
         self._own = context.share(Kind.SNAPSHOT_PARTIAL, cut)
-        self.pull()
+        self.process_sums()
 
-    def pull(self) -> None:
+    def process_sums(self) -> None:
         context = self._context
         z = context.total(Kind.SNAPSHOT_PARTIAL, self._own)
         if z is None or context.dominator is None:
@@ -56,7 +56,7 @@ class FullPass(SegmentPhase):
         context.dominator.announce(Kind.SNAPSHOT_THETA, self._number, theta)
         self._note(context.active_index, theta)
 
-    def answer(self, index: int, number: int, body: bytes | memoryview) -> None:
+    def take_theta(self, index: int, number: int, body: bytes | memoryview) -> None:
         context, peer = self._context, self._context.plan.active[index]
         if index not in self._due or number != self._number:
             raise PartyError(peer, f"it sent the theta of full pass {number}, which is not expected now")
@@ -118,9 +118,9 @@ class SegmentEvaluation(SegmentPhase):
         if self._own is None:
             self._contribute_totals()
         else:
-            self.pull()
+            self.process_sums()
 
-    def pull(self) -> None:
+    def process_sums(self) -> None:
         context = self._context
         z = context.total(Kind.EVALUATION, self._own)
         if z is not None:

@@ -19,7 +19,7 @@ from vertical.problem.blocks.base import SAGA, SVRG, Block
 from vertical.problem.blocks.network import Architecture
 from vertical.problem.head import Head
 from vertical.problem.objectives import make_objective
-from vertical.segment.counted_sums import CountedSums
+from vertical.segment.checked_sums import CheckedSums
 from vertical.segment.dominator import Dominator, agreed_flips, draw_flips, label_notice
 from vertical.segment.full_passes import FullPass, SegmentEvaluation
 from vertical.segment.plan import Holding, PartyState, Recorder, SegmentOutcome, SegmentPlan
@@ -176,7 +176,7 @@ class _SegmentRun:
         counted = None
         if plan.counts and plan.penalty != NO_PENALTY:  # a penalty can make a block zero during the segment
             look = VariationWatch(self.holding, block)
-            sums = counted = CountedSums(self.me, self._agenda, sums, look, self.min_parties, self._router.broadcast)
+            sums = counted = CheckedSums(self.me, self._agenda, sums, look, self.min_parties, self._router.broadcast)
         self._router.open(sums, recorder)
         if plan.ids:
             tags = {peer: hello.ids for peer, hello in hellos.items() if peer != self.me}

@@ -43,9 +43,9 @@ class Scoring(SegmentPhase):
         if self._own is None:
             context.done()
         else:
-            self.pull()
+            self.process_sums()
 
-    def pull(self) -> None:
+    def process_sums(self) -> None:
         context = self._context
         z = context.total(Kind.SCORES, self._own)
         if z is not None and context.scores is not None:

@@ -143,7 +143,7 @@ class SegmentPhase(ABC):
     begun a phase, it can receive only partials for its own sums. These wait in `Sums`.
     """
 
-    answer_kind: ClassVar[int] = -1
+    theta_kind: ClassVar[int] = -1
     """The kind of the frames in which dominators send theta. -1: no such frames in this phase."""
 
     @abstractmethod
@@ -151,10 +151,10 @@ class SegmentPhase(ABC):
         """Start the phase, which may end at once."""
 
     @abstractmethod
-    def pull(self) -> None:
+    def process_sums(self) -> None:
         """Process this party's own sums that are complete."""
 
-    def answer(self, index: int, number: int, body: bytes | memoryview) -> None:
+    def take_theta(self, index: int, number: int, body: bytes | memoryview) -> None:
         """Process the theta that a dominator sends to all parties.
 
         Args:

@@ -29,7 +29,7 @@ class UpdatePhase(SegmentPhase):
         workers: The workers that compute partials and updates.
     """
 
-    answer_kind = Kind.THETA
+    theta_kind = Kind.THETA
 
     def __init__(self, context: SegmentContext, ends: list[list[int]], workers: Workers) -> None:
         self._context, self._workers = context, workers
@@ -91,7 +91,7 @@ class AsynchronousUpdates(UpdatePhase):
         # for each dominator, over the segment: the numbers of updates whose partials were sent (at this party's own
         # index: whose sums were taken), and of updates whose theta has arrived
         self._sent = [0] * len(indices)
-        self._answered = [0] * len(indices)
+        self._received = [0] * len(indices)
         # for each dominator, the updates between partials and theta: their rows, and the numbers of updates that had
         # been applied when the partials were computed, of this dominator and of all dominators
         self._pending: list[deque[tuple[Rows, int, int]]] = [deque() for _ in indices]
@@ -112,9 +112,9 @@ class AsynchronousUpdates(UpdatePhase):
         for index in range(len(self._active)):
             self._advance(index)
         self._compute()
-        self.pull()
+        self.process_sums()
 
-    def pull(self) -> None:
+    def process_sums(self) -> None:
         own_index, dominator = self._own_index, self._dominator
         if dominator is None:
             return
@@ -124,10 +124,10 @@ class AsynchronousUpdates(UpdatePhase):
             dominate = partial(self._dominate, dominator, next(self._batches[own_index]), sums, number)
             self._workers.submit(own_index, dominate, partial(self._finish_own, dominator, number))
 
-    def answer(self, index: int, number: int, body: bytes | memoryview) -> None:
+    def take_theta(self, index: int, number: int, body: bytes | memoryview) -> None:
         pending = self._pending[index]
-        theta = self._read(index, number, self._answered[index], pending[0][0] if pending else None, body)
-        self._answered[index] = number + 1
+        theta = self._read(index, number, self._received[index], pending[0][0] if pending else None, body)
+        self._received[index] = number + 1
         rows, applied, applied_of_all = pending.popleft()
         apply = partial(self._apply_theta, index, rows, theta)
         self._workers.submit(index, apply, lambda _: self._finish(index, applied, applied_of_all))
@@ -252,9 +252,9 @@ class SynchronousRounds(UpdatePhase):
     def begin(self) -> None:
         self._ends = next(self._stretches)
         self._open()
-        self.pull()
+        self.process_sums()
 
-    def answer(self, index: int, number: int, body: bytes | memoryview) -> None:
+    def take_theta(self, index: int, number: int, body: bytes | memoryview) -> None:
         rows = self._rows[index] if index in self._due else None
         theta = self._read(index, number, self._applied[index], rows, body)
         self._due.remove(index)
@@ -267,9 +267,9 @@ class SynchronousRounds(UpdatePhase):
         if index == self._own_index and self._dominator is not None:
             self._dominator.announce(Kind.THETA, self._applied[index], theta)
         self._thetas[index] = theta
-        self.pull()
+        self.process_sums()
 
-    def pull(self) -> None:
+    def process_sums(self) -> None:
         """Do all work that is possible: several rounds, if this is the only party."""
         if self._proceeding or not self._participants:
             return

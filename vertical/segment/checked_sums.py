@@ -16,7 +16,7 @@ from vertical.segment.varying import BOTH, Flags, Look, check_collaborators, che
 from vertical.transport.frames import Frame, Kind, PartyError
 
 
-class CountedSums(Sums):
+class CheckedSums(Sums):
     """A wrapper of masked sums, in which each sum waits for the flags of all contributing parties.
 
     Args:
@@ -105,4 +105,4 @@ class CountedSums(Sums):
         self._done[index] += 1
 
     def _contribute(self, kind: int, index: int, elements: Elements) -> None:
-        raise RuntimeError("CountedSums contributes only through the sums that it wraps")
+        raise RuntimeError("CheckedSums contributes only through the sums that it wraps")
