@@ -13,7 +13,7 @@ from vertical.problem.objectives import Array
 from vertical.segment.masked_sums import Elements, Share, Sums
 from vertical.segment.sum_order import SUMS, Agenda
 from vertical.segment.varying import BOTH, Flags, Look, check_collaborators, check_flags
-from vertical.transport.frames import Frame, Kind, PartyError
+from vertical.transport.frames import Frame, Kind, protocol_error
 
 
 class CheckedSums(Sums):
@@ -70,7 +70,7 @@ class CheckedSums(Sums):
         body, position = bytes(frame.body), frame.update
         due = index >= 0 and peer != frame.active and self._done[index] <= position < self._totals[index]
         if not due or len(body) != 1 or body[0] > BOTH or peer in self._flags.get((index, position), {}):
-            raise PartyError(peer, f"it sent malformed or early flags for sum {position} of party {frame.active}")
+            raise protocol_error(peer, f"it sent malformed or early flags for sum {position} of party {frame.active}")
         self._flags[index, position][peer] = Flags(body[0])
         if index == self._own_index:
             return True

@@ -14,7 +14,7 @@ from vertical.problem.blocks import NO_PENALTY
 from vertical.problem.objectives import Array
 from vertical.segment.shared import SegmentContext, SegmentPhase
 from vertical.segment.sum_order import BINS, MARKS
-from vertical.transport.frames import Kind, PartyError
+from vertical.transport.frames import Kind, PartyError, protocol_error
 
 PENALTY, MOMENT, TRAINING_LOSS, TEST_LOSS, TEST_MARK = range(MARKS)
 COUNTS = slice(MARKS, MARKS + 2 * BINS)
@@ -59,7 +59,7 @@ class FullPass(SegmentPhase):
     def take_theta(self, index: int, number: int, body: bytes | memoryview) -> None:
         context, peer = self._context, self._context.plan.active[index]
         if index not in self._due or number != self._number:
-            raise PartyError(peer, f"it sent the theta of full pass {number}, which is not expected now")
+            raise protocol_error(peer, f"it sent the theta of full pass {number}, which is not expected now")
         chunk = context.agenda.chunks[index]
         self._note(index, _check(peer, body, chunk.stop - chunk.start if context.learns else 0))
 
@@ -78,7 +78,9 @@ class FullPass(SegmentPhase):
 def _check(peer: int, body: bytes | memoryview, length: int) -> Array:
     """Return a body's (length,) values; raise PartyError if the length is wrong or a value is not finite."""
     if len(body) != 8 * length:
-        raise PartyError(peer, f"its theta of a full pass has {len(body)} bytes, not the {8 * length} of {length} rows")
+        raise protocol_error(
+            peer, f"its theta of a full pass has {len(body)} bytes, not the {8 * length} of {length} rows"
+        )
     values = np.frombuffer(body)
     if count := int((~np.isfinite(values)).sum()):
         raise PartyError(peer, f"its theta of a full pass has {count} values that are not finite: lower learning-rate")

@@ -77,7 +77,7 @@ async def run_segment(
     """
     plan.check()
     if not 0 <= me < plan.parties:
-        raise ValueError(f"party {me} of a plan for {plan.parties} parties")
+        raise ValueError(f"party {me} is not in a plan for {plan.parties} parties")
     if threads < 1:
         raise ValueError(f"threads must be 1 or more, got {threads}")
     party = _SegmentRun(me, plan, holding, start, endpoint, network, injection or Injection(), threads, min_parties)

@@ -12,7 +12,7 @@ from vertical.segment.masked_sums import Sums
 from vertical.segment.plan import Recorder, SegmentPlan
 from vertical.segment.shared import SegmentPhase
 from vertical.segment.sum_order import SUMS
-from vertical.transport.frames import Frame, Kind, PartyError
+from vertical.transport.frames import Frame, Kind, PartyError, protocol_error
 from vertical.transport.mesh import Mesh
 
 _SUMS = frozenset((*SUMS, Kind.VALUE_TREE, Kind.MASK_TREE, Kind.COUNT))
@@ -162,7 +162,7 @@ class FrameRouter:
         if phase is not None and kind == phase.theta_kind:
             index = self._indices.get(peer, -1)
             if index < 0 or frame.active != peer:
-                raise PartyError(
+                raise protocol_error(
                     peer, f"it sent theta for the updates of party {frame.active}, which sends its own theta"
                 )
             phase.take_theta(index, frame.update, frame.body)
@@ -176,4 +176,4 @@ class FrameRouter:
             self._notices[kind][peer] = bytes(frame.body)
             self._change.set()
         else:
-            raise PartyError(peer, f"it sent an unexpected frame of kind {kind}")
+            raise protocol_error(peer, f"it sent an unexpected frame of kind {kind}")

@@ -15,7 +15,7 @@ from vertical.problem.objectives import Array
 from vertical.segment.dominator import Dominator
 from vertical.segment.shared import SegmentContext, SegmentPhase
 from vertical.segment.workers import Workers
-from vertical.transport.frames import WITHHELD, Kind, PartyError
+from vertical.transport.frames import WITHHELD, Kind, PartyError, protocol_error
 
 Rows = NDArray[np.int64]
 
@@ -57,10 +57,10 @@ class UpdatePhase(SegmentPhase):
         """
         peer = self._active[index]
         if rows is None or number != expected:
-            raise PartyError(peer, f"it sent theta {number}, but {expected} is the next and is not due")
+            raise protocol_error(peer, f"it sent theta {number}, but {expected} is the next and is not due")
         length = 8 * self._width * len(rows) if self._context.learns else 0
         if len(body) != length:
-            raise PartyError(peer, f"its theta {number} has {len(body)} bytes, not the {length} bytes of its batch")
+            raise protocol_error(peer, f"its theta {number} has {len(body)} bytes, not the {length} bytes of its batch")
         return np.frombuffer(body)
 
     def _apply_theta(self, index: int, rows: Rows, theta: Array) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from vertical.transport.addresses import UNREACHABLE, connect, listen, prepare, reason_of, stop_listening
 from vertical.transport.channels import Cause, ConnectionLoss
 from vertical.transport.endpoint import Endpoint
-from vertical.transport.frames import Kind, PartyError
+from vertical.transport.frames import Kind, PartyError, protocol_error
 from vertical.transport.identity import client_context, fingerprint, server_context
 from vertical.transport.links import Link, Owner
 from vertical.transport.notes import Notes
@@ -284,7 +284,7 @@ class Connector(Owner):
             loss: The cause of the end. Forged bytes from a peer that has proved its identity end the segment.
         """
         if loss.cause is Cause.FORGED and link.peer >= 0:
-            self._refused(PartyError(link.peer, loss.reason))
+            self._refused(protocol_error(link.peer, loss.reason))
             return
         if not self._settle(link, loss):
             self.notes.note_loss(link, loss)

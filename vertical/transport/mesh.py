@@ -12,7 +12,7 @@ from collections.abc import Callable
 from vertical.transport.channels import Cause, ConnectionLoss
 from vertical.transport.connecting import Connector
 from vertical.transport.endpoint import Delays, Endpoint
-from vertical.transport.frames import Kind, PartyError, pack
+from vertical.transport.frames import Kind, PartyError, pack, protocol_error
 from vertical.transport.links import Delayed, Link
 from vertical.transport.relay import Relay
 from vertical.transport.traffic import Hub
@@ -49,7 +49,9 @@ class Mesh(Hub):
         if endpoint.certificates[me] != endpoint.identity.certificate:
             raise ValueError(f"party {me}'s own certificate differs from certificates[{me}], which its peers expect")
         if len({str(address) for address in addresses}) != parties:
-            raise ValueError(f"{parties} parties need {parties} different addresses: {', '.join(map(str, addresses))}")
+            raise ValueError(
+                f"{parties} parties need {parties} different addresses, got {', '.join(map(str, addresses))}"
+            )
         if not 0 <= serial < 2**32:
             raise ValueError(f"serial must be 0 to 2^32 - 1, got {serial}")
         if len(hello) > limits.body:
@@ -175,7 +177,7 @@ class Mesh(Hub):
         try:
             error = PartyError.from_bytes(body, self.parties)
         except ValueError as wrong:
-            error = PartyError(link.peer, str(wrong))
+            error = protocol_error(link.peer, str(wrong))
         self.abort(error)
         self._change.set()
 
@@ -189,7 +191,7 @@ class Mesh(Hub):
         if self._error is not None or self._closing:
             link.close()
         elif loss.cause is Cause.FORGED:
-            self.abort(error)
+            self.abort(protocol_error(link.peer, loss.reason))
         elif (more or not link.is_done) and not link.has_aborted:
             self._timers.add(self._loop.call_later(self._limits.grace, self.abort, error))
 
