@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from vertical.transport.frames import Frame, Kind, PartyError
+from vertical.transport.frames import Frame, Kind, PartyError, protocol_error
 from vertical.transport.mesh import Mesh
 
 # hint of errors that an unchanged server and equal versions cannot cause
@@ -61,7 +61,7 @@ class Agreement:
         greetings = dict(sorted({mesh.me: self.greet(), **greetings}.items()))
         for party, greeting in greetings.items():
             if len(greeting) != GREETING_BYTES or greeting[-1] > 1:
-                raise PartyError(party, "its greeting cannot be read")
+                raise protocol_error(party, "its greeting cannot be read")
         digests = {party: greeting[:-1] for party, greeting in greetings.items()}
         if len(set(digests.values())) > 1:
             raise _blame(digests, await self._exchange(mesh))
@@ -104,7 +104,7 @@ def _read(party: int, body: bytes) -> Terms:
     except (ValueError, AttributeError, RecursionError):
         texts = [None]
     if not all(isinstance(text, str) and text.isprintable() for text in texts):
-        raise PartyError(party, "its terms cannot be read")
+        raise protocol_error(party, "its terms cannot be read")
     return dict(terms)
 
 

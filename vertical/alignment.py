@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from vertical.agreement import Agreement
 from vertical.intersection import TAG_BYTES, Intersection, IntersectionError, Match, common_rows
 from vertical.transport.endpoint import Endpoint
-from vertical.transport.frames import WITHHELD, FinalError, Frame, Kind, PartyError
+from vertical.transport.frames import WITHHELD, FinalError, Frame, Kind, PartyError, protocol_error
 from vertical.transport.mesh import Mesh
 
 T = TypeVar("T")
@@ -177,13 +177,13 @@ class _Search:
         """Add a frame to its step. Its field `update` is the number of the piece."""
         step = peer, frame.active
         if frame.kind != Kind.ALIGN or frame.active not in STEPS or self.whole[step].done():
-            raise PartyError(
+            raise protocol_error(
                 peer, f"it sent a frame of kind {frame.kind}, step {frame.active}, which is not expected now"
             )
         parts, size = self.parts[step], len(frame.body)
         if frame.update != len(parts) or size > PIECE or len(parts) * PIECE + size > MAX_IDS * TAG_BYTES:
             fault = f"piece {frame.update} of step {frame.active} with {size} bytes"
-            raise PartyError(peer, f"it sent {fault}, which is out of order or too long")
+            raise protocol_error(peer, f"it sent {fault}, which is out of order or too long")
         parts.append(bytes(frame.body))
         if size < PIECE:
             whole = b"".join(self.parts.pop(step))

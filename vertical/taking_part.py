@@ -143,7 +143,7 @@ def run(turn: Turn, plan: SegmentPlan, start: PartyState) -> SegmentOutcome:
             "injection": injection_of(turn.me),
             "network": find_network(party, turn.training.seed) if plan.embedding else None,
             "threads": vfb2.threads,
-            "fewest": max(MIN_PARTIES, party.policy.fewest_parties),
+            "min_parties": max(MIN_PARTIES, party.policy.fewest_parties),
         }
         outcome = asyncio.run(run_segment(turn.me, plan, holding, start, endpoint, **options))
     turn.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))

@@ -125,7 +125,7 @@ def cut(mesh: Mesh) -> None:
     for peer in range(mesh.parties):
         if peer != mesh.me:
             link(mesh, peer).close()
-    mesh._door.stop()
+    mesh._connector.stop()
 
 
 @in_town(4)

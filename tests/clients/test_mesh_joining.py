@@ -142,7 +142,7 @@ async def test_idle_connections_do_not_keep_a_party_out(place: Town, strangers: 
         pass
     with pytest.raises(BlockingIOError):
         idle[-1].recv(1)
-    assert not one._door.notes._claims  # rejected connections are forgotten
+    assert not one._connector.notes._claims  # rejected connections are forgotten
     assert await two.join() == {0: b"I am 0"}
     assert await first == {1: b"I am 1"}
     assert loop.time() - began < 5.0

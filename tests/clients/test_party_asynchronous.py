@@ -21,7 +21,7 @@ from vertical.problem.blocks.sparse import SparseBlock
 from vertical.problem.objectives import make_objective
 from vertical.segment.masked_sums import Elements, Sums
 from vertical.segment.plan import Array, Holding, SegmentOutcome
-from vertical.segment.shared import Station
+from vertical.segment.shared import SegmentContext
 from vertical.segment.sum_order import Agenda
 from vertical.segment.updates import AsynchronousUpdates
 from vertical.segment.workers import Workers
@@ -115,21 +115,21 @@ def test_the_skew_holds_the_fast_dominator_back() -> None:
     gifts = Gifts(3, Agenda(plan))
     ended: list[bool] = []
     common = (3, plan, Agenda(plan), Holding(features), objective, block, gifts, None, None)
-    station = Station(*common, later=lambda call: call(), done=lambda: ended.append(True))
-    updates = AsynchronousUpdates(station, [[5, 5], [10, 10]], Workers())
+    context = SegmentContext(*common, later=lambda call: call(), done=lambda: ended.append(True))
+    updates = AsynchronousUpdates(context, [[5, 5], [10, 10]], Workers())
 
     def thetas(place: int, *numbers: int) -> list[int]:
         """Return the updates that the party contributes to after these thetas of a slice."""
         gifts.places.clear()
         for number in numbers:
-            updates.answer(place, number, np.array([0.1]).tobytes())
+            updates.take_theta(place, number, np.array([0.1]).tobytes())
         return sorted(gifts.places)
 
     updates.begin()
     # no update is applied: updates 0, 1 and 2 of each may be under way, although the window is 4
     assert sorted(gifts.places) == [0, 0, 0, 1, 1, 1]
     with pytest.raises(PartyError, match="party 0: it sent theta 1, but 0 is the next"):
-        updates.answer(0, 1, bytes(8))
+        updates.take_theta(0, 1, bytes(8))
     # 0 runs ahead, 1 has applied none
     assert thetas(0, 0, 1, 2) == []
     # 1 has applied one update: update 3 of both may start
@@ -139,7 +139,7 @@ def test_the_skew_holds_the_fast_dominator_back() -> None:
     assert thetas(0, 3, 4) == []
     assert thetas(1, 2, 3) == []
     with pytest.raises(PartyError, match="party 0: it sent theta 5, but 5 is the next and is not due"):
-        updates.answer(0, 5, bytes(8))
+        updates.take_theta(0, 5, bytes(8))
     assert not ended
     assert thetas(1, 4) == []
     assert ended == [True]
@@ -147,7 +147,7 @@ def test_the_skew_holds_the_fast_dominator_back() -> None:
     gifts.places.clear()
     updates.begin()
     assert sorted(gifts.places) == [0, 0, 0, 1, 1, 1]
-    assert (station.tally.max_delay, station.tally.applied) == (2, 10)
+    assert (context.tally.max_delay, context.tally.applied) == (2, 10)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -113,7 +113,14 @@ FORGERIES: list[tuple[int, tuple[int, ...], dict[str, Any], int, Change, str]] =
         for order in BOTH_ORDERS
     ),
     *(
-        (4, TWO, order, 2, at(Kind.THETA, 1, body=shorter), "^its theta 1 has 24 bytes, not the 32 bytes of its batch$")
+        (
+            4,
+            TWO,
+            order,
+            2,
+            at(Kind.THETA, 1, body=shorter),
+            "^its theta 1 has 24 bytes, not the 32 bytes of its batch; run the same version at all parties$",
+        )
         for order in BOTH_ORDERS
     ),
     *(
@@ -133,7 +140,7 @@ FORGERIES: list[tuple[int, tuple[int, ...], dict[str, Any], int, Change, str]] =
         {},
         2,
         at(Kind.THETA, None, active=1),
-        "^it sent theta for the updates of party 1, which sends its own theta$",
+        "^it sent theta for the updates of party 1, which sends its own theta; run the same version",
     ),
     (4, TWO, {}, 3, after(Kind.PARTIAL, 0, {"kind": Kind.THETA, "active": 3, "body": bytes(32)}), ""),
     (
@@ -142,7 +149,7 @@ FORGERIES: list[tuple[int, tuple[int, ...], dict[str, Any], int, Change, str]] =
         {"update_passive": False},
         1,
         at(Kind.THETA, 1, body=lambda body: bytes(body) or bytes(32)),
-        "^its theta 1 has 32 bytes, not the 0 bytes of its batch$",
+        "^its theta 1 has 32 bytes, not the 0 bytes of its batch; run the same version at all parties$",
     ),
     *(
         (4, TWO, PASSES, 1, at(Kind.SNAPSHOT_THETA, 1, body=change), f"theta of a full pass.*{fault}")
@@ -161,7 +168,14 @@ FORGERIES: list[tuple[int, tuple[int, ...], dict[str, Any], int, Change, str]] =
         for kind, masking, w in ((Kind.PARTIAL, {}, 2), (VALUES, TREES, 3), (MASKS, TREES, 3))
     ),
     (4, (1,), {"window": 2}, 2, after(Kind.PARTIAL, 15, {"update": 16}), "beyond the segment"),
-    (4, TWO, {}, 3, at(Kind.PARTIAL, None, active=2), "^it sent party 1 a frame that only party 2 may get$"),
+    (
+        4,
+        TWO,
+        {},
+        3,
+        at(Kind.PARTIAL, None, active=2),
+        "^it sent party 1 a frame that only party 2 may get; run the same version",
+    ),
     (5, (0,), TREES, 1, at(VALUES, None, active=3), "which has no tree"),
     # kinds that are not allowed at this point
     *(

@@ -112,7 +112,7 @@ def test_what_a_plan_may_ask_for() -> None:
     for fields, told in (
         ({"penalty": "ridge"}, "penalty 'ridge' is not known; one of: none, l1, group-lasso"),
         ({"penalty": "l1", "penalty_weight": -1.0}, "penalty_weight must be >= 0 and finite, got -1.0"),
-        ({"penalty": "l1", "embedding": 2}, "a penalty needs linear blocks, not networks"),
+        ({"penalty": "l1", "embedding": 2}, "a plan with a penalty must have embedding 0"),
     ):
         with pytest.raises(ValueError, match=told):
             make_case(3, (1,), **fields).plan.check()

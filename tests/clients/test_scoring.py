@@ -88,5 +88,5 @@ def test_a_plan_that_scores_does_nothing_else() -> None:
     plan = make_case(3, (0,), **SCORING).plan
     plan.check()
     for change in ({"epochs": 1}, {"evaluate": True}, {"test_rows": 4}):
-        with pytest.raises(ValueError, match="a segment that scores rows has no epochs"):
+        with pytest.raises(ValueError, match="a segment that scores rows must have no epochs"):
             replace(plan, **change).check()

@@ -23,7 +23,7 @@ from tests.battery.federation import Run, Wiretap, flat_config, serve
 from tests.clients.party_problems import make_case
 from tests.refusals import refuses
 from vertical.agreed_terms import agreed_terms
-from vertical.agreement import Agreement, _blame, _read
+from vertical.agreement import UNCHANGED, Agreement, _blame, _read
 from vertical.masking.pairwise import RING
 from vertical.records import INTERSECTION, Segment, join_bytes
 from vertical.segment.masked_sums import DirectSums
@@ -237,9 +237,9 @@ def test_terms_that_are_not_sent_or_not_read_have_an_error() -> None:
     digests = {0: b"a", 1: b"b", 2: b"a"}
     few = str(_blame(digests, {0: terms, 1: {**terms, "term 03": "b"}}))
     many = str(_blame(digests, {0: terms, 1: {}}))
-    assert few == f"party 1: {DIFFERS}term 03"
-    assert many.endswith("term 08, term 09, and 2 more")
-    assert str(_blame(digests, {0: terms, 1: terms})) == f"party 1: {DIFFERS}terms that it does not send"
+    assert few == f"party 1: {DIFFERS}term 03; {UNCHANGED}"
+    assert many.endswith(f"term 08, term 09, and 2 more; {UNCHANGED}")
+    assert str(_blame(digests, {0: terms, 1: terms})) == f"party 1: {DIFFERS}terms that it does not send; {UNCHANGED}"
     for body in (b"[]", b"{", b'{"a": 1}', b'{"a\\n": "b"}'):
         with pytest.raises(PartyError, match="party 2: its terms cannot be read"):
             _read(2, body)

@@ -140,7 +140,7 @@ def test_counting_changes_no_number(algorithm: str, masking: str) -> None:
 
 
 @pytest.mark.parametrize("window", [1, 3])
-def test_counted_sums_of_a_penalty_keep_their_order(window: int) -> None:
+def test_checked_sums_of_a_penalty_keep_their_order(window: int) -> None:
     case = make_case(5, (0, 3), counted=True, penalty="l1", penalty_weight=1e-4, window=window, epochs=3, skew=2)
     holdings = case.sparse_holdings
     outcomes = run_parties(holdings, case.plan, processes=False, threads=2, timeout=30.0)[0]

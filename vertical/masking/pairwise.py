@@ -79,7 +79,7 @@ class PairwiseMasks:
                 "at least 3 parties are needed"
             )
         if not 0 <= me < parties <= 2**16:
-            raise ValueError(f"party {me} of {parties}; indices run from 0 to parties - 1, at most {2**16 - 1}")
+            raise ValueError(f"party {me} of {parties} parties must be 0 to {parties - 1}, of at most {2**16} parties")
         if chunk < 1:
             raise ValueError(f"chunk {chunk} must be at least 1 update")
         self.me, self.parties, self._chunk = me, parties, chunk

@@ -73,7 +73,7 @@ def second_moment(features: Features, *, tolerance: float = 1e-3) -> float:
         image = transposed_product(features, product(features, vector)) / rows
         eigenvalue = float(vector @ image)
         if not math.isfinite(eigenvalue):
-            raise ValueError(f"the product with the matrix is not finite, {eigenvalue}")
+            raise ValueError("the features are too large: a product with the matrix is not finite; scale the features")
         if _norm(image - eigenvalue * vector) <= tolerance * eigenvalue or not image.any():
             break
         vector = image
@@ -127,7 +127,9 @@ def minimum(
     """
     objective.check_labels(labels)
     if len(labels) != features.shape[0]:
-        raise ValueError(f"{features.shape[0]:,} rows of features but {len(labels):,} labels")
+        raise ValueError(
+            f"{features.shape[0]:,} rows of features but {len(labels):,} labels: pass one label for each row"
+        )
     if not tolerance > 0.0:
         raise ValueError(f"tolerance must be > 0, got {tolerance}")
     w = np.zeros(features.shape[1])

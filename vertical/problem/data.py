@@ -116,8 +116,11 @@ def _load(spec: DataSpec, parties: int, partition: str, regression: bool, multic
     _check_finite(features)
     train_labels, test_labels = labels[train_rows], labels[test_rows]
     if binary:
-        kept = drop_positives(train_labels, spec.imbalance, spec.seed)
-        train_rows, train_labels = train_rows[kept], flip_labels(train_labels[kept], spec.label_noise, spec.seed)
+        remaining = drop_positives(train_labels, spec.imbalance, spec.seed)
+        train_rows, train_labels = (
+            train_rows[remaining],
+            flip_labels(train_labels[remaining], spec.label_noise, spec.seed),
+        )
         train_labels, test_labels = np.where(train_labels > 0, 1.0, -1.0), np.where(test_labels > 0, 1.0, -1.0)
     return VerticalData(
         train_features=_rows_of(features, train_rows),

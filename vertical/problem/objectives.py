@@ -198,7 +198,9 @@ class Objective:
         if labels.ndim != 1:
             raise ValueError(f"labels must be (n,), got shape {labels.shape}")
         if not np.isfinite(labels).all():
-            raise ValueError(f"{int((~np.isfinite(labels)).sum()):,} of {len(labels):,} labels are not finite")
+            raise ValueError(
+                f"{int((~np.isfinite(labels)).sum()):,} of {len(labels):,} labels are not finite: drop their rows"
+            )
         if self.classification and not (np.abs(labels) == 1.0).all():
             wrong = np.unique(labels[np.abs(labels) != 1.0])[:5].tolist()
             raise ValueError(f"labels of problem {self.name!r} must be -1 or +1, got {', '.join(map(str, wrong))}")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vertical.problem.head import Head
 from vertical.problem.objectives import Array, Objective, correct_for_flips
 from vertical.segment.plan import SegmentPlan
-from vertical.transport.frames import Frame, PartyError
+from vertical.transport.frames import Frame, PartyError, protocol_error
 
 Flips = NDArray[np.bool_]
 _DIGEST_BYTES = 32
@@ -137,7 +137,7 @@ def agreed_flips(
     for party in plan.active:
         length = _DIGEST_BYTES + (packed_length if party == first else 0)
         if len(all_notices[party]) != length:
-            raise PartyError(party, f"its notice of labels has {len(all_notices[party])} bytes, not {length}")
+            raise protocol_error(party, f"its notice of labels has {len(all_notices[party])} bytes, not {length}")
         if all_notices[party][:_DIGEST_BYTES] != expected:
             raise PartyError(party, f"its labels differ from party {first}'s: give all active parties equal labels")
     if not packed_length:

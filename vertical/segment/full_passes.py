@@ -12,9 +12,9 @@ from problems.tallies import Tally
 from vertical.problem.analysis import second_moment
 from vertical.problem.blocks import NO_PENALTY
 from vertical.problem.objectives import Array
-from vertical.segment.shared import SegmentPhase, Station
+from vertical.segment.shared import SegmentContext, SegmentPhase
 from vertical.segment.sum_order import BINS, MARKS
-from vertical.transport.frames import Kind, PartyError
+from vertical.transport.frames import Kind, PartyError, protocol_error
 
 PENALTY, MOMENT, TRAINING_LOSS, TEST_LOSS, TEST_MARK = range(MARKS)
 COUNTS = slice(MARKS, MARKS + 2 * BINS)
@@ -27,58 +27,60 @@ class FullPass(SegmentPhase):
     updated. At the end of the pass, each of these blocks stores the theta of all rows.
     """
 
-    answer_kind = Kind.SNAPSHOT_THETA
+    theta_kind = Kind.SNAPSHOT_THETA
 
-    def __init__(self, station: Station) -> None:
-        self._station = station
+    def __init__(self, context: SegmentContext) -> None:
+        self._context = context
         self._number = -1
         self._due: set[int] = set()
         self._theta: Array = np.zeros(0)
         self._own: Array | None = None
 
     def begin(self) -> None:
-        station = self._station
+        context = self._context
         self._number += 1
-        self._due = set(range(len(station.plan.active)))
-        self._theta = np.zeros(station.plan.rows)
-        products = station.block.partials()
-        cut = {index: products[chunk] for index, chunk in enumerate(station.agenda.chunks)}
-        self._own = station.share(Kind.SNAPSHOT_PARTIAL, cut)
-        self.pull()
+        self._due = set(range(len(context.plan.active)))
+        self._theta = np.zeros(context.plan.rows)
+        products = context.block.partials()
+        cut = {index: products[chunk] for index, chunk in enumerate(context.agenda.chunks)}
+        self._own = context.share(Kind.SNAPSHOT_PARTIAL, cut)
+        self.process_sums()
 
-    def pull(self) -> None:
-        station = self._station
-        z = station.total(Kind.SNAPSHOT_PARTIAL, self._own)
-        if z is None or station.dominator is None:
+    def process_sums(self) -> None:
+        context = self._context
+        z = context.total(Kind.SNAPSHOT_PARTIAL, self._own)
+        if z is None or context.dominator is None:
             return
         self._own = None
-        theta = station.dominator.theta(z, station.agenda.chunks[station.active_index])
-        station.dominator.announce(Kind.SNAPSHOT_THETA, self._number, theta)
-        self._note(station.active_index, theta)
+        theta = context.dominator.theta(z, context.agenda.chunks[context.active_index])
+        context.dominator.announce(Kind.SNAPSHOT_THETA, self._number, theta)
+        self._note(context.active_index, theta)
 
-    def answer(self, index: int, number: int, body: bytes | memoryview) -> None:
-        station, peer = self._station, self._station.plan.active[index]
+    def take_theta(self, index: int, number: int, body: bytes | memoryview) -> None:
+        context, peer = self._context, self._context.plan.active[index]
         if index not in self._due or number != self._number:
-            raise PartyError(peer, f"it sent the theta of full pass {number}, which is not expected now")
-        chunk = station.agenda.chunks[index]
-        self._note(index, _check(peer, body, chunk.stop - chunk.start if station.learns else 0))
+            raise protocol_error(peer, f"it sent the theta of full pass {number}, which is not expected now")
+        chunk = context.agenda.chunks[index]
+        self._note(index, _check(peer, body, chunk.stop - chunk.start if context.learns else 0))
 
     def _note(self, index: int, theta: Array) -> None:
-        station = self._station
+        context = self._context
         self._due.remove(index)
-        if station.learns:
-            self._theta[station.agenda.chunks[index]] = theta
+        if context.learns:
+            self._theta[context.agenda.chunks[index]] = theta
         if self._due:
             return
-        if station.learns:
-            station.block.remember(self._theta)
-        station.done()
+        if context.learns:
+            context.block.remember(self._theta)
+        context.done()
 
 
 def _check(peer: int, body: bytes | memoryview, length: int) -> Array:
     """Return a body's (length,) values; raise PartyError if the length is wrong or a value is not finite."""
     if len(body) != 8 * length:
-        raise PartyError(peer, f"its theta of a full pass has {len(body)} bytes, not the {8 * length} of {length} rows")
+        raise protocol_error(
+            peer, f"its theta of a full pass has {len(body)} bytes, not the {8 * length} of {length} rows"
+        )
     values = np.frombuffer(body)
     if count := int((~np.isfinite(values)).sum()):
         raise PartyError(peer, f"its theta of a full pass has {count} values that are not finite: lower learning-rate")
@@ -94,64 +96,64 @@ class SegmentEvaluation(SegmentPhase):
     class with scores in each of `BINS` narrow ranges (`problems.binned_scores`), for the AUC.
     """
 
-    def __init__(self, station: Station) -> None:
-        self._station = station
+    def __init__(self, context: SegmentContext) -> None:
+        self._context = context
         # an active party's own partials, until the sum of the other parties' partials has arrived
         self._own: Array | None = None
         self._totals: Array = np.zeros(0)
         self._reports = False
 
     def begin(self) -> None:
-        station, agenda = self._station, self._station.agenda
-        test = station.holding.test_features
-        trained, tested = station.block.partials(), np.zeros(0) if test is None else station.block.predict(test)
-        trained, tested = (values.reshape(-1, station.plan.width) for values in (trained, tested))
+        context, agenda = self._context, self._context.agenda
+        test = context.holding.test_features
+        trained, tested = context.block.partials(), np.zeros(0) if test is None else context.block.predict(test)
+        trained, tested = (values.reshape(-1, context.plan.width) for values in (trained, tested))
         shares = zip(agenda.chunks, agenda.test_chunks, strict=True)
         values = [np.concatenate([trained[rows], tested[test_rows]]).ravel() for rows, test_rows in shares]
-        self._own = station.share(Kind.EVALUATION, dict(enumerate(values)))
+        self._own = context.share(Kind.EVALUATION, dict(enumerate(values)))
         self._totals = np.zeros(agenda.totals)
-        self._totals[PENALTY] = station.block.penalty() + (0.0 if station.head is None else station.head.penalty())
-        if station.plan.penalty != NO_PENALTY:
-            self._totals[-1] = np.count_nonzero(station.block.weights)
-        if station.plan.curvature:
-            self._totals[MOMENT] = second_moment(station.holding.features)
+        self._totals[PENALTY] = context.block.penalty() + (0.0 if context.head is None else context.head.penalty())
+        if context.plan.penalty != NO_PENALTY:
+            self._totals[-1] = np.count_nonzero(context.block.weights)
+        if context.plan.curvature:
+            self._totals[MOMENT] = second_moment(context.holding.features)
         if self._own is None:
             self._contribute_totals()
         else:
-            self.pull()
+            self.process_sums()
 
-    def pull(self) -> None:
-        station = self._station
-        z = station.total(Kind.EVALUATION, self._own)
+    def process_sums(self) -> None:
+        context = self._context
+        z = context.total(Kind.EVALUATION, self._own)
         if z is not None:
             self._own = None
-            self._measure(station.predict(z))
-            if station.active_index:
+            self._measure(context.predict(z))
+            if context.active_index:
                 self._contribute_totals()
             else:
                 self._reports = True
-        totals = station.total(Kind.TOTALS, self._totals if self._reports else None)
+        totals = context.total(Kind.TOTALS, self._totals if self._reports else None)
         if totals is not None:
             self._reports = False
             self._report(totals)
-            station.done()
+            context.done()
 
     def _contribute_totals(self) -> None:
-        self._station.sums.contribute(Kind.TOTALS, self._totals, [(0, len(self._totals))])
-        self._station.done()
+        self._context.sums.contribute(Kind.TOTALS, self._totals, [(0, len(self._totals))])
+        self._context.done()
 
     def _measure(self, z: Array) -> None:
         """Compute this active party's totals from the predictions of its training and test rows, (r,) or (r, k)."""
-        station, plan, totals = self._station, self._station.plan, self._totals
-        rows, test_rows = station.agenda.chunks[station.active_index], station.agenda.test_chunks[station.active_index]
-        labels, objective = station.holding.labels, station.objective
+        context, plan, totals = self._context, self._context.plan, self._totals
+        rows, test_rows = context.agenda.chunks[context.active_index], context.agenda.test_chunks[context.active_index]
+        labels, objective = context.holding.labels, context.objective
         if labels is None:
             raise RuntimeError("an active party has no labels to evaluate")
         count = rows.stop - rows.start
         totals[TRAINING_LOSS] = objective.losses(z[:count], labels[rows]).sum() / plan.rows
-        if station.holding.test_labels is None or not plan.test_rows:
+        if context.holding.test_labels is None or not plan.test_rows:
             return
-        z, labels = z[count:], station.holding.test_labels[test_rows]
+        z, labels = z[count:], context.holding.test_labels[test_rows]
         totals[TEST_LOSS] = objective.losses(z, labels).sum() / plan.test_rows
         if objective.multiclass:
             totals[TEST_MARK] = np.sum(z.argmax(axis=1) == labels) / plan.test_rows
@@ -166,23 +168,23 @@ class SegmentEvaluation(SegmentPhase):
             for part, chosen in zip(np.split(totals[COUNTS], 2), (~positive, positive), strict=True):
                 part[:] = np.bincount(bins[chosen], minlength=BINS) / plan.test_rows
         elif 0 < positive.sum() < len(positive):
-            station.metrics["auc"] = binary_metrics(positive, z)["auc"]
+            context.metrics["auc"] = binary_metrics(positive, z)["auc"]
 
     def _report(self, totals: Array) -> None:
-        station, plan, metrics = self._station, self._station.plan, self._station.metrics
+        context, plan, metrics = self._context, self._context.plan, self._context.metrics
         metrics["objective"] = float(totals[TRAINING_LOSS] + totals[PENALTY])
         if plan.penalty != NO_PENALTY:
             metrics["nonzeros"] = round(totals[-1])
         if plan.curvature:
-            metrics["largest_eigenvalue"] = station.objective.curvature_bound * float(totals[MOMENT]) + plan.weight
+            metrics["largest_eigenvalue"] = context.objective.curvature_bound * float(totals[MOMENT]) + plan.weight
         if not plan.test_rows:
             return
         metrics["loss"] = float(totals[TEST_LOSS])
-        if not (station.objective.classification or station.objective.multiclass):
+        if not (context.objective.classification or context.objective.multiclass):
             metrics["rmse"] = float(np.sqrt(totals[TEST_MARK]))
             return
         metrics["accuracy"] = round(totals[TEST_MARK] * plan.test_rows) / plan.test_rows
-        if station.objective.classification and len(plan.active) > 1:
+        if context.objective.classification and len(plan.active) > 1:
             negatives, positives = np.rint(totals[COUNTS] * plan.test_rows).astype(np.int64).reshape(2, 1, BINS)
             tally = Tally.of_bins(first_edges(BINS), negatives, positives)
             if all(tally.count()):

@@ -17,7 +17,7 @@ from vertical.masking.trees import make_pair
 from vertical.problem.objectives import Array, make_objective
 from vertical.segment.plan import Recorder
 from vertical.segment.sum_order import SUMS, Agenda
-from vertical.transport.frames import Frame, Kind, PartyError
+from vertical.transport.frames import Frame, Kind, PartyError, protocol_error
 
 _RANGE_HINT = "lower learning-rate if the model diverges, otherwise scale the features"
 # addition for the totals of a regression, which contain squares of labels
@@ -75,7 +75,7 @@ class Gathering:
             raise self._out_of_place(peer, position) from None
         if len(body) != 8 * length:
             got = f"its {self._name} {position} has {len(body)} bytes"
-            raise PartyError(peer, f"{got}, not the {8 * length} of {length} elements")
+            raise protocol_error(peer, f"{got}, not the {8 * length} of {length} elements")
         vector = np.frombuffer(body, dtype=np.uint64)
         self.add_own(position, vector.copy() if total is None else vector)
         return self._counts[slot] == self._needed
@@ -116,9 +116,9 @@ class Gathering:
 
     def _out_of_place(self, peer: int, position: int) -> PartyError:
         if peer not in self._senders:
-            return PartyError(peer, f"it sent a {self._name} ({position}), to which it must not contribute")
+            return protocol_error(peer, f"it sent a {self._name} ({position}), to which it must not contribute")
         window = f"the window of {self._window} from {self._next} on"
-        return PartyError(peer, f"it sent {self._name} {position}, which is outside {window} or beyond the segment")
+        return protocol_error(peer, f"it sent {self._name} {position}, which is outside {window} or beyond the segment")
 
 
 class Sums(ABC):
@@ -211,7 +211,7 @@ class DirectSums(Sums):
     def receive(self, peer: int, frame: Frame) -> bool:
         gathering = self._own.get(frame.kind)
         if gathering is None or frame.active != self._me:
-            raise PartyError(peer, f"it sent party {self._me} a frame that only party {frame.active} may get")
+            raise protocol_error(peer, f"it sent party {self._me} a frame that only party {frame.active} may get")
         return gathering.add(peer, frame.update, frame.body)
 
     def take(self, kind: int) -> Array | None:
@@ -287,7 +287,7 @@ class TreeSums(Sums):
         branch = self._branches.get((frame.kind, frame.active))
         if branch is None:
             fault = f"it sent a frame of kind {frame.kind} for party {frame.active}"
-            raise PartyError(peer, f"{fault}, which has no tree for this kind")
+            raise protocol_error(peer, f"{fault}, which has no tree for this kind")
         return branch.receive(peer, frame.update, frame.body)
 
     def take(self, kind: int) -> Array | None:

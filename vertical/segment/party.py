@@ -19,7 +19,7 @@ from vertical.problem.blocks.base import SAGA, SVRG, Block
 from vertical.problem.blocks.network import Architecture
 from vertical.problem.head import Head
 from vertical.problem.objectives import make_objective
-from vertical.segment.counted_sums import CountedSums
+from vertical.segment.checked_sums import CheckedSums
 from vertical.segment.dominator import Dominator, agreed_flips, draw_flips, label_notice
 from vertical.segment.full_passes import FullPass, SegmentEvaluation
 from vertical.segment.plan import Holding, PartyState, Recorder, SegmentOutcome, SegmentPlan
@@ -27,7 +27,7 @@ from vertical.segment.preparation import Hello, check_hellos, prepared_block, pr
 from vertical.segment.routing import FrameRouter
 from vertical.segment.same_rows import RowComparison
 from vertical.segment.scoring import Scoring
-from vertical.segment.shared import Station
+from vertical.segment.shared import SegmentContext
 from vertical.segment.sum_order import Agenda
 from vertical.segment.updates import AsynchronousUpdates, SynchronousRounds
 from vertical.segment.varying import MIN_PARTIES, VariationWatch, check_start, flags_of_party
@@ -77,7 +77,7 @@ async def run_segment(
     """
     plan.check()
     if not 0 <= me < plan.parties:
-        raise ValueError(f"party {me} of a plan for {plan.parties} parties")
+        raise ValueError(f"party {me} is not in a plan for {plan.parties} parties")
     if threads < 1:
         raise ValueError(f"threads must be 1 or more, got {threads}")
     party = _SegmentRun(me, plan, holding, start, endpoint, network, injection or Injection(), threads, min_parties)
@@ -124,14 +124,14 @@ class _SegmentRun:
         began = time.perf_counter()
         router, plan = self._router, self.plan
         try:
-            station = await self._set_up(recorder, events)
+            context = await self._set_up(recorder, events)
             await router.barrier(0)
             seconds, cpu = time.perf_counter(), time.process_time()
-            await self._train(station)
+            await self._train(context)
             seconds, cpu = time.perf_counter() - seconds, time.process_time() - cpu
             if plan.evaluate:
-                await router.through(SegmentEvaluation(station))
-            await self._score(station)
+                await router.through(SegmentEvaluation(context))
+            await self._score(context)
             await router.barrier(1)
         except Exception as error:
             first = router.fail(error)
@@ -143,19 +143,19 @@ class _SegmentRun:
             if self._mesh is not None:
                 await self._mesh.close()
         times = {"seconds_total": time.perf_counter() - began, "seconds_training": seconds, "cpu_training": cpu}
-        counters = {name: float(count) for name, count in (self._counts(station) | times).items()}
+        counters = {name: float(count) for name, count in (self._counts(context) | times).items()}
         return SegmentOutcome(
-            station.block.weights,
-            station.block.table,
+            context.block.weights,
+            context.block.table,
             self.state.flips,
-            station.metrics,
+            context.metrics,
             counters,
-            station.log,
-            station.scores,
-            None if station.head is None else station.head.weights,
+            context.log,
+            context.scores,
+            None if context.head is None else context.head.weights,
         )
 
-    async def _set_up(self, recorder: Recorder | None, events: bool) -> Station:
+    async def _set_up(self, recorder: Recorder | None, events: bool) -> SegmentContext:
         """Join the other parties, compare plans, and agree on keys and labels.
 
         A party with unusable data also joins, so all parties learn of its failure at once.
@@ -176,7 +176,7 @@ class _SegmentRun:
         counted = None
         if plan.counts and plan.penalty != NO_PENALTY:  # a penalty can make a block zero during the segment
             look = VariationWatch(self.holding, block)
-            sums = counted = CountedSums(self.me, self._agenda, sums, look, self.min_parties, self._router.broadcast)
+            sums = counted = CheckedSums(self.me, self._agenda, sums, look, self.min_parties, self._router.broadcast)
         self._router.open(sums, recorder)
         if plan.ids:
             tags = {peer: hello.ids for peer, hello in hellos.items() if peer != self.me}
@@ -186,7 +186,7 @@ class _SegmentRun:
         if counted is not None:
             counted.from_zero = from_zero
         dominator = await self._meet_dominators(head)
-        return Station(
+        return SegmentContext(
             self.me,
             plan,
             self._agenda,
@@ -238,7 +238,7 @@ class _SegmentRun:
         router = self._router
         return Dominator(self.me, plan, self._objective, labels, flips, head, router.broadcast, router.send)
 
-    async def _train(self, station: Station) -> None:
+    async def _train(self, context: SegmentContext) -> None:
         plan, agenda, router = self.plan, self._agenda, self._router
         if not plan.epochs:
             return
@@ -247,16 +247,16 @@ class _SegmentRun:
             ends = ends[-1:]
         with closing(self._make_workers()) as workers:
             kind = SynchronousRounds if plan.synchronous else AsynchronousUpdates
-            updates, full_pass = kind(station, ends, workers), FullPass(station)
+            updates, full_pass = kind(context, ends, workers), FullPass(context)
             for stretch in range(len(ends)):
                 if plan.algorithm == SVRG or (plan.algorithm == SAGA and plan.start and stretch == 0):
                     await router.through(full_pass)
                 await router.through(updates)
 
-    async def _score(self, station: Station) -> None:
+    async def _score(self, context: SegmentContext) -> None:
         if not self.plan.score:
             return
-        scoring = Scoring(station)
+        scoring = Scoring(context)
         for number in range(len(self._agenda.pieces)):
             await self._router.through(scoring)
             # no party is ahead by a piece: every recipient of scores has received this piece
@@ -275,10 +275,10 @@ class _SegmentRun:
             return Threads(self.threads, self._router.fail, lock=in_turn)
         return Workers()
 
-    def _counts(self, station: Station) -> dict[str, float]:
-        tally, dominated = station.tally, 0
-        if station.active_index >= 0:
-            dominated = self.plan.epochs * self._agenda.counts[station.active_index]
+    def _counts(self, context: SegmentContext) -> dict[str, float]:
+        tally, dominated = context.tally, 0
+        if context.active_index >= 0:
+            dominated = self.plan.epochs * self._agenda.counts[context.active_index]
         return {
             **asdict(Counters() if self._mesh is None else self._mesh.counters),
             "updates": tally.applied,

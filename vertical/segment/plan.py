@@ -165,11 +165,11 @@ class SegmentPlan:
         if self.label_epsilon and not objective.classification:
             raise ValueError(f"label_epsilon {self.label_epsilon} needs two classes; problem {self.problem!r} has none")
         if self.score and (self.epochs or self.evaluate or self.test_rows):
-            raise ValueError("a segment that scores rows has no epochs, no evaluation and no test rows")
+            raise ValueError("a segment that scores rows must have no epochs, no evaluation and no test rows")
         if not 0.0 <= self.penalty_weight < math.inf:
             raise ValueError(f"penalty_weight must be >= 0 and finite, got {self.penalty_weight}")
         if self.embedding and self.penalty != NO_PENALTY:
-            raise ValueError("a penalty needs linear blocks, not networks")
+            raise ValueError(f"a plan with a penalty must have embedding 0 (linear models), got {self.embedding}")
         if self.embedding and (self.algorithm != SGD or self.curvature or not self.update_passive):
             raise ValueError(
                 "a plan with embedding must have algorithm 'sgd', curvature False and update_passive True, got "

@@ -23,7 +23,7 @@ from vertical.problem.objectives import Objective
 from vertical.segment.masked_sums import DirectSums, Send, Sums, TreeSums
 from vertical.segment.plan import PAIRWISE, TWO_TREES, Holding, PartyState, Recorder, SegmentPlan
 from vertical.segment.sum_order import Agenda
-from vertical.transport.frames import PartyError
+from vertical.transport.frames import PartyError, protocol_error
 
 _FORM = struct.Struct(f"<32s{GREETING_BYTES}s32sQQ")
 
@@ -62,7 +62,7 @@ class Hello(NamedTuple):
             PartyError: The hello has the wrong length. Names the party.
         """
         if len(body) != _FORM.size:
-            raise PartyError(party, f"its hello has {len(body)} bytes, not {_FORM.size}")
+            raise protocol_error(party, f"its hello has {len(body)} bytes, not {_FORM.size}")
         return cls(*_FORM.unpack(body))
 
 

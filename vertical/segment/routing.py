@@ -12,7 +12,7 @@ from vertical.segment.masked_sums import Sums
 from vertical.segment.plan import Recorder, SegmentPlan
 from vertical.segment.shared import SegmentPhase
 from vertical.segment.sum_order import SUMS
-from vertical.transport.frames import Frame, Kind, PartyError
+from vertical.transport.frames import Frame, Kind, PartyError, protocol_error
 from vertical.transport.mesh import Mesh
 
 _SUMS = frozenset((*SUMS, Kind.VALUE_TREE, Kind.MASK_TREE, Kind.COUNT))
@@ -159,16 +159,16 @@ class FrameRouter:
         if self._recorder is not None:
             self._recorder.received(peer, frame)
         kind, phase = frame.kind, self._phase
-        if phase is not None and kind == phase.answer_kind:
+        if phase is not None and kind == phase.theta_kind:
             index = self._indices.get(peer, -1)
             if index < 0 or frame.active != peer:
-                raise PartyError(
+                raise protocol_error(
                     peer, f"it sent theta for the updates of party {frame.active}, which sends its own theta"
                 )
-            phase.answer(index, frame.update, frame.body)
+            phase.take_theta(index, frame.update, frame.body)
         elif kind in _SUMS and self._sums is not None:
             if self._sums.receive(peer, frame) and phase is not None:
-                phase.pull()
+                phase.process_sums()
         elif kind == Kind.BARRIER:
             self._at_barrier[frame.update].add(peer)
             self._change.set()
@@ -176,4 +176,4 @@ class FrameRouter:
             self._notices[kind][peer] = bytes(frame.body)
             self._change.set()
         else:
-            raise PartyError(peer, f"it sent an unexpected frame of kind {kind}")
+            raise protocol_error(peer, f"it sent an unexpected frame of kind {kind}")

@@ -7,7 +7,7 @@ import numpy as np
 
 from vertical.masking.pairwise import RING
 from vertical.problem.objectives import Array
-from vertical.segment.shared import SegmentPhase, Station
+from vertical.segment.shared import SegmentContext, SegmentPhase
 from vertical.transport.frames import Kind, PartyError
 
 
@@ -18,37 +18,37 @@ class Scoring(SegmentPhase):
         PartyError: This party's partials are too large for masked sums. The text reveals nothing about a row.
     """
 
-    def __init__(self, station: Station) -> None:
-        self._station = station
-        self._partials = station.block.partials().reshape(-1, station.plan.width)
-        limit = RING.limit_for(station.plan.parties)
+    def __init__(self, context: SegmentContext) -> None:
+        self._context = context
+        self._partials = context.block.partials().reshape(-1, context.plan.width)
+        limit = RING.limit_for(context.plan.parties)
         beyond = int((~(np.abs(self._partials) < limit)).any(axis=1).sum())
         if beyond:
             reason = f"its columns add more than {limit:g} to the score of {beyond:,} of {len(self._partials):,} rows"
             words = "the limit of masked sums: check that its columns have the scale of the training columns"
             raise PartyError(
-                station.me, f"{reason}, {words}", f"its columns add more than {limit:g} to a score, {words}"
+                context.me, f"{reason}, {words}", f"its columns add more than {limit:g} to a score, {words}"
             )
-        if station.active_index >= 0:
-            station.scores = station.predict(np.zeros(self._partials.size))
+        if context.active_index >= 0:
+            context.scores = context.predict(np.zeros(self._partials.size))
         self._number = -1
         # an active party's own partials of the piece, until the sum of the other parties' partials has arrived
         self._own: Array | None = None
 
     def begin(self) -> None:
-        station = self._station
+        context = self._context
         self._number += 1
-        values = self._partials[station.agenda.pieces[self._number]].ravel()
-        self._own = station.share(Kind.SCORES, dict.fromkeys(range(len(station.plan.active)), values))
+        values = self._partials[context.agenda.pieces[self._number]].ravel()
+        self._own = context.share(Kind.SCORES, dict.fromkeys(range(len(context.plan.active)), values))
         if self._own is None:
-            station.done()
+            context.done()
         else:
-            self.pull()
+            self.process_sums()
 
-    def pull(self) -> None:
-        station = self._station
-        z = station.total(Kind.SCORES, self._own)
-        if z is not None and station.scores is not None:
+    def process_sums(self) -> None:
+        context = self._context
+        z = context.total(Kind.SCORES, self._own)
+        if z is not None and context.scores is not None:
             self._own = None
-            station.scores[station.agenda.pieces[self._number]] = station.predict(z)
-            station.done()
+            context.scores[context.agenda.pieces[self._number]] = context.predict(z)
+            context.done()

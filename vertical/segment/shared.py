@@ -47,7 +47,7 @@ class SegmentTally:
 
 
 @dataclass
-class Station:
+class SegmentContext:
     """A party's state during a segment.
 
     Attributes:
@@ -139,11 +139,11 @@ class Station:
 class SegmentPhase(ABC):
     """A part of a segment, which all parties begin at the same point of the segment.
 
-    A phase ends when this party has finished its part, and then calls `Station.done` once. Before a party has begun a
-    phase, it can receive only partials for its own sums. These wait in `Sums`.
+    A phase ends when this party has finished its part. It then calls `SegmentContext.done` once. Before a party has
+    begun a phase, it can receive only partials for its own sums. These wait in `Sums`.
     """
 
-    answer_kind: ClassVar[int] = -1
+    theta_kind: ClassVar[int] = -1
     """The kind of the frames in which dominators send theta. -1: no such frames in this phase."""
 
     @abstractmethod
@@ -151,10 +151,10 @@ class SegmentPhase(ABC):
         """Start the phase, which may end at once."""
 
     @abstractmethod
-    def pull(self) -> None:
+    def process_sums(self) -> None:
         """Process this party's own sums that are complete."""
 
-    def answer(self, index: int, number: int, body: bytes | memoryview) -> None:
+    def take_theta(self, index: int, number: int, body: bytes | memoryview) -> None:
         """Process the theta that a dominator sends to all parties.
 
         Args:

@@ -87,7 +87,7 @@ class Agenda:
             IndexError: The party has fewer sums of this kind.
         """
         if not 0 <= number < self.total(kind, index):
-            raise IndexError(f"sum {number} of {self.total(kind, index)}")
+            raise IndexError(f"sum {number} of {self.total(kind, index)} sums does not exist")
         return self.totals if kind == Kind.TOTALS else self.plan.width * self._rows(kind, index, number)
 
     def _rows(self, kind: int, index: int, number: int) -> int:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from vertical.problem.objectives import Array
 from vertical.segment.dominator import Dominator
-from vertical.segment.shared import SegmentPhase, Station
+from vertical.segment.shared import SegmentContext, SegmentPhase
 from vertical.segment.workers import Workers
-from vertical.transport.frames import WITHHELD, Kind, PartyError
+from vertical.transport.frames import WITHHELD, Kind, PartyError, protocol_error
 
 Rows = NDArray[np.int64]
 
@@ -24,19 +24,19 @@ class UpdatePhase(SegmentPhase):
     """The updates of a segment, in stretches: the epochs, or the whole segment. `begin` starts the next stretch.
 
     Args:
-        station: The party's state during the segment.
+        context: The party's state during the segment.
         ends: For each stretch, the number of each dominator's updates from the segment's start to the stretch's end.
         workers: The workers that compute partials and updates.
     """
 
-    answer_kind = Kind.THETA
+    theta_kind = Kind.THETA
 
-    def __init__(self, station: Station, ends: list[list[int]], workers: Workers) -> None:
-        self._station, self._workers = station, workers
-        self._block, self._sums, self._dominator = station.block, station.sums, station.dominator
-        self._active, self._own_index, self._width = station.plan.active, station.active_index, station.plan.width
+    def __init__(self, context: SegmentContext, ends: list[list[int]], workers: Workers) -> None:
+        self._context, self._workers = context, workers
+        self._block, self._sums, self._dominator = context.block, context.sums, context.dominator
+        self._active, self._own_index, self._width = context.plan.active, context.active_index, context.plan.width
         indices = range(len(self._active))
-        self._batches = [station.agenda.batches(index) for index in indices]
+        self._batches = [context.agenda.batches(index) for index in indices]
         self._stretches = iter(ends)
         self._ends = [0] * len(indices)
         # the number of applied updates of each dominator in the segment
@@ -57,15 +57,15 @@ class UpdatePhase(SegmentPhase):
         """
         peer = self._active[index]
         if rows is None or number != expected:
-            raise PartyError(peer, f"it sent theta {number}, but {expected} is the next and is not due")
-        length = 8 * self._width * len(rows) if self._station.learns else 0
+            raise protocol_error(peer, f"it sent theta {number}, but {expected} is the next and is not due")
+        length = 8 * self._width * len(rows) if self._context.learns else 0
         if len(body) != length:
-            raise PartyError(peer, f"its theta {number} has {len(body)} bytes, not the {length} bytes of its batch")
+            raise protocol_error(peer, f"its theta {number} has {len(body)} bytes, not the {length} bytes of its batch")
         return np.frombuffer(body)
 
     def _apply_theta(self, index: int, rows: Rows, theta: Array) -> None:
         """Update this party's block with a dominator's theta."""
-        if not self._station.learns:
+        if not self._context.learns:
             return
         try:
             self._block.apply(rows, theta)
@@ -84,14 +84,14 @@ class AsynchronousUpdates(UpdatePhase):
     the event loop are computed together, at the end of the iteration.
     """
 
-    def __init__(self, station: Station, ends: list[list[int]], workers: Workers) -> None:
-        super().__init__(station, ends, workers)
-        self._tally, self._window, self._skew = station.tally, station.plan.window, station.plan.skew
+    def __init__(self, context: SegmentContext, ends: list[list[int]], workers: Workers) -> None:
+        super().__init__(context, ends, workers)
+        self._tally, self._window, self._skew = context.tally, context.plan.window, context.plan.skew
         indices = range(len(self._active))
         # for each dominator, over the segment: the numbers of updates whose partials were sent (at this party's own
         # index: whose sums were taken), and of updates whose theta has arrived
         self._sent = [0] * len(indices)
-        self._answered = [0] * len(indices)
+        self._received = [0] * len(indices)
         # for each dominator, the updates between partials and theta: their rows, and the numbers of updates that had
         # been applied when the partials were computed, of this dominator and of all dominators
         self._pending: list[deque[tuple[Rows, int, int]]] = [deque() for _ in indices]
@@ -112,9 +112,9 @@ class AsynchronousUpdates(UpdatePhase):
         for index in range(len(self._active)):
             self._advance(index)
         self._compute()
-        self.pull()
+        self.process_sums()
 
-    def pull(self) -> None:
+    def process_sums(self) -> None:
         own_index, dominator = self._own_index, self._dominator
         if dominator is None:
             return
@@ -124,10 +124,10 @@ class AsynchronousUpdates(UpdatePhase):
             dominate = partial(self._dominate, dominator, next(self._batches[own_index]), sums, number)
             self._workers.submit(own_index, dominate, partial(self._finish_own, dominator, number))
 
-    def answer(self, index: int, number: int, body: bytes | memoryview) -> None:
+    def take_theta(self, index: int, number: int, body: bytes | memoryview) -> None:
         pending = self._pending[index]
-        theta = self._read(index, number, self._answered[index], pending[0][0] if pending else None, body)
-        self._answered[index] = number + 1
+        theta = self._read(index, number, self._received[index], pending[0][0] if pending else None, body)
+        self._received[index] = number + 1
         rows, applied, applied_of_all = pending.popleft()
         apply = partial(self._apply_theta, index, rows, theta)
         self._workers.submit(index, apply, lambda _: self._finish(index, applied, applied_of_all))
@@ -146,21 +146,21 @@ class AsynchronousUpdates(UpdatePhase):
         try:
             self._block.apply(rows, theta)
         except ValueError as error:
-            raise PartyError(self._station.me, f"its own theta cannot be applied: {error}", WITHHELD) from error
+            raise PartyError(self._context.me, f"its own theta cannot be applied: {error}", WITHHELD) from error
         return theta
 
     def _partials(self, number: int, rows: Rows) -> Array:
         """Compute this party's partials of an update's rows.
 
-        If `Station.constant` is set, the first sum of each dominator consists of constants. This holds even if this
-        party has already applied another dominator's theta, since other parties may not have applied it.
+        If `SegmentContext.constant` is set, the first sum of each dominator consists of constants. It does so even if
+        this party has already applied another dominator's theta, since other parties may not have applied that theta.
         """
-        constant = self._station.constant
+        constant = self._context.constant
         return self._block.partials(rows) if number or constant is None else np.tile(constant, len(rows))
 
     def _finish_own(self, dominator: Dominator, number: int, theta: Array) -> None:
         dominator.announce(Kind.THETA, number, theta)
-        self._station.note("theta", self._own_index, number)
+        self._context.note("theta", self._own_index, number)
         self._finish(self._own_index, self._applied[self._own_index], self._tally.applied)
 
     def _finish(self, index: int, applied: int, applied_of_all: int) -> None:
@@ -168,7 +168,7 @@ class AsynchronousUpdates(UpdatePhase):
         number = self._applied[index]
         self._tally.count(number - applied, self._tally.applied - applied_of_all)
         self._applied[index] = number + 1
-        self._station.note("apply", index, number)
+        self._context.note("apply", index, number)
         if self._skew and number - self._starts[index] == self._min_progress and self._raise_min_progress():
             for active_index in range(len(self._active)):
                 self._advance(active_index)
@@ -179,10 +179,10 @@ class AsynchronousUpdates(UpdatePhase):
                 self._compute()
             else:
                 self._scheduled = True
-                self._station.later(self._compute)
+                self._context.later(self._compute)
         self._left -= 1
         if self._left == 0:
-            self._station.done()
+            self._context.done()
 
     def _advance(self, index: int) -> None:
         """Schedule the partials for a dominator that window and skew allow. Threads start to compute them at once."""
@@ -192,7 +192,7 @@ class AsynchronousUpdates(UpdatePhase):
         if self._skew:
             end = min(end, self._starts[index] + self._min_progress + self._skew + 1)
         end = min(end, self._ends[index])
-        if self._station.constant is not None and not self._applied[index]:
+        if self._context.constant is not None and not self._applied[index]:
             end = min(end, 1)
         first = self._sent[index]
         if first >= end:
@@ -219,7 +219,7 @@ class AsynchronousUpdates(UpdatePhase):
     def _send_partials(self, due: list[tuple[int, int, Rows]], values: Array) -> None:
         for index, number, rows in due:
             self._pending[index].append((rows, self._applied[index], self._tally.applied))
-            self._station.note("partial", index, number)
+            self._context.note("partial", index, number)
         self._sums.contribute(Kind.PARTIAL, values, [(index, self._width * len(rows)) for index, _, rows in due])
 
     def _raise_min_progress(self) -> bool:
@@ -237,8 +237,8 @@ class SynchronousRounds(UpdatePhase):
     the order of the active parties. An active party with fewer batches skips the epoch's last round.
     """
 
-    def __init__(self, station: Station, ends: list[list[int]], workers: Workers) -> None:
-        super().__init__(station, ends, workers)
+    def __init__(self, context: SegmentContext, ends: list[list[int]], workers: Workers) -> None:
+        super().__init__(context, ends, workers)
         # of this round: the dominators in order, their rows, the arrived thetas, the dominators whose theta is still
         # expected, and the number of applied thetas
         self._participants: list[int] = []
@@ -252,9 +252,9 @@ class SynchronousRounds(UpdatePhase):
     def begin(self) -> None:
         self._ends = next(self._stretches)
         self._open()
-        self.pull()
+        self.process_sums()
 
-    def answer(self, index: int, number: int, body: bytes | memoryview) -> None:
+    def take_theta(self, index: int, number: int, body: bytes | memoryview) -> None:
         rows = self._rows[index] if index in self._due else None
         theta = self._read(index, number, self._applied[index], rows, body)
         self._due.remove(index)
@@ -267,9 +267,9 @@ class SynchronousRounds(UpdatePhase):
         if index == self._own_index and self._dominator is not None:
             self._dominator.announce(Kind.THETA, self._applied[index], theta)
         self._thetas[index] = theta
-        self.pull()
+        self.process_sums()
 
-    def pull(self) -> None:
+    def process_sums(self) -> None:
         """Do all work that is possible: several rounds, if this is the only party."""
         if self._proceeding or not self._participants:
             return
@@ -285,7 +285,7 @@ class SynchronousRounds(UpdatePhase):
                 self._open()
         finally:
             self._proceeding = False
-        self._station.done()
+        self._context.done()
 
     def _open(self) -> None:
         """Begin a round by computing all its partials. At the end of the epoch, `_participants` becomes empty."""
@@ -295,21 +295,21 @@ class SynchronousRounds(UpdatePhase):
         self._thetas.clear()
         self._rows = {index: next(self._batches[index]) for index in self._participants}
         for index in self._participants:
-            self._station.note("theta" if index == self._own_index else "partial", index, self._applied[index])
+            self._context.note("theta" if index == self._own_index else "partial", index, self._applied[index])
         if self._participants:
             values = self._block.partials(np.concatenate(list(self._rows.values())))
             parts = np.split(values, np.cumsum([self._width * len(rows) for rows in self._rows.values()])[:-1])
-            self._own = self._station.share(Kind.PARTIAL, dict(zip(self._participants, parts, strict=True)))
+            self._own = self._context.share(Kind.PARTIAL, dict(zip(self._participants, parts, strict=True)))
 
     def _take(self) -> None:
-        z = self._station.total(Kind.PARTIAL, self._own)
+        z = self._context.total(Kind.PARTIAL, self._own)
         if z is not None and self._dominator is not None:
             self._own = None
             self._after_work(self._own_index, self._dominator.theta(z, self._rows[self._own_index]))
 
     def _apply(self, index: int) -> None:
         self._apply_theta(index, self._rows[index], self._thetas[index])
-        self._station.note("apply", index, self._applied[index])
+        self._context.note("apply", index, self._applied[index])
         self._applied[index] += 1
         # the staleness of an update is the number of earlier updates in its round
-        self._station.tally.count(0, self._next)
+        self._context.tally.count(0, self._next)

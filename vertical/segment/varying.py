@@ -16,7 +16,7 @@ from vertical.problem.blocks import NO_PENALTY
 from vertical.problem.blocks.base import Block, Features, product
 from vertical.problem.objectives import Array
 from vertical.segment.plan import Holding, SegmentPlan
-from vertical.transport.frames import FinalError, PartyError
+from vertical.transport.frames import FinalError, protocol_error
 
 MIN_PARTIES = 3
 """The minimum number of parties whose partials must vary. An owner's ``fewest-parties`` may require more."""
@@ -147,7 +147,7 @@ def check_start(plan: SegmentPlan, min_parties: int, flag_bytes: Mapping[int, by
     width = plan.width
     for party, body in flag_bytes.items():
         if len(body) != 2 * width or max(body) > BOTH:
-            raise PartyError(party, f"its flags are {body[:8].hex()}, not {2 * width} bytes of at most {int(BOTH)}")
+            raise protocol_error(party, f"its flags are {body[:8].hex()}, not {2 * width} bytes of at most {int(BOTH)}")
     for position in range(2 * width if plan.epochs else width):
         check_flags(plan, min_parties, {party: Flags(body[position]) for party, body in flag_bytes.items()})
     return not any(Flags.SHOWN in Flags(flag) for body in flag_bytes.values() for flag in body[:width])

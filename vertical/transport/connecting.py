@@ -12,7 +12,7 @@ from collections.abc import Callable
 from vertical.transport.addresses import UNREACHABLE, connect, listen, prepare, reason_of, stop_listening
 from vertical.transport.channels import Cause, ConnectionLoss
 from vertical.transport.endpoint import Endpoint
-from vertical.transport.frames import Kind, PartyError
+from vertical.transport.frames import Kind, PartyError, protocol_error
 from vertical.transport.identity import client_context, fingerprint, server_context
 from vertical.transport.links import Link, Owner
 from vertical.transport.notes import Notes
@@ -24,7 +24,7 @@ _FIRST_PAUSE, _LAST_PAUSE = 0.005, 0.2
 _BIND_PATIENCE, _CONNECT_PATIENCE, _PROOF_PATIENCE = 0.5, 2.0, 1.0
 
 
-class Door(Owner):
+class Connector(Owner):
     """The object that listens and connects for a party, until each peer is identified and has sent its hello.
 
     Args:
@@ -95,7 +95,7 @@ class Door(Owner):
 
         Args:
             peer: The index of the peer.
-            connection: A non-blocking socket. The door closes it.
+            connection: A non-blocking socket. The connector closes it.
         """
         if peer < self._me:
             self._tasks[peer] = self._loop.create_task(self._meet(peer, connection))
@@ -284,7 +284,7 @@ class Door(Owner):
             loss: The cause of the end. Forged bytes from a peer that has proved its identity end the segment.
         """
         if loss.cause is Cause.FORGED and link.peer >= 0:
-            self._refused(PartyError(link.peer, loss.reason))
+            self._refused(protocol_error(link.peer, loss.reason))
             return
         if not self._settle(link, loss):
             self.notes.note_loss(link, loss)

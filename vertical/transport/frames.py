@@ -17,6 +17,8 @@ _CULPRIT = struct.Struct("<i")
 _MAX_REASON_BYTES = 2000
 # the public reason of a failure whose full text may quote a party's data
 WITHHELD = "it failed: see its log"
+# the hint of errors about messages that no honest party of the same version sends
+SAME_VERSION = "run the same version at all parties"
 
 
 class Kind(IntEnum):
@@ -153,6 +155,16 @@ class PartyError(RuntimeError):
         reason = body[_CULPRIT.size : _CULPRIT.size + _MAX_REASON_BYTES].decode(errors="replace")
         spelt = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in reason)
         return cls(None if culprit < 0 else culprit, spelt)
+
+
+def protocol_error(party: int, fault: str) -> PartyError:
+    """Return the error for a message that no honest party of the same version sends.
+
+    Args:
+        party: The sender.
+        fault: The fault of the message, with "it" for the sender.
+    """
+    return PartyError(party, f"{fault}; {SAME_VERSION}")
 
 
 class FinalError(PartyError):

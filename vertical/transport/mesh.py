@@ -10,9 +10,9 @@ import contextlib
 from collections.abc import Callable
 
 from vertical.transport.channels import Cause, ConnectionLoss
-from vertical.transport.connecting import Door
+from vertical.transport.connecting import Connector
 from vertical.transport.endpoint import Delays, Endpoint
-from vertical.transport.frames import Kind, PartyError, pack
+from vertical.transport.frames import Kind, PartyError, pack, protocol_error
 from vertical.transport.links import Delayed, Link
 from vertical.transport.relay import Relay
 from vertical.transport.traffic import Hub
@@ -49,7 +49,9 @@ class Mesh(Hub):
         if endpoint.certificates[me] != endpoint.identity.certificate:
             raise ValueError(f"party {me}'s own certificate differs from certificates[{me}], which its peers expect")
         if len({str(address) for address in addresses}) != parties:
-            raise ValueError(f"{parties} parties need {parties} different addresses: {', '.join(map(str, addresses))}")
+            raise ValueError(
+                f"{parties} parties need {parties} different addresses, got {', '.join(map(str, addresses))}"
+            )
         if not 0 <= serial < 2**32:
             raise ValueError(f"serial must be 0 to 2^32 - 1, got {serial}")
         if len(hello) > limits.body:
@@ -57,8 +59,8 @@ class Mesh(Hub):
         super().__init__(me, parties, serial, limits)
         self._verbose = endpoint.verbose
         self._delays = delays if delays is not None and (delays.one_way or delays.jitter) else None
-        self._door = Door(me, endpoint, serial, hello, self._linked, self.abort)
-        self._relay = Relay(me, addresses, serial, limits.body, self._links, self._door.meet)
+        self._connector = Connector(me, endpoint, serial, hello, self._linked, self.abort)
+        self._relay = Relay(me, addresses, serial, limits.body, self._links, self._connector.meet)
         # links that only carry an abort
         self._abort_links: set[Link] = set()
         self._hellos: dict[int, bytes] = {}
@@ -83,10 +85,10 @@ class Mesh(Hub):
         self._ticker = self._loop.call_later(self._tick, self._beat)
         deadline = self._loop.time() + self._limits.join
         try:
-            await self._door.listen()
+            await self._connector.listen()
             for peer in self._peers():
                 if self._relay.connects(peer):
-                    self._door.dial(peer)
+                    self._connector.dial(peer)
         except PartyError as error:
             self.abort(error)
         either, left = {self._joined, self.failed}, max(deadline - self._loop.time(), 0.0)
@@ -114,7 +116,7 @@ class Mesh(Hub):
         finally:
             self._ended = True
             self._tear_down()
-            await self._door.close()
+            await self._connector.close()
 
     # joining
 
@@ -144,9 +146,9 @@ class Mesh(Hub):
         if self._relay.index in missing:
             # peers behind the relay are missing because the relay is missing
             missing = [peer for peer in missing if not self._relay.meets(peer)]
-        within, note = f"within {self._limits.join:g} s", self._door.notes.of(missing[0])
+        within, note = f"within {self._limits.join:g} s", self._connector.notes.of(missing[0])
         alone = not self._hellos
-        if alone and self._door.notes.distrusted:
+        if alone and self._connector.notes.distrusted:
             words = f"no party joined party {self.me} {within}: a peer refused its certificate"
             self.abort(PartyError(self.me, words))
         elif alone and len(missing) > 1:
@@ -175,7 +177,7 @@ class Mesh(Hub):
         try:
             error = PartyError.from_bytes(body, self.parties)
         except ValueError as wrong:
-            error = PartyError(link.peer, str(wrong))
+            error = protocol_error(link.peer, str(wrong))
         self.abort(error)
         self._change.set()
 
@@ -189,7 +191,7 @@ class Mesh(Hub):
         if self._error is not None or self._closing:
             link.close()
         elif loss.cause is Cause.FORGED:
-            self.abort(error)
+            self.abort(protocol_error(link.peer, loss.reason))
         elif (more or not link.is_done) and not link.has_aborted:
             self._timers.add(self._loop.call_later(self._limits.grace, self.abort, error))
 
@@ -198,7 +200,7 @@ class Mesh(Hub):
             return
         self._error = error
         verdict = (error if self._verbose else error.redact()).to_bytes()
-        self._door.condemn(verdict)
+        self._connector.condemn(verdict)
         for link in self._greeted_links():
             link.send_control(Kind.ABORT, verdict)
         self._drop_delayed()
@@ -206,7 +208,7 @@ class Mesh(Hub):
         if self._ticker is not None:
             for peer in self._peers():
                 if peer != error.party and self._links[peer] is None and self._relay.reaches(peer):
-                    self._door.dial(peer)
+                    self._connector.dial(peer)
         self.failed.set_exception(error)
         self.failed.exception()  # marks the exception as seen, to avoid a warning
         self._held.clear()

@@ -77,7 +77,7 @@ class Hub(Owner, ABC):
             RuntimeError: `join` has not returned yet, or `close` was called.
         """
         if not 0 <= to < self.parties or to == self.me:
-            raise ValueError(f"party {self.me} of {self.parties} has no peer {to}")
+            raise ValueError(f"party {self.me} of {self.parties} has no peer {to}: choose the index of another party")
         self._put(to, self._pack(frame))
 
     def broadcast(self, frame: Frame) -> None:
@@ -101,7 +101,8 @@ class Hub(Owner, ABC):
 
     def _pack(self, frame: Frame) -> bytes:
         if frame.kind not in WORK_KINDS:
-            raise ValueError(f"kind {frame.kind} is not a kind of work: {', '.join(map(str, sorted(WORK_KINDS)))}")
+            allowed = ", ".join(map(str, sorted(WORK_KINDS)))
+            raise ValueError(f"kind {frame.kind} of a frame is not a kind of work, allowed: {allowed}")
         data = pack(self._serial, frame.kind, frame.active, frame.update, frame.body)
         if len(data) - HEADER_BYTES > self._limits.body:
             raise ValueError(f"a body must have at most {self._limits.body} bytes, got {len(data) - HEADER_BYTES}")

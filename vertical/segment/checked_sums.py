@@ -13,10 +13,10 @@ from vertical.problem.objectives import Array
 from vertical.segment.masked_sums import Elements, Share, Sums
 from vertical.segment.sum_order import SUMS, Agenda
 from vertical.segment.varying import BOTH, Flags, Look, check_collaborators, check_flags
-from vertical.transport.frames import Frame, Kind, PartyError
+from vertical.transport.frames import Frame, Kind, protocol_error
 
 
-class CountedSums(Sums):
+class CheckedSums(Sums):
     """A wrapper of masked sums, in which each sum waits for the flags of all contributing parties.
 
     Args:
@@ -28,7 +28,7 @@ class CountedSums(Sums):
         broadcast: A function that sends a frame to all other parties.
 
     Attributes:
-        from_zero: Whether `Station.constant` is set, which is known only after the first frames.
+        from_zero: Whether `SegmentContext.constant` is set, which is known only after the first frames.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class CountedSums(Sums):
         body, position = bytes(frame.body), frame.update
         due = index >= 0 and peer != frame.active and self._done[index] <= position < self._totals[index]
         if not due or len(body) != 1 or body[0] > BOTH or peer in self._flags.get((index, position), {}):
-            raise PartyError(peer, f"it sent malformed or early flags for sum {position} of party {frame.active}")
+            raise protocol_error(peer, f"it sent malformed or early flags for sum {position} of party {frame.active}")
         self._flags[index, position][peer] = Flags(body[0])
         if index == self._own_index:
             return True
@@ -105,4 +105,4 @@ class CountedSums(Sums):
         self._done[index] += 1
 
     def _contribute(self, kind: int, index: int, elements: Elements) -> None:
-        raise RuntimeError("CountedSums contributes only through the sums that it wraps")
+        raise RuntimeError("CheckedSums contributes only through the sums that it wraps")
