@@ -256,7 +256,7 @@ def votes(rows: int = 4000, runs: int = 25, epsilon: float = 1.0) -> Numbers:
 
 
 def assembled() -> Numbers:
-    """Measure the values that the bank finds from its customers' predictions, alone or with a server with all blocks."""
+    """Measure the values that the bank finds from its customers' predictions, with a server's blocks or alone."""
     features, labels, held = customers()
     ears, outcomes = asyncio.run(overheard(features, labels, epochs=3))
     shown = ears[0].total(Kind.EVALUATION)
