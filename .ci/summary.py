@@ -1,9 +1,9 @@
-"""Print where the time of the gate went: its stages, and its slowest tests.
+"""Print the seconds of the gate (`.ci/run`): of each stage, and of the slowest tests.
 
     python .ci/summary.py REPORTS SECONDS
 
-REPORTS holds ``stages.tsv`` (the second at which each stage began, and its name) and pytest's reports in JUnit's XML;
-SECONDS is how long the gate took.
+REPORTS is a folder with ``stages.tsv`` (the second at which each stage began, and its name) and pytest's reports in
+JUnit's XML. SECONDS is the duration of the gate.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SLOWEST = 20
 
 
 def main(reports: Path, seconds: float) -> None:
-    """Print both tables; a report that a killed pytest left unfinished is passed over."""
+    """Print both tables. Incomplete reports of a killed pytest are skipped."""
     stages = [line.split("\t", 1) for line in (reports / "stages.tsv").read_text("utf-8").splitlines()]
     starts = [float(start) for start, _ in stages] + [seconds]
     print("\nseconds  stage")

@@ -1,9 +1,9 @@
-"""Every horizontal algorithm as a federation in this process: local steps a second, against a bare loop of local SGD.
+"""Speed of each horizontal algorithm in the in-process engine, relative to a plain loop of local SGD.
 
-The loop (`bare_loop.BareLoop`) trains on the same sites with equal cohorts, local steps and batches. An algorithm's
-ratio is its speed over the loop's, rounds in turn; a round has all that happens between two train exchanges. The ratios
-of algorithms differ, since their steps do: a pairwise step scores two batches, FedSGDA's takes two gradients. Compare a
-ratio with the same algorithm's before a change; there is no limit.
+The plain loop (`bare_loop.BareLoop`) trains on the same sites, with the same number of clients, local steps and batch
+size. Rounds of the engine and of the loop alternate. A round is everything between two train exchanges. The ratios of
+algorithms differ, since their steps differ: a pairwise step scores two batches, and a step of FedSGDA takes two
+gradients. Compare a ratio only with the same algorithm's ratio before a change. There is no limit.
 
     python benchmarks/algorithms.py [--smoke] [--data-dir DIR] [--only fedx2]
 """
@@ -24,7 +24,7 @@ BATCH = 10
 
 def main() -> None:
     parser = arguments(__doc__ or "")
-    parser.add_argument("--only", choices=HORIZONTAL, help="one algorithm")
+    parser.add_argument("--only", choices=HORIZONTAL, help="the only algorithm to measure")
     options = parser.parse_args()
     clients, cohort, rounds = (20, 4, 4) if options.smoke else (1000, 50, 30)
     rows = []

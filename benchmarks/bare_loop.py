@@ -1,6 +1,6 @@
-"""Federated averaging as a plain PyTorch loop: one model that is reused, no messages.
+"""Federated averaging as a plain PyTorch loop with one model and without messages, to compare the engine's speed with.
 
-The benchmarks compare the engine with it. It draws batches, scores and averages as a run of local SGD does.
+The loop draws batches, computes scores and averages models like a run of local SGD.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Site = tuple[Tensor, Tensor]  # (n, features) and (n,) labels
 
 @dataclass(frozen=True)
 class Plan:
-    """A round's clients and local steps, and the samples in a step."""
+    """The sizes of a round: the clients, their local steps, and the samples in a step."""
 
     cohort: int
     steps: int
@@ -47,7 +47,7 @@ class BareLoop:
         self.optimizer = torch.optim.SGD(self.parameters, lr=plan.learning_rate)
 
     def round(self) -> None:
-        """Make one round with a fresh cohort."""
+        """Compute a round with newly drawn clients."""
         totals = [torch.zeros_like(weight) for weight in self.weights]
         for site in self.rng.choice(len(self.sites), self.plan.cohort, replace=False):
             self.load()
@@ -57,13 +57,13 @@ class BareLoop:
         self.weights = [total / self.plan.cohort for total in totals]
 
     def load(self) -> None:
-        """Load the average into the model."""
+        """Copy the average weights into the model."""
         with torch.no_grad():
             for parameter, weight in zip(self.parameters, self.weights, strict=True):
                 parameter.copy_(weight)
 
     def train(self, site: int) -> None:
-        """Make a site's local steps."""
+        """Compute the local steps of a site."""
         features, labels = self.sites[site]
         for rows in self.batches(len(labels)):
             loss = functional.binary_cross_entropy_with_logits(self.model(features[rows]), labels[rows])
@@ -72,7 +72,7 @@ class BareLoop:
             self.optimizer.step()
 
     def batches(self, count: int) -> Iterator[Tensor]:
-        """Yield the batches of a round from ``count`` samples, reshuffled when they run out."""
+        """Yield a round's batches from ``count`` samples, which are shuffled again after each pass."""
         size = min(self.plan.batch, count)
         order, start = torch.from_numpy(self.rng.permutation(count)), 0
         for _ in range(self.plan.steps):

@@ -1,8 +1,8 @@
-"""Two workers of Ray against one process: seconds a round, and the memory of many clients.
+"""Two Ray workers against one process: the seconds of a round, and the memory of runs with many clients.
 
-The run on Ray and the one in this process take turns, five times each; a run's figure is the median of its rounds. The
-single process has one thread, as each worker has. Memory, measured in a separate run, is the proportional set size of
-this process and all that it has started, Ray's own processes too.
+Runs on Ray and runs in this process alternate, five times each. The figure of a run is the median of its rounds. The
+single process has one thread, like each worker. Memory is measured in a separate run: the proportional set size of this
+process and of all its descendants, which include Ray's own processes.
 
     python benchmarks/cluster.py [--smoke] [--no-check] [--only table3-cnn] [--workers 2]
 """
@@ -31,7 +31,7 @@ SHAPES = {"table3-cnn": (1, 28, 28), "resnet20": (3, 32, 32), "mlp": (784,), "li
 
 @dataclass(frozen=True)
 class Case:
-    """A workload and its limits: a speed against one process, or seconds a round and GiB in all."""
+    """A workload and its limits: either a speed relative to one process, or seconds of a round and GiB in total."""
 
     name: str
     model: str
@@ -61,7 +61,7 @@ SMOKE = [
 
 
 def measure(case: Case, path: str, cluster: Cluster | None) -> float:
-    """Seconds a round."""
+    """Return the seconds of a round."""
     flat: dict[str, Scalar] = config(
         path,
         strategy="local-sgd",
@@ -81,7 +81,10 @@ def measure(case: Case, path: str, cluster: Cluster | None) -> float:
 
 
 def peak_memory(case: Case, path: str, cluster: Cluster) -> float:
-    """The peak GiB of a run: of this process, which should have done nothing before, and its descendants."""
+    """Return the peak GiB of a run, over this process and its descendants.
+
+    This process must have computed nothing before.
+    """
     ended, peaks = threading.Event(), [0.0]
 
     def watch() -> None:
@@ -99,7 +102,7 @@ def peak_memory(case: Case, path: str, cluster: Cluster) -> float:
 
 
 def family() -> list[int]:
-    """The ids of this process and of its descendants."""
+    """Return the ids of this process and of its descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -122,7 +125,7 @@ def proportional_bytes(process: int) -> int:
 
 def main() -> None:
     parser = arguments(__doc__ or "")
-    parser.add_argument("--only", choices=[case.name for case in CASES], help="one workload")
+    parser.add_argument("--only", choices=[case.name for case in CASES], help="the only workload to measure")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     cases = [case for case in (SMOKE if options.smoke else CASES) if options.only in (None, case.name)]

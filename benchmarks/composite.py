@@ -1,8 +1,8 @@
-"""Composite FL on the sparse logistic problem: the in-process engine against a plain NumPy loop over the clients.
+"""Speed of composite federated learning on sparse logistic regression, relative to a plain NumPy loop.
 
-On Synthetic(10, 10), with 30 clients of 2,000 samples, 5 local steps of full gradients and float64, the loop does
-Algorithm 1's arithmetic without messages, records or metrics. Both alternate round by round in one run. The median of
-the engine's rounds may be 2.5 times the loop's median.
+The data are Synthetic(10, 10), with 30 clients of 2,000 samples, 5 local steps of full gradients, and float64. The loop
+computes Algorithm 1 without messages, records or metrics. Rounds of both alternate in one run. The median of the
+engine's rounds may be at most 2.5 times the loop's median.
 
     python benchmarks/composite.py [--smoke] [--no-check]
 """
@@ -25,12 +25,12 @@ LIMIT = 2.5
 
 
 def shrink(x: Vector, threshold: float) -> Vector:
-    """The prox of the l1 norm."""
+    """Return the proximal map of the l1 norm."""
     return np.sign(x) * np.maximum(np.abs(x) - threshold, 0.0)
 
 
 class PlainLoop:
-    """Algorithm 1 as written, client after client."""
+    """Algorithm 1 as in the paper, one client after another."""
 
     def __init__(self, flat: dict[str, Scalar], clients: int) -> None:
         data = load(parse_run_config(flat).data, clients)
@@ -40,14 +40,14 @@ class PlainLoop:
         self.corrections = [np.zeros_like(self.x) for _ in self.sites]
 
     def gradient(self, client: int, x: Vector) -> Vector:
-        """The (d,) gradient of one client's f_i."""
+        """Return the (d,) gradient of one client's objective f_i."""
         features, signs = self.sites[client]
         slopes = -signs / (1 + np.exp(signs * (features @ x)))
         gradient: Vector = slopes @ features / len(signs) + RIDGE * x
         return gradient
 
     def round(self) -> None:
-        """One round of all clients."""
+        """Compute a round of all clients."""
         start = shrink(self.x, STEP * STEPS * WEIGHT)
         sent, means = [], []
         for client, correction in enumerate(self.corrections):

@@ -1,19 +1,20 @@
-"""A check of the defaults: every strategy whose clients have rows, untuned, on very different data sets.
+"""A check of the default hyper-parameters: runs of each strategy whose clients have rows, on very different data sets.
 
     python benchmarks/defaults.py [--out FOLDER] [--data-dir DIR] [--only STRATEGY ...] [--steps] [--seeds S ...]
     [--rounds R] [--stack N] [--smoke]
 
-Each run has 10 rounds (or --rounds) and trains with its defaults, on every data set that is bundled or in or below
---data-dir and on an unscaled table whose 20 columns are log-normal (3,000 rows, 20 % positive). A run is healthy if no
-site is missing in any round and it does not collapse: its last AUC is at least .6, and at most .05 below its best one.
+Each run has 10 rounds (or --rounds) and uses the strategy's defaults. The data sets are all bundled data sets, the data
+sets in or below --data-dir, and an unscaled table with 20 log-normal columns (3,000 rows, 20 % positive). A run is
+healthy if no site is missing in any round and the run does not collapse: its last AUC is at least .6, and at most .05
+below its best AUC.
 
-Without --steps: models linear and mlp, 3 and 8 clients, seeds 0 to 2; no run may be ill. With --steps: 4 clients, seeds
-0 and 1, and besides its default the strategy's own step sizes .003 to 1; the default's mean AUC may be at most .02
-below the best step's.
+Without --steps: models linear and mlp, 3 and 8 clients, seeds 0 to 2. All runs must be healthy. With --steps: 4
+clients, seeds 0 and 1, with the default step size and with the strategy's own step sizes from .003 to 1. The mean AUC
+of the default may be at most .02 below the mean AUC of the best step size.
 
-Other --seeds repeat the whole with them; --stack trains clients as one, which is faster and changes rounding only.
-FOLDER/runs.jsonl gets a line for each run; runs that it has are not repeated. --smoke: the log-normal table, linear, 3
-clients and one seed.
+--seeds replaces these seeds. --stack trains several clients in one computation, which is faster and changes results
+only by rounding errors. FOLDER/runs.jsonl gets a line for each run, and runs with a line are not repeated. --smoke:
+only the log-normal table, the model linear, 3 clients and one seed.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ KEYS = ("dataset", "strategy", "model", "clients", "seed", "step")
 
 
 def steps_of(strategy: str, step: float) -> dict[str, Scalar]:
-    """The run-config keys that set a strategy's step size."""
+    """Return the run-config keys that set a strategy's step size."""
     if strategy.startswith("fedsgda"):
         return {"fedsgda.primal-step": step, "fedsgda.dual-step": step}
     for name in ("sgdam", "scgdam"):
@@ -80,7 +81,7 @@ def data_of(name: str, folder: Path, data_dir: str) -> dict[str, Scalar]:
 
 
 def cells(options: Any, strategies: list[str]) -> Iterator[dict[str, Any]]:
-    """What to run, one dictionary a run; ``step`` is None for the default."""
+    """Return the runs to compute, one dictionary for each run. ``step`` is None for the default step size."""
     sets = [*BUNDLED, LOG_NORMAL, *(FILES if options.data_dir else [])]
     models, clients, seeds = ["linear", "mlp"], [3, 8], [0, 1, 2]
     steps: list[float | None] = [None]
@@ -94,7 +95,10 @@ def cells(options: Any, strategies: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def play(cell: dict[str, Any], folder: Path, options: Any) -> dict[str, Any]:
-    """Run a cell; returns it with its last and best AUC, and in how many rounds a site was missing."""
+    """Compute a run.
+
+    Return its dictionary with the last and the best AUC, and the number of rounds with a missing site.
+    """
     config: dict[str, Scalar] = {
         **data_of(cell["dataset"], folder, options.data_dir),
         "strategy": cell["strategy"],
@@ -132,7 +136,11 @@ def named(cell: dict[str, Any], *keys: str) -> str:
 
 
 def behind(results: list[dict[str, Any]]) -> list[tuple[float, str, str]]:
-    """(best step's mean AUC over seeds minus the default's, cell, best step), the worst first."""
+    """Return the gaps in mean AUC from the default to the best step size, the largest gap first.
+
+    Returns:
+        For each case the gap, the case, and the best step size.
+    """
     aucs: dict[str, dict[float | None, list[float]]] = defaultdict(lambda: defaultdict(list))
     for one in results:
         aucs[named(one, "dataset", "strategy", "model")][one["step"]].append(one["auc"])
@@ -144,7 +152,7 @@ def behind(results: list[dict[str, Any]]) -> list[tuple[float, str, str]]:
 
 
 def played(options: Any, folder: Path) -> list[dict[str, Any]]:
-    """All results; runs that runs.jsonl lacks are made first."""
+    """Return the results of all runs. Runs without a line in runs.jsonl are computed first."""
     folder.mkdir(parents=True, exist_ok=True)
     books = folder / "runs.jsonl"
     known = [json.loads(line) for line in books.read_text("utf-8").splitlines()] if books.exists() else []
@@ -162,12 +170,12 @@ def played(options: Any, folder: Path) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = arguments(__doc__ or "")
-    parser.add_argument("--out", type=Path, help="folder of the books; runs in it are not repeated")
-    parser.add_argument("--only", nargs="+", choices=HORIZONTAL, default=HORIZONTAL, help="these strategies")
-    parser.add_argument("--steps", action="store_true", help="the default beside the best of the strategy's own steps")
-    parser.add_argument("--seeds", nargs="+", type=int, help="these seeds")
-    parser.add_argument("--rounds", type=int, default=10, help="of each run, 5 at least")
-    parser.add_argument("--stack", type=stack_of, default=1, help="how many clients train as one: auto or a number")
+    parser.add_argument("--out", type=Path, help="folder of runs.jsonl; runs in this file are not repeated")
+    parser.add_argument("--only", nargs="+", choices=HORIZONTAL, default=HORIZONTAL, help="strategies to run")
+    parser.add_argument("--steps", action="store_true", help="compare the default step size with the best")
+    parser.add_argument("--seeds", nargs="+", type=int, help="seeds to run")
+    parser.add_argument("--rounds", type=int, default=10, help="rounds of each run, at least 5")
+    parser.add_argument("--stack", type=stack_of, default=1, help="clients in one computation: auto or a number")
     options = parser.parse_args()
     print(f"data: synthetic, {', '.join(BUNDLED + FILES if options.data_dir else BUNDLED)}")
     with tempfile.TemporaryDirectory() as scratch:

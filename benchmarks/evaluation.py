@@ -1,8 +1,9 @@
-"""The cost of an evaluation with many test rows: seconds and memory, and how far the risk is off.
+"""The cost of an evaluation with many test rows: seconds, memory, and the error of the approximate risk.
 
-It computes all metrics of a linear model on synthetic rows, one in ten of them positive, for each pairwise loss. The
-limits are 3 s for a million rows, and 400 MB beyond the rows. For so many pairs the risk is computed from cells of
-scores; on 30,000 other scores it may differ from the risk over all pairs by 1e-6 of that.
+The benchmark computes all metrics of a linear model on synthetic rows (10 % positive) for each pairwise loss. The
+limits for a million rows are 3 s, and 400 MB in addition to the rows. For so many pairs the evaluator sorts scores into
+cells and computes the risk from the cells. On 30,000 other scores the risk may differ from the exact risk by a relative
+1e-6.
 
     python benchmarks/evaluation.py [--smoke] [--no-check] [--clock wall]
 """
@@ -33,7 +34,7 @@ def samples(rows: int) -> Samples:
 
 
 def error(objective: PairwiseObjective, rows: int) -> float:
-    """The relative error of the risk of cells, for normal scores whose classes are one standard deviation apart."""
+    """Return the relative error of the risk from cells, for normal scores with class means a deviation apart."""
     positive = torch.arange(rows) % 10 == 0
     scores = torch.from_numpy(np.random.default_rng(1).normal(size=rows)) + positive
     partners, labels = (scores, positive.double()) if objective.partners == "all" else (scores[~positive], None)
@@ -42,7 +43,7 @@ def error(objective: PairwiseObjective, rows: int) -> float:
 
 
 def peak() -> int:
-    """The peak memory in bytes; ru_maxrss is in KiB on Linux."""
+    """Return the peak memory in bytes (ru_maxrss is in KiB on Linux)."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

@@ -1,12 +1,12 @@
-"""Local SGD with 50 of 1,000 clients a round: how many local updates a second, against a bare PyTorch loop.
+"""Speed of local SGD with 50 of 1,000 clients a round: local updates a second, relative to a plain PyTorch loop.
 
-All do the same: 1,000 clients of 50 images of 784 pixels, a network of one hidden layer of 64, five steps of batch 10,
-start-up left out. The engine runs the real apps, records included: its clients one after another on one thread, and
-stacked (``--stack auto``) on ``--threads``. The bare loop (`bare_loop.BareLoop`, one model that is reused, one thread)
-does one round before each of the engine's, which must reach 0.85 of the loop's speed, and 2.2 times stacked. With two
-threads, which must reach 3.5 times, rounds of the loop and whole runs take turns instead: after a long stretch on one
-core a kernel may leave both threads there. Two more runs are for comparison: Flower's own simulation of the same app,
-and Apple's pfl if it is installed.
+All programs compute the same: 1,000 clients with 50 images of 784 pixels, a network with one hidden layer of 64, and
+five steps with batches of 10. Start-up is not measured. The engine runs the real apps, including records: first with
+its clients one after another on one thread, then stacked (``--stack auto``) on ``--threads``. The plain loop
+(`bare_loop.BareLoop`: one model, one thread) computes a round before each round of the engine. The limits are 0.85
+times the loop's speed, and 2.2 times stacked. With two threads the limit is 3.5 times, and rounds of the loop alternate
+with whole runs instead: after a long time on one core, the kernel may leave both threads on this core. Flower's own
+simulation of the same app and, if it is installed, Apple's pfl can be measured for comparison.
 
     python benchmarks/fedavg.py [--smoke] [--data-dir DIR] [--no-check] [--threads 2] [--flower] [--pfl]
         [--device cuda --clock wall]
@@ -43,7 +43,10 @@ FLOWER_ROUNDS = 5
 
 
 def by_run(flat: dict[str, Scalar], clients: int, bare: Callable[[], None]) -> float:
-    """The stacked engine's speed over the bare loop's, a run of the one after some rounds of the other; medians."""
+    """Return the stacked engine's speed relative to the plain loop.
+
+    Whole runs alternate with rounds of the loop; medians.
+    """
     ratios = []
     for _ in range(REPEATS):
         loop = []
@@ -57,7 +60,7 @@ def by_run(flat: dict[str, Scalar], clients: int, bare: Callable[[], None]) -> f
 
 
 def with_flower(flat: dict[str, Scalar], clients: int) -> float:
-    """Seconds a round in Flower's simulation, from the run's own metrics."""
+    """Return the seconds of a round in Flower's simulation, from the run's own metrics."""
     with tempfile.TemporaryDirectory() as folder:
         places: dict[str, Scalar] = {"output-dir": folder, "run-name": "run", "num-server-rounds": FLOWER_ROUNDS}
         run_with_flower(clients, {**flat, **places}, quiet=True)
@@ -65,7 +68,7 @@ def with_flower(flat: dict[str, Scalar], clients: int) -> float:
 
 
 def with_pfl(sites: Sequence[Site], plan: Plan, rounds: int, clock: str) -> float:
-    """Seconds a round of pfl's simulated backend, one process, no privacy, no evaluation."""
+    """Return the seconds of a round in pfl's simulated backend, in one process, without privacy and evaluation."""
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
     from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -137,9 +140,11 @@ def pfl_version() -> str | None:
 
 def main() -> None:
     parser = arguments(__doc__ or "", gpu=True)
-    parser.add_argument("--flower", action="store_true", help="also Flower's simulation, a few rounds (minutes)")
-    parser.add_argument("--pfl", action="store_true", help="also pfl's simulated backend, where it is installed")
-    parser.add_argument("--threads", type=int, choices=STACKED, default=1, help="of stacked clients; 2: by wall time")
+    parser.add_argument("--flower", action="store_true", help="also measure Flower's simulation (minutes)")
+    parser.add_argument("--pfl", action="store_true", help="also measure pfl's simulated backend, if installed")
+    parser.add_argument(
+        "--threads", type=int, choices=STACKED, default=1, help="threads of stacked clients; 2 uses wall time"
+    )
     options = parser.parse_args()
     clock = "wall" if options.threads > 1 else options.clock
     clients, cohort, rounds = (40, 4, 6) if options.smoke else (1000, 50, 60)

@@ -1,8 +1,8 @@
-"""FedSGDA on the synthetic nonconvex-PL problem: the in-process engine against a plain NumPy loop over the clients.
+"""Speed of FedSGDA on the synthetic nonconvex-PL problem: the in-process engine against a plain NumPy loop.
 
-With 500 clients, S = 5 a phase, K = 5 local steps of batch 5 and float32, the loop does the frameworks' arithmetic
-without messages, records or metrics. Both alternate round by round in one run. The median of the engine's rounds may be
-2.0 times the loop's median.
+There are 500 clients, S = 5 clients in a phase, and K = 5 local steps with batches of 5, in float32. The loop computes
+the paper's frameworks without messages, records or metrics. Rounds of both alternate in one run. The median of the
+engine's rounds may be at most 2.0 times the loop's median.
 
     python benchmarks/fedsgda.py [--smoke] [--no-check]
 """
@@ -26,7 +26,7 @@ LIMIT = 2.0
 
 
 class PlainLoop:
-    """Frameworks 1-3 as written, client after client, with the estimators minibatch and storm."""
+    """Frameworks 1 to 3 as in the paper, one client after another, with the estimators minibatch and storm."""
 
     def __init__(self, clients: int, storm: bool) -> None:
         data = synthetic_pl(0, clients).reshape(clients, PL_SAMPLES, 3, -1)
@@ -37,7 +37,7 @@ class PlainLoop:
         self.rng = np.random.default_rng(0)
 
     def gradient(self, client: int, x: Vector, y: Vector, rows: Any = slice(None)) -> tuple[Vector, Vector]:
-        """(p,) and (p,), the means over a client's samples."""
+        """Return the (p,) and (p,) gradients, as means over a client's samples."""
         a, b, c = self.a[client][rows], self.b[client][rows], self.c[client][rows]
         bumps = np.mean((x - a) * np.exp(-((x - a) ** 2) / 2), axis=0)
         primal = bumps + np.mean(b * np.sum(b * (y - c), axis=1, keepdims=True), axis=0)
@@ -45,16 +45,16 @@ class PlainLoop:
         return primal, dual
 
     def clients(self) -> NDArray[np.int64]:
-        """A phase's clients."""
+        """Draw the clients of a phase."""
         return self.rng.choice(len(self.a), COHORT, replace=False)
 
     def mean_gradient(self, clients: NDArray[np.int64], x: Vector, y: Vector) -> tuple[Vector, Vector]:
-        """The mean over some clients."""
+        """Return the mean gradient over some clients."""
         found = [self.gradient(client, x, y) for client in clients]
         return np.mean([primal for primal, _ in found], axis=0), np.mean([dual for _, dual in found], axis=0)
 
     def collect(self) -> tuple[Vector, Vector]:
-        """The gradient phase."""
+        """Compute the gradient phase."""
         clients = self.clients()
         u, v = self.mean_gradient(clients, self.x, self.y)
         if not self.storm or self.t == 0:
@@ -64,7 +64,7 @@ class PlainLoop:
         return weight * (self.estimate[0] - u_before) + u, weight * (self.estimate[1] - v_before) + v
 
     def round(self) -> None:
-        """One round of both phases."""
+        """Compute a round of both phases."""
         u, v = self.estimate = self.collect()
         step = np.float32(STEP / (self.t + 1) ** (1 / 3 if self.storm else 0))
         points = []

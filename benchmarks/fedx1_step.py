@@ -1,7 +1,8 @@
-"""The price of a FedX1 local step against a hand-written PyTorch step on the same batches.
+"""The cost of a local step of FedX1, relative to a hand-written PyTorch step on the same batches.
 
-Both do two forward passes' worth of rows and one backward pass, gather the same rows, draw the same number of lazy
-scores, and apply SGD. Ours is timed as a whole ``fit``: decoding the pool, samplers, history and outbox included.
+Both steps gather the same rows, score two batches, compute one backward pass, draw the same number of other sites'
+scores, and apply SGD. Our step is timed as a part of a whole ``fit``, which includes decoding of the scores, samplers,
+the history and the reply.
 
     python benchmarks/fedx1_step.py [--smoke]
 """
@@ -76,7 +77,7 @@ def by_hand(model_name: str, shape: tuple[int, ...], batch: int, steps: int) -> 
 
 
 def ratio(model_name: str, shape: tuple[int, ...], batch: int, steps: int, repeats: int) -> float:
-    """The ratio of the shortest times, the two timed in turn: other work on the machine only makes times longer."""
+    """Return the ratio of the shortest times of two alternating functions. Other processes only make times longer."""
     first, second = ours(model_name, shape, batch, steps), by_hand(model_name, shape, batch, steps)
     first(), second()
     mine, theirs = [], []
@@ -95,7 +96,7 @@ def ratio(model_name: str, shape: tuple[int, ...], batch: int, steps: int, repea
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--smoke", action="store_true", help="a few seconds, for the gate")
+    parser.add_argument("--smoke", action="store_true", help="a short run of a few seconds")
     smoke = parser.parse_args().smoke
     torch.set_num_threads(1)
     steps, repeats = (32, 9) if smoke else (32, 41)

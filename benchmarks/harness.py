@@ -1,4 +1,4 @@
-"""Common parts of the engine benchmarks: data, a federation whose rounds alternate with a rival loop's, and tables."""
+"""Common parts of the benchmarks: data, a federation whose rounds alternate with a plain loop's rounds, and tables."""
 
 from __future__ import annotations
 
@@ -38,23 +38,27 @@ CLOCKS = {"cpu": time.process_time, "wall": time.perf_counter}
 
 
 def arguments(description: str, *, gpu: bool = False) -> argparse.ArgumentParser:
-    """Return the options of every benchmark, and ``--device`` for benchmarks that also measure a GPU."""
+    """Return the parser with the options of all benchmarks, and ``--device`` for benchmarks that also measure a GPU."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
-    parser.add_argument("--smoke", action="store_true", help="a few seconds: few clients and rounds")
-    parser.add_argument("--data-dir", default="", help="folder of Fashion-MNIST's IDX files; without: synthetic data")
-    parser.add_argument("--no-check", action="store_true", help="print, and end with 0 whatever the limits say")
-    parser.add_argument("--clock", choices=list(CLOCKS), default="cpu", help="seconds of what; cpu ignores other jobs")
+    parser.add_argument("--smoke", action="store_true", help="a short run with few clients and rounds")
+    parser.add_argument("--data-dir", default="", help="folder of Fashion-MNIST's IDX files; default: synthetic data")
+    parser.add_argument("--no-check", action="store_true", help="print results, and ignore the limits")
+    parser.add_argument(
+        "--clock", choices=list(CLOCKS), default="cpu", help="clock of the measured seconds; cpu ignores other jobs"
+    )
     if gpu:
-        parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: use --clock wall with it")
+        parser.add_argument(
+            "--device", choices=["cpu", "cuda"], default="cpu", help="device; with cuda also set --clock wall"
+        )
     return parser
 
 
 @contextmanager
 def data_file(data_dir: str, rows: int, *shape: int) -> Iterator[str]:
-    """An npz file of ``rows`` training rows, float32 with labels 0 and 1; deleted afterwards.
+    """Yield an npz file with ``rows`` training rows, float32 with labels 0 and 1. The file is deleted at the end.
 
     Args:
-        shape: A row's shape. None: `PIXELS` numbers.
+        shape: The shape of a row. None: `PIXELS` numbers.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.npz"
@@ -84,7 +88,10 @@ def _synthetic(rows: int, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarra
 
 
 def config(path: str, **options: Scalar) -> dict[str, Scalar]:
-    """A flat run config on that file without evaluations and checkpoints; ``_`` means ``-``, and ``__`` ``.``."""
+    """Return a flat run config for a data file, without evaluations and checkpoints.
+
+    In names ``_`` is ``-``, ``__`` is ``.``.
+    """
     common: dict[str, Scalar] = {
         "dataset": "npz",
         "data-dir": path,
@@ -97,7 +104,7 @@ def config(path: str, **options: Scalar) -> dict[str, Scalar]:
 
 
 def tensors(flat: Mapping[str, Scalar], clients: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """(rows, features) and (rows,) of every client, as the run of that config splits them."""
+    """Return the features (rows, features) and labels (rows,) of each client, split as in a run of this config."""
     spec: DataSpec = parse_run_config(flat).data
     data = load(spec, clients)
     samples = [data.client(partition) for partition in range(clients)]
@@ -106,7 +113,7 @@ def tensors(flat: Mapping[str, Scalar], clients: int) -> list[tuple[torch.Tensor
 
 @dataclass
 class Rounds:
-    """Seconds of each round: the engine's whole, its part inside the grid, and the rival's."""
+    """The seconds of each round: the engine's whole round, its part inside the grid, and the plain loop's round."""
 
     whole: list[float] = field(default_factory=list)
     grid: list[float] = field(default_factory=list)
@@ -114,11 +121,11 @@ class Rounds:
 
     @property
     def ratio(self) -> float:
-        """Speed of the engine over the rival's: the median over pairs of neighbouring rounds."""
+        """Return the engine's speed relative to the plain loop: the median over pairs of neighbouring rounds."""
         return statistics.median(b / a for a, b in zip(self.whole, self.rival, strict=True))
 
     def extra(self, messages: int, part: str = "whole") -> float:
-        """Median over pairs of rounds of the seconds that a message costs beyond the rival's arithmetic."""
+        """Return a message's median seconds in addition to the plain loop's arithmetic, over pairs of rounds."""
         pairs = zip(getattr(self, part), self.rival, strict=True)
         return float(statistics.median(a - b for a, b in pairs)) / messages
 
@@ -132,11 +139,12 @@ def alternate(
     warm_up: int = 2,
     together: Together | None = None,
 ) -> Rounds:
-    """Run a federation in this process, and one round of the rival before each of its rounds.
+    """Run a federation in this process, and a round of the plain loop before each of its rounds.
 
     A round of the engine is everything from one train exchange to the next: messages, clients, aggregation, records,
-    and exchanges of other phases in between. One thread does all of it, so its CPU time is its wall time on an idle
-    machine. Left out are the handshake, the first ``warm_up`` rounds and the last, which evaluates.
+    and exchanges of other phases. One thread computes all of it, so its CPU time is its wall time on an idle machine.
+    The first exchange with all sites, the first ``warm_up`` rounds and the last round (with its evaluation) are not
+    measured.
     """
     torch.set_num_threads(1)
     rounds, now = Rounds(), CLOCKS[clock]
@@ -173,7 +181,7 @@ def alternate(
 
 
 def alone(job: Callable[..., T], *arguments: object) -> T:
-    """Return a job's result from a fresh interpreter: a peak of memory never falls."""
+    """Return the result of a function that runs in a new Python process, since a process's peak memory never falls."""
     with multiprocessing.get_context("spawn").Pool(1) as process:
         return process.apply(job, arguments)
 
@@ -191,13 +199,13 @@ def quiet() -> Iterator[None]:
 
 
 def seconds_a_round(run: Path, warm_up: int = 1) -> float:
-    """The median of ``seconds`` in a finished run's metrics.jsonl, without round 0, the first ones and the last."""
+    """Return the median of ``seconds`` in metrics.jsonl, without round 0, the first rounds and the last round."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     return float(statistics.median(line["seconds"] for line in lines[1 + warm_up : -1] or lines[1:]))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows under a header, columns aligned: the first to the left, the others to the right."""
+    """Print rows under a header, with aligned columns: the first column to the left, the other columns to the right."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     for row in itertools.chain([header], rows):
         cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
@@ -205,7 +213,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def check(failures: Sequence[str], *, wanted: bool) -> None:
-    """Print the exceeded limits; then exit with 1 if ``wanted``."""
+    """Print the exceeded limits. If ``wanted`` and a limit is exceeded, exit with code 1."""
     for failure in failures:
         print(f"over the limit: {failure}")
     if failures and wanted:

@@ -1,9 +1,11 @@
-"""Peak memory with 100 and with 5,000 stateless clients and the same cohort: it may grow by the data, and little else.
+"""Peak memory of federations with 100 and with 5,000 clients without state, of which equally many train in each round.
 
-Each federation runs in a separate process, and so does reading its data alone. A client costs its rows twice while they
-are read (later its site shares the data set's memory), and at most 8 KiB of bookkeeping.
+The memory may grow only by the data and a little bookkeeping. Each federation runs in a separate process, and another
+process only reads its data. A client may cost twice its rows while they are read (afterwards its site shares the data
+set's memory), and at most 8 KiB of bookkeeping.
 
-Then 500 clients a round of 10,000 and of 100,000, alone and stacked: the seconds of a round and the peak memory.
+A second part measures the seconds of a round and the peak memory with 500 clients a round out of 10,000 and of 100,000,
+one by one and stacked.
 
     python benchmarks/memory.py [--smoke] [--no-check]
 """
@@ -44,20 +46,20 @@ def flat_config(path: str, clients: int) -> dict[str, Scalar]:
 
 
 def read(path: str, clients: int) -> int:
-    """Peak bytes of reading the data and making every client's tensors."""
+    """Return the peak bytes of reading the data and making all clients' tensors."""
     held = tensors(flat_config(path, clients), clients)
     assert len(held) == clients
     return peak()
 
 
 def federate(path: str, clients: int) -> int:
-    """Peak bytes of a whole federation."""
+    """Return the peak bytes of a whole federation."""
     run(flat_config(path, clients), clients)
     return peak()
 
 
 def sample(path: str, clients: int, cohort: int, stack: int) -> tuple[float, float]:
-    """The seconds of a round of one of many clients, and the peak GiB of the whole run."""
+    """Return the seconds of a round with a sample of many clients, and the peak GiB of the whole run."""
     more: dict[str, Scalar] = {
         "fraction-train": cohort / clients,
         "num-server-rounds": SAMPLED_ROUNDS,
@@ -68,7 +70,7 @@ def sample(path: str, clients: int, cohort: int, stack: int) -> tuple[float, flo
 
 
 def run(flat: dict[str, Scalar], clients: int, stack: int = 1) -> float:
-    """Run a federation; the seconds of a round."""
+    """Run a federation, and return the seconds of a round."""
     with quiet(), tempfile.TemporaryDirectory() as folder:
         places: dict[str, Scalar] = {"output-dir": folder, "run-name": "run"}
         together = make_stacker(stack, flat)
@@ -77,7 +79,7 @@ def run(flat: dict[str, Scalar], clients: int, stack: int = 1) -> float:
 
 
 def measure_large(smoke: bool) -> list[str]:
-    """Print what rounds of large federations take; the limits that were passed."""
+    """Print the seconds and memory of large federations, and return the exceeded limits."""
     rows, failures, cohort = [], [], 50 if smoke else SAMPLED
     for clients, limits in LARGE.items():
         clients = clients // 50 if smoke else clients

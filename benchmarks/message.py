@@ -1,10 +1,10 @@
-"""The cost of a message beyond its arithmetic: records, payload, grid, client, the server's reading of the reply.
+"""The cost of a message in addition to its arithmetic: records, payload, grid, client, and the server's reading.
 
-It times local SGD with one step of one sample in the in-process engine, and subtracts the same step in a plain loop,
-`bare_loop.BareLoop`; both alternate round by round in one run, and medians are taken. There are two sizes: about 50,000
-float32 parameters with 50 messages a round, limit 0.25 ms a message; and 100 parameters with 5 of 500 clients a round,
-limit 0.2 ms. The limits are on the whole round, its line in metrics.jsonl included, divided by its messages; the part
-inside the grid is printed beside it.
+The benchmark times local SGD with one step of one sample in the in-process engine, and subtracts the time of the same
+step in a plain loop (`bare_loop.BareLoop`). Rounds of both alternate in one run, and medians are compared. There are
+two sizes: about 50,000 float32 parameters with 50 messages a round (limit 0.25 ms a message), and 100 parameters with 5
+of 500 clients a round (limit 0.2 ms). The limits apply to the whole round, including its line in metrics.jsonl, divided
+by the number of messages. The benchmark also prints the part inside the grid.
 
     python benchmarks/message.py [--smoke] [--no-check]
 """

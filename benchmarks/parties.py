@@ -1,7 +1,8 @@
-"""The parties of vertical segments on this machine, without Flower: a process or a thread for each.
+"""Vertical segments without Flower: all parties on this machine, each in a separate process or thread.
 
-Every party has its own identity, and the mesh is the same as between machines: mutual TLS 1.3, over Unix sockets or TCP
-on the loopback.
+A segment is a part of a vertical run, in which the parties train together without the server. Each party has its own
+identity. The parties' connections are the same as between machines: mutual TLS 1.3, over Unix sockets or TCP on the
+loopback interface.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ _GRACE = 10.0
 
 
 class PartiesError(RuntimeError):
-    """A segment failed.
+    """The error of a failed segment.
 
     Attributes:
-        errors: party -> its error, for parties that had one.
+        errors: The errors of the parties that failed, by party.
     """
 
     def __init__(self, errors: Mapping[int, BaseException]) -> None:
@@ -50,7 +51,7 @@ class PartiesError(RuntimeError):
 
 @dataclass
 class _Party:
-    """All that one party is started with."""
+    """The arguments with which a party is started."""
 
     me: int
     holding: Holding
@@ -99,28 +100,28 @@ def run_parties(
     limits: Limits | None = None,
     timeout: float = 600.0,
 ) -> list[list[SegmentOutcome]]:
-    """Run segments one after another with all parties on this machine, each with a fresh mesh.
+    """Run segments one after another with all parties on this machine. The parties connect anew for each segment.
 
     Args:
-        holdings: one for every party.
-        plans: one for every segment; a party keeps its state in between.
-        processes: a process for each party; False: a thread.
+        holdings: The data of each party.
+        plans: The plan of each segment. A party keeps its state between segments.
+        processes: Whether each party runs in a separate process. False: in a thread.
         transport: "unix" or "tcp".
-        states: where each party starts; None: at zero.
+        states: The initial state of each party. None: zero.
         networks: Each party's network, for plans with an embedding.
-        injections: Each party's injection.
-        recorders: Each party's recorder, with threads only.
-        threads: Number of each party's threads, see `run_segment`.
-        events: whether outcomes have logs.
-        limits: The meshes' limits.
-        timeout: seconds for each segment.
+        injections: Each party's injection of artificial delays.
+        recorders: Each party's recorder of messages. Only with threads.
+        threads: The number of each party's threads, see `run_segment`.
+        events: Whether outcomes have logs.
+        limits: The limits of the parties' connections.
+        timeout: The maximum seconds of each segment.
 
     Returns:
         The outcomes by segment and party.
 
     Raises:
-        ValueError: the arguments do not fit one another.
-        PartiesError: with the error of every party; nothing is left running.
+        ValueError: The arguments do not fit one another.
+        PartiesError: A segment failed. The error has the error of each party, and no process is left.
     """
     plans = [plans] if isinstance(plans, SegmentPlan) else list(plans)
     count = len(holdings)
@@ -228,7 +229,10 @@ def _in_processes(parties: list[_Party], timeout: float) -> list[list[SegmentOut
 def _answers(
     pipes: list[Connection], running: list[BaseProcess], timeout: float
 ) -> dict[int, SegmentOutcome | BaseException]:
-    """Each process's outcome or error in a segment; once one has failed, the others get only a little time."""
+    """Return the outcome or error of each process in a segment.
+
+    After an error the other processes get only a little time.
+    """
     answers: dict[int, SegmentOutcome | BaseException] = {}
     waiting = {pipe: me for me, pipe in enumerate(pipes)}
     deadline = time.monotonic() + timeout
@@ -266,14 +270,14 @@ def _end(running: list[BaseProcess], pipes: list[Connection]) -> None:
 
 
 def _fork_server() -> ForkServerContext:
-    """Return a server with all imports done, to start a party's process at once."""
+    """Return a server process with all imports done, from which parties' processes start at once."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     return context
 
 
 def _serve(pipe: Connection) -> None:
-    """A party's process: its outcomes, or its error, go back through the pipe."""
+    """Run a party in its process. The party's outcomes, or its error, are sent through the pipe."""
     party: _Party = pipe.recv()
     with contextlib.suppress(BrokenPipeError, KeyboardInterrupt), threadpool_limits(1):
         try:

@@ -1,9 +1,10 @@
-"""The price of a LocalSCGDAM local step against a hand-written PyTorch SGD step on batches of the same size.
+"""The cost of a local step of LocalSCGDAM, relative to a hand-written PyTorch SGD step on batches of the same size.
 
-The rival makes one forward and one backward pass and an update. Ours makes two passes of each kind, at w and at h, for
-the exact Hessian also a second backward pass through the first one, and updates the moving averages of h, u and v.
-Counted in matrix products, that is 2 of the rival's steps for "identity" and 4 for "exact". Ours is timed as a whole
-``fit``: loading, samplers and outbox included.
+The hand-written step computes one forward pass, one backward pass and an update. Our step computes two passes of each
+kind, at w and at h, and updates the moving averages of h, u and v. For the exact Hessian it also computes a second
+backward pass through the first backward pass. Counted in matrix products, our step is therefore 2 hand-written steps
+for "identity", and 4 for "exact". Our step is timed as a part of a whole ``fit``, which includes loading, samplers and
+the reply.
 
     python benchmarks/scgdam_step.py [--smoke]
 """
@@ -79,7 +80,7 @@ def by_hand(batch: int, steps: int) -> Callable[[], None]:
 
 
 def ratio(hessian: Literal["exact", "identity"], batch: int, steps: int, repeats: int) -> float:
-    """Median of the pairwise ratios of CPU seconds, the two timed in turn."""
+    """Return the median ratio of the CPU seconds of two alternating functions."""
     first, second = ours(hessian, batch, steps), by_hand(batch, steps)
     first(), second()
     ratios, mine = [], []
@@ -97,7 +98,7 @@ def ratio(hessian: Literal["exact", "identity"], batch: int, steps: int, repeats
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--smoke", action="store_true", help="a few seconds, for the gate")
+    parser.add_argument("--smoke", action="store_true", help="a short run of a few seconds")
     smoke = parser.parse_args().smoke
     torch.set_num_threads(1)
     failures = []

@@ -1,6 +1,7 @@
-"""The cost of secure sums: rounds with and without them, of 16 clients and a model of 50,000 weights, in one process.
+"""The cost of secure sums: rounds with and without them, with 16 clients and 50,000 weights, in one process.
 
-Runs take turns; the medians of the rounds' CPU time are compared, and the bytes of the last round.
+Runs with and without secure sums alternate. The benchmark compares the medians of the rounds' CPU time, and the bytes
+of the last round.
 
     python benchmarks/secure_sum.py [--smoke] [--no-check] [--only scaffold]
 """
@@ -26,7 +27,7 @@ TIME, BYTES = 1.7, 1.3
 
 
 def measure(flat: dict[str, Scalar], clock: str) -> tuple[float, int]:
-    """Return the seconds of a round, joining and evaluation included, and the bytes of the last one."""
+    """Return the seconds of a round, which include joining and evaluation, and the bytes of the last round."""
     with tempfile.TemporaryDirectory() as folder, quiet():
         begun = CLOCKS[clock]()
         run_in_process(server_app, client_app, CLIENTS, {**flat, "output-dir": folder, "run-name": "run"})
@@ -37,7 +38,7 @@ def measure(flat: dict[str, Scalar], clock: str) -> tuple[float, int]:
 
 def main() -> None:
     parser = arguments(__doc__ or "")
-    parser.add_argument("--only", choices=STRATEGIES, help="one strategy")
+    parser.add_argument("--only", choices=STRATEGIES, help="the only strategy to measure")
     options = parser.parse_args()
     rows, failures = [], []
     repeats, rounds = (1, 2) if options.smoke else (5, 20)

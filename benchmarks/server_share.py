@@ -1,4 +1,4 @@
-"""The server half's share of a run's round time outside the grid exchange, read from the run's own metrics.jsonl.
+"""The share of a run's round time that the server needs outside the exchange of messages, from the run's metrics.jsonl.
 
 python benchmarks/server_share.py results/fedx2-digits-seed0
 """

@@ -1,15 +1,15 @@
-"""A long run of a real deployment whose sites are killed again and again: it must lose no round and leak no memory.
+"""A long run of a real deployment whose sites are killed again and again. It must lose no round and leak no memory.
 
     PYTHONPATH=. python benchmarks/soak.py [--rounds 200] [--seed 0] [--smoke] [--no-check]
 
-A SuperLink and three SuperNodes on loopback, with TLS and a key for each site, train fedx2 (whose clients keep state).
-Every 8 to 16 rounds a random site gets SIGKILL at a random moment of the round, with its ClientApp, and is started
-again until the SuperLink accepts it. A round waits 60 s for its replies.
+A SuperLink and three SuperNodes on the loopback interface, with TLS and a key for each site, train fedx2, whose clients
+have state. Every 8 to 16 rounds a random site and its ClientApp get SIGKILL at a random moment of the round. The site
+is then started again until the SuperLink accepts it. A round waits 60 s for its replies.
 
-It fails if the run does not complete, if metrics.jsonl does not contain every round once and in order, if a checkpoint
-is ahead of the lines or more than one round behind them, or if the last checkpoint is not of the last round. It also
-fails (--no-check: only prints) if the resident memory of the ServerApp's process, read after each round from round 20
-on (--smoke: from the middle on), ever differs by more than 5% from the first of these readings.
+The benchmark fails if the run does not complete, if metrics.jsonl does not contain each round once and in order, if a
+checkpoint is newer than the last line or more than one round older, or if the last checkpoint is not from the last
+round. It also fails if the ServerApp's resident memory ever differs by more than 5 % from its first reading. The memory
+is read after each round, starting with round 20 (--smoke: with the middle of the run). --no-check only prints it.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ CONFIG: dict[str, Scalar] = {
 
 @dataclass
 class Soak:
-    """One run under kills.
+    """A run whose sites are killed.
 
     Attributes:
-        memory: resident MiB of the ServerApp's process, by the round after which it was read.
-        kills, restarts: so far.
+        memory: The resident MiB of the ServerApp's process, by the last round before the reading.
+        kills, restarts: The numbers of kills and restarts until now.
     """
 
     deployment: Deployment
@@ -62,7 +62,7 @@ class Soak:
     away: dict[int, threading.Thread] = field(default_factory=dict)
 
     def last(self) -> None:
-        """Submit the run and follow it to its end: look at every round, and kill a site now and then."""
+        """Submit the run and follow it to its end: check each round, and kill a site at random rounds."""
         run_id = self.deployment.submit(self.run, {**CONFIG, "num-server-rounds": self.rounds})
         try:
             self.attend()
@@ -92,7 +92,7 @@ class Soak:
         return int(self.rng.integers(*GAP)) if self.rounds > SETTLED else 3
 
     def look(self) -> int:
-        """The newest round in metrics.jsonl; its checkpoint must be there or under way. Also reads the memory."""
+        """Return the newest round in metrics.jsonl, check its checkpoint, and read the memory."""
         before = self.checkpoints()
         newest = self.written()
         after = self.checkpoints()
@@ -112,7 +112,7 @@ class Soak:
         return sorted(int(path.stem.removeprefix("round-")) for path in found)
 
     def strike(self) -> None:
-        """Kill a site that is running; it comes back while the rounds go on."""
+        """Kill a running site, which is started again while the rounds continue."""
         site = int(self.rng.choice([site for site in range(SITES) if site not in self.away]))
         self.deployment.kill(f"site-{site}")
         self.kills += 1
@@ -128,7 +128,10 @@ class Soak:
         self.restarts += 1
 
     def check_rounds(self) -> int:
-        """Check that every round and the last three checkpoints are there; returns how many rounds had a drop."""
+        """Check that all rounds and the last three checkpoints exist.
+
+        Return the number of rounds with a dropped site.
+        """
         lines = Run(self.run).lines
         assert [line["round"] for line in lines] == list(range(self.rounds + 1))
         assert self.checkpoints() == list(range(self.rounds + 1))[-3:]
@@ -137,7 +140,7 @@ class Soak:
 
 
 def resident(process: int) -> float:
-    """The resident memory of a process in MiB."""
+    """Return the resident memory of a process in MiB."""
     status = Path(f"/proc/{process}/status").read_text()
     return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
@@ -145,9 +148,9 @@ def resident(process: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0, help="of which site is killed when")
-    parser.add_argument("--smoke", action="store_true", help="two minutes: 6 rounds, one kill")
-    parser.add_argument("--no-check", action="store_true", help="print the memory, whatever the limit says")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random kills")
+    parser.add_argument("--smoke", action="store_true", help="a run of two minutes: 6 rounds, one kill")
+    parser.add_argument("--no-check", action="store_true", help="print the memory, and ignore its limit")
     options = parser.parse_args()
     rounds = 6 if options.smoke else options.rounds
     settled = min(SETTLED, rounds // 2)

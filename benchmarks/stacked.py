@@ -1,7 +1,7 @@
-"""Stacked cohorts: a round of many clients trained as one, against the same clients one after another.
+"""Speed of ``--stack``: a round of many clients in one batched computation, relative to the same clients one by one.
 
-Every second round of a run is stacked (``--stack``), and its time is compared with the round before it; medians are
-taken. A round is everything from one train exchange to the next: messages, clients, aggregation and records.
+Every second round of a run is stacked, and its time is compared with the previous round's. Medians are taken. A round
+is everything from one train exchange to the next: messages, clients, aggregation and records.
 
     python benchmarks/stacked.py [--smoke] [--no-check] [--only fedx1] [--device cuda --clock wall]
 """
@@ -29,7 +29,7 @@ ROWS, STEPS, BATCH = 60, 32, 20
 
 
 class Switch(Stacker):
-    """Stacks the clients of every second round."""
+    """A stacker that stacks the clients of every second round."""
 
     on = False
 
@@ -41,7 +41,7 @@ class Switch(Stacker):
 
 
 def measure(flat: dict[str, Scalar], clients: int, clock: str) -> tuple[float, float]:
-    """The median seconds of a round, alone and stacked."""
+    """Return the median seconds of a round, without and with stacks."""
     switch = Switch(clients)
     whole = alternate(flat, clients, switch.flip, clock=clock, together=switch).whole
     return median(whole[1::2]), median(whole[::2])
@@ -49,7 +49,7 @@ def measure(flat: dict[str, Scalar], clients: int, clock: str) -> tuple[float, f
 
 def main() -> None:
     parser = arguments(__doc__ or "", gpu=True)
-    parser.add_argument("--only", choices=HORIZONTAL, help="one algorithm")
+    parser.add_argument("--only", choices=HORIZONTAL, help="the only algorithm to measure")
     options = parser.parse_args()
     rows, failures = [], []
     steps, rounds = (4, 6) if options.smoke else (STEPS, 14)

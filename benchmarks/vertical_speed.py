@@ -1,43 +1,44 @@
-"""Vertical training with every party in a process of its own and mutual TLS 1.3 between them, against its limits.
+"""Speed of vertical training, with each party in a separate process and mutual TLS 1.3 between the parties.
 
     python benchmarks/vertical_speed.py [CASE ...] [--smoke] [--no-check] [--data-dir FOLDER]
 
-Data are UCI credit (24,000 rows, 90 columns; in or below --data-dir) or, without --data-dir, synthetic ones of the same
-shape. Problem (13), weight 1e-4, SVRG, batches of 32.
+The data are UCI credit (24,000 rows, 90 columns; in or below --data-dir) or, without --data-dir, synthetic data of the
+same shape. The problem is (13) of the paper with weight 1e-4, by SVRG with batches of 32. q is the number of parties, m
+the number of active parties (which have labels), and the window the number of updates that a party may be ahead.
 
-| case           | what                                                                                    | limit     |
+| case           | measured quantity                                                                       | limit     |
 |----------------|-----------------------------------------------------------------------------------------|-----------|
 | `straggler-6`  | seconds to 1e-3, synchronous over asynchronous: q = 6, m = 2, window 3; 10 ms one way;  | >= 2.2    |
-|                | an update occupies a party for 5 ms, the last party (a passive one) for 7 ms            |           |
+|                | an update occupies a party for 5 ms, the last party (a passive party) for 7 ms          |           |
 | `straggler-8`  | the same with q = 8, m = 3, window 2                                                    | >= 1.6    |
-| `no-delay`     | the same with q = 8, m = 3, window 4 and nothing injected                               | >= 1.5    |
-| `parties`      | updates a second with q = 8 over those with q = 2: an update occupies a party for 40 ms | >= 3.3    |
-|                | / q, m = 2, window 4, SGD                                                               |           |
-| `cpu`          | CPU microseconds of an update, all 8 parties together: m = 3, window 4, SGD             | < 350     |
-| `seconds`      | seconds of training to 1e-3 with q = 8, m = 3, window 2, and the step for 4 updates of  | < 3       |
-|                | delay, which is what the parties measure on average                                     |           |
-| `segment`      | seconds of a segment beside its training in Flower's simulation on Ray: q = 6, m = 2,   | < 0.5     |
-|                | the median of ten                                                                       |           |
-| `intersection` | seconds in which 3 parties of 1,000,000 ids, all on this machine, find the 800,000 that | < 150     |
-|                | all have                                                                                |           |
+| `no-delay`     | the same with q = 8, m = 3, window 4, without artificial delays                         | >= 1.5    |
+| `parties`      | updates a second with q = 8, divided by updates a second with q = 2: an update occupies | >= 3.3    |
+|                | a party for 40 ms / q, m = 2, window 4, SGD                                             |           |
+| `cpu`          | CPU microseconds of an update, summed over 8 parties: m = 3, window 4, SGD              | < 350     |
+| `seconds`      | seconds of training to 1e-3 with q = 8, m = 3, window 2, and the step for a delay of 4  | < 3       |
+|                | updates, which is the average delay that the parties measure                            |           |
+| `segment`      | seconds of a segment in addition to its training in Flower's simulation on Ray: q = 6,  | < 0.5     |
+|                | m = 2, the median of ten                                                                |           |
+| `intersection` | seconds in which 3 parties of 1,000,000 ids, all on this machine, find their 800,000    | < 150     |
+|                | common ids                                                                              |           |
 
-Both modes of a comparison have the same step: 0.9 times the bound for m * window updates of delay (printed). A
-synchronous run alone could take a larger one; the paper fixes one step for both, as is done here. Injected computing
-is slept, in m workers a party (the paper's k = m threads), in both modes. --smoke takes 1,500 rows, and a third of
-f(0) - f* in place of 1e-3, and 20,000 ids.
+Both modes of a comparison have the same step, as in the paper: 0.9 times the bound for a delay of m * window updates
+(printed). A synchronous run alone could use a larger step. Artificial computing time is slept, in m workers of each
+party (the paper's k = m threads), in both modes. --smoke uses 1,500 rows, a third of f(0) - f* instead of 1e-3, and
+20,000 ids.
 
-Seconds to 1e-3: f - f* <= 1e-3, f* by Newton's method. The run is cut into segments of one epoch, each followed by
-an evaluation. The seconds are the segments' `seconds_training` (the largest of the parties'): from the moment that all
-have joined to the last update applied. They include the full pass of SVRG and the wait for the epoch's last updates,
-but not joining (TLS, keys) and evaluations. In the segment that crosses 1e-3 the time is interpolated, linear in
-log(f - f*).
+"Seconds to 1e-3" means until f - f* <= 1e-3, with f* by Newton's method. The run consists of segments of one epoch,
+each followed by an evaluation. The seconds are the segments' `seconds_training` (the maximum over the parties): from
+the moment that all parties have joined to the last update. They include SVRG's full pass and the wait for the epoch's
+last updates, but not joining (TLS, keys) and evaluations. In the segment that reaches 1e-3 the time is interpolated,
+linear in log(f - f*).
 
-CPU of an update: user and system seconds of all parties' processes while they train, over the updates, in the second
-segment of two: the first loads the kernels.
+The CPU time of an update is the user and system seconds of all parties' processes while they train, divided by the
+number of updates, in the second of two segments, since the first segment loads the kernels.
 
-Overhead of a segment: the seconds of a round of `--engine flower` less its `training_seconds`, that is, Flower's
-messages, joining, the evaluation, the server's work and files. The run uses Flower's local SuperLink, and starts it
-where there is none.
+The overhead of a segment is the seconds of a round of `--engine flower` minus its `training_seconds`: Flower's
+messages, joining, the evaluation, the server's work and files. The run uses Flower's local SuperLink, and starts it if
+it does not run.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ OBJECTIVE = make_objective("logistic")
 
 @dataclass
 class Problem:
-    """Data with their optimum and smoothness, and the target."""
+    """The data with their optimum and smoothness constant, and the target."""
 
     features: Array
     labels: Array
@@ -95,7 +96,7 @@ class Problem:
         self.target = (math.log(2) - self.optimum) / 3 if self.smoke else TARGET
 
     def holdings(self, parties: int, active: int) -> list[Holding]:
-        """Nearly equal shares of the columns, in a random order; labels at the first `active` parties."""
+        """Return the parties' data: nearly equal numbers of random columns, and labels at the active parties."""
         order = stream(0, "columns").permutation(self.features.shape[1])
         parts = np.array_split(order, parties)
         return [
@@ -104,7 +105,7 @@ class Problem:
         ]
 
     def plan(self, parties: int, active: int, window: int, *, delay: int | None = None) -> SegmentPlan:
-        """One epoch of SVRG, evaluated, with the step for a delay of `delay` updates; None: active * window."""
+        """Return a plan of one SVRG epoch with an evaluation, and the step for `delay` updates (None: m * window)."""
         return SegmentPlan(
             serial=1,
             segment=0,
@@ -139,7 +140,7 @@ class Result(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """How a run got to the target."""
+    """The course of a run until it reached the target."""
 
     seconds: float
     epochs: float
@@ -148,12 +149,12 @@ class Reached(NamedTuple):
 
     @property
     def pace(self) -> float:
-        """Updates a second."""
+        """Return the updates a second."""
         return self.updates / self.seconds
 
 
 def synthetic(rows: int) -> tuple[Array, Array]:
-    """(rows, 90) numbers in [0, 1], 14 columns uniform and 76 the indicators of nine categories, with labels."""
+    """Return features (rows, 90) in [0, 1] (14 uniform columns, 76 indicators of nine categories) and labels."""
     rng = stream(0, "benchmark")
     parts = [rng.random((rows, 14))]
     parts += [np.eye(size)[rng.integers(size, size=rows)] for size in [8] * 8 + [12]]
@@ -163,7 +164,7 @@ def synthetic(rows: int) -> tuple[Array, Array]:
 
 
 def load_problem(data_dir: str, smoke: bool) -> Problem:
-    """UCI credit if a folder is given, else synthetic data."""
+    """Return UCI credit if there is a folder, otherwise synthetic data."""
     if data_dir:
         data = load_vertical(DataSpec("uci-credit", data_dir=data_dir), 1)
         features, labels = np.asarray(data.train_features), data.train_labels
@@ -176,7 +177,7 @@ def load_problem(data_dir: str, smoke: bool) -> Problem:
 
 
 def seconds_to_target(problem: Problem, plan: SegmentPlan, injections: Sequence[Injection] | None = None) -> Reached:
-    """Train in segments of one epoch until the target is reached; see the module's docstring for what is timed."""
+    """Train in segments of one epoch until the target is reached. The module's docstring defines the seconds."""
     holdings = problem.holdings(plan.parties, len(plan.active))
     states = [PartyState() for _ in holdings]
     expected = epochs_by_the_centralised_run(problem, plan)
@@ -202,7 +203,7 @@ def seconds_to_target(problem: Problem, plan: SegmentPlan, injections: Sequence[
 
 
 def epochs_by_the_centralised_run(problem: Problem, plan: SegmentPlan) -> int:
-    """How many epochs the same updates take without delay; the parties are first asked for so many."""
+    """Return the number of epochs that the same updates take without delay, with which the parties start."""
     at_zero = value(problem.features, problem.labels, OBJECTIVE, np.zeros(problem.features.shape[1]))
     gaps = [at_zero - problem.optimum]
 
@@ -230,18 +231,21 @@ def run_in_processes(
     states: list[PartyState] | None = None,
     injections: Sequence[Injection] | None = None,
 ) -> list[list[SegmentOutcome]]:
-    """As `run_parties`, over TCP; with injected computing in as many workers a party as there are active parties."""
+    """Call `run_parties` over TCP.
+
+    Artificial computing has as many workers in each party as there are active parties.
+    """
     threads = len(plans[0].active) if injections else 1
     return run_parties(holdings, plans, transport="tcp", states=states, injections=injections, threads=threads)
 
 
 def largest(outcomes: list[SegmentOutcome], counter: str) -> float:
-    """The largest of a counter over the parties."""
+    """Return the maximum of a counter over the parties."""
     return max(outcome.counters[counter] for outcome in outcomes)
 
 
 def compare(parties: int, active: int, window: int, latency: float, compute: float) -> Callable[[Problem], Result]:
-    """A case that compares both modes."""
+    """Measure a case that compares both modes."""
 
     def run(problem: Problem) -> Result:
         plan = problem.plan(parties, active, window)
@@ -272,7 +276,7 @@ def more_parties(problem: Problem) -> Result:
 
 
 def cpu(problem: Problem) -> Result:
-    """CPU microseconds of an update."""
+    """Return the CPU microseconds of an update."""
     plan = replace(problem.plan(8, 3, 4), algorithm="sgd", evaluate=False)
     epochs = 3 if problem.smoke else 12
     plans = [plan, replace(plan, epochs=epochs, serial=2, segment=1, first_epoch=1, start=False)]
@@ -284,7 +288,7 @@ def cpu(problem: Problem) -> Result:
 
 
 def seconds(problem: Problem) -> Result:
-    """Seconds of training to the target."""
+    """Return the seconds of training to the target."""
     plan = problem.plan(8, 3, 2, delay=4)
     found = seconds_to_target(problem, plan)
     told = (
@@ -295,7 +299,7 @@ def seconds(problem: Problem) -> Result:
 
 
 def segment(problem: Problem) -> Result:
-    """Seconds of a segment apart from its training."""
+    """Return the seconds of a segment in addition to its training."""
     from simulations.engines.flower import run_with_flower
 
     with tempfile.TemporaryDirectory() as folder:
@@ -321,7 +325,7 @@ def segment(problem: Problem) -> Result:
 
 
 def intersection(problem: Problem) -> Result:
-    """Seconds until all parties know the common rows."""
+    """Return the seconds until all parties know the common rows."""
     ids = 20_000 if problem.smoke else 1_000_000
     # each party lacks a tenth of the first's, in another place
     lists = [[f"customer {row:08}" for row in range(party * ids // 10, party * ids // 10 + ids)] for party in range(3)]
@@ -365,7 +369,7 @@ def main() -> None:
     from harness import arguments, check, table
 
     parser = arguments(__doc__ or "")
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; without: all")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"cases among {', '.join(CASES)}; default: all")
     options = parser.parse_args()
     unknown = sorted(set(options.cases) - set(CASES))
     if unknown:

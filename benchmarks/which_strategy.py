@@ -1,9 +1,10 @@
-"""The tables and the picture of docs/benchmark.md, from the rows of `reproduce benchmark`.
+"""Writes the tables and the figure of docs/benchmark.md, from the rows of `reproduce benchmark`.
 
     PYTHONPATH=. python benchmarks/which_strategy.py [RUNS_CSV ...]
 
-Each RUNS_CSV is the runs.csv of a reproduction that was made on this machine: its rows go to docs/figures/benchmark/, a
-file a task, with this machine as a further column. Then tables and picture are made anew of all files there.
+Each RUNS_CSV is the runs.csv of a reproduction on this machine. Its rows are copied to docs/figures/benchmark/, into a
+file for each task, with this machine as a further column. The tables and the figure are then made from all files
+in this folder.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ METHODS = [run.name for run in EXPERIMENT.runs]
 
 @dataclass(frozen=True)
 class Task:
-    """A case of the experiment, and its runs, a row each."""
+    """A case of the experiment with its runs, one row for each run."""
 
     case: Case
     rows: list[dict[str, str]]
@@ -52,27 +53,27 @@ class Task:
 
     @property
     def metrics(self) -> list[str]:
-        """The metrics, first the one that steps were chosen by, which decides."""
+        """Return the metrics. The first metric chose the steps and decides the verdict."""
         decides = EXPERIMENT.tune.metric_of(self.case.at) if EXPERIMENT.tune else ""
         return sorted(METRICS, key=lambda metric: metric != decides)
 
     def ends(self, method: str) -> dict[int, float]:
-        """Return seed -> the last value of the metric that decides."""
+        """Return by seed the last value of the deciding metric."""
         return {int(row["seed"]): float(row[self.metrics[0]]) for row in self.rows if row["method"] == method}
 
     def gap(self, method: str) -> Difference | None:
-        """Return a method's difference to `BASE`; None if not all seeds of both have finished."""
+        """Return a method's difference from `BASE`. None: a seed of the method or of `BASE` has not finished."""
         ours, base = self.ends(method), self.ends(BASE)
         complete = ours.keys() == base.keys() and len(base) >= LEAST_SEEDS
         return difference(ours, base) if complete and method != BASE else None
 
     def median(self, method: str) -> float:
-        """Return the median over the seeds of a method's difference to `BASE`."""
+        """Return the median over seeds of a method's difference from `BASE`."""
         ours, base = self.ends(method), self.ends(BASE)
         return float(np.median([ours[seed] - base[seed] for seed in base]))
 
     def section(self) -> list[str]:
-        """Return the task's description, and a row for each method, the best first."""
+        """Return the task's description, and a row for each method, the best method first."""
         facts = {"clients": self.case.clients or EXPERIMENT.clients, **self.case.config}
         tuning = EXPERIMENT.tune.seeds_of(self.case.at) if EXPERIMENT.tune else 0
         rows = f"figures/{FOLDER.name}/{file_of(self.name)}"
@@ -108,7 +109,7 @@ def _environment(row: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _step(rows: Sequence[Mapping[str, str]]) -> str:
-    """The step that was chosen: eta gamma for methods that have an eta, which is 0.3."""
+    """Return the chosen step as text: eta gamma for methods with eta = 0.3."""
     chosen = ((key, row[key]) for row in rows for key in STEPS if row.get(key))
     return next((f"{float(value) * (0.3 if 'gamma' in key else 1):.2g}" for key, value in chosen), "-")
 
@@ -131,7 +132,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def read_tasks(folder: Path) -> list[Task]:
-    """The tasks that have a file, in the order of the experiment."""
+    """Return the tasks that have a file, in the order of the experiment."""
     paths = {folder / file_of(str(case.at["task"])): case for case in EXPERIMENT.axes["task"]}
     tasks = [Task(case, read(path)) for path, case in paths.items() if path.is_file()]
     cells = [(task, method) for task in tasks for method in METHODS]
@@ -142,7 +143,10 @@ def read_tasks(folder: Path) -> list[Task]:
 
 
 def take(path: Path, folder: Path) -> None:
-    """Copy a reproduction's rows into the folder, a file a task; rows of the experiment's other methods stay."""
+    """Copy a reproduction's rows into the folder, a file for each task.
+
+    Rows of methods that were not run again stay.
+    """
     cpu = re.search("model name\t: (.+)", Path("/proc/cpuinfo").read_text()) if sys.platform == "linux" else None
     machine = f"{os.cpu_count()} cores of {cpu[1] if cpu else platform.processor()}"
     rows = [{**row, "machine": machine} for row in read(path)]
@@ -154,7 +158,7 @@ def take(path: Path, folder: Path) -> None:
 
 
 def write(tasks: Sequence[Task]) -> str:
-    """Write the text between the page's markers."""
+    """Replace the text between two markers of the page."""
     rows = []
     for method in METHODS:
         gaps = {task.name: gap for task in tasks if (gap := task.gaps.get(method))}
@@ -179,7 +183,10 @@ def shorten(gap: Difference) -> str:
 
 
 def draw(tasks: Sequence[Task], path: Path) -> None:
-    """A field for each method and task in the colour of its verdict, with the difference if it is outside the noise."""
+    """Draw a field for each method and task in the colour of its verdict.
+
+    Significant differences are written in the field.
+    """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch, Rectangle

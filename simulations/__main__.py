@@ -71,7 +71,10 @@ def run(
         typer.Option(help="where clients run: in this process, in Ray workers, or in Flower's own simulation"),
     ] = "inprocess",
     threads: Annotated[
-        int, typer.Option(min=1, help="number of clients that train at the same time; needs --engine inprocess")
+        int,
+        typer.Option(
+            min=1, help="number of clients that train at the same time (same results); needs --engine inprocess"
+        ),
     ] = 1,
     stack: Stacked = "1",
     client_gpus: Annotated[
@@ -79,7 +82,7 @@ def run(
         typer.Option(
             min=0,
             max=1,
-            help="share of a GPU for each client; needs --engine flower; default: one client per CPU shares all GPUs",
+            help="share of a GPU for each client; needs --engine flower; default: all GPUs divided by the CPUs",
         ),
     ] = None,
     address: Annotated[
@@ -98,7 +101,7 @@ def run(
     baselines: Annotated[
         bool,
         typer.Option(
-            "--baselines", help="after the run, also train a model of each site's rows alone and of all sites' rows"
+            "--baselines", help="compare the run with a model of each site's rows alone, and of all sites' rows pooled"
         ),
     ] = False,
     quiet: Quiet = False,

@@ -7,19 +7,19 @@ import hypothesis
 import pytest
 
 with warnings.catch_warnings():
-    # Typer reads names that Click has deprecated; Flower imports Typer.
+    # Flower imports Typer, which uses names that Click has deprecated.
     warnings.simplefilter("ignore", DeprecationWarning)
     import typer  # noqa: F401
 
 from tests.battery.engines import Engine, Flower, InProcess, flower_home
 from tests.programs import Line
 
-# an example's time depends on the machine's load, not on the property
+# no deadline, since the time of a Hypothesis example depends on the machine's load
 hypothesis.settings.register_profile("any-machine", deadline=None)
 hypothesis.settings.load_profile("any-machine")
 
 
-# On Flower's own engine the gate runs one strategy of each family; .ci/full runs all.
+# On Flower's own engine the gate (.ci/run) tests one strategy of each family; .ci/full tests all strategies.
 ONE_OF_EACH_FAMILY = ("fedx2", "local-scgdam", "fedsgda-storm", "composite", "vfb2-svrg")
 
 

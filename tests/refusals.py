@@ -1,4 +1,8 @@
-"""Matching of errors by their fields, which tests write as ``key: got X, allowed: Y; hint``, in any printed form."""
+"""Matching of error messages by their fields.
+
+Tests write the fields as ``key: got X, allowed: Y; hint``, or as a part of this text. The product prints these fields
+in another order: ``key: hint (got X; allowed: Y)``.
+"""
 
 import re
 from collections.abc import Iterator
@@ -13,31 +17,38 @@ E = TypeVar("E", bound=BaseException)
 
 
 def spell(error: BaseException) -> str:
-    """Return the fields of an error and its further errors; the text of an exception that is not an `InputError`."""
+    """Return the fields of an `InputError` and of the errors joined to it, or the text of another exception."""
     if not isinstance(error, InputError):
         return str(error)
-    return "; ".join(f"{one.key}: got {one.got}, allowed: {one.allowed}; {one.hint}" for one in (error, *error.also))
+    return "; ".join(
+        f"{part.key}: got {part.got}, allowed: {part.allowed}; {part.hint}" for part in (error, *error.also)
+    )
 
 
 def matches(text: str, fields: str) -> bool:
-    """Whether a printed error matches an expression for fields, which are printed in another order."""
+    """Return whether a printed error contains all parts of a regular expression for fields."""
     parts = re.split(r",? ?\.\*|; ?|, (?=allowed)|(?<=: )(?=got )", fields)
-    places = {"got ": r"\(", "allowed": "; "}  # before the value and before the allowed values
+    prefixes = {"got ": r"\(", "allowed": "; "}  # the printed characters before a field, by the field's first word
     return all(
-        re.search(next((mark for begin, mark in places.items() if part.startswith(begin)), "") + part, text)
+        re.search(next((prefix for word, prefix in prefixes.items() if part.startswith(word)), "") + part, text)
         for part in parts
     )
 
 
 def states(text: str, fields: str) -> bool:
-    """Return whether a text has an error with such fields, or the fields themselves."""
+    """Return whether a text contains an error with these fields, or the fields as written."""
     return fields in text or matches(text, re.escape(fields).replace(r"\ ", " "))
 
 
 @contextmanager
 def refuses(kind: type[E] | tuple[type[E], ...], fields: str) -> Iterator[pytest.ExceptionInfo[E]]:
-    """Expect an exception whose fields match an expression; the exception may have them as its text."""
+    """Expect an exception whose fields, or whose text, match a regular expression.
+
+    Args:
+        kind: The class of the exception, or several classes.
+        fields: The regular expression for the fields.
+    """
     with pytest.raises(kind) as caught:
         yield caught
-    found = spell(caught.value)
-    assert re.search(fields, found) or matches(found, fields), f"{fields!r} does not match {found!r}"
+    spelt = spell(caught.value)
+    assert re.search(fields, spelt) or matches(spelt, fields), f"{fields!r} does not match {spelt!r}"

@@ -1,1 +1,1 @@
-"""Attacks on vertical runs, which show what parties can still learn about each other."""
+"""Attacks on vertical runs, which demonstrate what information one party can still get about other parties."""

@@ -1,8 +1,9 @@
-"""Carry out attacks by which the parties of a vertical run can still learn about each other; print what they reveal.
+"""Demonstrations of attacks on vertical runs: they print what information one party can still get about other parties.
 
     python -m benchmarks.attacks [NAME ...]
 
-Without a name it runs all demonstrations, on the bundled breast-cancer data or synthetic numbers, a second or so each.
+Without a name all demonstrations run, on the bundled breast-cancer data or on synthetic numbers, for about a second
+each.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def main(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help=", ".join(DEMONSTRATIONS))] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
 ) -> None:
-    """Carry out attacks on a vertical run, and print what they reveal."""
+    """Run attacks on a vertical run, and print the information that they reveal."""
     unknown = sorted(set(names or ()) - set(DEMONSTRATIONS))
     if unknown:
         raise typer.BadParameter(f"got {', '.join(unknown)}, allowed: one or more of {', '.join(DEMONSTRATIONS)}")

@@ -1,15 +1,15 @@
-"""Audits of `privacy.epsilon` with canaries: samples that are as easy to recognise as a sample can be.
+"""Audits of `privacy.epsilon` with canaries, which are artificial samples that are as easy to recognise as possible.
 
 T. Steinke, M. Nasr, M. Jagielski, "Privacy Auditing with One (1) Training Run" (NeurIPS 2023). Each canary is in the
-data with chance 1/2, and moves a weight that no other sample moves. The attacker sees the model, and guesses which
-canaries were in the data: the canaries that moved their weights most, and not the canaries that moved them least. For
-Gaussian noise this is the order of the likelihood ratio, so no other guesses are better. If the run keeps epsilon, too
-many right guesses are improbable, so a number of right guesses proves a least epsilon.
+training data with probability 1/2, and changes a weight that no other sample changes. The attacker sees the model, and
+guesses which canaries were in the data: yes for the canaries whose weights moved most, no for the canaries whose
+weights moved least. For Gaussian noise this is the order of the likelihood ratio, so it is the best strategy. If the
+run keeps its epsilon, many right guesses are improbable, so a number of right guesses proves a minimum epsilon.
 
-The canaries are spread over sites. One site has noise for each of its canaries, and a canary is at one site, so the
-models of all sites together are as private as the model of one.
+The canaries are spread over sites. A site adds noise for each of its canaries, and each canary is at only one site, so
+the models of all sites together are as private as the model of a single site.
 
-A second audit measures the noise itself, by the weights of the canaries that were not in the data.
+A second audit measures the noise itself, in the weights of the canaries that were not in the data.
 
     python -m benchmarks.attacks.canaries
 """
@@ -33,14 +33,14 @@ STEPS, DELTA = 4, 1e-5
 
 
 def proven_epsilon(right: int, guesses: int, delta: float, canaries: int, error: float = 0.05) -> float:
-    """Return the least epsilon that a number of right guesses proves, 0 if none (Theorem 5.2 of the paper).
+    """Return the minimum epsilon that a number of right guesses proves, by Theorem 5.2 of the paper. 0: no proof.
 
     Args:
-        right: guesses that were right.
-        guesses: all guesses.
+        right: The number of right guesses.
+        guesses: The number of all guesses.
         delta: The budget's delta.
-        canaries: each of which was in the data with chance 1/2.
-        error: the chance that the result is too large.
+        canaries: The number of canaries, each of which was in the data with probability 1/2.
+        error: The probability that the result is too large.
     """
     low, high = 0.0, 50.0
     if _chance(low, right, guesses, delta, canaries) > error:
@@ -55,7 +55,7 @@ def proven_epsilon(right: int, guesses: int, delta: float, canaries: int, error:
 
 
 def _chance(epsilon: float, right: int, guesses: int, delta: float, canaries: int) -> float:
-    """A bound of the chance of so many right guesses, or more, in a run that keeps (epsilon, delta)."""
+    """Return a bound of the probability of at least so many right guesses in a run that keeps (epsilon, delta)."""
     single = 1 / (1 + np.exp(-epsilon))
     tail = binom.sf(np.arange(right - 1, -2, -1), guesses, single)  # of >= right, right - 1, ..., 0
     fewer = np.arange(1, right + 1)
@@ -64,15 +64,16 @@ def _chance(epsilon: float, right: int, guesses: int, delta: float, canaries: in
 
 
 def watch(epsilon: float, share: float = 1.0, seed: int = 0) -> tuple[Float64[np.ndarray, "m"], Bool[np.ndarray, "m"]]:
-    """Train a linear model at each site, with a budget and all canaries of the site in each batch.
+    """Train a linear model at each site with a privacy budget, with all canaries of the site in each batch.
 
     Args:
         epsilon: The budget's epsilon.
-        share: The share of the required noise that the run adds; below 1 it breaks its budget.
+        share: The share of the required noise that the run adds. Below 1 the run exceeds its budget.
         seed: The canaries' seed.
 
     Returns:
-        Each canary's weight, in deviations of the noise that the budget demands, and whether it was in the data.
+        Each canary's weight, in standard deviations of the noise that the budget requires, and whether the canary was
+        in the data.
     """
     inside = np.random.default_rng(seed).random((SITES, CANARIES)) < 0.5
     weights = [_train(there, epsilon, share) for there in inside]
@@ -94,7 +95,7 @@ def _train(inside: Bool[np.ndarray, "n"], epsilon: float, share: float) -> Float
 
 
 def audit(epsilon: float, share: float = 1.0, seed: int = 0) -> tuple[float, float]:
-    """Return the epsilon that the guesses of one run prove, and the measured share of the noise that the run adds.
+    """Return the epsilon that the guesses in one run prove, and the measured share of the required noise.
 
     Args:
         epsilon: The budget's epsilon, see `watch`.
@@ -108,7 +109,7 @@ def audit(epsilon: float, share: float = 1.0, seed: int = 0) -> tuple[float, flo
 
 
 def main() -> None:
-    """Print what 40,000 canaries prove of runs with a budget, and of runs with a part of the noise."""
+    """Print the results of audits with 40,000 canaries, for runs with a budget and for runs with too little noise."""
     for epsilon in (1.0, 4.0):
         for share in (1.0, 0.8, 0.5):
             proven, measured = audit(epsilon, share)

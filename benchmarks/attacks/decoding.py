@@ -1,9 +1,9 @@
-"""Tests whether a party of a vertical run can read others' categorical columns off the numbers that it sees.
+"""Attacks that read other parties' categorical columns from the numbers that a party of a vertical run receives.
 
-A row's number is a sum of one weight for each of its values. A party that knows the weights finds all the values, since
-the digits of a double distinguish more sums than there are combinations. `benchmarks.attacks` prints the results of
-these functions, for a bank (party 0) with numeric columns and labels of its customers, and two companies with nine
-categorical columns of them.
+A row's number is a sum of one weight for each of its values. A party that knows the weights can find all the values,
+since a double distinguishes more sums than there are combinations of values. `benchmarks.attacks` prints the results of
+these functions. In the example a bank (party 0) has numeric columns and labels of its customers, and two companies have
+nine categorical columns of the same customers.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ class Ear:
 
 
 def customers(sizes: Sequence[Sequence[int]] = SIZES, rows: int = ROWS) -> tuple[list[Array], Array, list[Values]]:
-    """Draw the customers of the bank and of companies with categorical columns, the same ones in every call.
+    """Draw the customers of the bank and of companies with categorical columns. Each call returns the same customers.
 
     Args:
         sizes: The number of values of each column, for each party after the bank.
 
     Returns:
-        (rows, d_p) features of each party: five numbers from 0 to 1 at the bank, indicators of the values elsewhere.
-        (rows,) labels: 1 above the median of a linear function of all features, else -1.
-        (rows, columns) values of each party after the bank, counted from 0.
+        The (rows, d_p) features of each party: five numbers in [0, 1] at the bank, indicators of the values elsewhere.
+        The (rows,) labels: 1 above the median of a linear function of all features, otherwise -1.
+        The (rows, columns) values of each party after the bank, counted from 0.
     """
     rng = stream(0, "customers")
     numeric = rng.random((rows, 5))
@@ -86,21 +86,21 @@ def customers(sizes: Sequence[Sequence[int]] = SIZES, rows: int = ROWS) -> tuple
 
 
 def one_hot(values: Values, sizes: Sequence[int]) -> Array:
-    """The (n, sum of sizes) indicators of categorical values, column after column.
+    """Return the (n, sum of sizes) indicators of categorical values, column after column.
 
     Args:
-        values: (n, columns); those of column c are 0 to ``sizes[c]`` - 1.
-        sizes: how many values each column has.
+        values: The (n, columns) values. Column c has values from 0 to ``sizes[c]`` - 1.
+        sizes: The number of values of each column.
     """
     return np.hstack([np.eye(size)[column] for column, size in zip(values.T, sizes, strict=True)])
 
 
 def decode_rows(numbers: Array, weights: Sequence[Array], sizes: Sequence[Sequence[int]] = SIZES) -> list[Values]:
-    """For each row's number, the (n, columns) values of two parties with known weights whose sum comes closest to it.
+    """Return for each row the (n, columns) values of two parties whose sum of weights is closest to the row's number.
 
     Args:
-        numbers: (n,) one for each row.
-        weights: The weight of every value, (sum of its sizes,) for each of the two parties, ordered as by `one_hot`.
+        numbers: The (n,) numbers, one for each row.
+        weights: The weight of each value, (sum of its sizes,) for each of the two parties, ordered as by `one_hot`.
         sizes: The number of values of each column, for each of the two parties.
     """
     (first, first_values), (second, second_values) = (
@@ -118,7 +118,7 @@ def decode_rows(numbers: Array, weights: Sequence[Array], sizes: Sequence[Sequen
 
 
 def _combinations(weights: Array, sizes: Sequence[int]) -> tuple[Array, Values]:
-    """The sum of every combination of values, and (combinations, columns) the values."""
+    """Return the sum of each combination of values, and the values (combinations, columns)."""
     parts = np.split(weights, np.cumsum(sizes)[:-1])
     sums = reduce(lambda sofar, part: np.add.outer(sofar, part).ravel(), parts, np.zeros(1))
     return sums, np.column_stack(np.unravel_index(np.arange(len(sums)), tuple(sizes)))
@@ -134,10 +134,10 @@ def right(found: Sequence[Values], held: Sequence[Values]) -> float:
 
 
 def most_frequent(held: Sequence[Values]) -> float:
-    """The share of correct values if every value is guessed to be its column's most frequent one.
+    """Return the share of correct values if each value is guessed to be its column's most frequent value.
 
     Args:
-        held: (n, columns) true values of each party, counted from 0.
+        held: The (n, columns) true values of each party, counted from 0.
     """
     return float(np.mean([np.bincount(column).max() / len(column) for column in np.hstack(list(held)).T]))
 
@@ -145,12 +145,12 @@ def most_frequent(held: Sequence[Values]) -> float:
 async def overheard(
     features: Sequence[Array], labels: Array, epochs: int = 0
 ) -> tuple[list[Ear], list[SegmentOutcome]]:
-    """Run a segment of VFB2-SGD among the three parties, only the bank active.
+    """Run a segment of VFB2-SGD among three parties, of which only the bank is active, and record the received frames.
 
     Args:
-        features: (n, d_p) of each party, the bank's first.
-        labels: (n,) -1 or 1, which the bank alone holds.
-        epochs: 0: nothing is trained, the parties only evaluate.
+        features: The (n, d_p) features of each party, starting with the bank.
+        labels: The (n,) labels -1 or 1, which only the bank has.
+        epochs: The number of epochs. 0: the parties only evaluate the initial model.
 
     Returns:
         The frames that each party receives, and each party's outcome.
@@ -199,11 +199,11 @@ async def overheard(
 
 
 def before_training() -> Numbers:
-    """The bank's view before round 1, now and when power iterations began at vectors drawn from the run's seed.
+    """Measure the bank's view before round 1: now, and when power iterations started at vectors from the run's seed.
 
-    The sum of X_p v_p over all parties is one number for each row, and a party that can draw the v_p reads the values
-    off it. A passive party saw this sum scaled to length 1, and found the other's numeric columns after more runs than
-    columns.
+    The sum of X_p v_p over all parties is one number for each row. If a party can draw the v_p, it reads the values off
+    this number. A passive party saw this sum scaled to length 1, and found the other party's numeric columns after more
+    runs than columns.
     """
     features, labels, held = customers()
     sizes = [own.shape[1:] for own in features]
@@ -221,9 +221,9 @@ def before_training() -> Numbers:
 
 
 def _numeric_error(runs: int = 12, columns: int = 10) -> float:
-    """The largest error of another's columns X, found from u / |u| with u = A a + X x, where A, a and x are known.
+    """Return the largest error of another party's columns X, found from u / |u| with u = A a + X x and known A, a, x.
 
-    Take N with x N = 0 for the x of all runs; then (u - A a) N = 0 are linear equations for the lengths |u|.
+    Let N satisfy x N = 0 for the x of all runs. Then (u - A a) N = 0 are linear equations for the lengths |u|.
     """
     rng = stream(1, "customers")
     own, hidden = rng.random((ROWS, 5)), rng.random((ROWS, columns))
@@ -238,11 +238,11 @@ def _numeric_error(runs: int = 12, columns: int = 10) -> float:
 
 
 def votes(rows: int = 4000, runs: int = 25, epsilon: float = 1.0) -> Numbers:
-    """The share of labels that a vote of many runs' flipped labels gets right, which should be that of one run.
+    """Return the share of labels that a vote over many runs' flipped labels gets right. One run's share is expected.
 
     Args:
-        runs: the number of runs that show these labels, flipped.
-        epsilon: The epsilon of label privacy: a label is flipped with chance 1 / (1 + e^epsilon).
+        runs: The number of runs that show these labels, flipped.
+        epsilon: The epsilon of label privacy: a label is flipped with probability 1 / (1 + e^epsilon).
     """
     anew = [draw_flips(rows, epsilon) for _ in range(runs)]
     with TemporaryDirectory() as folder:
@@ -256,7 +256,7 @@ def votes(rows: int = 4000, runs: int = 25, epsilon: float = 1.0) -> Numbers:
 
 
 def assembled() -> Numbers:
-    """What a server with all blocks and the bank with its customers' predictions find together, and the bank alone."""
+    """Measure the values that the bank finds from its customers' predictions, with a server's blocks or alone."""
     features, labels, held = customers()
     ears, outcomes = asyncio.run(overheard(features, labels, epochs=3))
     shown = ears[0].total(Kind.EVALUATION)
@@ -269,15 +269,15 @@ def assembled() -> Numbers:
 
 
 def looks(epochs: int = 25) -> Numbers:
-    """Measure how much a party that receives the thetas learns about other parties' values in a run of the default
-    length.
+    """Measure how much a party that receives the thetas learns about other parties' values in a run of default length.
 
-    It has one number for each row and epoch: in SGD at the weights of the row's update, in SVRG's full pass at the same
-    weights for all rows. For each value's indicator a linear function of these numbers is fitted to the truth, so no
-    linear attack does better. The result is the largest share of an indicator's variance that it explains.
+    The party has one number for each row and epoch: in SGD at the weights of the row's update, in SVRG's full pass at
+    the same weights for all rows. For each value's indicator a linear function of these numbers is fitted to the truth,
+    so no linear attack is better. The result is the largest share of an indicator's variance that such a function
+    explains.
 
     Args:
-        epochs: how many the run has, and so the numbers of each row.
+        epochs: The number of the run's epochs, and so of the numbers of each row.
     """
     found: Numbers = {}
     for sizes in (SIZES, ((2, 4), (3, 3))):

@@ -1,12 +1,12 @@
 """Leaks between the parties of a vertical run, each demonstrated by an attack.
 
-The parties' blocks, masks, trees and intersections are the product's own; the attackers use only what the party that
-they play sees of a run. docs/vertical-leaks.md explains the numbers.
+The parties use the product's own code. An attacker uses only the data that its party receives in a run.
+docs/vertical-leaks.md explains the numbers.
 
-Several attacks use one fact. Training starts at weights 0, so the weights of a party are w = X' c with one c (n,) for
-all parties. Every party that receives the thetas can compute c: an update multiplies it by 1 - gamma weight and
-subtracts gamma theta / b at the batch's rows. So a party's partial sums are K c with K = X X', the inner products of
-its rows, and partial sums at known c are linear equations in K.
+Several attacks use the same fact. Training starts at weights 0, so the weights of a party are w = X' c, with the same c
+(n,) for all parties. Each party that receives the thetas can compute c: an update multiplies it by 1 - gamma weight,
+and subtracts gamma theta / b at the batch's rows. So a party's partial sums are K c with K = X X', the inner products
+of its rows, and partial sums at known c are linear equations in K.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ STEP, BATCH = 0.5, 4
 
 
 def labels(epsilon: float = 1.0) -> Numbers:
-    """Labels and predictions from the thetas of the logistic loss, as any party receives them.
+    """Read labels and predictions from the thetas of the logistic loss, which each party receives.
 
     theta = -y sigmoid(-y z): its sign is the label, and |theta| gives z. Under label privacy theta is -y' (sigmoid(-y'
-    z) + t) for a label y' that is flipped with chance 1 / (1 + e^epsilon): the sign gives only y', but t is known to
-    all, so |theta| still gives z, and z predicts the true label as well as the model does.
+    z) + t) for a label y' that is flipped with probability 1 / (1 + e^epsilon). The sign gives only y', but all parties
+    know t, so |theta| still gives z, and z predicts the true label as well as the model does.
 
     Args:
-        epsilon: The epsilon of label privacy, for the second of the two runs; the first has none.
+        epsilon: The epsilon of label privacy in the second of two runs. The first run has no label privacy.
     """
     features, truth = patients((8, 8, 7, 7))
     plain = make_objective("logistic")
@@ -69,13 +69,13 @@ def labels(epsilon: float = 1.0) -> Numbers:
 
 
 def label_cost(seeds: int = 3) -> Numbers:
-    """The cost of label privacy: test accuracy on the breast-cancer data, as a mean over several draws of the flips.
+    """Return the cost of label privacy: the mean test accuracy on the breast-cancer data over several draws of flips.
 
-    The corrected loss falls without bound along a direction that separates the classes, so on few rows only the
-    regulariser bounds the weights.
+    The corrected loss decreases without bound along a direction that separates the classes. On few rows only the
+    regulariser therefore limits the weights.
 
     Args:
-        seeds: the number of draws; a draw's seed also orders the batches.
+        seeds: The number of draws. A draw's seed also determines the order of the batches.
     """
     data = load_vertical(DataSpec("breast-cancer"), 1)
     found: Numbers = {}
@@ -106,9 +106,9 @@ class Equations:
         """Add an update.
 
         Args:
-            rows: (b,) its rows.
-            values: (b,) the numbers of these rows before it.
-            theta: (b,) by which it changes c.
+            rows: The (b,) rows of the update.
+            values: The (b,) numbers of these rows before the update.
+            theta: The (b,) changes of c by the update.
         """
         for row, value in zip(rows, values, strict=True):
             self._left[row].append(self._c.copy())
@@ -120,10 +120,10 @@ class Equations:
         """Fit K and o to numbers (K c)_i + o_i by least squares in each row.
 
         Args:
-            offset: whether o is fitted too; otherwise it is 0.
+            offset: Whether o is fitted too. False: o is 0.
 
         Returns:
-            (n, n) K, made symmetric, and (n,) o.
+            The (n, n) symmetric K, and the (n,) o.
         """
         rows = len(self._c)
         k, o = np.empty((rows, rows)), np.zeros(rows)
@@ -135,15 +135,15 @@ class Equations:
 
 
 def gram(rows: int = 24, epochs: int = 60) -> Numbers:
-    """The inner products of the others' rows, from the sums that an active party sees, and from thetas alone.
+    """Compute the inner products of other parties' rows, from the sums at an active party, and from thetas alone.
 
-    Each number is the largest error over all pairs of rows. An active party sees K c of all others together. A passive
-    one gets z from theta (logistic) and subtracts its own partial; for ridge theta / 2 = z - y, and the labels y follow
-    from the same equations.
+    Each number is the largest error over all pairs of rows. An active party receives K c summed over all other parties.
+    A passive party gets z from theta (logistic loss) and subtracts its own partial sum. For ridge regression theta / 2
+    = z - y, and the labels y follow from the same equations.
 
     Args:
         rows: n, which is also the number of unknowns in each row of K.
-        epochs: Number of epochs; each gives one equation for each row of K.
+        epochs: The number of epochs. Each epoch gives one equation for each row of K.
     """
     features, truth = patients((10, 6, 4), rows)
     found: Numbers = {"rows": rows, "epochs watched": epochs, "largest inner product": 0.0}
@@ -165,14 +165,14 @@ def gram(rows: int = 24, epochs: int = 60) -> Numbers:
 
 
 def two_parties(rows: int = 24, epochs: int = 60) -> Numbers:
-    """With q = 2 a party sees the other's partials unmasked, and finds its features up to a rotation.
+    """Find the other party's features up to a rotation, since with q = 2 partial sums are not masked.
 
     Rows with the right inner products are the right rows up to a rotation of the feature space, which changes neither
-    lengths nor angles; for one column only its sign stays unknown.
+    lengths nor angles. For one column only its sign remains unknown.
 
     Args:
         rows: n, which is also the number of unknowns in each row of K.
-        epochs: Number of epochs; each gives one equation for each row of K.
+        epochs: The number of epochs. Each epoch gives one equation for each row of K.
     """
     found: Numbers = {}
     objective = make_objective("logistic")
@@ -192,14 +192,15 @@ def two_parties(rows: int = 24, epochs: int = 60) -> Numbers:
 
 
 def trees(parties: int = 8, length: int = 1000) -> Numbers:
-    """Pairs of trees that show what Definition 4 misses, and coalitions.
+    """Measure pairs of trees that show the gap in Definition 4, and coalitions of parties.
 
-    Two pairs pass it and expose a partial, one fails it and exposes nothing. An error is the largest difference between
-    a partial and its reconstruction; the ring's are at most 2^-41. Party k of Appendix B's trees is number k - 1 here.
+    Two pairs satisfy the definition and expose a partial sum. One pair does not satisfy it and exposes nothing. An
+    error is the largest difference between a partial sum and its reconstruction; in the ring of integers errors are at
+    most 2^-41. Party k of the paper's Appendix B is number k - 1 here.
 
     Args:
-        parties: q of `make_pair`'s trees and of the pairwise masks, 5 or more.
-        length: the number of partials of each party.
+        parties: The number q of parties in `make_pair`'s trees and of the pairwise masks, at least 5.
+        length: The number of partial sums of each party.
     """
     values = stream(0, "partials").normal(size=(parties, length))
     stars = Tree(0, (-1, 0, 0, 0)), Tree(0, (-1, 0, 0, 0))
@@ -231,7 +232,10 @@ def trees(parties: int = 8, length: int = 1000) -> Numbers:
 
 
 def _error_of_unmasking(pair: tuple[Tree, Tree], values: Array, coalition: Sequence[int], victim: int) -> float:
-    """The largest error of the victim's values if the coalition receives them masked, and the masks; else infinite."""
+    """Return the largest error of the victim's values if the coalition receives the masked values and the masks.
+
+    If it does not receive both, the error is infinite.
+    """
     masks = np.stack([random_elements(values.shape[1]) for _ in range(pair[0].parties)])
     sent = RING.encode(values[: len(masks)]) + masks, masks
     alone = []
@@ -265,28 +269,29 @@ def _coalitions(parties: int, values: Array) -> Numbers:
 
 
 def unmask(masked: NDArray[np.uint64], victim: int, keys: Mapping[int, bytes]) -> Array:
-    """The victim's first masked vector for party 0 without its masks, if ``keys`` are its keys.
+    """Remove the masks from the victim's first masked vector for party 0, with guessed keys.
 
     Args:
-        masked: (k,) as the victim sends it.
-        victim: the number of its party, from 1 on.
-        keys: the 32-byte secret that it shares with each other party.
+        masked: The (k,) vector as the victim sends it.
+        victim: The number of the victim, starting with 1.
+        keys: The 32-byte secret that the victim shares with each other party.
 
     Returns:
-        (k,) the vector's values; random ones if a key other than party 0's is wrong.
+        The (k,) values of the vector. If a key other than party 0's is wrong, they are random.
     """
     return RING.decode(masked - PairwiseMasks(victim, len(keys) + 1, keys).mask(KIND, 0, 0, len(masked)))
 
 
 def float_masks(length: int = 10_000, epochs: int = 100) -> Numbers:
-    """Gaussian noise added to doubles, the plain reading of Algorithm 1, against uniform elements of a ring.
+    """Compare Gaussian noise on doubles, the literal reading of Algorithm 1, with uniform elements of a ring.
 
-    A number of standard deviation s correlates with itself under noise of standard deviation 10 s by 1 / sqrt(1 + 100);
-    its mean over epochs in which it hardly changes by far more. Wider noise costs digits of the sum.
+    Under noise of standard deviation 10 s, the correlation of a number of standard deviation s with its noisy value is
+    1 / sqrt(1 + 100). A mean over epochs in which the number hardly changes has a much higher correlation. Wider noise
+    costs digits of the sum.
 
     Args:
-        length: how many numbers each of the two senders has.
-        epochs: how often the same numbers are sent, each time with new noise or masks.
+        length: The number of numbers of each of the two senders.
+        epochs: The number of times that the same numbers are sent, each time with new noise or masks.
     """
     rng = stream(0, "partials")
     values = rng.normal(size=(2, length))
@@ -311,13 +316,12 @@ def float_masks(length: int = 10_000, epochs: int = 100) -> Numbers:
 
 
 def intersection(common: int = 100, shared: int = 50, own: int = 150) -> Numbers:
-    """Measure how much the search for common rows reveals in addition to them, with three parties and party 0 as the
-    reporter.
+    """Measure the information that the search for common rows reveals in addition to them, among three parties.
 
     Args:
-        common: how many ids are at all three.
-        shared: how many, for each other party, are at the reporter and that one.
-        own: how many, for each party, are there only.
+        common: The number of ids that all three parties have.
+        shared: For each party except the reporter (party 0), the number of ids that only it and the reporter have.
+        own: For each party, the number of ids that only it has.
     """
     every = [f"common {k}" for k in range(common)]
     ids = [every + [f"with {party} {k}" for party in (1, 2) for k in range(shared)] + [f"0 {k}" for k in range(own)]]

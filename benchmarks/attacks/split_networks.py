@@ -1,4 +1,7 @@
-"""Leaks of embeddings: labels, in vectors of slopes, and columns, in sums of `vfb2.embedding` numbers a row."""
+"""Leaks of vertical runs with networks: labels from vectors of slopes, and columns from sums of embeddings.
+
+Each party's network maps a row to `vfb2.embedding` numbers, and the label holder receives their sum over parties.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ STEP, BATCH, EPOCHS = 0.1, 32, 20
 
 
 def networks(width: int = 8) -> Numbers:
-    """Labels from the thetas that every party gets, and the others' seven columns from the label holder's sums.
+    """Read labels from thetas, which all parties receive, and the other parties' columns from the label holder's sums.
 
-    A row's theta is its slope times the head's weights where sums are above 0, so thetas of the two classes point in
+    A row's theta is its slope times the head's weights where sums are above 0, so thetas of the two classes have
     opposite directions. The sums come from the evaluation before training, of all rows at one point.
 
     Args:
-        width: the embedding, k.
+        width: The number k of the embedding.
     """
     features, truth = patients((8, 4, 3))
     columns = np.hstack(features[1:])
@@ -44,20 +47,20 @@ def networks(width: int = 8) -> Numbers:
 
 
 def _sum_of(networks: Sequence[Network], features: Sequence[Array]) -> Array:
-    """(n, k) embeddings of rows, summed over parties."""
+    """Return the (n, k) embeddings of rows, summed over parties."""
     total: Array = np.sum([network.embed(own) for network, own in zip(networks, features, strict=True)], axis=0)
     return total
 
 
 def _explain(columns: Array, sums: Array) -> list[float]:
-    """The share of each column's variance that a linear function of (n, k) sums explains."""
+    """Return the share of each column's variance that a linear function of (n, k) sums explains."""
     known = np.column_stack([sums, np.ones(len(sums))])
     left = columns - known @ np.linalg.lstsq(known, columns, rcond=None)[0]
     return [float(share) for share in 1.0 - left.var(axis=0) / columns.var(axis=0)]
 
 
 def _thetas(features: Sequence[Array], labels: Array, networks: Sequence[Network], width: int) -> Array:
-    """Train the networks, with a head, one update at a time; returns the (n, k) thetas of the last epoch."""
+    """Train the networks and a head, one update at a time. Return the (n, k) thetas of the last epoch."""
     objective = make_objective("logistic")
     made = zip(features, networks, strict=True)
     blocks = [NetworkBlock(own, network, width, objective, STEP) for own, network in made]

@@ -1,7 +1,7 @@
-"""What two trees of a vertical run hide: Definition 4 of VFB2, and the property itself, by linear algebra.
+"""Checks of the pairs of trees that hide partial sums in a vertical run: Definition 4 of VFB2, and an exact test.
 
-Definition 4 is not enough: it leaves out subtrees of one party, and compares the others one by one, though a party can
-combine several (docs/vertical-leaks.md). `check_pair` tests the property itself.
+Definition 4 is not sufficient: it ignores subtrees of a single party, and compares subtrees one by one, although a
+party can combine several subtrees (docs/vertical-leaks.md). `check_pair` tests the exact condition by linear algebra.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ _PRIME = 2**31 - 1
 
 
 def significantly_different(first: Tree, second: Tree) -> bool:
-    """Definition 4: no subtree of more than one but not all parties has the same parties in both trees.
+    """Return whether Definition 4 holds.
+
+    No subtree of more than one but not all parties may have the same parties in both trees.
 
     Raises:
-        TreeError: the parents form no tree, or the trees differ in their number of parties.
+        TreeError: The parents form no tree, or the trees differ in their number of parties.
     """
     _check_trees(first, second)
 
@@ -33,21 +35,21 @@ def significantly_different(first: Tree, second: Tree) -> bool:
 
 
 def exposes(first: Tree, second: Tree, coalition: Collection[int]) -> tuple[frozenset[int], ...]:
-    """The groups of other parties whose plain sum of values the coalition could compute; empty if there are none.
+    """Return the groups of other parties whose plain sum of values a coalition can compute. Empty: no such groups.
 
-    The group of all others is left out, as only a root can compute its sum, which a root may know. Groups do not
-    overlap, and every sum that the coalition could compute is a combination of their sums and of that total.
+    The group of all other parties is excluded, since only a root can compute its sum, which a root may know. Groups do
+    not overlap. Each sum that the coalition can compute is a combination of the groups' sums and of the total.
 
-    Each member sees its own value v and mask d, the sum of v + d over the subtree of each of its children in
-    ``first``, and the sum of d over that of each of its children in ``second``. This is a matrix [V | D], one row per
-    quantity seen, of the coefficients of all parties' values and masks. As the masks are uniform and independent, the
-    rows reveal about the values exactly c V for the combinations c with c D = 0. Subtrees of one tree are nested
-    or disjoint, so D is totally unimodular: elimination meets no divisor but +-1, ranks modulo a prime are those over
-    Z_2^64, and the reduced basis of all c V, without the coalition's own values, is one 0/1 row per group.
+    Each member sees its own value v and mask d, the sum of v + d over the subtree of each of its children in ``first``,
+    and the sum of d over the subtree of each of its children in ``second``. The coefficients of all parties' values and
+    masks form a matrix [V | D] with a row for each of these quantities. The masks are uniform and independent, so the
+    rows reveal about the values exactly c V for the combinations c with c D = 0. Subtrees of a tree are nested or
+    disjoint, so D is totally unimodular: elimination divides only by +-1, ranks modulo a prime equal ranks over Z_2^64,
+    and the reduced basis of all c V, without the coalition's own values, has one 0/1 row for each group.
 
     Raises:
-        TreeError: the parents form no tree, the trees differ in their number of parties, or the coalition is empty or
-            has a member that is not in them.
+        TreeError: The parents form no tree, the trees differ in their number of parties, the coalition is empty, or a
+            member of the coalition is not a party.
     """
     _check_trees(first, second)
     members = frozenset(coalition)
@@ -76,19 +78,19 @@ def exposes(first: Tree, second: Tree, coalition: Collection[int]) -> tuple[froz
 
 
 def check_pair(first: Tree, second: Tree, parties: int, dominator: int) -> None:
-    """Check that no single party could learn another party's value, or a sum of values.
+    """Check that no single party can learn another party's value, or a sum of values.
 
-    Only the dominator, the root of both trees, may learn the sum over all others. A party can remove the masks exactly
-    when some of the subtrees it receives in ``first`` contain, together, the same parties as some of those it receives
-    in ``second`` (`exposes`). The parties are honest but curious and do not collude: the two parents of a party that is
-    a leaf of both trees could always find its value together.
+    Only the dominator, the root of both trees, may learn the sum over all other parties. A party can remove the masks
+    exactly if some of the subtrees that it receives in ``first`` together contain the same parties as some of the
+    subtrees that it receives in ``second`` (`exposes`). The parties are assumed to be honest but curious, and not to
+    collude: the two parents of a party that is a leaf of both trees could always find its value together.
 
     Args:
-        parties: how many the segment has, and so each tree must have.
-        dominator: the party that must be the root of both.
+        parties: The number of the segment's parties, which each tree must have.
+        dominator: The party that must be the root of both trees.
 
     Raises:
-        TreeError: a party could, the trees do not fit the segment, or the parents form no tree.
+        TreeError: A party can learn a value or a sum, the trees do not fit the segment, or the parents form no tree.
     """
     _check_trees(first, second)
     if first.parties != parties:
@@ -110,7 +112,7 @@ def check_pair(first: Tree, second: Tree, parties: int, dominator: int) -> None:
 
 
 def _check_trees(first: Tree, second: Tree) -> None:
-    """Raise TreeError if the parents form no tree, or the trees differ in their parties."""
+    """Raise TreeError if the parents form no tree, or if the trees differ in their parties."""
     if first.parties != second.parties:
         raise TreeError(f"two trees over {first.parties} and {second.parties} parties; both take the same")
     for tree in (first, second):
@@ -135,7 +137,7 @@ def _words(group: frozenset[int]) -> str:
 
 
 def _row_echelon(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The non-zero rows of the reduced echelon form, modulo the prime."""
+    """Return the non-zero rows of the reduced echelon form modulo the prime."""
     rows = rows % _PRIME
     rank = 0
     for column in range(rows.shape[1]):

@@ -1,4 +1,4 @@
-"""A vertical run in one process, update by update, with each party's view, for the attacks."""
+"""A vertical run in one process, one update at a time, with each party's view, for the attacks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KIND = 1  # in the masks' addresses; any fixed number would do
 
 @dataclass(frozen=True)
 class Seen:
-    """One update: the view of its dominator, party 0, and in `partials` the truth, which no party sees."""
+    """An update: the view of its dominator, party 0, and in `partials` the true partial sums, which no party sees."""
 
     rows: NDArray[np.int64]  # (b,)
     received: Ring  # (q - 1, b), one masked vector for each collaborator
@@ -51,13 +51,13 @@ def updates(
     epochs: int,
     seed: int = 0,
 ) -> Iterator[Seen]:
-    """Run SGD from weights 0 with one active party, number 0, one update at a time and pairwise masks.
+    """Run SGD from weights 0 with one active party, number 0, one update at a time and with pairwise masks.
 
     Args:
-        features: one (n, d_p) array for each party; two parties have no masks.
-        labels: Labels of party 0, (n,).
+        features: An (n, d_p) array for each party. Two parties have no masks.
+        labels: The (n,) labels of party 0.
         step: gamma.
-        batch_size: rows of an update; 0: all.
+        batch_size: The number of rows of an update. 0: all rows.
 
     Yields:
         Each update before the parties apply it.
@@ -81,10 +81,10 @@ def updates(
 
 
 def pairwise_keys(parties: int) -> list[dict[int, bytes]]:
-    """For each party, the secrets that it shares with the others, by X25519.
+    """Return for each party the secrets that it shares with each other party, by X25519.
 
     Returns:
-        For party p, at index p, the number of each other party -> 32 bytes, which are new in every call.
+        At index p, for party p: 32 bytes by number of the other party. Each call returns new secrets.
     """
     private = [X25519PrivateKey.generate() for _ in range(parties)]
     public = [key.public_key().public_bytes_raw() for key in private]
@@ -95,23 +95,23 @@ def pairwise_keys(parties: int) -> list[dict[int, bytes]]:
 
 
 def pairwise_masks(parties: int) -> list[PairwiseMasks]:
-    """The masks of each party, under keys that are new in every call.
+    """Return the masks of each party. Each call uses new keys.
 
     Raises:
-        ValueError: there are fewer than three parties.
+        ValueError: There are fewer than three parties.
     """
     return [PairwiseMasks(me, parties, keys) for me, keys in enumerate(pairwise_keys(parties))]
 
 
 def patients(columns: Sequence[int], rows: int = 0) -> tuple[list[Array], Array]:
-    """Breast-cancer training rows, in a random order that is always the same, and their columns spread over parties.
+    """Return breast-cancer training rows in a fixed random order, with their columns distributed over parties.
 
     Args:
-        columns: d_p, the number of columns of each party, at most 30 in all.
-        rows: how many of them; 0: all.
+        columns: The number d_p of columns of each party, at most 30 in total.
+        rows: The number of rows. 0: all rows.
 
     Returns:
-        (rows, d_p) features of each party, and (rows,) labels, -1 or 1.
+        The (rows, d_p) features of each party, and the (rows,) labels, -1 or 1.
     """
     data = load_vertical(DataSpec("breast-cancer"), 1)
     chosen = stream(0, "patients").permutation(len(data.train_labels))[: rows or None]

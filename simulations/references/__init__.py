@@ -1,1 +1,1 @@
-"""The references: the same training with all data in one place."""
+"""References to compare a federated run with: the same training on pooled data, without a federation."""

@@ -1,8 +1,9 @@
-"""The centralised references: the same losses with all data in one place.
+"""The reference ``centralized``: training on the pooled rows of all sites, with the loss of the federated run.
 
-A linear outer function f is trained by mini-batch pairwise SGD, a non-linear f by SOX (Wang and Yang 2022,
-"Finite-Sum Coupled Compositional Stochastic Optimization"): a moving average u for each positive, and a momentum on the
-gradient. `LocalPairClient` does both, as a single site with all rows. `LocalSGDClient` trains cross-entropy.
+The training uses a client class on a single site with all rows. For cross-entropy this is `LocalSGDClient`. For
+pairwise losses it is `LocalPairClient`: mini-batch SGD if the loss's outer function f is linear, otherwise SOX (Wang
+and Yang 2022, "Finite-Sum Coupled Compositional Stochastic Optimization"), which has a moving average u for each
+positive, and momentum on the gradient.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ RoundHook = Callable[[int, dict[str, float]], None]
 
 
 def check_centralized(config: RunConfig) -> None:
-    """Check that the config's loss has a reference with all rows in one place.
+    """Check that this reference supports the config's loss.
 
     Raises:
-        ConfigError: The loss has no such reference.
+        ConfigError: The reference does not support the loss.
     """
     loss = config.training.loss
     if loss not in (*PAIRWISE_LOSSES, CROSS_ENTROPY):
         got, allowed = f"{loss!r}, which has no centralised reference", ", ".join((*PAIRWISE_LOSSES, CROSS_ENTROPY))
-        raise ConfigError("loss", got=got, allowed=allowed, hint="set strategy or loss")
+        raise ConfigError("loss", got=got, allowed=allowed, hint="set loss, or a strategy with such a loss")
 
 
 def train_centralized(
@@ -48,13 +49,13 @@ def train_centralized(
     Args:
         config: The federated run's config, with the loss and the hyper-parameters.
         data: The federation's data.
-        on_round: A function of each evaluated round's number and metrics.
+        on_round: A function that is called after each evaluated round with its number and metrics.
 
     Returns:
-        The metrics of each evaluated round, starting with the initial model's, and the final model's named arrays.
+        The metrics of each evaluated round, starting with the initial model, and the final model's arrays by name.
 
     Raises:
-        ConfigError: The loss has no such reference.
+        ConfigError: The reference does not support the loss.
     """
     check_centralized(config)
     training = config.training

@@ -1,4 +1,7 @@
-"""The reference of vertical learning: the same problem and algorithm with all columns in one place (NonF)."""
+"""The reference ``nonfederated`` of vertical learning: the same problem and algorithm with all columns pooled.
+
+In vertical learning each party has some columns of all rows. Papers call this reference NonF.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,8 @@ def check_vertical(config: RunConfig) -> None:
     """Check that the strategy is vertical and the model linear, as this reference requires.
 
     Raises:
-        ConfigError: The strategy is not vertical (the message lists vertical strategies), or the parties have networks
-            or groups of columns.
+        ConfigError: The strategy is not vertical (the message lists the vertical strategies), the parties have neural
+            networks, or the penalty is a group lasso.
     """
     if config.algorithm.settings is not VFB2Settings:
         vertical = ", ".join(name for name, row in ALGORITHMS.items() if row.settings is VFB2Settings)
@@ -33,24 +36,24 @@ def check_vertical(config: RunConfig) -> None:
             hint="use `florilegium centralized` for other strategies",
         )
     if embedding := settings_of(config).embedding:
-        allowed = "0, since the reference has the linear model of all columns, and no networks"
+        allowed = "0, since the reference is a linear model of all columns"
         raise ConfigError("vfb2.embedding", got=embedding, allowed=allowed, hint="remove vfb2.embedding")
     if settings_of(config).penalty == GROUP_LASSO:
-        allowed = f"{NO_PENALTY}, {L1_NORM}, since groups belong to parties"
+        allowed = f"{NO_PENALTY}, {L1_NORM}, since the groups of columns are the parties"
         raise ConfigError("vfb2.penalty", got=repr(GROUP_LASSO), allowed=allowed, hint="remove vfb2.penalty")
 
 
 def train_nonfederated(
     config: RunConfig, on_round: RoundHook | None = None
 ) -> tuple[list[dict[str, float]], dict[str, object]]:
-    """Train on all columns batch by batch, without parties and delay, and with the true labels.
+    """Train on all columns with the true labels, without parties and delays.
 
     Args:
-        config: The vertical run's config. A round has ``vfb2.epochs`` epochs, as in that run.
-        on_round: A function of each evaluated round's number and metrics.
+        config: The vertical run's config. A round has ``vfb2.epochs`` epochs, as in the vertical run.
+        on_round: A function that is called after each evaluated round with its number and metrics.
 
     Returns:
-        The metrics of each evaluated round, starting at weights 0, and the final weights by name.
+        The metrics of each evaluated round, starting with weights 0, and the final weights by name.
 
     Raises:
         ConfigError: The strategy is not vertical.
@@ -90,9 +93,10 @@ def train_nonfederated(
 
 
 def _test_metrics(objective: Objective, z: Array, labels: Array) -> dict[str, float]:
-    """Return the metrics of (k,) predictions: the mean `loss`, and `rmse` for a regression.
+    """Return the metrics of predictions z (k,).
 
-    For a classification the metrics are `loss`, `accuracy` (threshold 0) and, if both classes occur, `auc`.
+    The metrics of a regression are `loss` (the mean) and `rmse`. The metrics of a classification are `loss`, `accuracy`
+    (threshold 0) and, if both classes occur, `auc`.
     """
     metrics = {"loss": float(np.mean(objective.losses(z, labels)))}
     if not objective.classification:

@@ -1,11 +1,11 @@
-"""Logistic regression with an L2 penalty at its optimum, the penalty chosen by cross-validation.
+"""Logistic regression at its optimum, with an L2 penalty that is chosen by cross-validation.
 
 | formula | here |
 |---|---|
 | min over w, b of (1/n) sum_i log(1 + exp(-y_i (w x_i + b))) + (lambda/2) |w|^2, y_i = -1 or 1 | `fit_penalised` |
 | lambda | ``penalty``; scikit-learn's C is 1 / (n lambda) |
 
-A run with ``weight-decay`` lambda has the same objective, except that the run penalises b too.
+A run with ``weight-decay`` lambda has the same objective, except that the run also penalises b.
 """
 
 import warnings
@@ -17,11 +17,11 @@ from jaxtyping import Float, Int8
 
 PENALTIES: tuple[float, ...] = tuple(10.0 ** (exponent / 2) for exponent in range(-8, 2))
 FOLDS = 5
-# Above this number of rows the penalty hardly matters, and one fold is held out instead of each fold in turn.
+# With more rows the penalty hardly matters, so only one fold is held out instead of each fold in turn.
 _MANY_ROWS = 20_000
-# Above this number of features a Newton step takes longer than many steps of L-BFGS.
+# With more features a Newton step takes longer than many steps of L-BFGS.
 _MANY_FEATURES = 300
-# Features of more numbers than this stay in single precision.
+# Feature arrays with more entries stay in single precision, to save memory.
 _MANY_NUMBERS = 20_000_000
 
 
@@ -31,9 +31,9 @@ class Penalised:
 
     Attributes:
         weights: The weights w.
-        bias: The bias b, 0 without an intercept.
+        bias: The bias b. 0: the model has no intercept.
         penalty: The penalty lambda.
-        folds: The number of folds that chose the penalty. 0: a class has one row, so the penalty is 1/n.
+        folds: The number of cross-validation folds. 0: a class has only one row, so the penalty is 1/n.
     """
 
     weights: Float[np.ndarray, "d"]
@@ -50,11 +50,11 @@ def fit_penalised(
     seed: int = 0,
     penalties: Sequence[float] = PENALTIES,
 ) -> Penalised:
-    """Choose the penalty with the smallest cross-entropy on held-out folds, and fit all rows with it.
+    """Choose the penalty with the smallest cross-entropy on held-out folds, and fit the model on all rows.
 
     Args:
         features: The rows' features.
-        labels: The rows' labels 0 and 1. Both occur.
+        labels: The rows' labels 0 and 1. Both labels must occur.
         intercept: Whether the model has a bias.
         seed: The seed that assigns rows to folds.
         penalties: The penalties to try.
@@ -69,7 +69,7 @@ def fit_penalised(
     options = {"fit_intercept": intercept, "max_iter": 1000, "solver": solver}
     folds = min(FOLDS, int(labels.sum()), int((1 - labels).sum()))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about a solver that ends early, and options that a later release renames
+        warnings.simplefilter("ignore")  # warnings of solvers that end early, and of deprecated options
         if folds > 1:
             splits = list(StratifiedKFold(folds, shuffle=True, random_state=seed).split(features, labels))
             model = LogisticRegressionCV(

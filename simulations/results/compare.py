@@ -1,4 +1,7 @@
-"""The comparison of finished, stopped, failed and unfinished runs by their directories."""
+"""The command ``compare``: tables of several runs' metrics, costs and differing run-config keys, and their curves.
+
+Runs that differ only in the seed form a group. The runs need not have finished.
+"""
 
 from __future__ import annotations
 
@@ -31,17 +34,21 @@ from simulations.results.records import (
 )
 from simulations.results.target import check_target, make_out
 
-UNCOMPARED = ("pauc_fpr30_raw", "pauc_fpr50_raw", "accuracy")  # left out of the table for people
+UNCOMPARED = ("pauc_fpr30_raw", "pauc_fpr50_raw", "accuracy")  # metrics that the table for people omits
 MISSING = " (sites missing)"
 _NO_VERDICT = "no verdict: sites were missing"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison of runs."""
+    """A comparison of runs.
+
+    Attributes:
+        runs: The runs.
+        names: The name of each group of runs, by the group's label. Empty: the labels are the names.
+    """
 
     runs: list[RunRecord]
-    # the name of each group of runs, by its label; empty: the labels are the names
     names: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -50,34 +57,35 @@ class Comparison:
 
         Args:
             paths: The run directories.
-            names: A name for each group of runs that differ only in their seed, in the order of each group's first run.
-                Empty: the differing config keys name a group.
+            names: A name for each group of runs, in the order of each group's first run. Empty: a group's name is the
+                text of its differing config keys.
 
         Raises:
-            ConfigError: A directory contains no run (the message names the first such directory), or the groups do not
-                have different names.
+            ConfigError: A directory contains no run, or ``names`` has not one different name for each group.
         """
         folders = [path.resolve().name for path in paths]
         unique = len(set(folders)) == len(folders)
-        found = cls([read_run(path, name if unique else str(path)) for path, name in zip(paths, folders, strict=True)])
-        labels = list(dict.fromkeys(map(found.label, found.runs)))
+        comparison = cls(
+            [read_run(path, name if unique else str(path)) for path, name in zip(paths, folders, strict=True)]
+        )
+        labels = list(dict.fromkeys(map(comparison.label, comparison.runs)))
         if names and (len(names) != len(labels) or len(set(names)) < len(names)):
             got = f"{len(names)}: {', '.join(names)}"
             allowed = f"{len(labels)} different names, for: {'; '.join(labels)}"
             raise ConfigError("--name", got=got, allowed=allowed, hint="set --name once for each group, in this order")
-        return cls(found.runs, dict(zip(labels, names, strict=True)) if names else {})
+        return cls(comparison.runs, dict(zip(labels, names, strict=True)) if names else {})
 
     @cached_property
     def differing(self) -> list[str]:
         """The config keys, and ``clients``, whose values differ between runs."""
         configs = [{key: run.setting(key) for key in run.config if key not in UNTOLD} for run in self.runs]
-        found = differing(configs)
-        clients = {run.setting("clients") for run in self.runs} - {None}  # unknown for an unfinished run
-        return [*found, "clients"] if len(clients) > 1 else found
+        keys = differing(configs)
+        clients = {run.setting("clients") for run in self.runs} - {None}  # None: an unfinished run
+        return [*keys, "clients"] if len(clients) > 1 else keys
 
     @cached_property
-    def _told(self) -> list[str]:
-        """The keys of `differing` in which any run departs from the defaults of its strategy."""
+    def _shown(self) -> list[str]:
+        """The keys of `differing` that the tables show: some run's value is not the default of its strategy."""
         return [
             key
             for key in self.differing
@@ -87,13 +95,13 @@ class Comparison:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """All metrics of the runs, known metrics first and in their order."""
-        found = dict.fromkeys(name for run in self.runs for line in run.lines for name in evaluation(line))
-        return sorted(found, key=lambda name: METRICS.index(name) if name in METRICS else len(METRICS))
+        """All metrics of the runs, in the order of `METRICS`, followed by other metrics."""
+        names = dict.fromkeys(name for run in self.runs for line in run.lines for name in evaluation(line))
+        return sorted(names, key=lambda name: METRICS.index(name) if name in METRICS else len(METRICS))
 
     @property
     def compared(self) -> list[str]:
-        """The `metrics` that people compare, including metrics of views."""
+        """The `metrics` that the table for people shows."""
         return [name for name in self.metrics if not name.startswith(UNCOMPARED)]
 
     @cached_property
@@ -105,23 +113,22 @@ class Comparison:
         return any(run.selected is not None for run in self.runs)
 
     def label(self, run: RunRecord) -> str:
-        """Return the label of a run and its other seeds: their differing keys, and whether any had missing sites.
+        """Return the label of a run's group: its name, or a text such as ``learning-rate=0.1  batch-size=8``.
 
-        Returns:
-            The group's name, or else a text such as ``learning-rate=0.1  batch-size=8``.
+        The text also mentions if any run of the group had missing sites.
         """
         label = self._label(run)
         label += MISSING if label in self._labels_with_missing else ""
         return self.names.get(label, label)
 
     def _label(self, run: RunRecord) -> str:
-        keys = [key for key in self._told if key != "seed"]
+        keys = [key for key in self._shown if key != "seed"]
         parts = [f"{key}={format_cell(run.setting(key))}" for key in keys if run.setting(key) is not None]
         text = "  ".join(parts) or f"{run.setting('strategy')} on {run.config.get('dataset')}"
         return text if run.status == FINISHED else f"{text} ({run.status})"
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each run: name, status, facts, `RunRecord.metrics` and, under ``config``, differing keys."""
+        """Return a row for each run: name, status, facts, metrics and, under ``config``, the differing keys."""
         return [
             {
                 "run": run.name,
@@ -140,8 +147,8 @@ class Comparison:
         """Return a table of the runs, and a table of their differing config keys.
 
         Args:
-            metric: The metric whose differences from the first group are added, if groups have several common seeds.
-                None: no differences.
+            metric: The metric of a third table, of each group's difference from the first group. It requires groups
+                with several common seeds. None: no such table.
         """
         rows = self.rows()
         facts = ["run", "status", "strategy", "dataset", "seed", "rounds", *(["selected"] * self._some_select)]
@@ -154,10 +161,10 @@ class Comparison:
             ]
             for row in rows
         ]
-        found = [Table("", [*facts, *self.compared, "MB up", "MB down", "seconds"], cells)]
-        if keys := [key for key in self._told if key not in ("strategy", "dataset", "seed")]:
+        tables = [Table("", [*facts, *self.compared, "MB up", "MB down", "seconds"], cells)]
+        if keys := [key for key in self._shown if key not in ("strategy", "dataset", "seed")]:
             settings = [[row["run"], *(row["config"][key] for key in keys)] for row in rows]
-            found.append(Table("what differs", ["run", *keys], settings))
+            tables.append(Table("what differs", ["run", *keys], settings))
         if metric is not None and (gaps := self.differences(metric)):
             first = next(iter(gaps.values()))[0]
             words = ("above", "within the noise", "below")
@@ -166,17 +173,17 @@ class Comparison:
                 for label, (_, gap) in gaps.items()
             ]
             caption = f"{metric}, seed by seed minus {first} (paired t-test)"
-            found.append(Table(caption, ["runs", "difference", *COLUMNS], verdicts))
-        return found
+            tables.append(Table(caption, ["runs", "difference", *COLUMNS], verdicts))
+        return tables
 
     @property
     def reasons(self) -> list[str]:
-        """Lines with the reasons of runs without a result, the selected rounds, and the missing sites."""
+        """Lines about runs without a result, selected rounds, and missing sites."""
         ended = [(run, " ".join(run.reason.split())) for run in self.runs if run.reason]
-        found = [f"{run.name} {run.status}: {reason}" for run, reason in ended]
+        lines = [f"{run.name} {run.status}: {reason}" for run, reason in ended]
         chosen = [(run.name, run.selection) for run in self.runs if run.selection]
-        found += [f"{name}: {selection}; its metrics are measured on the test rows" for name, selection in chosen]
-        return found + [
+        lines += [f"{name}: {selection}; its metrics are measured on the test rows" for name, selection in chosen]
+        return lines + [
             f"{run.name} {run.status} with sites missing: {in_words(run.dropped, run.facts['rounds'], run.site_names)}"
             for run in self.runs
             if run.dropped
@@ -184,18 +191,24 @@ class Comparison:
 
     def text(self, metric: str | None = None) -> str:
         """Return the `tables` and `reasons` for a terminal."""
-        blocks = [one.text() for one in self.tables(metric)]
+        blocks = [table.text() for table in self.tables(metric)]
         return "\n\n".join([*blocks, *(["\n".join(self.reasons)] if self.reasons else [])])
 
     def csv(self) -> str:
-        """Return an unrounded row for each run. Config keys with their own column are not repeated."""
+        """Return `rows` as the text of compare.csv. A config key that is also a fact, such as ``seed``, occurs once."""
         return csv_text([{**row, **config, **row} for row in self.rows() for config in [row.pop("config")]])
 
     def choose_metric(self, metric: str | None) -> str | None:
-        """Return the metric to draw: the requested metric, else the runs' first; None if they have none.
+        """Return the metric to draw.
+
+        Args:
+            metric: The requested metric. None: the first of `metrics`.
+
+        Returns:
+            The metric. None: no run has any metrics.
 
         Raises:
-            ConfigError: No run has the metric.
+            ConfigError: No run has the requested metric.
         """
         if metric is not None and metric not in self.metrics:
             allowed = ", ".join(self.metrics) or "none, since no round was evaluated"
@@ -203,7 +216,7 @@ class Comparison:
                 "--metric",
                 got=repr(metric),
                 allowed=f"metrics of these runs: {allowed}",
-                hint="remove --metric to draw the first",
+                hint="set --metric to a metric of the runs, or remove --metric",
             )
         return metric or next(iter(self.metrics), None)
 
@@ -211,49 +224,53 @@ class Comparison:
         """Write compare.csv and, with a metric, compare.png. Files of an earlier comparison are replaced.
 
         Args:
-            metric: The metric to draw. None: no figure.
+            folder: The folder of the files.
+            metric: The metric to draw. None: no compare.png.
 
         Raises:
-            ConfigError: The folder cannot be created, or has files of these names from another source.
+            ConfigError: The folder cannot be created, or a file of this name exists that ``compare`` did not write.
             MissingExtraError: There is a metric to draw, but Matplotlib is not installed.
         """
         if metric is not None:
             require("--out", "reports", "matplotlib")
         make_out(folder)
         text = self.csv()
-        check_target(folder / "compare.csv", lambda found: found.startswith(b"run,path,status,reason,"))
+        check_target(folder / "compare.csv", lambda content: content.startswith(b"run,path,status,reason,"))
         if not (folder / "compare.csv").exists():
-            check_target(folder / "compare.png", lambda found: False)
+            check_target(folder / "compare.png", lambda content: False)
         write_atomic(folder / "compare.csv", text.encode())
         (folder / "compare.png").unlink(missing_ok=True)
         if metric is not None:
             draw({f"{RANKING.get(metric, metric)}{self.where(metric)}": self.curves(metric)}, folder / "compare.png")
 
     def where(self, *metrics: str) -> str:
-        """Return the rows on which metrics were measured, such as " on the test set"; empty without held-out rows."""
+        """Return the rows on which metrics were measured, such as " on the test set".
+
+        Empty: all metrics were measured on training rows.
+        """
         rows = dict.fromkeys(rows_in_words(run.config) for run in self.runs)
         return f" on {' or '.join(rows)}" if {*metrics} - {*OF_TRAINING} else ""
 
     def differences(self, metric: str) -> dict[str, tuple[str, Difference]]:
-        """Return a metric's differences from the first group of runs (`RunRecord.metrics`), over common seeds.
+        """Return each group's difference of a metric from the first group, over common seeds.
 
         Returns:
-            The first group's label and the difference, by label, for groups of finished runs with finite values that
-                have at least two seeds in common with the first group.
+            By group label: the first group's label, and the difference. Only for groups of finished runs with finite
+            metrics and at least two seeds in common with the first group.
         """
         ends: dict[str, dict[int, float]] = {}
         for run in self.runs:
             if metric in run.metrics and run.status == FINISHED:
                 ends.setdefault(self.label(run), {})[run.facts["seed"]] = run.metrics[metric]
-        first, *others = ends or [""]
-        found = {label: difference(ends[label], ends[first]) for label in others}
-        return {label: (first, gap) for label, gap in found.items() if gap is not None and gap.seeds > 1}
+        first, *further = ends or [""]
+        gaps = {label: difference(ends[label], ends[first]) for label in further}
+        return {label: (first, gap) for label, gap in gaps.items() if gap is not None and gap.seeds > 1}
 
     def curves(self, metric: str) -> dict[str, list[dict[int, float]]]:
-        """Return the curves of runs that differ only in their seed, by label.
+        """Return the curves of each group's runs, by group label.
 
         Returns:
-            The curves as metrics by round. Runs that were never evaluated by the metric are excluded.
+            Each curve as metric by round. Runs without the metric are excluded.
         """
         groups: dict[str, list[dict[int, float]]] = {}
         for run in self.runs:
@@ -263,10 +280,10 @@ class Comparison:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return comma-separated values under the keys of all rows. None is an empty cell, booleans are in lower case.
+    """Return rows as csv text, with a column for each key. Booleans are in lower case.
 
     Args:
-        rows: The rows. A missing key is an empty cell.
+        rows: The rows. None and missing keys become empty cells.
     """
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")

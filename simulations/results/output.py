@@ -1,4 +1,4 @@
-"""The output of the command line: tables, JSON, or nothing."""
+"""The output of the commands: tables and JSON on stdout, progress on stderr, and the format of numbers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _FIXED_ABOVE = 0.01  # a smaller metric would show fewer than three digits
 
 @contextlib.contextmanager
 def log_off(quiet: bool) -> Iterator[None]:
-    """Turn off Flower's log, which reports a run's rounds, for the whole process.
+    """Turn off Flower's logger, which reports a run's rounds, for the whole process.
 
     Args:
-        quiet: Whether to turn it off. False: no change.
+        quiet: Whether to turn the logger off. False: no change.
     """
     logger = logging.getLogger("flwr")
     before = logger.disabled
@@ -47,14 +47,14 @@ def stdout_to_stderr(redirect: bool) -> Iterator[None]:
         yield
         return
     sys.stdout.flush()
-    kept = os.dup(1)
+    saved = os.dup(1)
     os.dup2(2, 1)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(saved, 1)
+        os.close(saved)
 
 
 def print_json(value: object) -> None:
@@ -67,10 +67,11 @@ def print_json(value: object) -> None:
 
 
 def format_cell(value: object, decimals: int | None = None) -> str:
-    """Return a table's cell: "-" for None, true and false in lower case.
+    """Return the text of a table's cell: "-" for None, and booleans in lower case.
 
     Args:
-        decimals: The decimals of floats below a million. Other floats, or all if it is None, have at most six digits.
+        value: The value.
+        decimals: The number of decimals of floats below a million. None: floats have at most six digits.
 
     Example:
         >>> format_cell(0.98765, 3), format_cell(None), format_cell(True)
@@ -85,11 +86,11 @@ def format_cell(value: object, decimals: int | None = None) -> str:
 
 
 def format_metric(value: float | None, like: float | None = None) -> str:
-    """Return a metric's cell: four decimals, or four digits if the decimals would be mostly zeros.
+    """Return the text of a metric: four decimals, or four digits of a small number, whose decimals would be zeros.
 
     Args:
-        value: The metric. None: the cell is "-".
-        like: The metric whose number format is used for a spread.
+        value: The metric. None: the text is "-".
+        like: The number that selects the format, such as the mean for a standard deviation. None: the metric itself.
     """
     measure = value if like is None else like
     small = measure is not None and 0 < abs(measure) < _FIXED_ABOVE
@@ -97,15 +98,16 @@ def format_metric(value: float | None, like: float | None = None) -> str:
 
 
 def format_megabytes(count: float) -> str:
-    """Return a number of bytes as megabytes of 10^6 bytes."""
+    """Return a number of bytes in megabytes (10^6 bytes), as text."""
     return format_cell(count / 1e6, 3)
 
 
 def format_pair(mean: float | None, std: float | None) -> str:
-    """Return a mean of metrics and its standard deviation.
+    """Return the text "mean ± standard deviation".
 
     Args:
-        std: The standard deviation. None: only the mean.
+        mean: The mean.
+        std: The standard deviation. None: the text has only the mean.
     """
     return format_metric(mean) if std is None else f"{format_metric(mean)} ± {format_metric(std, like=mean)}"
 
@@ -116,7 +118,7 @@ def format_count(number: int, noun: str) -> str:
 
 
 def metric_cell(value: float | None) -> tuple[str, float | None]:
-    """Return a metric's cell of a `Table`."""
+    """Return a metric as a cell of a `Table`: its text and its value."""
     return format_metric(value), value
 
 
@@ -124,7 +126,7 @@ def metric_cell(value: float | None) -> tuple[str, float | None]:
 class Table:
     """A table with its caption.
 
-    A cell is a value for `format_cell`, or a pair: its text, and the number by which it is sorted.
+    A cell is either a value for `format_cell`, or a pair of the cell's text and the number by which the cell is sorted.
     """
 
     caption: str
@@ -133,7 +135,7 @@ class Table:
 
     @property
     def cells(self) -> list[list[tuple[str, str]]]:
-        """The text of each cell, and its sort key for a page, empty without a finite number."""
+        """The text and the sort key of each cell, for an HTML page. A key is empty if the cell has no finite number."""
         return [[_text_and_key(cell) for cell in row] for row in self.rows]
 
     @property
@@ -153,7 +155,7 @@ def _text_and_key(cell: Any) -> tuple[str, str]:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return aligned columns under their names, numbers to the right. Control characters are escaped.
+    """Return a text with aligned columns, in which numbers are aligned to the right. Control characters are escaped.
 
     Raises:
         ValueError: A row's number of cells differs from the number of columns.
@@ -177,7 +179,7 @@ def _is_number(cell: str) -> bool:
 
 @contextlib.contextmanager
 def progress(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Show the progress of a command.
+    """Show the progress of a command on stderr.
 
     On a terminal the lines appear above a progress bar with the remaining time.
 
@@ -186,7 +188,7 @@ def progress(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
         quiet: Whether to show nothing.
 
     Yields:
-        A function that takes a line for each finished item and writes it to stderr.
+        A function that shows a line for a finished item.
     """
     if quiet or not sys.stderr.isatty():
         yield lambda line: None if quiet else typer.echo(line, err=True)

@@ -1,7 +1,7 @@
-"""A paired t-test whether two sides of a comparison differ by more than seeds explain.
+"""A paired t-test for a comparison of two configurations over several seeds.
 
-A seed's data, sites and draws are the same for both sides, so their effect cancels in the difference. A rank test could
-not find a difference with five seeds: the minimum p of Wilcoxon's test is then 1/16.
+With the same seed both sides have the same data, sites and random draws, so their effect cancels in the difference. A
+rank test is not useful here: with five seeds the minimum p of Wilcoxon's test is 1/16.
 """
 
 from __future__ import annotations
@@ -17,16 +17,20 @@ from simulations.results.output import format_count, format_metric
 
 LEAST_SEEDS = 5
 LEVEL = 0.05
-COLUMNS = ("95 % interval", "p", "seeds", "verdict")  # after the column of the difference
-_NO_SPREAD = 1e-150  # the square of a smaller number is 0
+COLUMNS = ("95 % interval", "p", "seeds", "verdict")  # the columns of a table after the column of the difference
+_NO_SPREAD = 1e-150  # the square of a smaller number underflows to 0
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One side minus the other side, over their common seeds: the mean, its 95 % interval and p.
+    """The difference of a metric between two configurations, over their common seeds.
 
-    ``low``, ``high`` and ``p`` (two-sided, for no difference in the mean) are None for one seed. ``q`` is the p that
-    `adjust` has adjusted, or None.
+    Attributes:
+        seeds: The number of common seeds.
+        mean: The mean difference.
+        low, high: The 95 % interval of the mean. None: there is only one seed.
+        p: The two-sided p for a mean difference of 0. None: there is only one seed.
+        q: The p adjusted for several comparisons, see `adjust`. None: not adjusted.
     """
 
     seeds: int
@@ -38,7 +42,7 @@ class Difference:
 
     @property
     def sign(self) -> int | None:
-        """1 or -1 if the sides differ, 0 if the seeds may explain the difference, None with too few seeds."""
+        """1 or -1 if the difference is significant, 0 if the seeds may explain it, None with too few seeds."""
         if self.seeds < LEAST_SEEDS or self.p is None:
             return None
         return int(np.sign(self.mean)) if (self.p if self.q is None else self.q) < LEVEL else 0
@@ -62,26 +66,26 @@ class Difference:
         return [(mean, self.mean), interval, (p, self.p), self.seeds]
 
 
-def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Difference | None:
-    """Return the difference of two sides' values by seed.
+def difference(minuend: Mapping[int, float], subtrahend: Mapping[int, float]) -> Difference | None:
+    """Return the difference of two configurations' metrics.
 
     Args:
-        one: The values by seed.
-        other: The values by seed, which are subtracted.
+        minuend: A configuration's metric by seed.
+        subtrahend: The other configuration's metric by seed, which is subtracted.
 
     Returns:
-        The difference over common seeds; None if there are none, or if any value of any seed is not finite.
+        The difference over common seeds. None: there are no common seeds, or a metric of any seed is not finite.
     """
-    common = sorted(one.keys() & other.keys())
-    values = np.array([[side[seed] for seed in common] for side in (one, other)], dtype=np.float64)
-    if not common or not np.isfinite([*one.values(), *other.values()]).all():
+    common = sorted(minuend.keys() & subtrahend.keys())
+    values = np.array([[side[seed] for seed in common] for side in (minuend, subtrahend)], dtype=np.float64)
+    if not common or not np.isfinite([*minuend.values(), *subtrahend.values()]).all():
         return None
     gaps = values[0] - values[1]
     mean = float(gaps.mean())
     if len(common) == 1:
         return Difference(1, mean, None, None, None)
     if np.ptp(gaps) <= max(np.finfo(np.float64).eps * np.abs(values).max(), _NO_SPREAD):
-        # except for rounding, all seeds have the same difference, so there is no spread for a test
+        # up to rounding errors all seeds have the same difference, so a test has no spread to estimate
         return Difference(len(common), mean, mean, mean, 0.0 if mean else 1.0)
     from scipy import stats  # imported here, since it takes most of a second
 
@@ -93,14 +97,14 @@ def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Differen
 
 
 def adjust(differences: Sequence[Difference | None]) -> list[Difference | None]:
-    """Return differences with q, the p adjusted for the number of differences that are judged together.
+    """Return differences with q, which is p adjusted for the number of differences on the same page.
 
     Verdicts by q have a false discovery rate of at most `LEVEL` (Y. Benjamini and Y. Hochberg, "Controlling the false
     discovery rate", Journal of the Royal Statistical Society B 57, 1995). Differences with fewer than `LEAST_SEEDS`
-    seeds get no verdict and no q.
+    seeds have no verdict and no q.
 
     Args:
-        differences: All differences of a page or table; None: not measured.
+        differences: All differences of a page or table. None: a difference was not measured.
     """
     from scipy import stats  # slow to import
 
@@ -118,10 +122,10 @@ def adjust(differences: Sequence[Difference | None]) -> list[Difference | None]:
 
 
 def format_signed(value: float | None, like: float | None = None) -> str:
-    """Return a difference of metrics, for people.
+    """Return a difference of metrics as text, with a plus sign if the difference is above 0.
 
     Args:
-        value: The difference. A plus sign is written if it is above 0. None: "-".
-        like: The metric whose number format is used. None: its own format.
+        value: The difference. None: the text is "-".
+        like: The number that selects the number format, see `format_metric`. None: the difference itself.
     """
     return ("+" if value is not None and value > 0 else "") + format_metric(value, like)

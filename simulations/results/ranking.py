@@ -1,4 +1,4 @@
-"""Summaries of configurations over their seeds, and their ranking."""
+"""The ranking of configurations, each of which was run with several seeds, in sweeps and grid searches."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ def over_seeds(ended: Iterable[tuple[float | None, bool]]) -> tuple[int, float |
     """Summarise the finished seeds of a configuration.
 
     Args:
-        ended: The last metric of each seed, and whether sites were missing.
+        ended: The last metric of each finished seed, and whether sites were missing in any round.
 
     Returns:
-        The number of seeds with a finite metric, its mean (None without seeds), its sample standard
-            deviation (None for fewer than two), and the number of these seeds in which sites were missing.
+        The number of seeds with a finite metric; over these seeds the metric's mean (None without seeds) and sample
+        standard deviation (None for fewer than two seeds); and the number of these seeds with missing sites.
     """
     counted = [(end, missing) for end, missing in ended if end is not None and math.isfinite(end)]
     return len(counted), *mean_and_std([end for end, _ in counted]), sum(missing for _, missing in counted)
@@ -28,7 +28,7 @@ def mean_and_std(values: Sequence[float]) -> tuple[float | None, float | None]:
         values: The values. If any value is not finite, the mean is nan and the deviation None.
 
     Returns:
-        The mean, None without values, and the deviation, None for fewer than two values.
+        The mean (None without values) and the deviation (None for fewer than two values).
     """
     if not all(map(math.isfinite, values)):  # fmean raises an error for infinities of both signs
         return math.nan, None
@@ -39,8 +39,9 @@ def rank(finished: int, missing: int, mean: float | None, mode: str) -> tuple[in
     """Return a configuration's sort key. The best configuration has the smallest key.
 
     Configurations are ranked by the number of seeds that finished with all sites, then by the number of finished
-    seeds, then by the mean of the last round's metric over these. Means over different numbers of seeds are not
-    compared: seeds that failed or were stopped were worse, and training without diverging sites looks too good.
+    seeds, then by the mean of the last round's metric over the finished seeds. Means over different numbers of seeds
+    are never compared: seeds that failed or were stopped would have lowered the mean, and a run from which diverging
+    sites were missing looks too good.
 
     Args:
         finished: The number of finished seeds.

@@ -1,4 +1,4 @@
-"""Records of runs, read from run directories."""
+"""Reading of run directories: a `RunRecord` has a run's status, config, result and metrics."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ METRICS = (
     *binary_metrics([0, 1], [0, 1]),
     *("accuracy", "loss", "rmse", "grad_phi_sq", *COMPOSITE_METRICS, SUBOPTIMALITY),
 )
-# metrics of the training rows, or of a problem without rows: choosing by them uses no test row
+# metrics that are measured on training rows, or of problems without rows; a choice by these metrics uses no test rows
 OF_TRAINING = (*COMPOSITE_METRICS, SUBOPTIMALITY, "grad_phi_sq")
 TRAINING_SECONDS = "training_seconds"
-# the entries of every line of metrics.jsonl, evaluated or not
+# the entries of each line of metrics.jsonl that are not metrics
 BOOKKEEPING = frozenset(
     [
         *("round", "bytes_up", "bytes_down", "clients_asked", "clients_answered"),
         *("dropped", "state_lost", "seconds", "server_seconds"),
     ]
 )
-# entries of some runs: a vertical run's seconds without joining and evaluation, spent budgets, figures of sites
+# further such entries of some runs: a vertical run's seconds without joining and evaluation, spent privacy budgets, and
+# the sites' metrics
 OF_SOME_RUNS = frozenset([TRAINING_SECONDS, "epsilon", "pool_epsilon", ROUND_FIGURES])
 UNTOLD = (*SHOWING_KEYS, "run-name", "resume")  # keys that do not distinguish runs
 FINISHED, STOPPED, FAILED, UNFINISHED = "finished", "stopped", "failed", "unfinished"
@@ -44,14 +45,21 @@ STOPPED_EARLY = "stopped early"  # prefix of failure.json's reason if a sweep en
 
 
 class RunsInterruptedError(Exception):
-    """Ctrl-C during several runs. The message explains how to continue."""
+    """The error if the user presses Ctrl-C during several runs. The message explains how to continue."""
 
 
 @dataclass(frozen=True)
 class RunRecord:
     """The content of a run directory.
 
-    ``status`` is finished, stopped, failed or unfinished (interrupted, or under way).
+    Attributes:
+        name: The name in tables.
+        path: The run directory.
+        status: "finished", "stopped" (early, by a sweep), "failed", or "unfinished" (interrupted, or still running).
+        reason: Why the run was stopped or failed, or "".
+        result: The content of result.json. Empty: the run has not finished.
+        config: The flat run config.
+        lines: The lines of metrics.jsonl, one for each round.
     """
 
     name: str
@@ -92,18 +100,18 @@ class RunRecord:
     @property
     def selected(self) -> int | None:
         """The selected round. None without ``select-by``, or before the run's end."""
-        found: int | None = self.result.get("selected", {}).get("round")
-        return found
+        server_round: int | None = self.result.get("selected", {}).get("round")
+        return server_round
 
     @cached_property
     def metrics(self) -> dict[str, float]:
         """The metrics of the run's final model.
 
         Returns:
-            The metrics of the last evaluated round or, with ``select-by`` or ``threshold-at``, on the test rows. Empty
-                if no round was evaluated.
+            The metrics of the last evaluated round or, with ``select-by`` or ``threshold-at``, the final metrics on the
+            test rows. Empty: no round was evaluated.
         """
-        last = next((found for line in reversed(self.lines) if (found := evaluation(line))), {})
+        last = next((metrics for line in reversed(self.lines) if (metrics := evaluation(line))), {})
         tested: dict[str, float] = self.result.get("test_metrics", last)
         return tested
 
@@ -111,26 +119,26 @@ class RunRecord:
         """Return the metric of each evaluated round, by round.
 
         Returns:
-            The rounds in order; 0 is the initial model. Empty if the run lacks the metric.
+            The metric by round, in order. Round 0 is the initial model. Empty: the run does not have the metric.
         """
         return {line["round"]: line[metric] for line in self.lines if metric in line}
 
     def last(self, metric: str) -> float | None:
-        """Return the metric in the last round with it or, with ``select-by``, in the selected round.
+        """Return the metric in the last round that measured it or, with ``select-by``, in the selected round.
 
         Returns:
-            The value, which may be nan; None if the run lacks the metric.
+            The value, which may be nan. None: the run does not have the metric.
         """
         curve, chosen = self.curve(metric), self.selected
         return next(reversed(curve.values()), None) if chosen is None else curve.get(chosen)
 
     def final(self, metric: str) -> float | None:
-        """Return the metric of the run's final model: on the test rows if it was measured there, else as `last`."""
+        """Return the metric of the run's final model: on the test rows if they were evaluated, otherwise see `last`."""
         return self.metrics.get(metric) if "test_metrics" in self.result else self.last(metric)
 
     @property
     def selection(self) -> str:
-        """A text about the round or threshold chosen on validation rows; empty without a choice."""
+        """A text about the round or the threshold that was chosen on validation rows. Empty: no choice was made."""
         if not (chosen := self.result.get("selected")):
             return "its last model and a threshold chosen on validation rows" if "test_metrics" in self.result else ""
         value = format_metric(chosen["metric"], chosen["value"])
@@ -138,29 +146,30 @@ class RunRecord:
         return f"{text}, ended early after round {self.facts['rounds']}" if "stopped" in self.result else text
 
     def setting(self, key: str) -> Scalar | None:
-        """Return the value of a run-config key or ``clients``. For a reference ``strategy`` is ``centralized``.
+        """Return the value of a run-config key, or the number of clients for the key ``clients``.
 
         Returns:
-            The value; None if the key is not set, or if it is ``clients`` and the run has no result.
+            The value. For a reference, ``strategy`` is the name of the reference. None: the key is not set, or the
+            number of clients is unknown, since the run has no result.
         """
         return self.facts[key] if key in ("strategy", "clients") else self.config.get(key)
 
     @property
     def departures(self) -> dict[str, Scalar | None]:
-        """The config keys in which the run departs from the defaults of its strategy.
+        """The default of each run-config key whose value differs from the default of the run's strategy.
 
         Returns:
-            The defaults by key; None for keys without a default.
+            The defaults by key. None: the key has no default.
         """
         default = defaults(self.config.get("strategy"))
         keys = [key for key in self.config if key not in (*UNTOLD, "strategy")]
         return {key: default.get(key) for key in keys if repr(self.config[key]) != repr(default.get(key))}
 
     def unlike(self, config: Mapping[str, Scalar], free: Sequence[str]) -> list[str]:
-        """Return the keys whose values would differ in a run of this flat run config.
+        """Return the keys in which this run's config differs from another run config.
 
         Args:
-            config: The flat run config. Absent keys have their defaults.
+            config: The other flat run config. Absent keys have their defaults.
             free: The keys that may differ.
 
         Raises:
@@ -197,7 +206,7 @@ def evaluation(line: Mapping[str, Any]) -> dict[str, float]:
     """Return the metrics of a line of metrics.jsonl.
 
     Returns:
-        The values by metric; empty if the round was not evaluated.
+        The values by metric. Empty: the round was not evaluated.
     """
     return {name: value for name, value in line.items() if name not in BOOKKEEPING | OF_SOME_RUNS}
 
@@ -205,12 +214,16 @@ def evaluation(line: Mapping[str, Any]) -> dict[str, float]:
 def read_run(path: Path, name: str | None = None) -> RunRecord:
     """Read a run directory.
 
+    Args:
+        path: The run directory.
+        name: The run's name in tables. None: the name of the directory.
+
     Raises:
         ConfigError: The directory contains no run, or a file cannot be read.
     """
     if not (path / "config.toml").is_file():
-        got = "no run (there is no config.toml)"
-        raise ConfigError(path, got=got, allowed="a run directory", hint="use a run directory, such as a run's --out")
+        got, hint = "no run (there is no config.toml)", "use the path of a run directory, such as the --out of `run`"
+        raise ConfigError(path, got=got, allowed="a run directory", hint=hint)
     try:
         config = flatten(tomllib.loads((path / "config.toml").read_text("utf-8")))
         result = _object(path / "result.json")
@@ -218,7 +231,8 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
         lines = _lines(path / "metrics.jsonl")
     except (OSError, ValueError) as error:
         got = f"an unreadable run ({error})"
-        raise ConfigError(path, got=got, allowed="a run directory", hint="see docs/run-directory.md") from None
+        hint = "copy the run directory again, see docs/run-directory.md"
+        raise ConfigError(path, got=got, allowed="a run directory", hint=hint) from None
     reason = str(failure.get("reason", ""))
     status = FINISHED if result else UNFINISHED
     if failure:
@@ -231,21 +245,21 @@ def leave_reason(path: Path, reason: str) -> None:
 
     Args:
         path: The run directory. If it does not exist, nothing is written.
-        reason: The reason. It begins with `STOPPED_EARLY` for a stopped run; any other reason marks a failed run.
+        reason: The reason. If it begins with `STOPPED_EARLY`, the run counts as stopped, otherwise as failed.
     """
     if path.is_dir():
         write_atomic(path / "failure.json", (json.dumps({"reason": reason}, indent=2) + "\n").encode())
 
 
 def _object(path: Path) -> dict[str, Any]:
-    found = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    if not isinstance(found, dict):
+    content = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    if not isinstance(content, dict):
         raise ValueError(f"{path.name} is not an object")
-    return found
+    return content
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """Return all complete lines. The last line may be incomplete."""
+    """Return all complete lines of metrics.jsonl. A running process may have written only a part of the last line."""
     text = path.read_text("utf-8") if path.exists() else ""
     lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
     if not all(isinstance(line, dict) and "round" in line for line in lines):
@@ -253,18 +267,19 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def check_metric(metric: str, config: Mapping[str, Scalar], asked: str = "--metric") -> None:
+def check_metric(metric: str, config: Mapping[str, Scalar], key: str = "--metric") -> None:
     """Check that a metric exists.
 
-    A user's own problem (``loss = "package.module:factory"``) has its own metrics, so any name may be correct.
+    A user's own problem (``loss = "package.module:factory"``) has its own metrics, so any name is accepted.
 
     Args:
+        metric: The metric's name.
         config: The flat run config. Only ``loss`` matters.
-        asked: The option or key that names the metric.
+        key: The option or key that selects the metric, for the error message.
 
     Raises:
         ConfigError: The metric does not exist. The message lists all metrics.
     """
     if metric not in METRICS and ":" not in str(config.get("loss", "")):
         hint = did_you_mean(metric, METRICS, "see docs/run-directory.md")
-        raise ConfigError(asked, got=repr(metric), allowed=", ".join(METRICS), hint=hint)
+        raise ConfigError(key, got=repr(metric), allowed=", ".join(METRICS), hint=hint)

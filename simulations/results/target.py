@@ -1,4 +1,4 @@
-"""Files for ``--out``: written completely or not at all, and never over a file of another origin."""
+"""Output files of ``--out``. They are written completely or not at all, and never replace a file of another kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from problems.files import make_folder, write_atomic
 
 Recognize = Callable[[bytes], bool]
 
-_ROWS = 20  # rows of a file of scores that are compared
+_ROWS = 20  # the number of rows that `is_scores` checks
 _TOLERANCE = 1e-6
 
 
@@ -26,12 +26,12 @@ def write_output(target: Path, content: bytes, recognize: Recognize | None, inpu
     Args:
         target: The file.
         content: The bytes to write.
-        recognize: A function that returns whether an existing file's bytes are an earlier output of the same command,
-            which is replaced. None: the command chose the file's name in a run directory, and replaces the file.
+        recognize: A function that returns whether an existing file's bytes are an earlier output of the same command.
+            Only such a file is replaced. None: any file is replaced, since the command itself chose the file's name.
         inputs: The files that the command reads.
 
     Raises:
-        ConfigError: The file cannot be written, is an input, or has another origin.
+        ConfigError: The file cannot be written, is an input, or was not written by the same command.
     """
     target = _absolute(target)
     if recognize is not None:
@@ -41,7 +41,7 @@ def write_output(target: Path, content: bytes, recognize: Recognize | None, inpu
         write_atomic(target, content)
     except OSError as error:
         got = f"{target}, which cannot be written ({error.strerror or error})"
-        raise ConfigError("--out", got=got, allowed="a writable file", hint="choose another file") from None
+        raise ConfigError("--out", got=got, allowed="a writable file", hint="set --out to another file") from None
 
 
 def make_out(folder: Path) -> None:
@@ -58,11 +58,11 @@ def make_out(folder: Path) -> None:
     except OSError as error:
         got = f"{folder}, which cannot be created ({error.strerror})"
         allowed = "a writable folder"
-        raise ConfigError("--out", got=got, allowed=allowed, hint="choose another folder") from None
+        raise ConfigError("--out", got=got, allowed=allowed, hint="set --out to another folder") from None
 
 
 def check_target(target: Path, recognize: Recognize, inputs: Sequence[Path] = ()) -> None:
-    """Check that a file may be written: it is new, or an earlier output and not an input.
+    """Check that a file may be written: it does not exist, or it is an earlier output of the same command.
 
     Args:
         target: The file.
@@ -73,10 +73,10 @@ def check_target(target: Path, recognize: Recognize, inputs: Sequence[Path] = ()
         ConfigError: The file may not be written.
     """
     target = _absolute(target)
-    if not target.exists() or target.is_dir():  # the attempt to write to a folder has its own error
+    if not target.exists() or target.is_dir():  # writing to a folder raises a separate error
         return
     fault = ""
-    if any(one.exists() and target.samefile(one) for one in (path.expanduser() for path in inputs)):
+    if any(source.exists() and target.samefile(source) for source in (path.expanduser() for path in inputs)):
         fault = "which is an input file"
     elif not target.is_file():
         fault = "which is not a regular file"
@@ -84,21 +84,21 @@ def check_target(target: Path, recognize: Recognize, inputs: Sequence[Path] = ()
         fault = "which exists, and which this command did not write"
     if fault:
         allowed = "a new file, or a file that this command wrote before"
-        raise ConfigError("--out", got=f"{target}, {fault}", allowed=allowed, hint="choose another name")
+        raise ConfigError("--out", got=f"{target}, {fault}", allowed=allowed, hint="set --out to another file")
 
 
 def _absolute(target: Path) -> Path:
-    """Return a path without ``..``, which could pass through folders that do not exist yet."""
+    """Return the absolute path without ``..``, which fails if a folder on the path does not exist yet."""
     target = target.expanduser()
     return target.parent.resolve() / target.name
 
 
 def is_scores(content: bytes, columns: Sequence[str]) -> bool:
-    """Return whether a file is a table of scores with these columns: each probability is the sigmoid of its score.
+    """Return whether a file is a table of scores that ``predict`` wrote: each probability is the sigmoid of its score.
 
     Args:
         content: The file's bytes, possibly compressed by gzip.
-        columns: The names. The last two are the score and the probability.
+        columns: The expected columns. The last two are the score and the probability.
     """
     try:
         text = (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode()

@@ -1,4 +1,7 @@
-"""The check that an ONNX file scores like PyTorch, on rows made from the run directory's statistics."""
+"""The check of an exported ONNX file: its scores of made-up rows must equal PyTorch's.
+
+The rows are drawn from the statistics in the run directory, since the training rows are not available.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,15 @@ ROWS = 200
 
 
 def difference_from(model: TrainedModel, content: bytes, *, pixels: bool) -> float:
-    """Return the maximum difference between an ONNX file's and the model's scores and probabilities.
+    """Return the maximum difference of scores and probabilities between an ONNX file and PyTorch.
 
     Args:
-        model: The model, on the CPU, in the run's number type.
-        content: The bytes of the file.
-        pixels: Whether its inputs are bytes.
+        model: The PyTorch model.
+        content: The bytes of the ONNX file.
+        pixels: Whether the file's inputs are bytes.
 
     Returns:
-        The difference. For scores above 1 it is relative.
+        The difference, relative to the score for scores above 1.
     """
     import onnxruntime
 
@@ -54,7 +57,10 @@ def difference_from(model: TrainedModel, content: bytes, *, pixels: bool) -> flo
 
 
 def make_rows(table: Preprocessing, rng: np.random.Generator) -> tuple[pd.DataFrame, dict[str, NDArray[Any]]]:
-    """Return made-up rows of a table and the same rows as inputs of a file. Cells are missing if training had any."""
+    """Return made-up rows of a table, and the same rows as inputs of an ONNX file.
+
+    Some cells are missing, unless the run's preprocessing forbids missing cells.
+    """
     import pandas as pd
 
     frame, fed = dict[str, Any](), dict[str, NDArray[Any]]()
@@ -75,12 +81,12 @@ def make_rows(table: Preprocessing, rng: np.random.Generator) -> tuple[pd.DataFr
 
 
 def _made_numbers(features: Sequence[Feature], rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return numbers around a column's mean or, for quantiles or bins, at, between and beyond their borders."""
+    """Return numbers around a column's mean. For quantiles or bins: numbers on, between and outside their borders."""
     feature = features[0]
     if feature.kind == "boolean":
         return rng.integers(2, size=ROWS).astype(np.float64)
     if feature.transform in ("quantile", "bin"):
-        knots = np.array(feature.quantiles or [one.high for one in features if one.high is not None])
+        knots = np.array(feature.quantiles or [bin_.high for bin_ in features if bin_.high is not None])
         between = rng.uniform(knots[0] - 1, knots[-1] + 1, ROWS)
         around = np.where(rng.random(ROWS) < 0.5, rng.choice(knots, ROWS), between)
     else:

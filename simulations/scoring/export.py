@@ -1,4 +1,4 @@
-"""The export of a trained model and its preprocessing to one ONNX file, with a check against PyTorch."""
+"""The command ``export``: a trained model and its preprocessing as one ONNX file, checked against PyTorch."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class Exported:
-    """An ONNX file.
+    """An exported model.
 
     Attributes:
-        content: The bytes of the file.
+        content: The bytes of the ONNX file.
         inputs: The type and shape of each input, by name.
-        difference: The difference from PyTorch, see `simulations.scoring.check.difference_from`. None: onnxruntime is
-            not installed.
+        difference: The maximum difference from PyTorch's scores, see `simulations.scoring.check.difference_from`. None:
+            not checked, since onnxruntime is not installed.
         rows: The number of rows of the check.
     """
 
@@ -55,11 +55,12 @@ def export_onnx(model: TrainedModel, *, pixels: bool | None = None) -> Exported:
 
     Args:
         model: The model.
-        pixels: Whether its inputs are bytes that are scaled to [0, 1], for a run that does not know it.
+        pixels: Whether the model's inputs are bytes, which it divides by 255. None: as the run directory records it.
 
     Raises:
         MissingExtraError: ONNX is not installed.
-        ConfigError: ``pixels`` is missing, or contradicts the run.
+        ConfigError: ``pixels`` is missing, although the run directory does not record the form of the inputs; or
+            ``pixels`` is set, although it does.
         ModelError: The network cannot be translated, or the file's scores differ from PyTorch's.
     """
     require("export", "export", "onnx", "onnxscript")
@@ -67,22 +68,24 @@ def export_onnx(model: TrainedModel, *, pixels: bool | None = None) -> Exported:
 
     known = model.sample_format.pixels
     if model.preprocessing is None and (known is None) == (pixels is None):
-        got = "nothing" if pixels is None else "a choice"
-        allowed = (
-            "a choice, since the run does not know the content of its sites' arrays" if known is None else "no option"
-        )
-        hint = "remove the option" if known is not None else "set --pixels for bytes to divide by 255, else --no-pixels"
+        if known is None:
+            got, hint = "nothing", "set --pixels if the sites' arrays are bytes to divide by 255, otherwise --no-pixels"
+            allowed = "--pixels or --no-pixels, since the run did not record the content of its sites' arrays"
+        else:
+            got, hint = f"--{'' if pixels else 'no-'}pixels", "remove --pixels or --no-pixels"
+            allowed = "no value, since the run recorded the content of its arrays"
         raise ConfigError("--pixels", got=got, allowed=allowed, hint=hint)
     is_pixels = bool(pixels if known is None else known)
     network = copy.deepcopy(model.network.module).cpu().float()
     scorer = Scorer(network, model.preprocessing, is_pixels, model.calibration)
     try:
         file = translate(scorer, model.sample_format.shape)
-    except Exception as error:  # the exporter wraps the exceptions of the network's own code
+    except Exception as error:  # any exception: the exporter wraps the exceptions of the network's own code
         why = (str(error).strip().splitlines() or [""])[0]
         got = f"{model.config.run.model!r}, which torch.onnx.export cannot translate ({type(error).__name__}: {why})"
         allowed = "a network of operators that ONNX supports"
-        raise ModelError("model", got=got, allowed=allowed, hint="see PyTorch's page on torch.export") from error
+        hint = "replace the operators that PyTorch's page on torch.export excludes"
+        raise ModelError("model", got=got, allowed=allowed, hint=hint) from error
     file.producer_name, file.producer_version = NAME, project_version()
     for key, value in _metadata(model).items():
         file.metadata_props.add(key=key, value=value)
@@ -93,17 +96,17 @@ def export_onnx(model: TrainedModel, *, pixels: bool | None = None) -> Exported:
     difference = difference_from(model, content, pixels=is_pixels)
     if not difference <= TOLERANCE:
         got = f"scores in the ONNX file that differ from PyTorch's by {difference:.1e}"
-        allowed = f"at most {TOLERANCE:g}, relative to scores above 1"
+        allowed = f"a difference of at most {TOLERANCE:g}, relative to the score for scores above 1"
         raise ModelError("model", got=got, allowed=allowed, hint="see docs/scoring.md")
     return Exported(content, _inputs(file), difference, ROWS)
 
 
 class Scorer(nn.Module):
-    """A network with the inputs and outputs of the file.
+    """A PyTorch module with the inputs and outputs of the ONNX file.
 
     Args:
-        network: The network.
-        preprocessing: The table's preprocessing. None: the run had no table.
+        network: The trained network.
+        preprocessing: The table's preprocessing. None: the run was not trained on a table.
         pixels: Whether the inputs are bytes.
         calibration: The map from scores to probabilities.
     """
@@ -125,7 +128,7 @@ class Scorer(nn.Module):
         """Return scores and probabilities.
 
         Args:
-            inputs: The features, or the cells of the raw columns; see `table_features`.
+            inputs: The features. With a table: the cells of the raw columns, see `table_features`.
         """
         if self.preprocessing is None:
             score = self.network(inputs.float() / 255 if self.pixels else inputs)
@@ -138,7 +141,10 @@ class Scorer(nn.Module):
 
 
 def _calibrate(score: torch.Tensor, calibration: Calibration) -> torch.Tensor:
-    """Return the probabilities of scores (n,); between the knots of an isotonic map each ramp adds its share."""
+    """Return the probabilities of scores (n,).
+
+    An isotonic calibration is a piecewise linear map, computed as a sum of a ramp for each interval between its knots.
+    """
     if isinstance(calibration, Platt):
         return torch.sigmoid(calibration.slope * score.double() + calibration.intercept).float()
     knots, values = (
@@ -149,11 +155,11 @@ def _calibrate(score: torch.Tensor, calibration: Calibration) -> torch.Tensor:
 
 
 def translate(scorer: Scorer, shape: tuple[int, ...]) -> onnx.ModelProto:
-    """Return a network and its preprocessing as ONNX, by torch.onnx.export.
+    """Return a module as an ONNX model, by torch.onnx.export.
 
     Args:
-        scorer: The network, in float32, and the preprocessing.
-        shape: The shape of a row's features, if there is no preprocessing.
+        scorer: The module, in float32.
+        shape: The shape of a row's features. It only counts without a table.
     """
     table = scorer.preprocessing
     if table is None:
@@ -190,7 +196,10 @@ def _silence() -> Iterator[None]:
 
 
 def _name_inputs(file: onnx.ModelProto, table: Preprocessing) -> onnx.ModelProto:
-    """Return the file with an input for each raw column of a table. Texts become their indices."""
+    """Replace an ONNX model's matrix of inputs by one named input for each raw column of a table.
+
+    The file also gets operators that convert texts to their indices.
+    """
     from onnx import TensorProto, compose, helper
 
     compose.add_prefix(file, "scorer/", rename_outputs=False, inplace=True)
@@ -214,7 +223,7 @@ def _name_inputs(file: onnx.ModelProto, table: Preprocessing) -> onnx.ModelProto
 
 
 def _metadata(model: TrainedModel) -> dict[str, str]:
-    """Return the file's metadata."""
+    """Return the metadata of the ONNX file: the run, the model, the labels and the versions."""
     result, labels = model.record.result, model.sample_format
     return {
         "run": model.record.name,
@@ -236,11 +245,11 @@ def _metadata(model: TrainedModel) -> dict[str, str]:
 
 
 def _categories(preprocessing: Preprocessing, base: dict[str, str]) -> dict[str, list[str]]:
-    """Return the known values of each raw text column that does not list all other values."""
-    found = {name: preprocessing.made_of(name) for name in preprocessing.columns}
+    """Return the known values of each raw text column without a feature for unknown values."""
+    features_by_column = {name: preprocessing.made_of(name) for name in preprocessing.columns}
     return {
         name: [*([base[name]] if name in base else []), *(feature.value for feature in features)]
-        for name, features in found.items()
+        for name, features in features_by_column.items()
         if {feature.kind for feature in features} == {"category"}
     }
 
@@ -249,9 +258,9 @@ def _inputs(file: onnx.ModelProto) -> dict[str, str]:
     """Return the type and shape of each input, as texts."""
     import onnx
 
-    found = {}
+    inputs = {}
     for value in file.graph.input:
         tensor = value.type.tensor_type
-        shape = ", ".join(one.dim_param or str(one.dim_value) for one in tensor.shape.dim)
-        found[value.name] = f"{onnx.TensorProto.DataType.Name(tensor.elem_type).lower()} ({shape})"
-    return found
+        shape = ", ".join(size.dim_param or str(size.dim_value) for size in tensor.shape.dim)
+        inputs[value.name] = f"{onnx.TensorProto.DataType.Name(tensor.elem_type).lower()} ({shape})"
+    return inputs

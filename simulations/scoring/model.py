@@ -1,7 +1,6 @@
-"""A run's trained model, with scikit-learn's conventions.
+"""The trained model of a finished run, as a scikit-learn classifier.
 
-model = load("runs/a")
-model.predict_proba(table)[:, 1]
+`load` reads the model from a run directory: ``load("runs/a").predict_proba(table)[:, 1]``.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ LAST, BEST = "last", "best"
 SCORE, PROBABILITY = "score", "probability"  # columns of a table of scores, and outputs of an exported model
 _PAGE = "see docs/scoring.md"
 _ALLOW = "set --allow-unseen (in Python allow_unseen=True) to score the rows without this column"
-_PREFIX = "model_"  # of the files of models other than the last
+_PREFIX = "model_"  # the prefix of the files of all models except the last round's
 
 _log = logging.getLogger(__name__)
 
@@ -49,14 +48,15 @@ def load(run: str | Path, model: str = "", *, allow_unseen: bool = False) -> Tra
 
     Args:
         run: The run directory.
-        model: "best" (the round with the best validation metric), "last" (the last round), or a view such as "inner".
-            "": the best if the run has it, else the last.
-        allow_unseen: Whether to score rows even if the model knows no cell of a column.
+        model: "last" (of the last round), "best" (of the round with the best validation metric), or the name of a
+            further model of the strategy, such as "inner" for model_inner.safetensors. "": "best" if the run has it,
+            else "last".
+        allow_unseen: Whether to score rows even if the model has seen no value of some column in training.
 
     Raises:
         ConfigError: The model does not exist, or the run has no model that scores rows.
         DataError: A file of the run directory is damaged.
-            ModelError: The network cannot be built, for example because a user's own module is not found.
+        ModelError: The network cannot be built, for example because a user's own module is not found.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -72,31 +72,31 @@ def load(run: str | Path, model: str = "", *, allow_unseen: bool = False) -> Tra
 
 
 class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier that scores new rows: a run's network with the preprocessing of its table.
+    """A fitted classifier that scores new rows: a run's network, and the preprocessing of its table.
 
-    It is fitted, and cannot be fitted again. Rows are a pandas DataFrame with the raw columns if the run was trained on
-    a table, else (n, \\*shape) raw features. Pixels are bytes, or scaled to [0, 1].
+    If the run was trained on a table, rows are a pandas DataFrame with the raw columns. Otherwise rows are an array
+    (n, \\*shape) of raw features, in which pixels are bytes or numbers in [0, 1]. `fit` raises an error.
 
     Args:
         run: The run directory.
         model: The name of the model, see `load`.
-        allow_unseen: Whether to score rows even if the model knows no cell of a column.
+        allow_unseen: Whether to score rows even if the model has seen no value of some column in training.
 
     Attributes:
         classes_: 0 and 1.
         record: The content of the run directory.
         config: The run config.
         file: The file of the weights.
-        chosen: The name of the model: "best", "last" or the name of a view.
-        selected: The metric and the round of the selection. None if the model was not selected.
+        chosen: The name of the model, such as "best" or "last".
+        selected: The metric and the round of the selection. None: the model was not selected.
         server_round: The model's round.
-        is_left: Whether result.json describes this model: the selected model, or else the last.
-        threshold: The minimum score that `predict` calls positive: the run's threshold for this model, else 0, which is
-            probability one half.
-        calibration: The map from scores to probabilities: the run's calibration of this model, else the sigmoid.
+        is_left: Whether the final metrics in result.json belong to this model.
+        threshold: The minimum score that `predict` calls positive: the run's threshold for this model, or else 0, the
+            score of probability one half.
+        calibration: The map from scores to probabilities: the run's calibration of this model, or else the sigmoid.
         sample_format: The form of the run's samples.
-        preprocessing: The preprocessing of the run's table. None: no table.
-        network: The network, which scores features.
+        preprocessing: The preprocessing of the run's table. None: the run was not trained on a table.
+        network: The network, which maps features to scores.
 
     Raises:
         ConfigError, DataError, ModelError: See `load`.
@@ -123,7 +123,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
-        del state["config"]  # it refers to classes that pickle cannot find
+        del state["config"]  # the config refers to classes that pickle cannot find
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -145,19 +145,19 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             table: The rows, see the class.
 
         Returns:
-            The (n,) logits, in the number type of the run. They are larger for positives.
+            The (n,) logits, in the number type of the run. A larger score means a more likely positive.
 
         Raises:
-            DataError: The rows do not have the form of the training rows. Names the column.
+            DataError: The rows do not have the form of the training rows. The message names the column.
         """
-        # a writable array, since PyTorch warns of read-only arrays
+        # a writable array, since PyTorch warns about read-only arrays
         features = np.require(self.features(table), requirements=["C", "W"])
         return self.network.predict(torch.from_numpy(features)).cpu().numpy()
 
     def predict_proba(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.float64]:
-        """Return the probabilities of the run's calibration; without one, the sigmoid of the scores.
+        """Return probabilities: the scores mapped by the run's calibration or, without a calibration, by the sigmoid.
 
-        The sigmoid of a score is a probability only if the run's loss makes it one.
+        The sigmoid of a score is a probability only if the run's loss is, for example, the cross-entropy.
 
         Args:
             table: The rows, see the class.
@@ -190,7 +190,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return (self.decision_function(table).astype(np.float64) >= self.threshold).astype(np.int64)
 
     def features(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.float32]:
-        """Return the network's input for rows. The log counts texts that the model does not know.
+        """Return the network's input for rows, and log the numbers of cells with texts unknown to the model.
 
         Args:
             table: The rows, see the class.
@@ -199,7 +199,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The (n, \\*shape) features.
 
         Raises:
-            DataError: See `decision_function`; or the model knows no cell of a column.
+            DataError: See `decision_function`. Or the model has seen no value of some column in training.
         """
         import pandas as pd
 
@@ -213,48 +213,48 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise DataError("rows", got=got, allowed=allowed, hint=f"the run was trained on a table, {_PAGE}")
         features = self.preprocessing.features(table)
         unseen = find_unseen(self.preprocessing, table, base_codes(self.config.data.dataset))
-        whole = [one.refusal(_ALLOW) for one in unseen if one.is_whole]
-        if whole and not self.allow_unseen:
-            raise DataError.join(whole)
-        for one in unseen:
-            _log.warning("%s", one.describe(quote=True))
+        refusals = [column.refusal(_ALLOW) for column in unseen if column.is_whole]
+        if refusals and not self.allow_unseen:
+            raise DataError.join(refusals)
+        for column in unseen:
+            _log.warning("%s", column.describe(quote=True))
         return features
 
     @property
     def label_column(self) -> str:
-        """The column of a table that contains its labels."""
+        """The table's column with the labels."""
         own = "" if self.preprocessing is None else self.preprocessing.label_column
         return own or self.config.data.labels_in
 
     @cached_property
     def feature_names_in_(self) -> NDArray[Any]:
-        """The required raw columns, in order. Only a run on a table has them."""
+        """The required raw columns, in order. The attribute exists only if the run was trained on a table."""
         if self.preprocessing is None:
             raise AttributeError("feature_names_in_: the run was not trained on a table")
         return np.array(self.preprocessing.columns, dtype=object)
 
 
 def _config_of(record: RunRecord) -> RunConfig:
-    """Return the config of a finished run with a network.
+    """Return the config of a run, which must have finished and have trained a network.
 
     Raises:
         ConfigError: The run has no network, or has not finished.
     """
-    place = str(record.path)
+    path = str(record.path)
     if not record.result:
         reason = f"a run that is {record.status}" + f" ({record.reason})" * bool(record.reason)
-        raise ConfigError(place, got=reason, allowed="a finished run", hint="let the run finish, or resume it")
+        raise ConfigError(path, got=reason, allowed="a finished run", hint="let the run finish, or resume it")
     config = parse_run_config(record.config)
     allowed = "a run of a horizontal strategy that trains a network"
     if not config.algorithm.strategy.shares_model:
         got = f"a run of strategy {config.run.strategy!r}, whose parties each have a part of the model"
-        raise ConfigError(place, got=got, allowed=allowed, hint="see docs/vertical.md")
+        raise ConfigError(path, got=got, allowed=allowed, hint="see docs/vertical.md")
     if is_problem(config):
         got = f"a run of the minimax problem {config.training.loss!r}, which has no network"
-        raise ConfigError(place, got=got, allowed=allowed, hint=_PAGE)
+        raise ConfigError(path, got=got, allowed=allowed, hint=_PAGE)
     if "samples" not in record.result:
         got = "a run of release 0.1.0, which did not record the form of its samples"
-        raise ConfigError(place, got=got, allowed="a run of a later release", hint="repeat the run")
+        raise ConfigError(path, got=got, allowed="a run of a later release", hint="repeat the run")
     return config
 
 
@@ -283,14 +283,14 @@ def _read_preprocessing(path: Path) -> Preprocessing | None:
 
 
 def _read_network(path: Path, config: RunConfig, shape: tuple[int, ...]) -> FlatModel:
-    """Return the network with the weights of a file, on a GPU if the run may use one."""
+    """Return the network with the weights of a file, on a GPU if there is one and the run's ``device`` is not "cpu"."""
     dtype = dtype_of(config.training)
     module = build_model(config.run.model, shape, config.training.seed).to(dtype)
     try:
-        named = load_file(path)
+        weights = load_file(path)
         if config.training.loss in SADDLES:
-            named = {name: value for name, value in named.items() if name not in SADDLE_NAMES}
-        module.load_state_dict(named)
+            weights = {name: value for name, value in weights.items() if name not in SADDLE_NAMES}
+        module.load_state_dict(weights)
     except (OSError, SafetensorError, RuntimeError) as error:
         got = f"weights that do not fit model {config.run.model!r} ({' '.join(str(error).split())})"
         allowed = "the weights of this network"

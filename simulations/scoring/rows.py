@@ -1,4 +1,4 @@
-"""Reading, scoring and evaluating new rows from files, and writing their scores."""
+"""The commands ``predict`` and ``evaluate`` on files: new rows are read, scored or measured, and scores are written."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def score_file(model: TrainedModel, path: Path, keep: Sequence[str] = ()) -> pd.
         keep: The columns of the table to copy.
 
     Returns:
-        A row for each row, in their order: the kept columns, ``file`` for images, and ``score`` and ``probability``.
+        A table with one row for each scored row, in the same order. Its columns are the copied columns, for images
+        ``file``, and ``score`` and ``probability``.
 
     Raises:
         DataError: The rows cannot be read or scored, or lack a column to keep.
@@ -54,22 +55,22 @@ def score_file(model: TrainedModel, path: Path, keep: Sequence[str] = ()) -> pd.
     import pandas as pd
 
     rows = read_rows(model, path)
-    kept = _keep(path.expanduser(), rows, keep, Dialect.of(model.config.data))
+    copied = _copy_columns(path.expanduser(), rows, keep, Dialect.of(model.config.data))
     scores = model.decision_function(rows.features)
-    return pd.DataFrame({**kept, SCORE: scores, PROBABILITY: model.probabilities(scores)[:, 1]})
+    return pd.DataFrame({**copied, SCORE: scores, PROBABILITY: model.probabilities(scores)[:, 1]})
 
 
-def _keep(path: Path, rows: NewRows, names: Sequence[str], dialect: Dialect) -> dict[str, Any]:
-    """Return the columns to copy. Cells of csv files keep their text, such as ids with leading zeros."""
+def _copy_columns(path: Path, rows: NewRows, names: Sequence[str], dialect: Dialect) -> dict[str, Any]:
+    """Return the columns to copy. Cells of csv files stay texts, so ids keep their leading zeros."""
     if not names:
         return {} if rows.files is None else {FILE: rows.files}
-    there = [str(name) for name in getattr(rows.features, "columns", [])]
-    lacking = [name for name in names if name not in there]
+    columns = [str(name) for name in getattr(rows.features, "columns", [])]
+    lacking = [name for name in names if name not in columns]
     taken = [name for name in names if name in (SCORE, PROBABILITY)]
     if lacking or taken:
         got = f"no column {', '.join(lacking)}" if lacking else f"{', '.join(taken)}, which is a column of the scores"
-        names_there = f"{', '.join(there[:30])}{', ...' if len(there) > 30 else ''}"
-        allowed = f"columns of {path.name}: {names_there}" if there else "no columns, since NEW is not a table"
+        listed = f"{', '.join(columns[:30])}{', ...' if len(columns) > 30 else ''}"
+        allowed = f"columns of {path.name}: {listed}" if columns else "no columns, since NEW is not a table"
         raise DataError("--keep", got=got, allowed=allowed, hint="choose other columns, or remove --keep")
     frame = read_columns(path, names, dialect)
     return {name: frame[name].to_numpy() for name in names}

@@ -1,7 +1,7 @@
-"""A table's preprocessing in PyTorch operators, in float64 as in `problems.data.preprocessing`.
+"""A table's preprocessing in PyTorch operators, for the export to ONNX, in float64 as in `problems.data.preprocessing`.
 
-PyTorch has no texts: a text is its index in `known_texts`, or -1. All columns are computed in parallel, so a wide table
-needs no more operators than a narrow table.
+PyTorch has no texts, so a text is its index in `known_texts`, or -1 for an unknown text. The same operators compute all
+columns, so a wide table needs no more operators than a narrow table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FEATURES = "features"
 
 
 def input_names(preprocessing: Preprocessing) -> dict[str, str]:
-    """Return the name of each raw column's input in a file: the column's name, unless an output has this name."""
+    """Return by raw column the name of its input in an ONNX file: the column's name, unless an output has this name."""
     return {name: f"{name} (column)" if name in (SCORE, PROBABILITY) else name for name in preprocessing.columns}
 
 
@@ -37,7 +37,7 @@ def known_texts(preprocessing: Preprocessing, column: str) -> list[str]:
 
 
 def known_gaps(preprocessing: Preprocessing, column: str) -> list[float]:
-    """Return the numbers of a raw column that mean a missing cell, in addition to NaN."""
+    """Return the numbers that mark a missing cell of a raw column, in addition to NaN."""
     is_date = column in preprocessing.dates
     return [float(marker) for marker in preprocessing.markers_of(column) if is_number(marker) and not is_date]
 
@@ -100,10 +100,10 @@ def _logarithm(numbers: torch.Tensor, features: Sequence[Feature]) -> torch.Tens
 def _level(numbers: torch.Tensor, features: Sequence[Feature]) -> torch.Tensor:
     """Return numbers' levels among their feature's quantiles: a ramp or a step between neighbouring quantiles."""
     quantiles = [feature.quantiles or (0.0,) for feature in features]
-    # features with fewer quantiles get ramps that no number reaches
-    starts = np.array(list(zip_longest(*(some[:-1] for some in quantiles), fillvalue=np.inf))).T
+    # features with fewer quantiles are padded with ramps at infinity, which are always 0
+    starts = np.array(list(zip_longest(*(levels[:-1] for levels in quantiles), fillvalue=np.inf))).T
     widths = np.array(list(zip_longest(*map(np.diff, quantiles), fillvalue=1.0))).T
-    counts = np.array([len(some) for some in quantiles])
+    counts = np.array([len(levels) for levels in quantiles])
     if not starts.size:
         return torch.zeros_like(numbers) + _row(1 / (counts + 1))
     offset = numbers.unsqueeze(2) - torch.from_numpy(starts)  # (n, f, k)

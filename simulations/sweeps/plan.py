@@ -1,4 +1,4 @@
-"""The plan of a sweep: the common run config, the varied keys, and the resulting trials."""
+"""The plan of a sweep: the common run config, the varied keys, and the trials that follow from them."""
 
 from __future__ import annotations
 
@@ -29,15 +29,26 @@ _DEFAULT_FRACTION = 0.2
 
 @dataclass(frozen=True)
 class Trial:
-    """A run of a sweep. ``config`` is its complete flat run config without the run directory."""
+    """A run of a sweep.
+
+    Attributes:
+        name: The name of the run directory.
+        varied: The values of the varied keys.
+        seed: The seed.
+        config: The complete flat run config, without the run directory.
+        clients: The number of clients.
+        rounds: The number of rounds, ``num-server-rounds``.
+        fraction: The share of the training rows that is held out to evaluate the trial. 0: no rows.
+        engine: The engine, see `launch`.
+    """
 
     name: str
     varied: dict[str, Scalar]
     seed: int
     config: dict[str, Scalar]
     clients: int
-    rounds: int  # num-server-rounds
-    fraction: float = 0.0  # the share of training rows held out to evaluate the trial
+    rounds: int
+    fraction: float = 0.0
     engine: str = IN_PROCESS
 
     @property
@@ -47,9 +58,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A grid and random draws over run-config keys, each with several seeds.
+    """The plan of a sweep: values of run-config keys on a grid and from random draws, with several seeds.
 
-    Every random draw is tried at every grid point with every seed, so grid points can be compared.
+    Each combination of a grid point, a random draw and a seed is a trial. All grid points use the same random draws, so
+    they can be compared.
     """
 
     # the common run
@@ -70,7 +82,7 @@ class Sweep:
     node_configs: Sequence[Mapping[str, Scalar]] = ()
     # the rows that decide: `VALIDATION`, held out of the training rows, or `TEST`
     select_on: str = VALIDATION
-    # maximum number of clients that are computed as one
+    # the maximum number of clients in one computation
     stack: Stack = 1
 
     def __post_init__(self) -> None:
@@ -85,7 +97,7 @@ class Sweep:
             if key in ("output-dir", "run-name", "resume"):
                 raise ConfigError(key, got=varied, allowed="no values, since the sweep sets it", hint=f"remove {key}")
             if key == "seed":
-                raise ConfigError("seed", got=varied, allowed="a number of seeds", hint="use --seeds")
+                raise ConfigError("seed", got=varied, allowed="a number of seeds by --seeds", hint="set --seeds")
             if key in self.config:
                 got = f"{self.config[key]!r} by --config, but the key is also varied"
                 raise ConfigError(
@@ -162,9 +174,9 @@ class Sweep:
         return list(trials.values())
 
     def finals(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Return the chosen trials again, trained on all training rows and evaluated on the test rows.
+        """Return the best configuration's trials again, without held-out rows and with metrics of the test rows.
 
-        With ``select-by`` or ``threshold-at`` they keep their validation rows, and their model counts on the test rows.
+        With ``select-by`` or ``threshold-at`` the trials keep their validation rows, on which they choose the model.
 
         Args:
             trials: The trials of the best configuration, one for each seed.
@@ -191,7 +203,7 @@ class Sweep:
         grid = [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
         draws = [
             {
-                # a stream for each key and sample, so further keys and samples change no other
+                # each key and sample has a separate random stream, so further keys and samples do not change its value
                 key: distribution.sample(stream(self.search_seed, f"sweep {key}", number))
                 for key, distribution in self.random.items()
             }
@@ -201,19 +213,21 @@ class Sweep:
 
 
 def without_fraction(config: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return a flat run config without validation rows, unless it chooses a model or a threshold on them."""
+    """Return a flat run config without ``validation-fraction``, unless it chooses a model or a threshold."""
     chooses = config.get("select-by") or config.get("threshold-at")
     return {key: value for key, value in config.items() if key != FRACTION or chooses}
 
 
 def trial_name(varied: Mapping[str, Scalar], seed: int) -> str:
-    """Return a folder's name for values, such as ``learning-rate=0.1_fedx.gamma=0.5_seed=0``.
+    """Return the name of a trial's directory, such as ``learning-rate=0.1_fedx.gamma=0.5_seed=0``.
 
     Args:
-        varied: The values by key, in their order in the name.
+        varied: The values of the varied keys, in their order in the name.
+        seed: The seed.
 
     Returns:
-        At most 120 letters, digits and ``_.+=-``. Long names, and names with other characters, end in a digest.
+        At most 120 letters, digits and ``_.+=-``. A longer name, or a name with other characters, is shortened or
+        changed, and ends in a hash.
     """
     exact = "_".join(f"{key}={_word(value)}" for key, value in {**varied, "seed": seed}.items())
     name = re.sub(r"[^\w.+=-]", "-", exact, flags=re.ASCII)

@@ -1,4 +1,4 @@
-"""The varied values of a sweep, from the command line: lists and distributions."""
+"""The parsing of ``--grid`` and ``--random``, the values that a sweep varies: lists and distributions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from simulations import PAGE
 
 @dataclass(frozen=True)
 class Distribution:
-    """A distribution of a key's values, written ``name(arguments)``."""
+    """A distribution of a key's values, such as ``uniform(0,1)``, with the function that draws a value."""
 
     text: str
     sample: Callable[[np.random.Generator], Scalar]
@@ -37,7 +37,7 @@ def _randint(rng: np.random.Generator, low: int, high: int) -> int:
 
 
 def _round(value: float, low: float, high: float) -> float:
-    """Round to six significant digits, for readable names and files, but never out of range."""
+    """Round to six significant digits, for readable names, and stay in the range."""
     return min(max(float(f"{value:.6g}"), low), high)
 
 
@@ -46,10 +46,10 @@ KINDS = ", ".join([*(f"{name}(low,high)" for name in RANGES), "choice(a,b,...)"]
 
 
 def parse_grid(texts: Sequence[str] | None) -> dict[str, list[Scalar]]:
-    """Read ``key=value,value,...`` of each --grid. Values are written as in TOML.
+    """Return the values by key of each --grid, ``key=value,value,...``. The syntax of values is TOML's.
 
     Raises:
-        ConfigError: A text is wrong. Names the text and its fault.
+        ConfigError: A text has another form, or repeats a key or a value.
     """
     grid: dict[str, list[Scalar]] = {}
     for text in texts or []:
@@ -60,20 +60,20 @@ def parse_grid(texts: Sequence[str] | None) -> dict[str, list[Scalar]]:
 
 
 def parse_random(texts: Sequence[str] | None) -> dict[str, Distribution]:
-    """Read ``key=distribution(arguments)`` of each --random.
+    """Return the distribution by key of each --random, ``key=distribution(arguments)``.
 
     Raises:
-        ConfigError: A text is wrong. Names the text and its fault.
+        ConfigError: A text has another form, repeats a key, or has wrong arguments.
     """
-    found: dict[str, Distribution] = {}
+    distributions: dict[str, Distribution] = {}
     for text in texts or []:
         option, form = f"--random {text!r}", "key=distribution(arguments)"
-        key, right = _split(text, option, form, found)
+        key, right = _split(text, option, form, distributions)
         call = re.fullmatch(r"([\w-]+)\s*\((.*)\)", right)
         if call is None:
             raise ConfigError(option, got=right or NOTHING, allowed=f"{form}, with one of {KINDS}", hint=PAGE)
-        found[key] = Distribution(right, _sampler(call[1], _values(call[2], option), option))
-    return found
+        distributions[key] = Distribution(right, _sampler(call[1], _values(call[2], option), option))
+    return distributions
 
 
 def _sampler(name: str, arguments: list[Scalar], option: str) -> Callable[[np.random.Generator], Scalar]:
@@ -83,23 +83,27 @@ def _sampler(name: str, arguments: list[Scalar], option: str) -> Callable[[np.ra
     if name not in RANGES:
         raise ConfigError(option, got=f"unknown distribution {name!r}", allowed=KINDS, hint=PAGE)
     kind = int if name == "randint" else int | float
-    numbers = [one for one in arguments if isinstance(one, kind) and not isinstance(one, bool) and math.isfinite(one)]
-    least = 0.0 if name == "loguniform" else -math.inf
-    if len(arguments) != 2 or len(numbers) != 2 or not least < numbers[0] < numbers[1]:
-        what = "integers" if name == "randint" else "finite numbers"
-        rule = f"{name}(low,high) with two {what}, low less than high" + " and above 0" * (name == "loguniform")
+    numbers = [
+        number
+        for number in arguments
+        if isinstance(number, kind) and not isinstance(number, bool) and math.isfinite(number)
+    ]
+    bound = 0.0 if name == "loguniform" else -math.inf
+    if len(arguments) != 2 or len(numbers) != 2 or not bound < numbers[0] < numbers[1]:
+        type_name = "integers" if name == "randint" else "finite numbers"
+        rule = f"{name}(low,high) with two {type_name}, low less than high" + " and above 0" * (name == "loguniform")
         raise ConfigError(option, got=", ".join(map(repr, arguments)), allowed=rule, hint=PAGE)
     low, high = numbers
     return lambda rng: RANGES[name](rng, low, high)
 
 
 def _split(text: str, option: str, form: str, before: Container[str]) -> tuple[str, str]:
-    """Split ``key=text``, and return the key, which must not be varied yet, and the text."""
+    """Split ``key=text``, and check that no earlier option varies the key."""
     key, equals, right = (part.strip() for part in text.partition("="))
     if not equals or not key:
         raise ConfigError(option, got=repr(text), allowed=form, hint=PAGE)
     if key in before:
-        got, hint = f"{key}, which is already varied", "give all its values in one option"
+        got, hint = f"{key}, which is already varied", f"list all values of {key} in one option"
         raise ConfigError(option, got=got, allowed="each key once", hint=hint)
     return key, right
 
@@ -107,7 +111,7 @@ def _split(text: str, option: str, form: str, before: Container[str]) -> tuple[s
 def _values(text: str, option: str) -> list[Scalar]:
     try:
         values: list[Any] = tomllib.loads(f"values = [{text}]")["values"] if "\n" not in text else [None]
-        tomllib.loads(f"values = [{text}\n]")  # fails if a bracket and a comment hide the rest of the text
+        tomllib.loads(f"values = [{text}\n]")  # fails if the text closes the bracket itself and comments out the end
     except tomllib.TOMLDecodeError:
         values = [None]
     if not all(isinstance(value, Scalar) for value in values):

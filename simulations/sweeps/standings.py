@@ -1,4 +1,4 @@
-"""A sweep's trials and results: its configurations, best first, and the best configuration on the test rows."""
+"""The results of a sweep: its trials, its ranked configurations, and the best configuration's metric on test rows."""
 
 from __future__ import annotations
 
@@ -24,10 +24,15 @@ _SHOWN_CONFIGS = 20
 
 @dataclass(frozen=True)
 class Standing:
-    """A configuration over its seeds.
+    """The result of a configuration, over its seeds.
 
-    ``mean`` and ``spread`` (sample standard deviation) are over the finished trials with a finite metric. ``missing``
-    is the number of these with a missing site in any round.
+    Attributes:
+        varied: The values of the varied keys.
+        seeds: The number of trials.
+        finished: The number of finished trials with a finite metric.
+        mean: The metric's mean over the finished trials. None: no trial finished.
+        spread: The metric's sample standard deviation. None: fewer than two trials finished.
+        missing: The number of finished trials with a missing site in any round.
     """
 
     varied: dict[str, Scalar]
@@ -39,13 +44,13 @@ class Standing:
 
 
 class Trials(Runs[Trial]):
-    """The trials of a sweep, with a table that has a row for each trial.
+    """The trials of a sweep, and the file sweep.csv with a row for each trial.
 
     Args:
         sweep: The sweep.
         trials: The trials.
-        folder: The folder of their run directories.
-        table: The file of the table.
+        folder: The folder of the trials' run directories.
+        table: The path of sweep.csv.
     """
 
     def __init__(self, sweep: Sweep, trials: Iterable[Trial], folder: Path, table: Path) -> None:
@@ -53,7 +58,7 @@ class Trials(Runs[Trial]):
         self.sweep, self.table = sweep, table
 
     def value(self, run: Trial, record: RunRecord) -> float | None:
-        """Return a trial's metric in its last or selected round; on the test rows if the trial does not decide."""
+        """Return a trial's metric in its last or selected round. Without held-out rows: the final model's metric."""
         return record.last(self.metric) if run.fraction else record.final(self.metric)
 
     def end(self, run: Trial, reason: str = "") -> str:
@@ -90,29 +95,29 @@ class Trials(Runs[Trial]):
         write_atomic(self.table, csv_text(rows).encode())
 
     def standings(self) -> list[Standing]:
-        """Return the configurations, best first, by their finished trials, see `rank`."""
+        """Return the configurations, best first, see `rank`."""
         groups: dict[str, list[Trial]] = {}
         for trial in self.runs.values():
             groups.setdefault(repr(trial.varied), []).append(trial)
-        found, finished = [], self.finished
+        standings, finished = [], self.finished
         for group in groups.values():
             ended = [(trial, finished[trial.name]) for trial in group if trial.name in finished]
             seeds = over_seeds((self.value(trial, record), bool(record.dropped)) for trial, record in ended)
-            found.append(Standing(group[0].varied, len(group), *seeds))
-        return sorted(found, key=lambda one: rank(one.finished, one.missing, one.mean, self.sweep.mode))
+            standings.append(Standing(group[0].varied, len(group), *seeds))
+        return sorted(standings, key=lambda row: rank(row.finished, row.missing, row.mean, self.sweep.mode))
 
 
 class Outcome:
-    """The configurations of a sweep, best first.
+    """The outcome of a sweep: its configurations, best first.
 
     Args:
         trials: The ended trials.
-        finals: The best configuration on the test rows, trained on all training rows. None: not run, since it was not
-            chosen on held-out rows.
+        finals: The best configuration's runs on all training rows, measured on the test rows. None: no such runs, since
+            the configuration was not chosen on held-out training rows.
 
     Attributes:
         best: The best configuration. None: no trial finished.
-        fraction: The held-out share of the training rows that chose it. 0: other rows chose it.
+        fraction: The share of the training rows that was held out to choose the best configuration. 0: no such rows.
     """
 
     def __init__(self, trials: Trials, finals: Trials | None = None) -> None:
@@ -125,7 +130,7 @@ class Outcome:
     @property
     def chosen(self) -> list[Trial]:
         """The trials of the best configuration."""
-        return [one for one in self.trials.runs.values() if self.best is not None and one.varied == self.best.varied]
+        return [run for run in self.trials.runs.values() if self.best is not None and run.varied == self.best.varied]
 
     def text(self) -> str:
         """Return a table of the configurations, best first, and the reasons why trials failed."""
@@ -149,7 +154,7 @@ class Outcome:
         return "\n".join(lines)
 
     def words(self) -> list[str]:
-        """Return phrases about the deciding rows, missing sites, and the best configuration's test metric."""
+        """Return phrases about the rows of the choice, missing sites, and the best configuration's test metric."""
         metric, notes = self.sweep.metric, []
         if self.best is not None and self.best.missing:
             notes.append("its runs had missing sites: no configuration finished more seeds with all sites")
@@ -160,17 +165,18 @@ class Outcome:
         if not self.fraction:
             if self.sweep.select_on == TEST and metric not in OF_TRAINING:
                 return [*notes, f"chosen by {metric} on the test rows, so this value is too optimistic"]
-            none = "without held-out training rows, since it is not measured on test rows"
+            none = "without held-out training rows, since this metric is not measured on test rows"
             return [*notes, f"chosen by {metric}, {none}"]
         notes += [f"chosen by {metric} on validation rows, {format_cell(100 * self.fraction)} % of the training rows"]
         if self.final is not None:
             of = f"{self.final.finished} of {self.final.seeds} seeds"
             value = format_pair(self.final.mean, self.final.spread)
             config = self.chosen[0].config
-            made = "trained without them" if FRACTION in without_fraction(config) else "trained on all training rows"
+            keeps_rows = FRACTION in without_fraction(config)
+            training = "trained without these rows" if keeps_rows else "trained on all training rows"
             if by := config.get("select-by"):
-                made += f", the round selected by {by}"
-            notes.append(f"{made}, on the test rows: {metric} {value} ({of}, in best/)")
+                training += f", the round selected by {by}"
+            notes.append(f"{training}, on the test rows: {metric} {value} ({of}, in best/)")
         return notes
 
     def json(self) -> dict[str, Any]:
@@ -192,9 +198,9 @@ class Outcome:
         }
 
     def write(self) -> None:
-        """Write best.toml, if there is a best configuration: a file for ``-c``, with comments on metric and rows.
+        """Write best.toml: the best configuration as a file for ``-c``, with comments about its metric.
 
-        It has no validation fraction, unless the config chooses a model or a threshold on validation rows.
+        It has no ``validation-fraction``, unless the config chooses a model or a threshold on validation rows.
         """
         if self.best is None:
             return

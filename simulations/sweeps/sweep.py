@@ -1,4 +1,4 @@
-"""Running and resuming sweeps, with their files: sweep.toml, sweep.csv after every trial, and best.toml."""
+"""Running and resuming of a sweep, which writes sweep.toml, sweep.csv (after each trial) and best.toml."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from simulations.sweeps.standings import Outcome, Trials
 
 
 def open_sweep(sweep: Sweep, out: Path, *, resume: bool = False) -> Trials:
-    """Begin a sweep, or take over the ended trials of an earlier sweep.
+    """Begin a sweep, or take over the ended trials of an interrupted sweep.
 
     Args:
         sweep: The sweep.
-        out: Its directory.
+        out: The sweep's directory.
         resume: Whether to continue the sweep in the directory.
 
     Raises:
@@ -34,9 +34,10 @@ def open_sweep(sweep: Sweep, out: Path, *, resume: bool = False) -> Trials:
     trials = Trials(sweep, sweep.trials(), out / "trials", out / "sweep.csv")
     if resume and not (out / "sweep.toml").exists():
         hint = "remove --resume, or set --out to the directory of a sweep"
-        raise ConfigError("--resume", got=f"--out {out}, without a sweep", allowed="a sweep's --out", hint=hint)
+        got, allowed = f"--out {out}, which contains no sweep", "an --out that contains a sweep"
+        raise ConfigError("--resume", got=got, allowed=allowed, hint=hint)
     if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        hint = "choose another directory, or continue a sweep with --resume"
+        hint = "set --out to another directory, or add --resume to continue a sweep"
         raise ConfigError("--out", got=f"{out}, which is not empty", allowed="a new directory", hint=hint)
     make_out(out)
     trials.take()
@@ -57,21 +58,21 @@ def run_sweep(
 ) -> Outcome:
     """Run a sweep's remaining trials, and then the best configuration again.
 
-    The best configuration runs again only if it was chosen on held-out training rows. Its seeds then train on all
-    training rows, for the metric on the test rows.
+    The best configuration runs again only if it was chosen on held-out training rows. Its runs then train on all
+    training rows, and are measured on the test rows.
 
     Args:
         sweep: The sweep.
-        out: Its directory.
+        out: The sweep's directory.
         resume: Whether to continue the sweep in the directory.
         jobs: The number of trials at a time.
         address: A Ray cluster's address. Empty: a new local Ray.
-        say: A function of a line for each ended trial.
+        say: A function that shows a progress line after each trial.
 
     Raises:
-        ConfigError: A trial's config or the directory is wrong. Nothing was started.
+        ConfigError: A trial's config or the directory is wrong. No trial has started.
         MissingExtraError: Ray is not installed.
-        RunsInterruptedError: Ctrl-C.
+        RunsInterruptedError: The user pressed Ctrl-C.
     """
     require("sweep", "sweep", "ray", "tensorboardX")
     out = out.expanduser().resolve()
@@ -94,10 +95,10 @@ def run_sweep(
 
 
 def _run(trials: Trials, jobs: int, address: str, say: Callable[[str], None]) -> None:
-    """Make the waiting runs.
+    """Compute the waiting trials.
 
     Raises:
-        RunsInterruptedError: Ctrl-C.
+        RunsInterruptedError: The user pressed Ctrl-C.
     """
 
     def start(ended: RunHook[Trial]) -> None:

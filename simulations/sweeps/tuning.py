@@ -1,6 +1,7 @@
-"""A sweep's trials on Ray Tune. Each is a Tune trial that reports every evaluated round and may be stopped then.
+"""The computation of a sweep's trials with Ray Tune, which schedules trials and stops bad trials early.
 
-Only this module imports Ray Tune, without worker logs and reporters.
+A trial reports its metric to Tune after each evaluated round. Only this module imports Ray Tune. Tune's worker logs and
+reporters are turned off.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from simulations.results.records import STOPPED_EARLY, evaluation
 from simulations.sweeps.plan import Trial
 from simulations.sweeps.standings import Trials
 
-_REDUCTION = 3  # ASHA keeps a third of the trials at each rung
-_OBJECT_STORE = 100 * 1024**2  # bytes; trials do not use it
+_REDUCTION = 3  # ASHA continues a third of the trials at each rung
+_OBJECT_STORE = 100 * 1024**2  # bytes of Ray's object store, which trials hardly use
 
 
 class FederationTrial(tune.Trainable):
@@ -52,10 +53,10 @@ class FederationTrial(tune.Trainable):
         self.run = SteppedRun(config["clients"], self.trial.config, self.trial.rounds, config["nodes"], config["stack"])
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """End this trial, if it has not ended, and prepare another trial.
+        """End this trial, if it has not ended, and prepare another trial in the same process.
 
         Returns:
-            True: Tune need not start another process.
+            True, by which Tune does not start another process.
         """
         self.cleanup()
         self.setup(new_config)
@@ -65,7 +66,8 @@ class FederationTrial(tune.Trainable):
         """Continue to the next evaluated round, or to the end of the run."""
         line = self.run.advance()
         if line is not None and self.metric not in line:
-            self.run.fail(f"--metric {self.metric}: the run has only {', '.join(evaluation(line))}")
+            metrics = ", ".join(evaluation(line))
+            self.run.fail(f"the run has no metric {self.metric}, only {metrics}: set --metric to one of these")
         elif line is not None:
             self.reported = {"round": line["round"], self.metric: line[self.metric]}
             return dict(self.reported)
@@ -82,7 +84,7 @@ def stop_reason(metric: str, reported: dict[str, Any], trial: Trial) -> str:
     """Return the reason in the failure.json of a trial that the scheduler stopped.
 
     Args:
-        reported: The last line that Tune has. Empty without a line: the metric is then nan, and the round 0.
+        reported: The last values that Tune received. Empty: no values, so the reason has metric nan and round 0.
     """
     value = reported.get(metric, float("nan"))
     return f"{metric} {value:.4g} after round {reported.get('round', 0)} of {trial.rounds}"
@@ -95,7 +97,7 @@ class _Follower(tune.Callback):
         self.metric, self.trials, self.ended = metric, trials, ended
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Report a run that ended by itself or was stopped by the scheduler."""
+        """Report a run that ended itself or was stopped by the scheduler."""
         ours, last = self.trials[trial.config["number"]], trial.last_result
         stopped = "" if last.get("ended") else f"{STOPPED_EARLY}: {stop_reason(self.metric, last, ours)}"
         self.ended(ours, stopped)
@@ -115,14 +117,15 @@ def run_trials(trials: Trials, storage: Path, jobs: int, address: str, ended: Ru
 
     Args:
         trials: The sweep's trials.
-        storage: A folder for Tune's own files, removed afterwards.
+        storage: A temporary folder for Tune's own files.
         jobs: The number of trials at a time.
         address: The address of a Ray cluster. Empty: a new local Ray.
-        ended: A function of an ended run and the reason if it was stopped early or its process died.
+        ended: A function that is called after each trial. Its second argument is the reason if the trial was stopped
+            early or its process died, or "".
 
     Raises:
-        ConfigError: There is no Ray at the address.
-        KeyboardInterrupt: Ctrl-C. The current trials are lost.
+        ConfigError: No Ray answers at the address.
+        KeyboardInterrupt: The user pressed Ctrl-C. The current trials are lost.
     """
     sweep, waiting = trials.sweep, trials.waiting
     scheduler = None

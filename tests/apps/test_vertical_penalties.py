@@ -77,7 +77,7 @@ def test_what_has_no_penalty_of_columns(tmp_path: Path) -> None:
     keys = {"strategy": "vfb2-sgd", "dataset": "breast-cancer", "vfb2.penalty": "l1"}
     with refuses(ConfigError, "vfb2.penalty: got 'l1' with vfb2.embedding=2, allowed: none"):
         parse_run_config({**keys, "vfb2.embedding": 2, "vfb2.active-parties": 1})
-    with refuses(ConfigError, "vfb2.penalty: got 'group-lasso', allowed: none, l1, since groups belong"):
+    with refuses(ConfigError, "vfb2.penalty: got 'group-lasso', allowed: none, l1, since the groups"):
         run_nonfederated(flat_config(tmp_path / "pooled", {**keys, "vfb2.penalty": "group-lasso"}))
     told = parse_run_config({"strategy": "vfb2-sgd", "dataset": "breast-cancer", "vfb2.penalty-weight": 0.1})
     assert "vfb2.penalty-weight" in json.dumps(told.without_effect)

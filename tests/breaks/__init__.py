@@ -1,1 +1,4 @@
-"""Deliberate breaks of the product, and a trial of whether the fast tests notice them: ``python -m tests.breaks``."""
+"""Deliberate mistakes in the product ("breaks"), with which ``python -m tests.breaks`` checks the fast tests.
+
+The tests of a break must fail if its mistake is in the code.
+"""

@@ -1,8 +1,8 @@
-"""Try every break in copies of the tree: its tests must fail.
+"""Insert each deliberate mistake into a copy of the tree, and check that its tests fail.
 
     python -m tests.breaks [--jobs 2] [--only NAME...] [--tree DIR]
 
-It does not check whether the tests pass without a break. The exit code is 0 if all breaks were caught.
+The program does not check whether the tests pass without a mistake. The exit code is 0 if all mistakes were caught.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from tests.breaks.trial import CAUGHT, ESCAPED, Verdict, run_tests
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """Copy the files that Git tracks or would track; link a folder ``shared`` next to the tree."""
+    """Copy the files that Git tracks or does not ignore. If the tree has a neighbour folder ``shared``, link it."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=source, check=True, capture_output=True, text=True).stdout
     for name in filter(None, names.split("\0")):
@@ -32,17 +32,17 @@ def copy_tree(source: Path, target: Path) -> None:
         link.symlink_to(shared)
 
 
-def attempt(one: Break, tree: Path) -> Verdict:
-    """Try a break in a copy of the tree, and restore the copy."""
+def attempt(entry: Break, tree: Path) -> Verdict:
+    """Run a break's tests in a copy of the tree that contains the mistake, and restore the copy."""
     try:
-        broken = one.broken(tree)
+        broken = entry.broken(tree)
     except (ValueError, SyntaxError) as error:
         return Verdict(str(error))
-    path = tree / one.file
+    path = tree / entry.file
     source = path.read_text(encoding="utf-8")
     path.write_text(broken, encoding="utf-8")
     try:
-        for tests in one.tests.split():
+        for tests in entry.tests.split():
             verdict = run_tests(tree, tests)
             if verdict.result != ESCAPED:
                 break
@@ -53,16 +53,18 @@ def attempt(one: Break, tree: Path) -> Verdict:
 
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.breaks", description=__doc__.partition("\n")[0])
-    parser.add_argument("--jobs", type=int, default=1, help="copies of the tree that work side by side")
+    parser.add_argument("--jobs", type=int, default=1, help="number of breaks to try at the same time")
     parser.add_argument("--only", nargs="+", metavar="NAME", default=[], help="names of the breaks to try")
-    parser.add_argument("--tree", type=Path, default=ROOT, help="the tree to copy, with its tests")
+    parser.add_argument(
+        "--tree", type=Path, default=ROOT, help="folder of the tree to copy, with its tests; default: this tree"
+    )
     return parser.parse_args()
 
 
 def main() -> int:
     arguments = read_arguments()
-    breaks = [one for one in read_breaks() if not arguments.only or one.name in arguments.only]
-    if unknown := set(arguments.only) - {one.name for one in breaks}:
+    breaks = [entry for entry in read_breaks() if not arguments.only or entry.name in arguments.only]
+    if unknown := set(arguments.only) - {entry.name for entry in breaks}:
         print(f"no break named {', '.join(sorted(unknown))}")
         return 2
     begun, results = time.monotonic(), dict[str, Verdict]()
@@ -72,13 +74,13 @@ def main() -> int:
             copy_tree(arguments.tree.resolve(), Path(folder) / str(number))
             trees.put(Path(folder) / str(number))
 
-        def try_out(one: Break) -> None:
+        def try_out(entry: Break) -> None:
             tree, start = trees.get(), time.monotonic()
             try:
-                results[one.name] = attempt(one, tree)
+                results[entry.name] = attempt(entry, tree)
             finally:
                 trees.put(tree)
-            print(f"{time.monotonic() - start:6.1f} s  {one.name}: {'  '.join(results[one.name])}", flush=True)
+            print(f"{time.monotonic() - start:6.1f} s  {entry.name}: {'  '.join(results[entry.name])}", flush=True)
 
         with ThreadPoolExecutor(arguments.jobs) as pool:
             list(pool.map(try_out, breaks))

@@ -1,4 +1,4 @@
-"""The list of breaks: one file for each room of the product, in this folder."""
+"""The list of deliberate mistakes, read from the TOML files in this folder, one for each area of the product."""
 
 import tomllib
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Break:
-    """A mistake in a file.
+    """A deliberate mistake in a file of the product.
 
     Attributes:
         name: The break's unique name.
         file: The file of the product, relative to the root of the tree.
         old: A text that occurs exactly once in the file.
         new: The replacement of the text.
-        tests: Files or folders of the fast suite, the quickest first; one of them must fail.
+        tests: Files or folders of the fast suite, the quickest first. At least one of them must fail.
         breaks: The effect of the mistake, as a sentence.
         message: Whether the mistake only changes an error's text.
     """
@@ -38,10 +38,10 @@ class Break:
             SyntaxError: The new text is not valid Python.
         """
         if missing := [name for name in (self.file, *self.tests.split()) if not (tree / name).exists()]:
-            raise ValueError(f"no {missing[0]}")
+            raise ValueError(f"the tree has no file {missing[0]}")
         source = (tree / self.file).read_text(encoding="utf-8")
         if (count := source.count(self.old)) != 1:
-            raise ValueError(f"its old text occurs {count} times in {self.file}")
+            raise ValueError(f"the old text of this break occurs {count} times in {self.file}, and not once")
         broken = source.replace(self.old, self.new)
         if self.file.endswith(".py"):
             compile(broken, self.file, "exec")

@@ -1,4 +1,4 @@
-"""The list of breaks fits the tree that it breaks."""
+"""Tests that the list of deliberate mistakes fits the code: each mistake can be inserted."""
 
 from collections import Counter
 
@@ -10,9 +10,9 @@ BREAKS = list(read_breaks())
 
 
 def test_names_are_unique() -> None:
-    assert [name for name, count in Counter(one.name for one in BREAKS).items() if count > 1] == []
+    assert [name for name, count in Counter(entry.name for entry in BREAKS).items() if count > 1] == []
 
 
-@pytest.mark.parametrize("one", BREAKS, ids=lambda one: one.name)
-def test_a_break_can_be_made_and_tried(one: Break) -> None:
-    one.broken(ROOT)
+@pytest.mark.parametrize("entry", BREAKS, ids=lambda entry: entry.name)
+def test_a_break_can_be_inserted(entry: Break) -> None:
+    entry.broken(ROOT)

@@ -1,4 +1,7 @@
-"""Trials of tests in a copy of the tree, in a child of a server that has already imported the large libraries."""
+"""Runs of tests in a copy of the tree.
+
+To save time, each run is a fork of a server process that has already imported the large libraries.
+"""
 
 import contextlib
 import multiprocessing
@@ -37,25 +40,29 @@ _context.set_forkserver_preload(_LIBRARIES)
 
 
 class Verdict(NamedTuple):
-    """The outcome of a break; ``by`` is the failed test, or pytest's output if the tests could not start."""
+    """The outcome of a break. ``by`` is the test that failed, or pytest's output if the tests could not start."""
 
     result: str
     by: str = ""
 
 
 def run_tests(tree: Path, tests: str) -> Verdict:
-    """Run the tests on a break in the tree. If pytest cannot collect them, the list has an error."""
-    with tempfile.NamedTemporaryFile("r", encoding="utf-8", errors="replace") as told:
-        child = _context.Process(target=_run, args=(str(tree), tests, told.name))
+    """Run the tests in a tree that contains a mistake.
+
+    Returns:
+        `CAUGHT`, `ESCAPED` or `HUNG`. Any other result: the tests could not run, so the list of breaks has an error.
+    """
+    with tempfile.NamedTemporaryFile("r", encoding="utf-8", errors="replace") as output:
+        child = _context.Process(target=_run, args=(str(tree), tests, output.name))
         child.start()
         child.join(SECONDS)
         hung = child.is_alive()
         _end(child)
-        words = told.read()
+        words = output.read()
     if hung:
         return Verdict(HUNG)
     failed = re.search(r"^(?:FAILED|ERROR) tests/\S*?([^/]+?)(?: - .*)?$", words, re.MULTILINE)
-    # an exception outside of pytest ends the child with the exit code of failed tests
+    # an exception outside of pytest also ends the child with the exit code of failed tests
     began = failed if child.exitcode == _SOME_FAILED else child.exitcode == _ALL_PASSED
     if not began or "ERROR collecting" in words:
         return Verdict(f"pytest ended with {child.exitcode}", words[-2000:])
@@ -69,13 +76,13 @@ def _end(child: ForkServerProcess) -> None:
     child.join()
 
 
-def _run(tree: str, tests: str, told: str) -> None:
+def _run(tree: str, tests: str, output_file: str) -> None:
     os.setsid()
-    output = os.open(told, os.O_WRONLY)
+    output = os.open(output_file, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(output, stream)
     os.chdir(tree)
-    # import nothing from the tree of the list
+    # import nothing from the tree of this file
     here = str(Path(__file__).parents[2])
     sys.path[:] = [tree, *(path for path in sys.path if path not in ("", here))]
     packages = {path.name for path in Path(tree).iterdir() if (path / "__init__.py").exists()}

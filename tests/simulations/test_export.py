@@ -169,7 +169,7 @@ def test_what_cannot_be_exported(command: Line, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(export.Scorer, "forward", lambda self, inputs: (self.network(inputs) + 1e-3,) * 2)
     with refuses(ModelError, r"differ from PyTorch's by .*, allowed: at most 1e-05"):
         export.export_onnx(florilegium.load(run.path))
-    assert states(refusal(command, "export", run.path, "--pixels"), "--pixels: got a choice, allowed: no option")
+    assert states(refusal(command, "export", run.path, "--pixels"), "--pixels: got --pixels, allowed: no value")
     monkeypatch.setattr("problems.errors.importable", lambda module: module != "onnxscript")
     assert 'needs onnxscript, not installed here: pip install "florilegium[export]"' in refusal(
         command, "export", run.path
@@ -180,7 +180,7 @@ def test_the_server_does_not_know_what_the_sites_arrays_hold(command: Line, tmp_
     keys = npz(tmp_path, (1, 8, 8), pixels=True)
     nodes = [{"data-path": keys.pop("data-dir")}]
     run, _ = federate(tmp_path / "a", {**keys, "partition": "own"}, nodes=nodes)
-    assert states(refusal(command, "export", run.path), "--pixels: got nothing, allowed: a choice")
+    assert states(refusal(command, "export", run.path), "--pixels: got nothing, allowed: --pixels or --no-pixels")
     assert command("export", run.path, "--pixels")[0] == 0
     with np.load(nodes[0]["data-path"]) as arrays:
         want = florilegium.load(run.path).decision_function(arrays["X"])

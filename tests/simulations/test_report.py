@@ -218,7 +218,7 @@ than = { method = "Local SGD", K = 1 }
 def test_a_claim_that_a_profile_leaves_out(tmp_path: Path) -> None:
     text = '[[claims]]\ntext = "K = 2 is ahead"\nbetter = { K = 2 }\nthan = { K = 1 }\n'
     (claim,) = judged(tmp_path, text, ends(FedX=(0.5,), Local_SGD=(0.5,)), profile="smoke")
-    assert claim.sentence == "K = 2 is ahead: this profile has no two runs that compare it."
+    assert claim.sentence == "K = 2 is ahead: this profile has no pair of runs for the comparison."
 
 
 def test_the_claims_in_table_md(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ GRID = ["--grid", "learning-rate=0.1,1"]
         ([*GRID, "--metric", "f1"], ["--metric", "'f1'", *METRICS]),
         ([*GRID, "-c", "resume=true"], ["resume", "--resume"]),
         ([*GRID, "-c", 'seed="a"'], ["seed", "'a'"]),
-        ([*GRID, "--resume"], ["--resume: got --out", "without a sweep"]),
+        ([*GRID, "--resume"], ["--resume: got --out", "which contains no sweep"]),
         ([*GRID, "--asha", "--grace", "4"], ["--grace", "got 4", "3 rounds"]),
         ([], ["sweep: got no trials, allowed: at least two trials; add --grid, --random or --seeds"]),
         (["--grid", "loss=psm,auprc"], ["--grid 'loss=psm,auprc': got 'psm,auprc'", "strings in double quotes"]),
@@ -400,7 +400,7 @@ def test_ctrl_c_and_resume(tmp_path: Path) -> None:
     [
         (["-c", 'dataset="npz" data-dir="/nowhere.npz"'], ["all 2 trials failed", "/nowhere.npz"]),
         (["--address", "127.0.0.1:1"], ["127.0.0.1:1"]),
-        (["--metric", "grad_phi_sq"], ["all 2 trials failed", "--metric grad_phi_sq: the run has only auc, "]),
+        (["--metric", "grad_phi_sq"], ["all 2 trials failed", "the run has no metric grad_phi_sq, only auc, "]),
     ],
 )
 def test_a_sweep_in_vain_is_one_line(tmp_path: Path, options: list[str], parts: list[str]) -> None:

@@ -69,7 +69,7 @@ def test_devices_and_pages_of_others_are_not_replaced(tmp_path: Path) -> None:
     target = tmp_path / "README.md"
     target.write_text("# mine")
     for recognize in (is_card, is_page, is_onnx):
-        refused(target, "choose another name", partial(write_output, target, b"x", recognize))
+        refused(target, "set --out to another file", partial(write_output, target, b"x", recognize))
     write_output(target, b"x", None)
     assert target.read_bytes() == b"x"
     assert not is_scores(b"", ["score", "probability"])

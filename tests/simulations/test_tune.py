@@ -206,7 +206,7 @@ def test_some_runs_values_are_chosen_by_another_metric(command: Line, runs: Runs
     assert [one.metric for one in read_tuned(out / "tuned.toml").chosen] == [None, "loss", None, "loss"]
     assert "K = 2  learning-rate = 0.01  seed 1000  loss 0.3100" in err
     told = (out / "table.md").read_text()
-    assert "Chosen by auc (maximum), or by loss if it stands beside the score, after the last round" in told
+    assert "Chosen by auc (maximum), or by loss if the score names it, after the last round" in told
     assert "| learning-rate in {0.01, 0.1, 1} | loss 0.3150 ± 0.0071 |" in told  # the mean of 0.31 and 0.32
 
 

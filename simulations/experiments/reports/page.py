@@ -16,7 +16,7 @@ from simulations.results.output import Table, format_cell, format_count
 from simulations.results.page import render
 from simulations.results.records import RunRecord, differing
 
-_UNSAID = (*SET_BY_COMMAND, *SHOWING_KEYS, "data-dir")  # keys of a single run or machine
+_HIDDEN = (*SET_BY_COMMAND, *SHOWING_KEYS, "data-dir")  # keys of a single run or machine, which the report omits
 
 
 def as_markdown_and_html(
@@ -71,16 +71,16 @@ def as_markdown_and_html(
 
 def _results(metric: str, rows: Sequence[tables.Row], seeds: int) -> Table:
     """Return the table of a metric."""
-    found = [row for row in rows if row.metric == metric]
+    selected = [row for row in rows if row.metric == metric]
     label = LABELS.get(metric, "")
     caption = metric if not label or "$" in label or label.lower() == metric else f"{metric}: {label}"
     # the page's head names a single data set
-    without = ["metric", "data set"] if len({row.dataset for row in found}) == 1 else ["metric"]
-    return tables.results(found, seeds, caption, without)
+    without = ["metric", "data set"] if len({row.dataset for row in selected}) == 1 else ["metric"]
+    return tables.results(selected, seeds, caption, without)
 
 
 def _list_untuned(expansion: Expansion) -> list[str]:
-    """Return the differences from the paper that remain because no values were chosen, and the methods."""
+    """Return sentences about differences from the paper that exist since no values were chosen for some methods."""
     if expansion.experiment.tune is None:
         return []
     tune, tuned = expansion.experiment.tune.in_profile(expansion.profile), expansion.tuned
@@ -95,35 +95,37 @@ def _configuration(expansion: Expansion) -> tuple[dict[str, str], dict[str, str]
     """Return the runs' configs in three parts.
 
     Returns:
-        The keys with one value in all runs that the experiment sets, such keys with their default, and for each method
-        a table of its other keys, with a row for each setting.
+        Keys with one value in all runs, set by the experiment. Keys with one value in all runs, left at their default.
+        For each method a table of its other keys, with a row for each setting.
     """
     configs = [_resolve(line) for line in expansion.lines]
     differ = differing(configs)
-    named = {"clients", "engine", *(key for line in expansion.lines for key in line.config)}
+    configured = {"clients", "engine", *(key for line in expansion.lines for key in line.config)}
     common = {key: format_cell(value) or '""' for key, value in configs[0].items() if key not in differ}
     methods: dict[str, list[tuple[str, dict[str, Scalar]]]] = {}
     for line, config in zip(expansion.lines, configs, strict=True):
         methods.setdefault(line.method, []).append((", ".join(filter(None, [line.dataset, line.setting])), config))
-    found = []
+    by_method = []
     for method, own in methods.items():
         if keys := [key for key in dict.fromkeys(key for _, config in own for key in config) if key in differ]:
             cells: list[list[Any]] = [[setting, *(config.get(key) for key in keys)] for setting, config in own]
-            found.append(Table(method, ["setting", *keys], cells))
-    shared, defaults = ({key: common[key] for key in common if (key in named) == wanted} for wanted in (True, False))
-    return shared, defaults, found
+            by_method.append(Table(method, ["setting", *keys], cells))
+    shared, defaults = (
+        {key: common[key] for key in common if (key in configured) == wanted} for wanted in (True, False)
+    )
+    return shared, defaults, by_method
 
 
 def _resolve(line: Line) -> dict[str, Scalar]:
     config = flatten(parse_run_config(line.config).resolve())
-    kept = {key: value for key, value in config.items() if key not in _UNSAID}
-    return {"engine": line.run.engine, "clients": line.clients, **kept}
+    shown = {key: value for key, value in config.items() if key not in _HIDDEN}
+    return {"engine": line.run.engine, "clients": line.clients, **shown}
 
 
 def _versions(records: Iterable[RunRecord]) -> dict[str, str]:
-    """Return the versions in the runs' result.json by package; different versions separated by commas."""
-    found: dict[str, set[str]] = {}
+    """Return by package the versions in the runs' result.json. Different versions are separated by commas."""
+    versions: dict[str, set[str]] = {}
     for record in records:
         for package, version in record.result.get("versions", {}).items():
-            found.setdefault(package, set()).add(version)
-    return {package: ", ".join(sorted(several)) for package, several in found.items()}
+            versions.setdefault(package, set()).add(version)
+    return {package: ", ".join(sorted(several)) for package, several in versions.items()}

@@ -1,4 +1,4 @@
-"""A reproduction's numbers: the rows of table.csv and runs.csv, and the tables for people."""
+"""The tables of a reproduction: rows of table.csv and runs.csv with all digits, and rounded tables for people."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from simulations.results.records import RunRecord
 
 _TAIL = 10  # a run's tail is the last tenth of its evaluated rounds
 LEGEND = (
-    "Mean ± sample standard deviation over seeds: of the last evaluated round, and of each seed's mean over the last "
-    "tenth of its evaluated rounds. nan: in one seed or more it is not finite."
+    "Mean ± sample standard deviation over seeds, of the last evaluated round, and of the mean over the last tenth of "
+    "the evaluated rounds. nan: the metric of at least one seed is not finite."
 )
 
 
 @dataclass(frozen=True)
 class Row:
-    """A metric of a method in a setting. Standard deviations are sample standard deviations; None for one seed.
+    """A row of table.csv: a metric of a method in a setting, over the finished seeds.
 
-    If a seed's value is not finite, the mean is nan and the standard deviation None: the other seeds' values would make
-    the method look as if it worked.
+    Standard deviations are sample standard deviations. None: there is only one seed. If a seed's value is not finite,
+    the mean is nan and the standard deviation None, since a mean of the other seeds would hide the failure.
     """
 
     experiment: str
@@ -36,7 +36,7 @@ class Row:
     method: str
     setting: str
     metric: str
-    # over the finished seeds, in the last evaluated round
+    # in the last evaluated round
     mean: float | None
     std: float | None
     seeds: int
@@ -45,13 +45,13 @@ class Row:
     paper: float | None
     paper_std: float | None
     paper_source: str
-    # over each seed's mean over the last tenth of its evaluated rounds
+    # of the seeds' means over the last tenth of the evaluated rounds
     tail_mean: float | None
     tail_std: float | None
 
     @property
     def last(self) -> tuple[str, float | None]:
-        """The cell of the last round: mean, standard deviation, and the number of non-finite seeds, if any."""
+        """The cell about the last round: mean, standard deviation, and the number of seeds that are not finite."""
         shown = format_pair(self.mean, self.std)
         if self.not_finite:
             shown += f" ({self.not_finite} of {format_count(self.seeds, 'seed')} not finite)"
@@ -59,7 +59,7 @@ class Row:
 
 
 def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
-    """Return the table's rows: by data set, then in the order of the experiment's file.
+    """Return the rows of table.csv: by data set, then in the order of the experiment's file.
 
     Args:
         expansion: The experiment.
@@ -68,16 +68,16 @@ def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
     Returns:
         A row for each line and metric, also for lines without a finished run.
     """
-    found = []
+    table = []
     experiment = expansion.experiment
     names = [line.dataset for line in expansion.lines]
-    for place, line in sorted(enumerate(expansion.lines), key=lambda one: names.index(one[1].dataset)):
+    for index, line in sorted(enumerate(expansion.lines), key=lambda pair: names.index(pair[1].dataset)):
         ended = expansion.find_ended(line, records).values()
         for metric in experiment.metrics:
             curves = [curve for run in ended if (curve := list(run.curve(metric).values()))]
             last = [end for run in ended if (end := run.final(metric)) is not None]
-            value = expansion.paper.get((place, metric))
-            found.append(
+            value = expansion.paper.get((index, metric))
+            table.append(
                 Row(
                     *(experiment.name, line.dataset, line.method, line.setting, metric),
                     *mean_and_std(last),
@@ -89,11 +89,11 @@ def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
                     *mean_and_std([tail(curve) for curve in curves]),
                 )
             )
-    return found
+    return table
 
 
 def run_rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[dict[str, Scalar]]:
-    """Return a row for each finished run, with full digits.
+    """Return the rows of runs.csv: each finished run, with all digits.
 
     Args:
         expansion: The experiment.
@@ -102,23 +102,23 @@ def run_rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[dic
     Returns:
         Rows of coordinates, seed, chosen run-config values, clients, last metrics, seconds and versions.
     """
-    found: list[dict[str, Scalar]] = []
+    rows: list[dict[str, Scalar]] = []
     for line in expansion.lines:
         chosen = {} if expansion.tuned is None else expansion.tuned.values_of(line.at)
         for seed, record in expansion.find_ended(line, records).items():
             facts = {"clients": line.clients, **record.metrics, "seconds": record.facts["seconds"]}
-            found.append({**line.at, "seed": seed, **chosen, **facts, **record.result.get("versions", {})})
-    return found
+            rows.append({**line.at, "seed": seed, **chosen, **facts, **record.result.get("versions", {})})
+    return rows
 
 
 def tail(curve: Sequence[float]) -> float:
-    """Return the mean over the last tenth of a curve, at least one value, without the initial model's value.
+    """Return the mean over the last tenth of a curve: at least one value, and not the initial model's value.
 
     Args:
-        curve: The metric in each evaluated round, the initial model first. It is not empty.
+        curve: The metric in each evaluated round, starting with the initial model. It has at least one value.
 
     Returns:
-        The mean; nan if a value is not finite.
+        The mean. nan: a value is not finite.
     """
     trained = curve[1:] or curve
     mean, _ = mean_and_std(trained[-len(trained) // _TAIL :])
@@ -126,12 +126,12 @@ def tail(curve: Sequence[float]) -> float:
     return mean
 
 
-def results(found: Sequence[Row], seeds: int, caption: str = "", without: Collection[str] = ()) -> Table:
+def results(rows: Sequence[Row], seeds: int, caption: str = "", without: Collection[str] = ()) -> Table:
     """Return the rows as a table for people, without empty columns.
 
     Args:
-        found: The rows, in their order in the table.
-        seeds: The requested number of seeds. A row with another number mentions it.
+        rows: The rows, in their order in the table.
+        seeds: The requested number of seeds. A row with another number of seeds shows both numbers.
         caption: The table's caption.
         without: Names of further columns to omit.
     """
@@ -148,19 +148,19 @@ def results(found: Sequence[Row], seeds: int, caption: str = "", without: Collec
             "difference": _difference(row),
             "in the paper": row.paper_source or None,
         }
-        for row in found
+        for row in rows
     ]
     optional = ("setting", "paper", "difference", "in the paper")
-    kept = [
+    columns = [
         name
         for name in cells[0]
         if name not in without and (name not in optional or any(row[name] is not None for row in cells))
     ]
     return Table(
         caption,
-        kept,
+        columns,
         [
-            ["" if row[name] is None and name in ("setting", "in the paper") else row[name] for name in kept]
+            ["" if row[name] is None and name in ("setting", "in the paper") else row[name] for name in columns]
             for row in cells
         ],
     )
@@ -175,15 +175,15 @@ def _difference(row: Row) -> tuple[str, float] | None:
 
 
 def tuned_sentence(tuned: Tuned) -> str:
-    """Return a sentence for people about the choice of run-config values."""
+    """Return sentences for people about the choice of run-config values."""
     counts = sorted({choice.seeds or tuned.seeds for choice in tuned.chosen})
     among = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     number = "one seed" if among == "1" else f"the mean of {among} seeds"
-    others = dict.fromkeys(choice.metric for choice in tuned.chosen if choice.metric)
-    where = f", or by {' or '.join(map(str, others))} if it stands beside the score," if others else ""
+    own_metrics = dict.fromkeys(choice.metric for choice in tuned.chosen if choice.metric)
+    where = f", or by {' or '.join(map(str, own_metrics))} if the score names it," if own_metrics else ""
     by = f"Chosen by {tuned.metric} ({tuned.mode}imum){where} after the last round, {number}"
     if not tuned.validation_fraction:
-        return f"{by}; it is not measured on test rows."
+        return f"{by}. This metric is not measured on test rows."
     return (
         f"{by}, on a validation split of {format_cell(100 * tuned.validation_fraction)} % of the training rows. "
         "No test row was used. The runs of the table train on all training rows."
@@ -191,10 +191,10 @@ def tuned_sentence(tuned: Tuned) -> str:
 
 
 def tuned_table(tuned: Tuned) -> Table:
-    """Return a table with a row for each choice: its runs, the chosen values, their ranges, and their score.
+    """Return a table with a row for each choice: the runs, the chosen values, the candidate values, and the score.
 
     Returns:
-        The table. Its last column, the score, has the metric's name.
+        The table. The column of scores has the metric's name.
     """
     rows: list[list[Any]] = []
     for choice in tuned.chosen:
