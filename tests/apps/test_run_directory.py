@@ -119,7 +119,7 @@ def test_runs_of_one_config_are_numbered(tmp_path: Path) -> None:
 
 def test_a_name_of_ones_own_is_never_numbered(tmp_path: Path) -> None:
     assert str(opened(tmp_path, run_name="mine")) == "mine"
-    with refuses(ConfigError, r"mine, which already holds a run, .*; choose another run-name"):
+    with refuses(ConfigError, r"mine, which already contains a run, .*; choose another run-name"):
         opened(tmp_path, run_name="mine")
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
@@ -147,7 +147,7 @@ def test_resume_with_a_changed_key_names_it(copy: Path, key: str, value: Scalar)
         RunDirectory.open(config_of(copy, resume=True, **{key: value}))
     was = (before[table] if table else before)[name]
     assert (refused.value.key, refused.value.got) == (f"resume: {key}", repr(value))
-    assert re.fullmatch(f"{was!r}, with which .* was started", refused.value.allowed)
+    assert re.fullmatch(f"{was!r}, as at the start of the run in .*", refused.value.allowed)
     assert refused.value.hint == f"set {key} to {was!r}, or begin a new run"
     assert tomllib.loads((copy / "config.toml").read_text("utf-8")) == before
 
