@@ -32,7 +32,7 @@ class Events:
         self._writer: Any = None
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Write a round's numbers as a single event: faster than ``SummaryWriter.add_scalar``, with an event for each."""
+        """Write a round's numbers as a single event: ``SummaryWriter.add_scalar`` is slower (an event each)."""
         if not importable(TENSORBOARD):
             return
         # imported here, since the import takes a second

@@ -136,7 +136,7 @@ class Tracker:
         return self._client
 
     def _find_again(self) -> set[int] | None:
-        """Return the rounds that MLflow already has. None if it lacks the run, or tracking-uri or experiment changed."""
+        """Return the rounds that MLflow already has. None if it lacks the run, or the tracking keys changed."""
         from mlflow.exceptions import MlflowException
 
         record = json.loads((self._folder / RECORD).read_text("utf-8"))

@@ -254,7 +254,7 @@ def test_a_second_sum_for_a_step_is_refused_whatever_it_is_called(phase: str, tm
     assert last.content.config_records[CONFIG][ROUND] == 2
     for server_round in (1, 2):
         asked = content(config=ConfigRecord({**told, ROUND: server_round}))
-        assert f"round {server_round}, its own exchange: a second sum was asked for" in again(grid, last, asked)
+        assert f"round {server_round}, its own exchange: the server requested a second sum" in again(grid, last, asked)
     assert not again(grid, last, content(config=ConfigRecord({**told, ROUND: 3})))
 
 

@@ -168,7 +168,7 @@ def test_resume_lets_these_change(copy: Path, key: str, value: Scalar) -> None:
 def test_what_depends_on_the_number_of_rounds_keeps_it(more: dict[str, Scalar], tmp_path: Path) -> None:
     keys: dict[str, Scalar] = {"checkpoint-every": 1, "num-server-rounds": 1, **more}
     federate(tmp_path / "run", keys)
-    with refuses(RuntimeError, "resume: num-server-rounds: got 9, allowed: 1, with which"):
+    with refuses(RuntimeError, "resume: num-server-rounds: got 9, allowed: 1, as at the start"):
         federate(tmp_path / "run", {**keys, "resume": True, "num-server-rounds": 9})
 
 
