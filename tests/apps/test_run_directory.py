@@ -111,7 +111,7 @@ def test_runs_of_one_config_are_numbered(tmp_path: Path) -> None:
     (tmp_path / f"{name}-old" / "metrics.jsonl").touch()
     names = [str(opened(tmp_path)) for _ in range(12)]
     assert names == [name, *(f"{name}-{number}" for number in range(2, 13))]
-    with refuses(ConfigError, r"fedx2-digits-seed0-12/checkpoints: got no checkpoint, allowed: one"):
+    with refuses(ConfigError, r"fedx2-digits-seed0-12/checkpoints: got no checkpoint, allowed: at least one"):
         opened(tmp_path, resume=True)
     assert str(opened(tmp_path, seed=1)) == "fedx2-digits-seed1"
     assert str(opened(tmp_path, dataset="hf:/srv/my data")) == "fedx2-hf-srv-my-data-seed0"

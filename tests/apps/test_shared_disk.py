@@ -37,7 +37,7 @@ def test_a_path_in_a_message_is_refused(kind: str, tmp_path: Path, deployed: pyt
     message.content[LOCAL] = ConfigRecord({STATE_DIR: str(tmp_path)})
     message.metadata.message_type = kind
     deployed.setattr(shared_disk, "_engines", [])
-    said = r"message with paths \(state-dir\), allowed: paths in a simulation only"
+    said = r"message with paths \(state-dir\): paths are allowed only in a simulation"
     with task_identity():
         if kind == "train":
             with refuses(ValueError, said):
