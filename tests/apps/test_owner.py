@@ -271,7 +271,9 @@ def test_a_budget_outlives_a_restart_and_holds_for_all_runs(tmp_path: Path) -> N
         context.run_config.update(flat_config(tmp_path / "run-0", longer))
     assert states(again(grid, asked), "privacy.epsilon: got 2, with another budget, number of rounds")
     federate(tmp_path / "run-1", keys, nodes=nodes)
-    with refuses(RunFailedError, r"privacy.epsilon=2 after runs with 4 in all, allowed: a sum of at most 4.5 over all runs"):
+    with refuses(
+        RunFailedError, r"privacy.epsilon=2 after runs with 4 in all, allowed: a sum of at most 4.5 over all runs"
+    ):
         federate(tmp_path / "run-2", keys, nodes=nodes)
 
 
